@@ -1,0 +1,1 @@
+"""What comes back: approvals from the queue, relayed to IMDS."""

@@ -1,0 +1,1 @@
+"""The Instance Metadata Service: its documents and its client."""

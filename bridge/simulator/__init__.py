@@ -1,0 +1,1 @@
+"""A local IMDS, Service Bus-compatible broker and inbox, to try and test with."""
