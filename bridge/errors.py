@@ -1,0 +1,148 @@
+"""The error tree: every fault the bridge raises on purpose.
+
+    BridgeError
+    ├─ ConfigError(faults)                    exit 2, before anything starts
+    ├─ MissingExtraError                      an optional part is not installed
+    ├─ MetadataError                          IMDS did not give what was asked
+    │  ├─ MetadataUnavailableError            try again, after retry_after at least
+    │  ├─ MetadataRefusedError                400 or 403: loud, and slowly again
+    │  └─ MalformedDocumentError              an answer that says nothing
+    ├─ MalformedApprovalError                 the message is dead-lettered
+    ├─ ApprovalQueueError                     the receiver is opened anew
+    ├─ DeliveryError(reason)                  one attempt at a delivery failed
+    │  ├─ TransientDeliveryError              postponed
+    │  ├─ RefusedDeliveryError                the sink as a whole refuses: park
+    │  └─ PermanentDeliveryError              this delivery becomes a dead letter
+    ├─ OutboxError                            fatal: the process ends non-zero
+    │  ├─ OutboxLockedError                   a second instance on one state file
+    │  └─ NewerSchemaError                    written by a newer version
+    └─ WorkerExitedError                      a worker returned unasked: a bug
+
+Expected outcomes (refused, already started, nothing changed) are values, not
+errors. No text here ever holds a secret, a token, a full URL or a message body.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+
+class BridgeError(Exception):
+    """Whatever the bridge raises on purpose."""
+
+
+class ConfigError(BridgeError):
+    """The configuration has faults; all of them are in ``faults``, one a line."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        super().__init__("\n".join(faults))
+        self.faults = tuple(faults)
+
+
+class MissingExtraError(BridgeError):
+    """A part that only some users need is configured but not installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(
+            f"{what} needs the extra [{extra}]: "
+            f"pip install 'scheduled-events-bridge[{extra}]'"
+        )
+        self.extra = extra
+
+
+class MetadataError(BridgeError):
+    """IMDS did not give what was asked for.
+
+    ``outcome`` is a short label for the metric: a status such as ``"429"``,
+    ``"timeout"``, ``"reset"`` or ``"malformed"``.
+    """
+
+    def __init__(self, message: str, *, outcome: str) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+class MetadataUnavailableError(MetadataError):
+    """IMDS is not answering now; ``retry_after`` is its own wish in seconds."""
+
+    def __init__(
+        self, message: str, *, outcome: str, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message, outcome=outcome)
+        self.retry_after = retry_after
+
+
+class MetadataRefusedError(MetadataError):
+    """IMDS refuses the request as such (400, 403): waiting will hardly help."""
+
+
+class MalformedDocumentError(MetadataError):
+    """The body is no JSON object with an ``Events`` array, so it says nothing."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, outcome="malformed")
+
+
+class MalformedApprovalError(BridgeError):
+    """A message on the approval entity cannot be read as an approval."""
+
+
+class ApprovalQueueError(BridgeError):
+    """The approval entity cannot be received from or settled with now."""
+
+
+class Reason(StrEnum):
+    """Why an attempt failed: a closed set, so that it can label a metric."""
+
+    TIMEOUT = "timeout"
+    CONNECTION = "connection"
+    THROTTLED = "throttled"
+    SERVER = "server"
+    UNAUTHORIZED = "unauthorized"
+    NOT_FOUND = "not-found"
+    REJECTED = "rejected"
+    REDIRECTED = "redirected"
+    TOO_LARGE = "too-large"
+    EXPIRED = "expired"
+    UNFORESEEN = "unforeseen"
+
+
+class DeliveryError(BridgeError):
+    """One attempt at a delivery failed for ``reason``."""
+
+    def __init__(self, message: str, reason: Reason) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class TransientDeliveryError(DeliveryError):
+    """It may work later; ``retry_after`` is the sink's own wish in seconds."""
+
+    def __init__(
+        self, message: str, reason: Reason, *, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message, reason)
+        self.retry_after = retry_after
+
+
+class RefusedDeliveryError(DeliveryError):
+    """The sink refuses whatever is sent: credentials or address are wrong."""
+
+
+class PermanentDeliveryError(DeliveryError):
+    """This delivery will never be taken; others may."""
+
+
+class OutboxError(BridgeError):
+    """The state file cannot be used."""
+
+
+class OutboxLockedError(OutboxError):
+    """Another forwarder runs on the same state file."""
+
+
+class NewerSchemaError(OutboxError):
+    """The state file was written by a newer version of the bridge."""
+
+
+class WorkerExitedError(BridgeError):
+    """A worker returned although nobody asked it to stop."""

@@ -1,0 +1,107 @@
+"""The contract between the relay and a sink, and what every sink is given.
+
+A new sink is one file with a ``SinkConfig`` and a ``Sink``, and one line in
+``registry.py``. Rendering belongs into a pure function of that file.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import aiohttp
+
+from bridge.cloudevent import CloudEvent
+from bridge.options import Duration, Section
+from bridge.routing import Route, Scope, When
+
+
+class Sink(Protocol):
+    """Where events go."""
+
+    async def deliver(self, event: CloudEvent) -> None:
+        """Make one attempt, and return when the other side has taken the event.
+
+        Never sleeps, never retries, ends within a timeout of its own. May be
+        called again before an earlier call has returned, up to ``concurrency``
+        of the config. After a ``RefusedDeliveryError`` the next call reads
+        secrets again and connects anew.
+
+        Raises:
+            TransientDeliveryError: it may work later.
+            RefusedDeliveryError: whatever is sent would be refused.
+            PermanentDeliveryError: this event will never be taken.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalAddress:
+    """Where approvals are received, for `ReplyTo` on what is sent.
+
+    Attributes:
+        namespace: host and port as Service Bus names it, in lower case.
+        entity: the queue or topic.
+        session: the session an approval is to be sent to; None = no sessions.
+    """
+
+    namespace: str
+    entity: str
+    session: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What the composition root lends to a sink.
+
+    Attributes:
+        http: the shared client session: no redirects are followed by its users,
+            no proxy from the environment, no cookies.
+        expand: fills in ``{vm_id}``, ``{vm_name}``, ``{group}``; ValueError.
+        vm_id: session of events that have no EventId; None when unknown.
+        approvals: where replies go, when approvals are configured.
+    """
+
+    http: aiohttp.ClientSession
+    expand: Callable[[str], str]
+    vm_id: str | None = None
+    approvals: ApprovalAddress | None = None
+
+
+class RetryConfig(Section):
+    """``[sinks.retry]``: how long a delivery is tried."""
+
+    max_age: Duration = Duration(86400)
+    max_backoff: Duration = Duration(60)
+
+
+class SinkConfig(Section):
+    """What every sink has; each type adds its own keys and ``open``."""
+
+    default_scope: ClassVar[Scope] = "own"
+    default_lifecycle: ClassVar[bool] = True
+    concurrency: ClassVar[int] = 8
+
+    name: str
+    type: str
+    when: When = When()
+    retry: RetryConfig = RetryConfig()
+
+    @property
+    def route(self) -> Route:
+        """The route with this type's defaults filled in."""
+        lifecycle = self.when.lifecycle
+        return Route(
+            when=self.when,
+            scope=self.when.scope or self.default_scope,
+            lifecycle=self.default_lifecycle if lifecycle is None else lifecycle,
+        )
+
+    def open(self, resources: Resources) -> AbstractAsyncContextManager[Sink]:
+        """Return a context manager that connects lazily and closes cleanly.
+
+        Raises:
+            MissingExtraError: an optional package is not installed.
+            ConfigError: a placeholder has no value on this machine.
+        """
+        raise NotImplementedError
