@@ -13,7 +13,7 @@ _GROUP_PATH = re.compile(
 )
 
 
-class IdentityConfig(Section):
+class IdentityConfig(Section, frozen=True, kw_only=True):
     """``[identity]``: overrides for what instance metadata says."""
 
     vm_name: str = ""

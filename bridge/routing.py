@@ -14,7 +14,7 @@ Transition = Literal[
 ]
 
 
-class When(Section):
+class When(Section, frozen=True, kw_only=True):
     """``[sinks.when]``: all that is given must hold; None is no limit.
 
     ``scope`` and ``lifecycle`` have defaults that depend on the type of the sink.
@@ -46,9 +46,9 @@ class Route:
         """Whether a sink with this route is told of ``subject``."""
         if subject.is_lifecycle:
             return self.lifecycle
-        if subject.transition is not None and self.when.transitions is not None:
-            if subject.transition not in self.when.transitions:
-                return False
+        wanted = self.when.transitions
+        if wanted and subject.transition and subject.transition not in wanted:
+            return False
         if not subject.events:
             return True
         return any(self._fits(event, identity) for event in subject.events)

@@ -68,14 +68,14 @@ class Resources:
     approvals: ApprovalAddress | None = None
 
 
-class RetryConfig(Section):
+class RetryConfig(Section, frozen=True, kw_only=True):
     """``[sinks.retry]``: how long a delivery is tried."""
 
     max_age: Duration = Duration(86400)
     max_backoff: Duration = Duration(60)
 
 
-class SinkConfig(Section):
+class SinkConfig(Section, frozen=True, kw_only=True):
     """What every sink has; each type adds its own keys and ``open``."""
 
     default_scope: ClassVar[Scope] = "own"
