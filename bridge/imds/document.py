@@ -1,0 +1,215 @@
+"""The scheduled-events document: its types, and reading it from bytes. Pure.
+
+Lenient where Azure may grow: unknown fields, types and statuses are kept, and a
+field of an unexpected type is passed on verbatim and counts as absent for what is
+derived from it. Strict where nothing sensible could be said: a body that is no
+JSON object with an ``Events`` array says nothing at all.
+
+Source: https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+import orjson
+
+from bridge.errors import MalformedDocumentError
+
+MAX_BYTES = 1024 * 1024
+_MAX_DEPTH = 64  # deeper than anything sane; our JSON writer ends at 254
+_MAX_EVENT_ID = 1024
+
+SCHEDULED = "Scheduled"
+STARTED = "Started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduledEvent:
+    """One element of ``Events``.
+
+    Attributes:
+        event_id: ``EventId`` as received; compare by ``key``.
+        raw: the IMDS object, verbatim.
+    """
+
+    event_id: str
+    raw: Mapping[str, object]
+
+    @property
+    def key(self) -> str:
+        """The EventId as it is compared: without case."""
+        return self.event_id.upper()
+
+    @property
+    def status(self) -> str | None:
+        """``EventStatus``, known or not."""
+        return self._text("EventStatus")
+
+    @property
+    def event_type(self) -> str | None:
+        """``EventType``, known or not."""
+        return self._text("EventType")
+
+    @property
+    def event_source(self) -> str | None:
+        """``EventSource``: Platform or User; absent before 2019-08-01."""
+        return self._text("EventSource")
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """The names of the VMs concerned, as received."""
+        names = self.raw.get("Resources")
+        if not isinstance(names, list):
+            return ()
+        return tuple(name for name in names if isinstance(name, str))
+
+    @property
+    def duration(self) -> int | None:
+        """``DurationInSeconds``: -1 unknown, 0 none; None where absent."""
+        value = self.raw.get("DurationInSeconds")
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        return None
+
+    @property
+    def not_before(self) -> datetime | None:
+        """``NotBefore`` in UTC; None once started and where it cannot be read."""
+        text = self._text("NotBefore")
+        return parse_time(text) if text else None
+
+    @property
+    def canonical(self) -> dict[str, object]:
+        """The object as it is compared and hashed: the same for every VM."""
+        event: dict[str, object] = {**self.raw, "EventId": self.key}
+        names = self.raw.get("Resources")
+        if isinstance(names, list) and all(isinstance(name, str) for name in names):
+            event["Resources"] = sorted(names)
+        return event
+
+    def _text(self, name: str) -> str | None:
+        value = self.raw.get(name)
+        return value if isinstance(value, str) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A document that could be read.
+
+    Attributes:
+        incarnation: ``DocumentIncarnation``; None where it is absent.
+        events: by key; of two that differ in case only the last one holds.
+        faults: what is wrong with elements that had to be left out. Where there
+            are any, nothing counts as gone.
+        raw: the whole object, verbatim.
+    """
+
+    incarnation: int | None
+    events: Mapping[str, ScheduledEvent]
+    faults: tuple[str, ...]
+    raw: Mapping[str, object]
+
+
+def parse(body: bytes) -> Document:
+    """Read a document.
+
+    Raises:
+        MalformedDocumentError: it is empty, too large, or no JSON object with an
+            ``Events`` array.
+    """
+    root = _root(body)
+    elements = root.get("Events")
+    if not isinstance(elements, list):
+        raise MalformedDocumentError("the document has no Events array")
+    events: dict[str, ScheduledEvent] = {}
+    faults = []
+    for index, element in enumerate(elements):
+        event = _element(element)
+        if isinstance(event, str):
+            faults.append(f"Events[{index}] {event}")
+        else:
+            events[event.key] = event
+    return Document(
+        incarnation=_incarnation(root.get("DocumentIncarnation")),
+        events=events,
+        faults=tuple(faults),
+        raw=root,
+    )
+
+
+def _root(body: bytes) -> dict[str, object]:
+    if len(body) > MAX_BYTES:
+        raise MalformedDocumentError(f"the document is larger than {MAX_BYTES} bytes")
+    if not body.strip():
+        raise MalformedDocumentError("the document is empty")
+    try:
+        root = orjson.loads(body.removeprefix(b"\xef\xbb\xbf"))
+    except orjson.JSONDecodeError as error:
+        raise MalformedDocumentError(f"the document is no JSON ({error})") from error
+    if not isinstance(root, dict):
+        raise MalformedDocumentError("the document is no JSON object")
+    return root
+
+
+def _element(element: object) -> ScheduledEvent | str:
+    """Return the event, or what is wrong with it."""
+    if not isinstance(element, dict):
+        return "is no object"
+    event_id = element.get("EventId")
+    if not isinstance(event_id, str) or not event_id.strip():
+        return "has no EventId that is a string"
+    if len(event_id) > _MAX_EVENT_ID:
+        return f"has an EventId of more than {_MAX_EVENT_ID} characters"
+    if _is_deep(element):
+        return f"is nested more than {_MAX_DEPTH} levels deep"
+    return ScheduledEvent(event_id=event_id, raw=element)
+
+
+def _is_deep(value: object) -> bool:
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        level = [
+            child
+            for item in level
+            if isinstance(item, (dict, list))
+            for child in (item.values() if isinstance(item, dict) else item)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _incarnation(value: object) -> int | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else None
+    if isinstance(value, str):
+        text = value.strip()
+        digits = text.removeprefix("-")
+        return int(text) if digits.isascii() and digits.isdigit() else None
+    return value if isinstance(value, int) else None
+
+
+def parse_time(text: str) -> datetime | None:
+    """Read a time as IMDS has written it over the years; None where it is none.
+
+    RFC 1123 from the service (the weekday is not checked: Microsoft's own sample
+    has a wrong one), ISO 8601 in old documents and in their mock server.
+    """
+    for read in (parsedate_to_datetime, datetime.fromisoformat):
+        try:
+            moment = read(text.strip())
+            if moment.tzinfo is None:
+                moment = moment.replace(tzinfo=UTC)
+            return moment.astimezone(UTC)
+        except (ValueError, TypeError, IndexError, OverflowError):
+            continue
+    return None
+
+
+def exact(value: object) -> str:
+    """Return what two values are compared by, since 1, 1.0 and true differ."""
+    return json.dumps(value, sort_keys=True)
