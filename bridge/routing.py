@@ -1,6 +1,7 @@
 """Which events a sink is told of: ``[sinks.when]``. Pure."""
 
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -42,18 +43,15 @@ class Route:
     scope: Scope
     lifecycle: bool
 
-    def takes(self, subject: "Subject", identity: Identity) -> bool:
-        """Whether a sink with this route is told of ``subject``."""
+    def wants(self, subject: "Subject") -> bool:
+        """Whether this kind of step is asked for at all."""
+        wanted = self.when.transitions
         if subject.is_lifecycle:
             return self.lifecycle
-        wanted = self.when.transitions
-        if wanted and subject.transition and subject.transition not in wanted:
-            return False
-        if not subject.events:
-            return True
-        return any(self._fits(event, identity) for event in subject.events)
+        return not wanted or not subject.transition or subject.transition in wanted
 
-    def _fits(self, event: Mapping[str, object], identity: Identity) -> bool:
+    def fits(self, event: Mapping[str, object], identity: Identity) -> bool:
+        """Whether an event, as it is or was, is of the kind asked for."""
         names = resources_of(event)
         when = self.when
         return (
@@ -77,6 +75,44 @@ class Subject:
     transition: str | None = None
     events: tuple[Mapping[str, object], ...] = ()
     is_lifecycle: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Router:
+    """Says which sinks are told of an event.
+
+    Attributes:
+        routes: by name of the sink.
+        scope: ``events.scope``: what is told to anybody at all.
+    """
+
+    routes: Mapping[str, Route]
+    scope: Scope
+    identity: Identity
+
+    def sinks(self, subject: Subject, following: AbstractSet[str]) -> tuple[str, ...]:
+        """Return the names of the sinks that are told of ``subject``.
+
+        Args:
+            subject: what is to be told.
+            following: sinks that were told of the same EventId before: they are
+                told to its end, even when an update no longer fits.
+        """
+        return tuple(
+            name
+            for name, route in self.routes.items()
+            if route.wants(subject)
+            and (name in following or self._fits(route, subject))
+        )
+
+    def _fits(self, route: Route, subject: Subject) -> bool:
+        if subject.is_lifecycle or not subject.events:
+            return True
+        return any(
+            route.fits(event, self.identity)
+            and _in_scope(self.scope, resources_of(event), self.identity)
+            for event in subject.events
+        )
 
 
 def resources_of(event: Mapping[str, object]) -> tuple[str, ...]:

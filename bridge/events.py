@@ -1,0 +1,445 @@
+"""What is told outward: transitions, outcomes and the bridge's own life as CloudEvents.
+
+Pure: time, identity and counts are passed in. An id is a function of its cause and
+of nothing else (no clock, no VM, no incarnation, no chance), so that VMs which saw
+the same step, and a restart or a replay, give it the same id.
+
+Source: DESIGN section 4.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from bridge.cloudevent import CloudEvent
+from bridge.hashing import hash32
+from bridge.identity import Identity
+from bridge.imds.document import Document, ScheduledEvent
+from bridge.options import Duration, Section
+from bridge.routing import Scope, Subject
+from bridge.transitions import Transition, TransitionKind
+
+MAX_BYTES = 60 * 1024
+_MANY_RESOURCES = 100
+_LONG_DESCRIPTION = 1024
+_LONG_ATTRIBUTE = 256
+_DISRUPTIVE = {"Reboot", "Redeploy", "Preempt", "Terminate"}
+_SEVERITY_NUMBERS = {"INFO": 9, "WARN": 13, "ERROR": 17}
+# What CloudEvents forbids in a string attribute: controls and noncharacters.
+_FORBIDDEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff"
+    + "".join(f"{chr(p * 65536 + 65534)}{chr(p * 65536 + 65535)}" for p in range(1, 17))
+    + "]"
+)
+
+
+class EventsConfig(Section, frozen=True, kw_only=True):
+    """``[events]``: what the events are called and which are told."""
+
+    type_prefix: str = "sebridge"
+    source: str = ""
+    scope: Scope = "all"
+    documents: bool = False
+    heartbeat: Duration = Duration(0)
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """Check the prefix and the source."""
+        if not re.fullmatch(r"[a-zA-Z0-9][a-zA-Z0-9.-]*", self.type_prefix):
+            yield "type_prefix", "must be letters, digits, dots and hyphens"
+        if re.search(r"[^\x21-\x7e]", self.source):
+            yield "source", "must be a URI reference: no spaces, ASCII only"
+        if self.scope == "first":
+            yield "scope", 'must be one of "all", "own"'
+        if 0 < self.heartbeat < 1:
+            yield "heartbeat", 'must be "0s" (off) or at least 1s'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """An event on its way to the outbox.
+
+    Attributes:
+        event: what is sent.
+        cause: the hash its id was made of before any count, to count by.
+        subject: what routing looks at.
+        key: order is kept among events of the same key; None = no order.
+        not_before: NotBefore as far as known, for urgency.
+        is_started: whether it tells that the impact has begun, for urgency.
+        is_last: whether nothing more is to be expected of its EventId.
+    """
+
+    event: CloudEvent
+    cause: str
+    subject: Subject
+    key: str | None = None
+    not_before: datetime | None = None
+    is_started: bool = False
+    is_last: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Teller:
+    """Who tells: fixed before the first event, the same for all of them."""
+
+    prefix: str
+    source: str
+    identity: Identity
+    version: str
+
+    @property
+    def reporter(self) -> dict[str, object]:
+        """The ``reporter`` member of ``data``."""
+        me = self.identity
+        return {
+            "vmName": me.vm_name,
+            "vmId": me.vm_id,
+            "resourceId": me.resource_id,
+            "location": me.location,
+            "vmScaleSetName": me.vm_scale_set_name,
+            "version": self.version,
+        }
+
+
+def cause_of(transition: Transition) -> list[object]:
+    """Return what the id of a transition is the hash of."""
+    before = transition.previous
+    is_updated = transition.kind is TransitionKind.UPDATED
+    return [
+        transition.event.key,
+        transition.kind.value,
+        before.canonical if is_updated and before else None,
+        None if transition.is_gone else transition.event.canonical,
+    ]
+
+
+def cause_of_document(teller: Teller, document: Document) -> list[object]:
+    """Return what the id of a ``document.changed`` event is the hash of."""
+    kind = f"{teller.prefix}.document.changed.v1"
+    return [teller.identity.vm_id, kind, document.raw]
+
+
+def numbered(cause: list[object], told: int) -> str:
+    """Return the id of something that was told exactly so ``told`` times before."""
+    return hash32([*cause, told] if told else cause)
+
+
+def from_transition(
+    teller: Teller,
+    transition: Transition,
+    *,
+    incarnation: int | None,
+    observed_at: datetime,
+    told: int,
+) -> Told:
+    """Turn a transition into what is told of it.
+
+    Args:
+        teller: who tells.
+        transition: the step.
+        incarnation: of the document that showed it.
+        observed_at: when it was seen here.
+        told: how often this bridge has told exactly that before.
+    """
+    event, cause = transition.event, cause_of(transition)
+    data: dict[str, object] = {
+        "transition": transition.kind.value,
+        "event": event.raw,
+        "previous": transition.previous.raw if transition.previous else None,
+        "changes": list(transition.changes),
+        "announced": transition.announced,
+        "documentIncarnation": incarnation,
+        "observedAt": rfc3339(observed_at),
+        "notBefore": rfc3339(event.not_before) if event.not_before else None,
+        "noticeSeconds": _notice(event, observed_at),
+        "affectsThisVm": teller.identity.is_named_in(event.resources),
+        "unobservedSeconds": transition.unobserved,
+        "reporter": teller.reporter,
+    }
+    if transition.kind is TransitionKind.ENDED:
+        data["outcome"] = "unknown"
+    cloud_event = CloudEvent(
+        id=numbered(cause, told),
+        source=teller.source,
+        type=f"{teller.prefix}.scheduledevent.{transition.kind}.v1",
+        subject=_clean(event.event_id),
+        time=rfc3339(observed_at),
+        dataschema="urn:sebridge:schema:scheduledevent:v1",
+        extensions=_attributes(event) | _severity(_grade(transition)),
+        data=data,
+    )
+    return Told(
+        event=fitted(cloud_event),
+        cause=hash32(cause),
+        subject=Subject(
+            transition=transition.kind.value,
+            events=_looks(event, transition.previous),
+        ),
+        key=event.key,
+        not_before=event.not_before if not transition.is_gone else None,
+        is_started=transition.kind is TransitionKind.STARTED,
+        is_last=transition.is_gone,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one EventId of an approval.
+
+    Attributes:
+        outcome: one of the outcomes of DESIGN section 5.
+        event_id: None where it could not be read.
+        event: the event as the document had it; None where it had not.
+        imds_status: what IMDS answered to the POST; None without an answer.
+        confirmed: of ``relayed``: whether IMDS said so; None for the others.
+        request: ``messageId``, ``enqueuedAt``, ``approvedBy``, ``reason``,
+            ``expiresAt`` of the message.
+        origin: entity, MessageId and sequence number, for the id.
+    """
+
+    outcome: str
+    event_id: str | None
+    event: ScheduledEvent | None
+    imds_status: int | None
+    confirmed: bool | None
+    reason: str | None
+    request: Mapping[str, object]
+    origin: tuple[str, str | None, int | None]
+
+    def data(self, teller: Teller, observed_at: datetime) -> dict[str, object]:
+        """Return the ``data`` of its event, which is also its part of a reply."""
+        return {
+            "outcome": self.outcome,
+            "eventId": self.event_id,
+            "event": self.event.raw if self.event else None,
+            "imdsStatus": self.imds_status,
+            "confirmed": self.confirmed,
+            "reason": self.reason,
+            "request": dict(self.request),
+            "observedAt": rfc3339(observed_at),
+            "reporter": teller.reporter,
+        }
+
+
+def from_outcome(teller: Teller, outcome: Outcome, observed_at: datetime) -> Told:
+    """Turn the outcome of an approval into what is told of it."""
+    is_good = outcome.outcome in {"relayed", "already-started"}
+    cause = [*outcome.origin, outcome.event_id, outcome.outcome]
+    seen = _attributes(outcome.event) if outcome.event else {}
+    if outcome.event_id:
+        seen = {**seen, "correlationid": _clean(outcome.event_id)}
+    cloud_event = CloudEvent(
+        id=hash32(cause),
+        source=teller.source,
+        type=f"{teller.prefix}.startrequest.{outcome.outcome}.v1",
+        subject=_clean(outcome.event_id) if outcome.event_id else None,
+        time=rfc3339(observed_at),
+        dataschema="urn:sebridge:schema:startrequest:v1",
+        extensions=seen | _severity("INFO" if is_good else "WARN"),
+        data=outcome.data(teller, observed_at),
+    )
+    return Told(
+        event=fitted(cloud_event),
+        cause=hash32(cause),
+        subject=Subject(events=_looks(outcome.event, None)),
+        key=outcome.event_id.upper() if outcome.event_id else None,
+    )
+
+
+def from_bridge(
+    teller: Teller,
+    what: str,
+    *,
+    observed_at: datetime,
+    reason: str | None = None,
+    more: Mapping[str, object] | None = None,
+) -> Told:
+    """Tell of the bridge itself, ``what`` being such as started or heartbeat."""
+    kind = f"{teller.prefix}.bridge.{what}.v1"
+    at = rfc3339(observed_at)
+    cause = [teller.identity.vm_id, kind, at]
+    cloud_event = CloudEvent(
+        id=hash32(cause),
+        source=teller.source,
+        type=kind,
+        subject=teller.identity.vm_id,
+        time=at,
+        dataschema="urn:sebridge:schema:bridge:v1",
+        extensions=_severity("ERROR" if what == "imds-unreachable" else "INFO"),
+        data={
+            "observedAt": at,
+            "reporter": teller.reporter,
+            "reason": reason,
+            **(more or {}),
+        },
+    )
+    return Told(
+        event=cloud_event, cause=hash32(cause), subject=Subject(is_lifecycle=True)
+    )
+
+
+def from_document(
+    teller: Teller,
+    document: Document,
+    *,
+    previous_incarnation: int | None,
+    observed_at: datetime,
+    told: int,
+) -> Told:
+    """Tell of a change of incarnation as such, with the whole document."""
+    cause = cause_of_document(teller, document)
+    at = rfc3339(observed_at)
+    cloud_event = CloudEvent(
+        id=numbered(cause, told),
+        source=teller.source,
+        type=f"{teller.prefix}.document.changed.v1",
+        subject=teller.identity.vm_id,
+        time=at,
+        dataschema="urn:sebridge:schema:document:v1",
+        extensions=_severity("INFO"),
+        data={
+            "documentIncarnation": document.incarnation,
+            "previousIncarnation": previous_incarnation,
+            "document": document.raw,
+            "observedAt": at,
+            "reporter": teller.reporter,
+        },
+    )
+    return Told(
+        event=fitted(cloud_event),
+        cause=hash32(cause),
+        subject=Subject(is_lifecycle=True),
+    )
+
+
+def fitted(event: CloudEvent) -> CloudEvent:
+    """Return the event cut down to 60 KiB, with what was dropped named in it."""
+    steps = (_without_previous, _fewer_resources, _shorter_description, _known_only)
+    dropped: list[str] = []
+    data = dict(event.data)
+    for step in (*steps, _without_document):
+        if len(event.to_json()) <= MAX_BYTES:
+            break
+        if name := step(data):
+            dropped.append(name)
+            event = replace(event, data={**data, "truncated": list(dropped)})
+    return event
+
+
+def _without_previous(data: dict[str, object]) -> str | None:
+    if data.get("previous") is None:
+        return None
+    data["previous"] = None
+    return "previous"
+
+
+def _fewer_resources(data: dict[str, object]) -> str | None:
+    event = data.get("event")
+    names = event.get("Resources") if isinstance(event, dict) else None
+    if not isinstance(event, dict) or not isinstance(names, list):
+        return None
+    if len(names) <= _MANY_RESOURCES:
+        return None
+    data["event"] = {**event, "Resources": names[:_MANY_RESOURCES]}
+    return "Resources"
+
+
+def _shorter_description(data: dict[str, object]) -> str | None:
+    event = data.get("event")
+    text = event.get("Description") if isinstance(event, dict) else None
+    if not isinstance(event, dict) or not isinstance(text, str):
+        return None
+    short = text.encode()[:_LONG_DESCRIPTION].decode(errors="ignore")
+    if short == text:
+        return None
+    data["event"] = {**event, "Description": short}
+    return "Description"
+
+
+_SMALL_FIELDS = (
+    "EventId",
+    "EventStatus",
+    "EventType",
+    "ResourceType",
+    "Resources",
+    "NotBefore",
+    "Description",
+    "EventSource",
+    "DurationInSeconds",
+)
+
+
+def _known_only(data: dict[str, object]) -> str | None:
+    """Drop what makes an event too large although nothing we know of does."""
+    event = data.get("event")
+    if not isinstance(event, dict):
+        return None
+    data["event"] = {
+        name: _small(event[name]) for name in _SMALL_FIELDS if name in event
+    }
+    changes = data.get("changes")
+    if isinstance(changes, list):
+        data["changes"] = [name for name in changes if name in _SMALL_FIELDS]
+    return "event"
+
+
+def _small(value: object) -> object:
+    """Return a value cut to a size that ten of them can have."""
+    if isinstance(value, str):
+        return value.encode()[:2048].decode(errors="ignore")
+    if isinstance(value, list):
+        return [v[:64] for v in value[:_MANY_RESOURCES] if isinstance(v, str)]
+    return None if isinstance(value, dict) else value
+
+
+def _without_document(data: dict[str, object]) -> str | None:
+    if "document" not in data:
+        return None
+    data["document"] = None
+    return "document"
+
+
+def _looks(
+    event: ScheduledEvent | None, previous: ScheduledEvent | None
+) -> tuple[Mapping[str, object], ...]:
+    return tuple(look.raw for look in (event, previous) if look is not None)
+
+
+def _notice(event: ScheduledEvent, observed_at: datetime) -> int | None:
+    if event.not_before is None:
+        return None
+    return int((event.not_before - observed_at).total_seconds() // 1)
+
+
+def _grade(transition: Transition) -> str:
+    kind, event = transition.kind, transition.event
+    if kind is TransitionKind.ENDED:
+        return "WARN"
+    if kind not in {TransitionKind.SCHEDULED, TransitionKind.STARTED}:
+        return "INFO"
+    if event.duration == 0:
+        return "INFO"
+    return "ERROR" if event.event_type in _DISRUPTIVE else "WARN"
+
+
+def _severity(text: str) -> dict[str, str | int]:
+    return {"severitytext": text, "severitynumber": _SEVERITY_NUMBERS[text]}
+
+
+def _attributes(event: ScheduledEvent) -> dict[str, str | int]:
+    named = {
+        "eventtype": event.event_type,
+        "eventsource": event.event_source,
+        "eventstatus": event.status,
+    }
+    short = {k: _clean(v[:_LONG_ATTRIBUTE]) for k, v in named.items() if v}
+    return {**short, "correlationid": _clean(event.event_id)}
+
+
+def _clean(text: str) -> str:
+    return _FORBIDDEN.sub("\ufffd", text)
+
+
+def rfc3339(moment: datetime) -> str:
+    """Write a moment in UTC, with a fraction only where there is one."""
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
