@@ -1,0 +1,1 @@
+"""What is to be delivered, and what was observed, in one SQLite file."""

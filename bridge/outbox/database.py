@@ -1,0 +1,158 @@
+"""One SQLite connection in one thread, with group commit.
+
+Whatever the house wants of the state file is a job: a function of the connection.
+Jobs that wait at the same time share one transaction, and so one fsync: under load
+this is what makes synchronous=FULL affordable. A job is told to be done only after
+its transaction has been committed. Each runs in a savepoint of its own, so one that
+fails takes nothing else with it.
+"""
+
+import asyncio
+import queue
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bridge.errors import OutboxError
+from bridge.outbox.schema import migrate
+
+T = TypeVar("T")
+Job = Callable[[sqlite3.Connection], T]
+_GROUP = 256
+_BUSY_TIMEOUT = 5.0
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open the file as this house wants it, and bring it to the present version.
+
+    Raises:
+        OutboxError: it cannot be opened or is no healthy database of ours.
+    """
+    try:
+        connection = sqlite3.connect(
+            path,
+            timeout=_BUSY_TIMEOUT,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+    except sqlite3.Error as error:
+        raise OutboxError(f"the state file {path} cannot be opened: {error}") from error
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA cache_size = -2048")
+        migrate(connection)
+    except sqlite3.Error as error:
+        connection.close()
+        raise OutboxError(f"the state file {path} cannot be used: {error}") from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@dataclass(frozen=True, slots=True)
+class _Ticket:
+    job: Job[Any]
+    loop: asyncio.AbstractEventLoop
+    future: "asyncio.Future[Any]"
+
+    def settle(self, result: object, error: Exception | None) -> None:
+        if self.future.done():
+            return  # whoever asked was cancelled meanwhile
+        if error is None:
+            self.future.set_result(result)
+        else:
+            self.future.set_exception(error)
+
+
+@dataclass(slots=True)
+class Database:
+    """The state file, off the event loop."""
+
+    connection: sqlite3.Connection
+    _tickets: "queue.SimpleQueue[_Ticket | None]" = field(
+        default_factory=queue.SimpleQueue
+    )
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, path: Path) -> AsyncIterator["Database"]:
+        """Open the file and its thread; on leaving, finish every job and close.
+
+        Raises:
+            OutboxError: the file cannot be used.
+        """
+        connection = await asyncio.to_thread(connect, path)
+        database = cls(connection)
+        thread = threading.Thread(target=database._work, name="outbox", daemon=True)
+        thread.start()
+        try:
+            yield database
+        finally:
+            database._tickets.put(None)
+            await asyncio.to_thread(thread.join)
+
+    async def run(self, job: Job[T]) -> T:
+        """Run ``job`` in a transaction and return what it returned, once committed.
+
+        Cancelling the caller does not undo the job.
+
+        Raises:
+            OutboxError: the job or the commit failed; nothing of it is kept.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._tickets.put(_Ticket(job, loop, future))
+        return await future
+
+    def _work(self) -> None:
+        while (ticket := self._tickets.get()) is not None:
+            group = [ticket]
+            is_last = False
+            while len(group) < _GROUP and not self._tickets.empty():
+                if (another := self._tickets.get()) is None:
+                    is_last = True
+                    break
+                group.append(another)
+            self._transact(group)
+            if is_last:
+                break
+        self.connection.close()
+
+    def _transact(self, group: list[_Ticket]) -> None:
+        results: list[tuple[object, Exception | None]]
+        try:
+            self.connection.execute("BEGIN IMMEDIATE")
+            results = [self._attempt(ticket.job) for ticket in group]
+            self.connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK")
+            results = [(None, _translated(error))] * len(group)
+        for ticket, (result, fault) in zip(group, results, strict=True):
+            ticket.loop.call_soon_threadsafe(ticket.settle, result, fault)
+
+    def _attempt(self, job: Job[object]) -> tuple[object, Exception | None]:
+        self.connection.execute("SAVEPOINT job")
+        try:
+            result = job(self.connection)
+        except Exception as error:
+            if not self.connection.in_transaction:
+                raise  # SQLite has rolled back everything: a full disk, say
+            self.connection.execute("ROLLBACK TO job")
+            self.connection.execute("RELEASE job")
+            is_foreign = isinstance(error, sqlite3.Error)
+            return None, _translated(error) if is_foreign else error
+        self.connection.execute("RELEASE job")
+        return result, None
+
+
+def _translated(error: Exception) -> OutboxError:
+    fault = OutboxError(f"the state file cannot be read or written: {error}")
+    fault.__cause__ = error
+    return fault

@@ -1,0 +1,163 @@
+"""The statements on deliveries: insert, head of each key, due, settle.
+
+The head of a key is the first of its pending deliveries; only heads are ever due,
+which keeps the order per sink and EventId without holding up other EventIds.
+"""
+
+import sqlite3
+from dataclasses import dataclass
+
+_URGENT_BEFORE = 900.0  # a NotBefore within 15 minutes
+_URGENT_AFTER_START = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """One item on its way to one sink.
+
+    Attributes:
+        kind: ``event`` or ``reply``.
+        body: what ``CloudEvent.to_json`` or the reply room wrote.
+        attempts: how many were made.
+        created, not_before: seconds since the epoch.
+    """
+
+    id: int
+    sink: str
+    kind: str
+    state: str
+    key: str | None
+    event_id: str | None
+    cloud_event_id: str | None
+    type: str
+    body: bytes
+    attempts: int
+    due: float
+    created: float
+    not_before: float | None
+    urgent_until: float | None
+    last_error: str | None
+
+
+_COLUMNS = """d.id, d.sink, i.kind, d.state, d.key, i.event_id, i.cloud_event_id,
+    i.type, i.body, d.attempts, d.due, i.created, i.not_before, d.urgent_until,
+    d.last_error FROM deliveries d JOIN items i ON i.id = d.item"""
+_NAMES = tuple(Delivery.__slots__)
+
+
+def delivery(row: tuple[object, ...]) -> Delivery:
+    """Return the value of a row that ``select`` chose."""
+    return Delivery(**dict(zip(_NAMES, row, strict=True)))  # type: ignore[arg-type]  # the column list is _NAMES
+
+
+def select(
+    db: sqlite3.Connection, condition: str, values: tuple[object, ...]
+) -> list[Delivery]:
+    """Return the deliveries for which ``condition`` (SQL of ours) holds."""
+    query = f"SELECT {_COLUMNS} WHERE {condition}"
+    return [delivery(row) for row in db.execute(query, values)]
+
+
+def urgency(
+    *, not_before: float | None, is_started: bool, created: float
+) -> tuple[float | None, float | None]:
+    """Return from when and until when something goes before everything else."""
+    if is_started:
+        return created, created + _URGENT_AFTER_START
+    if not_before is not None:
+        return not_before - _URGENT_BEFORE, not_before
+    return None, None
+
+
+def insert(  # noqa: PLR0913 - one per column
+    db: sqlite3.Connection,
+    *,
+    item: int,
+    sink: str,
+    key: str | None,
+    now: float,
+    window: tuple[float | None, float | None],
+) -> None:
+    """Add a delivery behind those of its key, and lend those its urgency."""
+    db.execute(
+        """INSERT INTO deliveries
+           (item, sink, key, state, is_head, due, urgent_from, urgent_until)
+           VALUES (?, ?, ?, 'pending', NOT EXISTS (
+               SELECT 1 FROM deliveries WHERE sink = ? AND key = ? AND key NOT NULL
+               AND state = 'pending'), ?, ?, ?)""",
+        (item, sink, key, sink, key, now, *window),
+    )
+    if window[1] is not None and key is not None:
+        db.execute(
+            """UPDATE deliveries SET
+               urgent_from = min(coalesce(urgent_from, ?1), ?1),
+               urgent_until = max(coalesce(urgent_until, ?2), ?2)
+               WHERE sink = ?3 AND key = ?4 AND state = 'pending'""",
+            (*window, sink, key),
+        )
+
+
+def behead(db: sqlite3.Connection, sink: str, key: str | None) -> None:
+    """Make the first pending delivery of a key its head, and no other."""
+    if key is None:
+        return
+    db.execute(
+        """UPDATE deliveries SET is_head = (id = (
+               SELECT min(id) FROM deliveries
+               WHERE sink = ?1 AND key = ?2 AND state = 'pending'))
+           WHERE sink = ?1 AND key = ?2 AND state = 'pending'""",
+        (sink, key),
+    )
+
+
+def due(
+    db: sqlite3.Connection, sink: str, now: float, limit: int, *, urgent_only: bool
+) -> list[Delivery]:
+    """Return what is due for a sink, urgent ones first and then by age."""
+    found = select(
+        db,
+        """d.sink = ? AND d.state = 'pending' AND d.is_head
+           AND d.urgent_until > ? AND d.urgent_from <= ? AND d.due <= ?
+           ORDER BY d.urgent_until LIMIT ?""",
+        (sink, now, now, now, limit),
+    )
+    if urgent_only or len(found) >= limit:
+        return found
+    rest = select(
+        db,
+        """d.sink = ? AND d.state = 'pending' AND d.is_head AND d.due <= ?
+           ORDER BY d.due, d.id LIMIT ?""",
+        (sink, now, limit),
+    )
+    urgent = {d.id for d in found}
+    return [*found, *(d for d in rest if d.id not in urgent)][:limit]
+
+
+def next_due(db: sqlite3.Connection, sink: str) -> float | None:
+    """Return when the next delivery of a sink is due; None without any."""
+    row = db.execute(
+        """SELECT min(due) FROM deliveries
+           WHERE sink = ? AND state = 'pending' AND is_head""",
+        (sink,),
+    ).fetchone()
+    return None if row is None else row[0]
+
+
+def settle(
+    db: sqlite3.Connection,
+    delivery: Delivery,
+    state: str,
+    *,
+    now: float,
+    error: tuple[str, str] | None = None,
+) -> bool:
+    """Move a delivery to a final state; False if somebody else had moved it."""
+    text, reason = error or (None, None)
+    moved = db.execute(
+        """UPDATE deliveries SET state = ?, is_head = 0, settled = ?,
+           attempts = attempts + 1, last_error = ?, reason = ?
+           WHERE id = ? AND state = 'pending'""",
+        (state, now, text, reason, delivery.id),
+    ).rowcount
+    behead(db, delivery.sink, delivery.key)
+    return moved > 0

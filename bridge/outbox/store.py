@@ -1,0 +1,445 @@
+"""The outbox: everything outward goes through it, and nothing is lost in it.
+
+    pending ──delivered──▶ delivered        (pruned after state.retention)
+       │ ▲ └──────dead───▶ dead ──retry──▶ pending
+       └─┘ postpone          └──discard──▶ discarded
+
+Invariant: a document's checkpoint, the events that tell its changes and one
+delivery per event and sink that is told are committed in one transaction, before
+the first attempt to deliver any of them. Rows are never merged by id.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bridge.errors import Reason
+from bridge.events import Told
+from bridge.outbox import rows
+from bridge.outbox.database import Database
+from bridge.outbox.rows import Delivery
+from bridge.routing import Router
+
+CHECKPOINT = "checkpoint"
+REPLIES = "$replies"  # the pseudo sink of replies: no name of a sink may hold a $
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """A reply on its way; ``body`` is what the reply room reads back."""
+
+    key: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What became of one EventId of one approval message.
+
+    Attributes:
+        message: the hash that the message is known by.
+        key: the EventId as it is compared.
+        state: ``intent``, or the outcome.
+        posted: whether a POST for it was begun.
+        data: the outcome as it was told, JSON.
+    """
+
+    message: str
+    key: str
+    event_id: str
+    sequence: int | None
+    state: str
+    posted: bool = False
+    data: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """What is known of the document.
+
+    Attributes:
+        body: opaque; read back with ``load(CHECKPOINT)``.
+        sightings: keys of the EventIds that are, or were just now, in it.
+    """
+
+    body: bytes
+    sightings: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """How a sink stands. ``oldest``: seconds since the epoch."""
+
+    pending: int = 0
+    dead: int = 0
+    delivered: int = 0
+    oldest: float | None = None
+    last_error: str | None = None
+
+
+@dataclass(slots=True)
+class Outbox:
+    """The state file in the house's terms. Times are seconds since the epoch."""
+
+    database: Database
+    router: Router
+    _news: dict[str, asyncio.Event] = field(default_factory=dict)
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, path: Path, router: Router) -> AsyncIterator["Outbox"]:
+        """Open the state file.
+
+        Raises:
+            OutboxError: it cannot be opened, read or written.
+        """
+        async with Database.open(path) as database:
+            yield cls(database, router)
+
+    def news(self, sink: str) -> asyncio.Event:
+        """Return the event that is set whenever there may be work for ``sink``."""
+        return self._news.setdefault(sink, asyncio.Event())
+
+    def wake_all(self) -> None:
+        """Tell every relay to look again: another process has changed something."""
+        for event in self._news.values():
+            event.set()
+
+    # -- what was observed ---------------------------------------------------
+
+    async def load(self, name: str) -> bytes | None:
+        """Return what ``commit`` or ``save`` kept under ``name``."""
+
+        def job(db: sqlite3.Connection) -> bytes | None:
+            query = "SELECT value FROM meta WHERE key = ?"
+            row = db.execute(query, (name,)).fetchone()
+            return None if row is None else row[0]
+
+        return await self.database.run(job)
+
+    async def save(self, values: Mapping[str, bytes]) -> None:
+        """Keep values under their names."""
+        await self.database.run(lambda db: _save(db, values))
+
+    async def told(self, causes: Sequence[str]) -> dict[str, int]:
+        """Return how often each cause was told, those never told left out."""
+
+        def job(db: sqlite3.Connection) -> dict[str, int]:
+            marks = ",".join("?" * len(causes))
+            query = f"SELECT cause, times FROM told WHERE cause IN ({marks})"  # noqa: S608 - only question marks
+            return dict(db.execute(query, tuple(causes)))
+
+        return await self.database.run(job)
+
+    async def was_seen(self, key: str) -> bool:
+        """Whether an EventId stood in a document within the retention."""
+
+        def job(db: sqlite3.Connection) -> bool:
+            query = "SELECT 1 FROM sightings WHERE key = ?"
+            return db.execute(query, (key,)).fetchone() is not None
+
+        return await self.database.run(job)
+
+    async def commit(
+        self,
+        events: Sequence[Told],
+        *,
+        now: float,
+        checkpoint: Checkpoint | None = None,
+        decisions: Sequence[Decision] = (),
+        reply: Reply | None = None,
+    ) -> None:
+        """Keep everything that one look at the world has brought, or nothing of it.
+
+        Args:
+            events: what is told of it.
+            now: seconds since the epoch.
+            checkpoint: what is known from now on.
+            decisions: what was decided on approvals.
+            reply: what is answered to their sender.
+        """
+
+        def job(db: sqlite3.Connection) -> set[str]:
+            if checkpoint is not None:
+                _keep(db, checkpoint, now)
+            for decision in decisions:
+                _decide(db, decision, now)
+            sinks = {s for told in events for s in _append(db, self.router, told, now)}
+            if reply is not None:
+                _append_reply(db, reply, now)
+                sinks.add(REPLIES)
+            return sinks
+
+        for sink in await self.database.run(job):
+            self.news(sink).set()
+
+    # -- deliveries ----------------------------------------------------------
+
+    async def due(
+        self, sink: str, *, now: float, limit: int, urgent_only: bool = False
+    ) -> tuple[list[Delivery], float | None]:
+        """Return what is due for a sink now, and when the next one will be."""
+        return await self.database.run(
+            lambda db: (
+                rows.due(db, sink, now, limit, urgent_only=urgent_only),
+                rows.next_due(db, sink),
+            )
+        )
+
+    async def delivered(self, delivery: Delivery, *, now: float) -> None:
+        """Note that the other side has taken it."""
+        await self.database.run(
+            lambda db: rows.settle(db, delivery, "delivered", now=now)
+        )
+
+    async def bury(
+        self, delivery: Delivery, *, now: float, error: str, reason: Reason
+    ) -> None:
+        """Make it a dead letter: kept, told of, out of the order."""
+        await self.database.run(
+            lambda db: rows.settle(
+                db, delivery, "dead", now=now, error=(error, reason.value)
+            )
+        )
+
+    async def postpone(
+        self, delivery: Delivery, *, due: float, error: str, reason: Reason
+    ) -> None:
+        """Try again at ``due``."""
+
+        def job(db: sqlite3.Connection) -> None:
+            db.execute(
+                """UPDATE deliveries SET due = ?, attempts = attempts + 1,
+                   last_error = ?, reason = ? WHERE id = ? AND state = 'pending'""",
+                (due, error, reason.value, delivery.id),
+            )
+
+        await self.database.run(job)
+
+    async def tallies(self) -> dict[str, Tally]:
+        """Return how each sink stands that ever had a delivery."""
+        return await self.database.run(_tallies)
+
+    # -- approvals -----------------------------------------------------------
+
+    async def intend(self, decision: Decision, *, now: float) -> None:
+        """Keep an intent, or that a POST for it is begun."""
+        await self.database.run(lambda db: _decide(db, decision, now))
+
+    async def decisions(self, message: str) -> dict[str, Decision]:
+        """Return what is kept of a message, by key of the EventId."""
+
+        def job(db: sqlite3.Connection) -> dict[str, Decision]:
+            query = """SELECT key, event_id, sequence, state, posted, data
+                FROM approvals WHERE message = ?"""
+            return {
+                key: Decision(
+                    message=message,
+                    key=key,
+                    event_id=event_id,
+                    sequence=sequence,
+                    state=state,
+                    posted=bool(posted),
+                    data=data,
+                )
+                for key, event_id, sequence, state, posted, data in db.execute(
+                    query, (message,)
+                )
+            }
+
+        return await self.database.run(job)
+
+    async def forget(self, message: str, key: str) -> None:
+        """Drop an intent that came to nothing here: the message is abandoned."""
+
+        def job(db: sqlite3.Connection) -> None:
+            db.execute(
+                "DELETE FROM approvals WHERE message = ? AND key = ?", (message, key)
+            )
+
+        await self.database.run(job)
+
+    async def posted(self) -> frozenset[str]:
+        """Return the keys of events that a POST was begun for within retention."""
+
+        def job(db: sqlite3.Connection) -> frozenset[str]:
+            query = "SELECT DISTINCT key FROM approvals WHERE posted"
+            return frozenset(key for (key,) in db.execute(query))
+
+        return await self.database.run(job)
+
+    async def recent_outcomes(self, limit: int) -> list[bytes]:
+        """Return the data of the last outcomes, newest first."""
+
+        def job(db: sqlite3.Connection) -> list[bytes]:
+            query = """SELECT data FROM approvals WHERE data IS NOT NULL
+                ORDER BY at DESC LIMIT ?"""
+            return [data for (data,) in db.execute(query, (limit,))]
+
+        return await self.database.run(job)
+
+    # -- upkeep --------------------------------------------------------------
+
+    async def prune(
+        self, *, before: float, now: float, alive: frozenset[str], limit: int = 500
+    ) -> int:
+        """Drop what was settled before ``before``.
+
+        Args:
+            before: seconds since the epoch.
+            now: seconds since the epoch.
+            alive: keys of events still in the document: their memory is kept,
+                however long they are announced ahead.
+            limit: so many items at most, so that nobody waits long.
+
+        Returns:
+            How many items went.
+        """
+
+        def job(db: sqlite3.Connection) -> int:
+            _refresh(db, alive, now)
+            return _prune(db, before, limit)
+
+        return await self.database.run(job)
+
+
+def _save(db: sqlite3.Connection, values: Mapping[str, bytes]) -> None:
+    db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", list(values.items()))
+
+
+def _keep(db: sqlite3.Connection, checkpoint: Checkpoint, now: float) -> None:
+    _save(db, {CHECKPOINT: checkpoint.body})
+    db.executemany(
+        "INSERT OR REPLACE INTO sightings VALUES (?, ?)",
+        [(key, now) for key in checkpoint.sightings],
+    )
+
+
+def _refresh(db: sqlite3.Connection, alive: frozenset[str], now: float) -> None:
+    for table in ("sightings", "followers", "approvals"):
+        db.executemany(
+            f"UPDATE {table} SET at = ? WHERE key = ?",  # noqa: S608 - our own names
+            [(now, key) for key in alive],
+        )
+
+
+def _append(
+    db: sqlite3.Connection, router: Router, told: Told, now: float
+) -> tuple[str, ...]:
+    event, key = told.event, told.key
+    db.execute(
+        """INSERT INTO told VALUES (?, 1, ?)
+           ON CONFLICT DO UPDATE SET times = times + 1, at = excluded.at""",
+        (told.cause, now),
+    )
+    not_before = told.not_before.timestamp() if told.not_before else None
+    item = db.execute(
+        """INSERT INTO items
+           (kind, key, event_id, cloud_event_id, type, body, created, not_before)
+           VALUES ('event', ?, ?, ?, ?, ?, ?, ?)""",
+        (
+            key,
+            event.text("correlationid"),
+            event.id,
+            event.type,
+            event.to_json(),
+            now,
+            not_before,
+        ),
+    ).lastrowid
+    query = "SELECT sink FROM followers WHERE key = ?"
+    following = {sink for (sink,) in db.execute(query, (key,))}
+    sinks = router.sinks(told.subject, following)
+    window = rows.urgency(
+        not_before=not_before, is_started=told.is_started, created=now
+    )
+    for sink in sinks:
+        rows.insert(db, item=item or 0, sink=sink, key=key, now=now, window=window)
+        if key is not None and told.subject.transition is not None:
+            db.execute(
+                "INSERT OR REPLACE INTO followers VALUES (?, ?, ?)", (key, sink, now)
+            )
+    if told.is_last:
+        db.execute("DELETE FROM followers WHERE key = ?", (key,))
+    return sinks
+
+
+def _append_reply(db: sqlite3.Connection, reply: Reply, now: float) -> None:
+    item = db.execute(
+        """INSERT INTO items (kind, key, type, body, created)
+           VALUES ('reply', ?, 'reply', ?, ?)""",
+        (reply.key, reply.body, now),
+    ).lastrowid
+    rows.insert(
+        db, item=item or 0, sink=REPLIES, key=None, now=now, window=(None, None)
+    )
+
+
+def _decide(db: sqlite3.Connection, decision: Decision, now: float) -> None:
+    db.execute(
+        """INSERT INTO approvals VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+           ON CONFLICT DO UPDATE SET sequence = excluded.sequence,
+           state = excluded.state, posted = max(posted, excluded.posted),
+           data = coalesce(excluded.data, data), at = excluded.at""",
+        (
+            decision.message,
+            decision.key,
+            decision.event_id,
+            decision.sequence,
+            decision.state,
+            decision.posted,
+            decision.data,
+            now,
+        ),
+    )
+
+
+def _tallies(db: sqlite3.Connection) -> dict[str, Tally]:
+    counts: dict[str, dict[str, int]] = {}
+    for sink, state, n in db.execute("SELECT sink, state, n FROM tallies"):
+        counts.setdefault(sink, {})[state] = n
+    return {sink: _tally(db, sink, states) for sink, states in counts.items()}
+
+
+def _tally(db: sqlite3.Connection, sink: str, states: dict[str, int]) -> Tally:
+    oldest = db.execute(
+        """SELECT i.created, d.last_error FROM deliveries d
+           JOIN items i ON i.id = d.item
+           WHERE d.sink = ? AND d.state = 'pending' ORDER BY d.id LIMIT 1""",
+        (sink,),
+    ).fetchone() or (None, None)
+    dead = db.execute(
+        """SELECT last_error FROM deliveries
+           WHERE sink = ? AND state = 'dead' ORDER BY id DESC LIMIT 1""",
+        (sink,),
+    ).fetchone() or (None,)
+    return Tally(
+        pending=states.get("pending", 0),
+        dead=states.get("dead", 0),
+        delivered=states.get("delivered", 0),
+        oldest=oldest[0],
+        last_error=oldest[1] or dead[0],
+    )
+
+
+def _prune(db: sqlite3.Connection, before: float, limit: int) -> int:
+    items = [
+        (item,)
+        for (item,) in db.execute(
+            """SELECT id FROM items WHERE created < ? AND NOT EXISTS (
+                   SELECT 1 FROM deliveries d WHERE d.item = items.id
+                   AND (d.state IN ('pending', 'dead') OR d.settled >= ?))
+               ORDER BY created LIMIT ?""",
+            (before, before, limit),
+        )
+    ]
+    db.executemany("DELETE FROM deliveries WHERE item = ?", items)
+    db.executemany("DELETE FROM items WHERE id = ?", items)
+    db.execute("DELETE FROM told WHERE at < ?", (before,))
+    db.execute("DELETE FROM sightings WHERE at < ?", (before,))
+    db.execute("DELETE FROM followers WHERE at < ?", (before,))
+    db.execute("DELETE FROM approvals WHERE at < ?", (before,))
+    return len(items)
