@@ -1,0 +1,147 @@
+"""The messages of one queue, and which of them can be received next.
+
+Pure data structure: it keeps order and size, and knows nothing of locks' meaning.
+"""
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from uuid import UUID
+
+from bridge.simulator.servicebus.deadlines import Deadline
+from bridge.simulator.servicebus.message import (
+    DeadLetter,
+    Delivery,
+    Message,
+    State,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """How many messages an entity holds.
+
+    Attributes:
+        active: to be received, or out for delivery.
+        locked: of the active and deferred ones, those out for delivery.
+        deferred: set aside by a receiver.
+        scheduled: not enqueued yet.
+        dead: in the dead-letter queue.
+    """
+
+    active: int = 0
+    locked: int = 0
+    deferred: int = 0
+    scheduled: int = 0
+    dead: int = 0
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Entry:
+    """A message in a queue, with all that changes about it.
+
+    Attributes:
+        hops: how many times it was forwarded.
+        lock_token: set while it is out for delivery.
+        lock_deadline: when the lock expires; None in a session, whose lock counts.
+        expires_at: when its time to live is over.
+    """
+
+    message: Message
+    sequence_number: int
+    enqueued_sequence_number: int
+    enqueued_at: float
+    dead_letter: DeadLetter | None = None
+    hops: int = 0
+    delivery_count: int = 0
+    is_deferred: bool = False
+    lock_token: UUID | None = None
+    lock_deadline: Deadline | None = None
+    expires_at: float | None = None
+    expiry: Deadline | None = None
+
+    def delivery(self, locked_until: float | None = None) -> Delivery:
+        """Return the message as a receiver sees it now."""
+        return Delivery(
+            message=self.message,
+            sequence_number=self.sequence_number,
+            enqueued_sequence_number=self.enqueued_sequence_number,
+            enqueued_at=self.enqueued_at,
+            delivery_count=self.delivery_count,
+            state=State.DEFERRED if self.is_deferred else State.ACTIVE,
+            lock_token=self.lock_token,
+            locked_until=locked_until,
+            dead_letter=self.dead_letter,
+        )
+
+
+class Backlog:
+    """Entries by number, and a line of ready ones per session.
+
+    Args:
+        by_session: whether each session has a line of its own.
+    """
+
+    def __init__(self, *, by_session: bool) -> None:
+        self._by_session = by_session
+        self._entries: dict[int, Entry] = {}
+        # A heap of numbers, so that what is given back comes first again.
+        self._ready: dict[str | None, list[int]] = {}
+        self.size_bytes = 0
+
+    def add(self, entry: Entry) -> None:
+        """Keep a new entry, ready to be received."""
+        self._entries[entry.sequence_number] = entry
+        self.size_bytes += len(entry.message.content)
+        self.make_ready(entry)
+
+    def remove(self, entry: Entry) -> None:
+        """Forget an entry."""
+        del self._entries[entry.sequence_number]
+        self.size_bytes -= len(entry.message.content)
+
+    def get(self, number: int) -> Entry | None:
+        """Return the entry with a sequence number."""
+        return self._entries.get(number)
+
+    def make_ready(self, entry: Entry) -> None:
+        """Put an entry back in its line, by its number."""
+        line = self._ready.setdefault(self._line(entry), [])
+        heapq.heappush(line, entry.sequence_number)
+
+    def take_ready(self, session_id: str | None) -> Entry | None:
+        """Take the first entry out of a line, or return None."""
+        number = self._head(session_id)
+        if number is None:
+            return None
+        heapq.heappop(self._ready[session_id])
+        return self._entries[number]
+
+    def next_session(self, held: frozenset[str]) -> str | None:
+        """Return the session whose first message is oldest, but for those held."""
+        heads = [
+            (head, session_id)
+            for session_id in list(self._ready)
+            if session_id is not None and session_id not in held
+            if (head := self._head(session_id)) is not None
+        ]
+        return min(heads)[1] if heads else None
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._entries.values())
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def _line(self, entry: Entry) -> str | None:
+        return entry.message.session_id if self._by_session else None
+
+    def _head(self, session_id: str | None) -> int | None:
+        # An entry that expired is still in its line: drop it on the way.
+        line = self._ready.get(session_id, [])
+        while line and line[0] not in self._entries:
+            heapq.heappop(line)
+        if not line:
+            self._ready.pop(session_id, None)
+            return None
+        return line[0]

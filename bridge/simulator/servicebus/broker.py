@@ -1,0 +1,107 @@
+"""The broker: listens on loopback for Service Bus clients.
+
+Plain AMQP over TCP, as the official emulator speaks it; no TLS, no authentication, no
+persistence. A client needs nothing but the connection string.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Self
+
+from bridge.simulator.servicebus.backlog import Counts
+from bridge.simulator.servicebus.entities import Namespace
+from bridge.simulator.servicebus.faults import Faults
+from bridge.simulator.servicebus.hub import Hub
+from bridge.simulator.servicebus.peer import Peer
+from bridge.simulator.servicebus.settings import Entities, default_entities
+
+_GRACE_SECONDS = 1.0
+
+
+class Broker:
+    """A local broker, used as an async context manager.
+
+    It can be entered again after it was left: it then listens on the same port, with
+    all of its messages, as a broker that was restarted.
+
+    Args:
+        entities: its queues and topics; default_entities() if left out.
+        host: the address to listen on.
+        port: the port to listen on; 0: a free one.
+        clock: returns seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        entities: Entities | None = None,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._namespace = Namespace(entities or default_entities(), clock)
+        self._hub = Hub(self._namespace, clock)
+        self._server: asyncio.Server | None = None
+
+    @property
+    def port(self) -> int:
+        """The port clients connect to; known once the broker listens."""
+        return self._port
+
+    @property
+    def connection_string(self) -> str:
+        """What clients connect with; they compare `true` letter by letter."""
+        return (
+            f"Endpoint=sb://{self._host}:{self._port};"
+            "SharedAccessKeyName=RootManageSharedAccessKey;"
+            "SharedAccessKey=SAS_KEY_VALUE;UseDevelopmentEmulator=true;"
+        )
+
+    @property
+    def faults(self) -> Faults:
+        """What goes wrong on demand."""
+        return self._hub.faults
+
+    def snapshot(self) -> Mapping[str, Counts]:
+        """Return the counts of every queue, topic and subscription by its path."""
+        self._namespace.run_due()
+        return self._namespace.snapshot()
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(
+                lambda: Peer(self._hub), self._host, self._port
+            )
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"the broker cannot listen on {self._host}:{self._port}: "
+                f"{error.strerror}",
+            ) from error
+        self._port = self._server.sockets[0].getsockname()[1]
+        self._hub.turn()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._server is None:
+            return
+        self._server.close()
+        self._hub.stop()
+        try:
+            async with asyncio.timeout(_GRACE_SECONDS):
+                await self._hub.left.wait()
+        except TimeoutError:
+            self._hub.drop_connections()
+            await self._hub.left.wait()
+        await self._server.wait_closed()
+        self._server = None

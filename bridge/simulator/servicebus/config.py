@@ -1,0 +1,222 @@
+"""Reads the entity file of Microsoft's Service Bus emulator.
+
+The same Config.json serves the emulator and this broker. Its defaults are those of
+the emulator's schema. What this broker cannot do is not left out silently: all of it
+is named in one error, each with its place.
+
+Shapes:  Config.json (with // comments) → Entities
+Source:  github.com/Azure/azure-service-bus-emulator-installer,
+         ServiceBus-Emulator/Schema/Config-schema.json
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from datetime import timedelta
+from pathlib import Path
+
+import orjson
+
+from bridge.simulator.servicebus.config_fields import ConfigError, Fields
+from bridge.simulator.servicebus.settings import (
+    CorrelationFilter,
+    Entities,
+    QueueSettings,
+    SubscriptionSettings,
+    TopicSettings,
+)
+
+__all__ = ["ConfigError", "load_entities", "parse_entities"]
+
+_STRING_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*')
+_SYSTEM_PROPERTIES = (
+    "ContentType",
+    "CorrelationId",
+    "Label",
+    "MessageId",
+    "ReplyTo",
+    "ReplyToSessionId",
+    "SessionId",
+    "To",
+)
+_TRUE_FILTER = "1=1"
+
+
+def load_entities(path: Path) -> Entities:
+    """Read an entity file.
+
+    Raises:
+        ConfigError: it is not understood, or asks for what is not supported.
+        OSError: it cannot be read.
+    """
+    return parse_entities(path.read_text(encoding="utf-8"))
+
+
+def parse_entities(text: str) -> Entities:
+    """Read the text of an entity file.
+
+    Raises:
+        ConfigError: it is not understood, or asks for what is not supported.
+    """
+    try:
+        document = orjson.loads(_STRING_OR_COMMENT.sub(_without_comment, text))
+    except orjson.JSONDecodeError as error:
+        raise ConfigError([f"this is no JSON: {error}"]) from error
+    faults: list[str] = []
+    entities = _read_document(Fields.of(document, "", faults))
+    faults.extend(_forwarding_faults(entities))
+    if faults:
+        raise ConfigError(faults)
+    return entities
+
+
+def _without_comment(match: re.Match[str]) -> str:
+    return match[0] if match[0].startswith('"') else ""
+
+
+def _read_document(document: Fields) -> Entities:
+    user = document.section("UserConfig")
+    # Where the emulator writes its own log is nothing to this broker.
+    user.ignore("Logging")
+    namespaces = list(user.items("Namespaces"))
+    for surplus in namespaces[1:]:
+        surplus.fault("there is one namespace only")
+    user.close()
+    document.close()
+    # Places are given within the only namespace, as its author thinks of them.
+    namespace = namespaces[0].renamed("") if namespaces else Fields.of({}, "", [])
+    return _read_namespace(namespace)
+
+
+def _read_namespace(namespace: Fields) -> Entities:
+    namespace.text("Name")
+    queues = tuple(_read_queue(queue) for queue in namespace.items("Queues"))
+    topics = tuple(_read_topic(topic) for topic in namespace.items("Topics"))
+    namespace.close()
+    _check_names(namespace, _names(queues, topics))
+    return Entities(queues=queues, topics=topics)
+
+
+def _read_queue(queue: Fields, properties: Fields | None = None) -> QueueSettings:
+    name = queue.text("Name", required=True)
+    properties = properties or queue.section("Properties")
+    read = QueueSettings(
+        name=name,
+        duplicate_window=_duplicate_window(properties),
+        lock_duration=properties.duration("LockDuration", "PT1M"),
+        max_delivery_count=properties.integer("MaxDeliveryCount", 3),
+        requires_session=properties.flag("RequiresSession"),
+        default_time_to_live=properties.duration("DefaultMessageTimeToLive", "PT1H"),
+        dead_letter_expired=properties.flag("DeadLetteringOnMessageExpiration"),
+        forward_to=properties.text("ForwardTo") or None,
+        forward_dead_letters_to=properties.text("ForwardDeadLetteredMessagesTo")
+        or None,
+    )
+    properties.close()
+    queue.close()
+    return read
+
+
+def _read_topic(topic: Fields) -> TopicSettings:
+    properties = topic.section("Properties")
+    read = TopicSettings(
+        name=topic.text("Name", required=True),
+        subscriptions=tuple(
+            _read_subscription(item) for item in topic.items("Subscriptions")
+        ),
+        duplicate_window=_duplicate_window(properties),
+        default_time_to_live=properties.duration("DefaultMessageTimeToLive", "PT1H"),
+    )
+    properties.close()
+    topic.close()
+    _check_names(topic, [subscription.name for subscription in read.subscriptions])
+    return read
+
+
+def _read_subscription(subscription: Fields) -> SubscriptionSettings:
+    rules = [_read_rule(rule) for rule in subscription.items("Rules")]
+    properties = subscription.section("Properties")
+    for name in ("RequiresDuplicateDetection", "DuplicateDetectionHistoryTimeWindow"):
+        properties.refuse(name, "a topic detects duplicates, not its subscriptions")
+    queue = _read_queue(subscription, properties)
+    # One rule that lets everything in outdoes all of the others.
+    filters = () if None in rules else tuple(rule for rule in rules if rule is not None)
+    return SubscriptionSettings(
+        **{field.name: getattr(queue, field.name) for field in fields(queue)},
+        filters=filters,
+    )
+
+
+def _read_rule(rule: Fields) -> CorrelationFilter | None:
+    rule.text("Name")
+    properties = rule.section("Properties")
+    kind = properties.text("FilterType", required=True)
+    properties.refuse("Action", "actions are not supported")
+    read = None
+    if kind == "Correlation":
+        read = _read_correlation(properties.section("CorrelationFilter"))
+    elif kind == "Sql":
+        _check_sql(rule, properties.section("SqlFilter"))
+    elif kind:
+        properties.fault(f"FilterType {kind!r} is not one of 'Correlation', 'Sql'")
+    properties.ignore("CorrelationFilter", "SqlFilter")
+    properties.close()
+    rule.close()
+    return read
+
+
+def _read_correlation(correlation: Fields) -> CorrelationFilter:
+    system = {name: correlation.text(name) for name in _SYSTEM_PROPERTIES}
+    application = correlation.mapping("Properties")
+    correlation.close()
+    return CorrelationFilter(
+        properties={name: value for name, value in system.items() if value},
+        application_properties=application,
+    )
+
+
+def _check_sql(rule: Fields, sql: Fields) -> None:
+    expression = sql.text("SqlExpression", required=True)
+    if expression and "".join(expression.split()) != _TRUE_FILTER:
+        rule.fault("SQL filters are not supported; use a correlation filter")
+    sql.close()
+
+
+def _duplicate_window(properties: Fields) -> timedelta | None:
+    window = properties.duration("DuplicateDetectionHistoryTimeWindow", "PT20S")
+    return window if properties.flag("RequiresDuplicateDetection") else None
+
+
+def _names(
+    queues: Sequence[QueueSettings], topics: Sequence[TopicSettings]
+) -> list[str]:
+    return [queue.name for queue in queues] + [topic.name for topic in topics]
+
+
+def _check_names(place: Fields, names: list[str]) -> None:
+    lowered = [name.lower() for name in names]
+    for name in sorted({name for name in lowered if lowered.count(name) > 1}):
+        place.fault(f"the name {name!r} is given more than once")
+
+
+def _forwarding_faults(entities: Entities) -> Iterator[str]:
+    known = {name.lower() for name in _names(entities.queues, entities.topics)}
+    for place, queue in _queues_by_place(entities).items():
+        for field, target in (
+            ("ForwardTo", queue.forward_to),
+            ("ForwardDeadLetteredMessagesTo", queue.forward_dead_letters_to),
+        ):
+            if target is not None and target.lower() not in known:
+                yield f"{place}.Properties.{field}: no queue or topic {target!r}"
+            elif target is not None and target.lower() == queue.name.lower():
+                yield f"{place}.Properties.{field}: an entity cannot forward to itself"
+
+
+def _queues_by_place(entities: Entities) -> Mapping[str, QueueSettings]:
+    queues: dict[str, QueueSettings] = {
+        f"Queues[{index}]": queue for index, queue in enumerate(entities.queues)
+    }
+    for outer, topic in enumerate(entities.topics):
+        for inner, subscription in enumerate(topic.subscriptions):
+            queues[f"Topics[{outer}].Subscriptions[{inner}]"] = subscription
+    return queues

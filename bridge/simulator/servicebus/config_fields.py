@@ -1,0 +1,154 @@
+"""Takes the fields of a JSON object one by one, and collects all that is wrong.
+
+A reader asks for what it knows; close() then names what is left over. A faulty field
+reads as its default, so that one pass finds every fault.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Self
+
+# Years and months have no fixed length, so they are no duration here.
+_DURATION = re.compile(
+    r"P(?=.)(?:(?P<days>\d+)D)?"
+    r"(?:T(?=.)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
+)
+
+
+class ConfigError(ValueError):
+    """An entity file that cannot be used.
+
+    Attributes:
+        faults: every fault, with its place in the file.
+    """
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        super().__init__("\n".join(faults))
+        self.faults = tuple(faults)
+
+
+class Fields:
+    """The fields of one object.
+
+    Args:
+        fields: the object.
+        place: where it is, such as Queues[0].Properties.
+        faults: where to add faults.
+    """
+
+    def __init__(
+        self, fields: Mapping[str, object], place: str, faults: list[str]
+    ) -> None:
+        self._fields = fields
+        self._place = place
+        self._faults = faults
+        self._known: set[str] = set()
+
+    @classmethod
+    def of(cls, value: object, place: str, faults: list[str]) -> Self:
+        """Return the fields of a value; it is a fault if it is no object."""
+        if isinstance(value, dict):
+            return cls(value, place, faults)
+        faults.append(f"{place or 'the file'}: should be an object")
+        return cls({}, place, faults)
+
+    def renamed(self, place: str) -> Self:
+        """Return the same fields, at a place called otherwise."""
+        return type(self)(self._fields, place, self._faults)
+
+    def fault(self, what: str) -> None:
+        """Add a fault about the whole object."""
+        self._faults.append(f"{self._place}: {what}" if self._place else what)
+
+    def close(self) -> None:
+        """Name the fields that nobody asked for."""
+        for name in self._fields:
+            if name not in self._known:
+                self._fault_at(name, "unknown field")
+
+    def ignore(self, *names: str) -> None:
+        """Let fields be, whatever they are."""
+        self._known.update(names)
+
+    def refuse(self, name: str, why: str) -> None:
+        """Name a field that must not be there."""
+        if self._take(name) is not None:
+            self._fault_at(name, why)
+
+    def section(self, name: str) -> "Fields":
+        """Return the fields of an object in here; none if it is absent."""
+        value = self._take(name)
+        return Fields.of({} if value is None else value, self._at(name), self._faults)
+
+    def items(self, name: str) -> Iterator["Fields"]:
+        """Return the fields of each object in a list; none if it is absent."""
+        value = self._take(name)
+        if not isinstance(value, list | None):
+            self._fault_at(name, "should be a list")
+            return
+        for index, item in enumerate(value or []):
+            yield Fields.of(item, f"{self._at(name)}[{index}]", self._faults)
+
+    def text(self, name: str, *, required: bool = False) -> str:
+        """Return a text; an absent one is empty."""
+        value = self._take(name)
+        if required and not value:
+            self._fault_at(name, "is missing")
+        elif not isinstance(value, str | None):
+            self._fault_at(name, "should be a text")
+        return value if isinstance(value, str) else ""
+
+    def flag(self, name: str) -> bool:
+        """Return a boolean; an absent one is false."""
+        value = self._take(name)
+        if not isinstance(value, bool | None):
+            self._fault_at(name, "should be true or false")
+        return value is True
+
+    def integer(self, name: str, default: int) -> int:
+        """Return a number from 1."""
+        value = self._take(name)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            self._fault_at(name, "should be a whole number from 1")
+            return default
+        return value
+
+    def duration(self, name: str, default: str) -> timedelta:
+        """Return an ISO 8601 duration above zero."""
+        value = self._take(name)
+        parsed = _parse_duration(default if value is None else value)
+        if parsed is None:
+            self._fault_at(name, "should be a duration such as PT1M, in days or less")
+        return parsed or timedelta(seconds=1)
+
+    def mapping(self, name: str) -> Mapping[str, object]:
+        """Return the texts, numbers and booleans of an object in here."""
+        value = self._take(name)
+        if not isinstance(value, dict | None):
+            self._fault_at(name, "should be an object")
+            return {}
+        for key, item in (value or {}).items():
+            if not isinstance(item, str | int | float):
+                self._fault_at(f"{name}.{key}", "should be a text, number or boolean")
+        return value or {}
+
+    def _take(self, name: str) -> object:
+        self._known.add(name)
+        return self._fields.get(name)
+
+    def _at(self, name: str) -> str:
+        return f"{self._place}.{name}" if self._place else name
+
+    def _fault_at(self, name: str, what: str) -> None:
+        self._faults.append(f"{self._at(name)}: {what}")
+
+
+def _parse_duration(value: object) -> timedelta | None:
+    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        return None
+    parts = {unit: float(number) for unit, number in match.groupdict("0").items()}
+    return timedelta(**parts) or None

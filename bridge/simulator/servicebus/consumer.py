@@ -1,0 +1,136 @@
+"""The link on which a client receives from a queue, or waits for a session of it."""
+
+from collections.abc import Callable
+from uuid import UUID
+
+from proton import Delivery, Link, Sender
+
+from bridge.simulator.servicebus.errors import Condition, RefusedError
+from bridge.simulator.servicebus.faults import Faults
+from bridge.simulator.servicebus.proton_links import (
+    accept_link,
+    close_link,
+    is_open,
+    refuse_link,
+    send_bytes,
+    settle,
+    tag_of,
+)
+from bridge.simulator.servicebus.queues import Queue
+from bridge.simulator.servicebus.settlement import apply_outcome
+from bridge.simulator.servicebus.wire import encode_delivery
+
+
+class Consumer:
+    """Gives messages to one link, as many as it has credit for.
+
+    Args:
+        link: attached by the client, not answered yet.
+        queue: where the messages come from.
+        owner: its connection.
+        faults: consulted when the link breaks.
+        touched: told when there is something to write to the client.
+    """
+
+    def __init__(
+        self,
+        link: Sender,
+        queue: Queue,
+        *,
+        owner: object,
+        faults: Faults,
+        touched: Callable[[], None],
+    ) -> None:
+        self.queue = queue
+        self._link = link
+        self._owner = owner
+        self._faults = faults
+        self._touched = touched
+        self._session_id: str | None = None
+        self._deletes = link.remote_snd_settle_mode == Link.SND_SETTLED
+
+    @property
+    def path(self) -> str:
+        """The entity's path."""
+        return self.queue.name
+
+    def attach(self) -> None:
+        """Answer the client: it receives from the queue as a whole."""
+        accept_link(self._link)
+
+    def attach_to_session(self, session_id: str | None) -> bool:
+        """Answer the client if it can have its session now.
+
+        Args:
+            session_id: which one; None: the next available.
+
+        Returns:
+            Whether it has one.
+
+        Raises:
+            RefusedError: somebody else holds the session.
+        """
+        lock = self.queue.accept_session(session_id, self._owner, self._lose_session)
+        if lock is None:
+            return False
+        self._session_id = lock.session_id
+        accept_link(self._link, lock)
+        self._touched()
+        return True
+
+    def give_up(self) -> None:
+        """Answer the client that no session has become available."""
+        timed_out = RefusedError(Condition.TIMEOUT, "no session has become available")
+        refuse_link(self._link, timed_out)
+        self._touched()
+
+    def serve(self) -> bool:
+        """Give the next message to the client; return whether there was one."""
+        if self._link.credit <= 0 or not is_open(self._link):
+            return False
+        taken = self.queue.receive(self._session_id, delete=self._deletes)
+        if taken is None:
+            return False
+        tag = tag_of(taken.lock_token or UUID(int=taken.sequence_number))
+        encoded = encode_delivery(taken)
+        delivery = send_bytes(self._link, tag, encoded, settled=self._deletes)
+        # Proton cannot give a binary tag back: the token is remembered on its own.
+        delivery.lock_token = taken.lock_token
+        self._touched()
+        return True
+
+    def on_flow(self) -> None:
+        """Serve what there is now, and give unused credit back if that is asked."""
+        while self.serve():
+            pass
+        self._link.drained()
+
+    def on_delivery(self, delivery: Delivery) -> None:
+        """Settle a message as the client wants it, and echo the outcome."""
+        state = delivery.remote_state
+        if state in {0, Delivery.RECEIVED} and not delivery.settled:
+            return
+        try:
+            apply_outcome(self.queue, delivery.lock_token, delivery)
+        except RefusedError as error:
+            settle(delivery, Delivery.REJECTED, error)
+        else:
+            settle(delivery, state or None)
+
+    def on_closed(self, *, dropped: bool) -> None:
+        """Give the session back; message locks last until they expire."""
+        held_over = dropped and self._faults.hold_session_locks
+        if self._session_id is not None and not held_over:
+            self.queue.sessions.release(self._session_id, self._owner)
+        self._session_id = None
+
+    def _lose_session(self) -> None:
+        # With no connection left (see hold_session_locks) there is nobody to tell.
+        if self._session_id is None:
+            return
+        self._session_id = None
+        lost = RefusedError(
+            Condition.SESSION_LOCK_LOST, "the lock on the session has expired"
+        )
+        close_link(self._link, lost)
+        self._touched()

@@ -1,0 +1,161 @@
+"""The request and reply links of $cbs and of <entity>/$management.
+
+A request comes on one link and is answered on another of the same connection: the one
+whose target the request names, or else the one attached to the same address.
+
+Source: AMQP management and claims-based security drafts, as azure-servicebus 7.15
+        and @azure/service-bus 7.9 speak them.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from uuid import uuid4
+
+from proton import Delivery, Message, MessageException, Receiver, Sender, int32, symbol
+
+from bridge.simulator.servicebus.entities import Namespace
+from bridge.simulator.servicebus.errors import Condition, RefusedError
+from bridge.simulator.servicebus.management import Reply, answer
+from bridge.simulator.servicebus.proton_links import (
+    accept_link,
+    is_open,
+    send_bytes,
+    settle,
+)
+from bridge.simulator.servicebus.values import owned
+from bridge.simulator.servicebus.wire import entity_path
+
+CBS = "$cbs"
+MANAGEMENT_SUFFIX = "/$management"
+
+_CREDIT = 100
+
+
+def is_control(path: str) -> bool:
+    """Return whether a path is that of a control link."""
+    return path.lower() == CBS or path.lower().endswith(MANAGEMENT_SUFFIX)
+
+
+class Replies:
+    """Sends replies on one link; they wait until the client has given credit."""
+
+    def __init__(self, link: Sender) -> None:
+        self._link = link
+        self._waiting: deque[bytes] = deque()
+        accept_link(link)
+        self.source = entity_path(link.remote_source.address or "")
+        self.target = link.remote_target.address
+
+    @property
+    def path(self) -> str:
+        """Faults concern entities: this is none."""
+        return ""
+
+    def add(self, encoded: bytes) -> None:
+        """Send a reply as soon as possible."""
+        self._waiting.append(encoded)
+        self.on_flow()
+
+    def on_flow(self) -> None:
+        """Send what waits for credit."""
+        while self._waiting and self._link.credit > 0 and is_open(self._link):
+            tag = uuid4().bytes
+            send_bytes(self._link, tag, self._waiting.popleft(), settled=True)
+        self._link.drained()
+
+    def on_delivery(self, delivery: Delivery) -> None:
+        """Replies are sent settled."""
+
+    def on_closed(self, *, dropped: bool) -> None:
+        """Nothing is left behind."""
+
+
+class Requests:
+    """Answers the requests of one link.
+
+    Args:
+        link: attached by the client, not answered yet.
+        namespace: what the requests are about.
+        owner: the connection.
+        find_replies: returns where to send the reply, given the address it should
+            go to and the path of the request.
+    """
+
+    def __init__(
+        self,
+        link: Receiver,
+        namespace: Namespace,
+        *,
+        owner: object,
+        find_replies: Callable[[str | None, str], Replies | None],
+    ) -> None:
+        self._link = link
+        self._namespace = namespace
+        self._owner = owner
+        self._find_replies = find_replies
+        self._path = entity_path(link.remote_target.address or "")
+        accept_link(link)
+        link.flow(_CREDIT)
+
+    @property
+    def path(self) -> str:
+        """Faults concern entities: this is none."""
+        return ""
+
+    def on_flow(self) -> None:
+        """Nothing hangs on the client's flow."""
+
+    def on_delivery(self, delivery: Delivery) -> None:
+        """Answer a request."""
+        encoded = bytes(self._link.recv(delivery.pending) or b"")
+        self._link.advance()
+        self._link.flow(1)
+        request = Message()
+        try:
+            request.decode(encoded)
+        except MessageException:
+            malformed = RefusedError(Condition.DECODE_ERROR, "this is no AMQP message")
+            settle(delivery, Delivery.REJECTED, malformed)
+            return
+        settle(delivery, Delivery.ACCEPTED)
+        replies = self._find_replies(request.reply_to, self._path)
+        if replies is not None:
+            replies.add(self._answer(request))
+
+    def on_closed(self, *, dropped: bool) -> None:
+        """Nothing is left behind."""
+
+    def _answer(self, request: Message) -> bytes:
+        if self._path.lower() == CBS:
+            # Any token will do: this broker guards nothing.
+            accepted = {"status-code": int32(200), "status-description": "OK"}
+            reply = Message(properties=accepted)
+        else:
+            answered = self._manage(request)
+            body = None if answered.body is None else dict(answered.body)
+            reply = Message(body, properties=_properties(answered))
+        # The client compares it with its message id, type and all.
+        reply.correlation_id = request.id
+        return bytes(reply.encode())
+
+    def _manage(self, request: Message) -> Reply:
+        path = self._path[: -len(MANAGEMENT_SUFFIX)]
+        properties: object = request.properties
+        named = properties if isinstance(properties, dict) else {}
+        try:
+            entity = self._namespace.find(path)
+        except RefusedError as error:
+            return Reply.refusal(error)
+        return answer(
+            str(named.get("operation")), entity, owned(request.body), self._owner
+        )
+
+
+def _properties(reply: Reply) -> dict[str, object]:
+    properties: dict[str, object] = {
+        "statusCode": int32(reply.status),
+        "statusDescription": reply.description,
+    }
+    if reply.condition is not None:
+        properties["errorCondition"] = symbol(str(reply.condition))
+    return properties

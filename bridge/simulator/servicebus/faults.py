@@ -1,0 +1,136 @@
+"""What goes wrong on demand, so that a consumer's bad days can be rehearsed.
+
+Lasting faults stay until they are lifted, one by one or all by clear(). They concern
+everything the broker serves, or one entity by its path.
+"""
+
+from datetime import timedelta
+from typing import Protocol
+
+from bridge.simulator.servicebus.errors import Condition, RefusedError
+
+
+class Control(Protocol):
+    """What faults need from the broker they befall."""
+
+    def drop_connections(self) -> None:
+        """Break all connections."""
+
+    def detach_links(self, path: str | None) -> None:
+        """Detach the links of one entity, or of all."""
+
+    def expire_locks(self, path: str) -> None:
+        """Let the locks of an entity expire."""
+
+    def freeze(self, *, frozen: bool) -> None:
+        """Stop reading and writing, or go on."""
+
+
+class Faults:
+    """The faults of one broker.
+
+    Args:
+        control: what they act upon.
+
+    Attributes:
+        hold_session_locks: a broken connection keeps its session locks until they
+            expire, as a strict model of the cloud; otherwise they are free at once.
+    """
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._refused: dict[str, RefusedError] = {}
+        self._full: set[str] = set()
+        self._busy_sends = 0
+        self._reply_delay = timedelta()
+        self._frozen = False
+        self.hold_session_locks = False
+
+    @property
+    def reply_delay(self) -> timedelta:
+        """How long everything the broker says is held back."""
+        return self._reply_delay
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether the broker accepts connections and answers nothing."""
+        return self._frozen
+
+    def drop_connections(self) -> None:
+        """Break all connections at once, without a word."""
+        self._control.drop_connections()
+
+    def detach_links(self, path: str | None = None) -> None:
+        """Detach the links of one entity or of all, as the cloud does to idle ones."""
+        self._control.detach_links(path)
+
+    def expire_locks(self, path: str) -> None:
+        """Let all message and session locks of an entity expire now."""
+        self._control.expire_locks(path)
+
+    def refuse_attach(
+        self, path: str, condition: Condition = Condition.ENTITY_DISABLED
+    ) -> None:
+        """Refuse every new sender and receiver of an entity."""
+        self._refused[path.lower()] = RefusedError(condition, f"{path} is out of order")
+
+    def allow_attach(self, path: str) -> None:
+        """Lift refuse_attach."""
+        self._refused.pop(path.lower(), None)
+
+    def busy_for_sends(self, count: int) -> None:
+        """Answer the next sends that the server is busy."""
+        self._busy_sends = count
+
+    def fill(self, path: str) -> None:
+        """Answer every send to an entity that it is full."""
+        self._full.add(path.lower())
+
+    def make_room(self, path: str) -> None:
+        """Lift fill."""
+        self._full.discard(path.lower())
+
+    def delay_replies(self, delay: timedelta) -> None:
+        """Hold back everything the broker says; no time at all lifts it."""
+        self._reply_delay = delay
+
+    def freeze(self) -> None:
+        """Become a black hole: accept connections, read nothing, answer nothing."""
+        self._frozen = True
+        self._control.freeze(frozen=True)
+
+    def thaw(self) -> None:
+        """Lift freeze: go on with all that has arrived meanwhile."""
+        self._frozen = False
+        self._control.freeze(frozen=False)
+
+    def clear(self) -> None:
+        """Lift all lasting faults."""
+        self._refused.clear()
+        self._full.clear()
+        self._busy_sends = 0
+        self._reply_delay = timedelta()
+        self.hold_session_locks = False
+        if self._frozen:
+            self.thaw()
+
+    def check_attach(self, path: str) -> None:
+        """Refuse an attach that is to be refused.
+
+        Raises:
+            RefusedError: it is.
+        """
+        if (error := self._refused.get(path.lower())) is not None:
+            raise error
+
+    def check_send(self, path: str) -> None:
+        """Refuse a send that is to be refused.
+
+        Raises:
+            RefusedError: it is.
+        """
+        if self._busy_sends > 0:
+            self._busy_sends -= 1
+            raise RefusedError(Condition.SERVER_BUSY, "the server is busy")
+        if path.lower() in self._full:
+            raise RefusedError(Condition.RESOURCE_LIMIT_EXCEEDED, f"{path} is full")

@@ -1,0 +1,168 @@
+"""Brings messages and links together, for all connections of a broker.
+
+After every input, and whenever something is due, one turn is made: expire what is
+due, serve the links of the queues that woke, write what there is to be written, and
+set the one timer for the next deadline.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Protocol
+
+from bridge.simulator.servicebus.consumer import Consumer
+from bridge.simulator.servicebus.entities import Namespace
+from bridge.simulator.servicebus.faults import Faults
+from bridge.simulator.servicebus.queues import Queue
+
+
+class Connection(Protocol):
+    """What the hub needs from a connection."""
+
+    def flush(self) -> None:
+        """Write what there is to be written."""
+
+    def drop(self) -> None:
+        """Break the connection."""
+
+    def close(self) -> None:
+        """Close the connection as AMQP has it."""
+
+    def detach_links(self, path: str | None) -> None:
+        """Detach the links of one entity, or of all."""
+
+    def freeze(self, *, frozen: bool) -> None:
+        """Stop reading, or go on."""
+
+
+class Hub:
+    """The connections, their receiving links, and the namespace behind them.
+
+    Args:
+        namespace: all entities.
+        clock: the one the namespace goes by.
+
+    Attributes:
+        faults: what goes wrong on demand.
+        left: set while there is no connection.
+    """
+
+    def __init__(self, namespace: Namespace, clock: Callable[[], float]) -> None:
+        self.namespace = namespace
+        self.faults = Faults(self)
+        self.left = asyncio.Event()
+        self.left.set()
+        self._clock = clock
+        self._connections: set[Connection] = set()
+        self._touched: set[Connection] = set()
+        self._consumers: dict[Queue, deque[Consumer]] = {}
+        self._waiting: dict[Consumer, asyncio.TimerHandle] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def join(self, connection: Connection) -> None:
+        """Count a connection in."""
+        self._connections.add(connection)
+        self.left.clear()
+
+    def leave(self, connection: Connection) -> None:
+        """Count a connection out."""
+        self._connections.discard(connection)
+        self._touched.discard(connection)
+        if not self._connections:
+            self.left.set()
+
+    def touch(self, connection: Connection) -> None:
+        """Remember to write to a connection at the end of the turn."""
+        self._touched.add(connection)
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """Serve an attached link."""
+        self._consumers.setdefault(consumer.queue, deque()).append(consumer)
+
+    def add_waiting(self, consumer: Consumer, timeout: timedelta) -> None:
+        """Attach a link once there is a session for it, or refuse it in time."""
+        loop = asyncio.get_running_loop()
+        self._waiting[consumer] = loop.call_later(
+            timeout.total_seconds(), self._give_up, consumer
+        )
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Serve a link no more."""
+        line = self._consumers.get(consumer.queue)
+        if line is not None and consumer in line:
+            line.remove(consumer)
+        timer = self._waiting.pop(consumer, None)
+        if timer is not None:
+            timer.cancel()
+
+    def turn(self) -> None:
+        """Do all that follows from what has happened."""
+        self.namespace.run_due()
+        while woken := self.namespace.take_woken():
+            for queue in woken:
+                self._serve(queue)
+        while self._touched:
+            self._touched.pop().flush()
+        self._set_timer()
+
+    def stop(self) -> None:
+        """Close all connections, and cancel what is to come."""
+        for timer in self._waiting.values():
+            timer.cancel()
+        self._waiting.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for connection in tuple(self._connections):
+            connection.close()
+
+    def drop_connections(self) -> None:
+        """Break all connections."""
+        for connection in tuple(self._connections):
+            connection.drop()
+
+    def detach_links(self, path: str | None) -> None:
+        """Detach the links of one entity, or of all."""
+        for connection in tuple(self._connections):
+            connection.detach_links(path)
+            self.touch(connection)
+        self.turn()
+
+    def expire_locks(self, path: str) -> None:
+        """Let the locks of an entity expire."""
+        self.namespace.find_queue(path).expire_locks()
+        self.turn()
+
+    def freeze(self, *, frozen: bool) -> None:
+        """Stop reading and writing, or go on."""
+        for connection in tuple(self._connections):
+            connection.freeze(frozen=frozen)
+            self.touch(connection)
+        self.turn()
+
+    def _serve(self, queue: Queue) -> None:
+        for waiting in [c for c in self._waiting if c.queue is queue]:
+            if waiting.attach_to_session(None):
+                self._waiting.pop(waiting).cancel()
+                self.add_consumer(waiting)
+        # One message each, in turn, until a whole round went without any.
+        line = self._consumers.get(queue, deque())
+        idle = 0
+        while idle < len(line):
+            idle = 0 if line[0].serve() else idle + 1
+            line.rotate(-1)
+
+    def _give_up(self, consumer: Consumer) -> None:
+        del self._waiting[consumer]
+        consumer.give_up()
+        self.turn()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = self.namespace.next_deadline()
+        if due is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(0.0, due - self._clock()), self.turn)

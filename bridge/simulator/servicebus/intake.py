@@ -1,0 +1,135 @@
+"""What stands before a queue or topic: numbers, duplicates, scheduled messages.
+
+Pure. A scheduled message is not in the queue yet: it has a number of its own, and
+gets a new one when its time comes, as in Service Bus.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import count
+
+from bridge.simulator.servicebus.deadlines import Deadline, Deadlines
+from bridge.simulator.servicebus.errors import Condition, RefusedError
+from bridge.simulator.servicebus.message import (
+    SENT,
+    Delivery,
+    Message,
+    Origin,
+    State,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scheduled:
+    message: Message
+    accepted_at: float
+    deadline: Deadline
+
+
+class DuplicateWindow:
+    """Remembers message ids for a while."""
+
+    def __init__(self, window: timedelta | None) -> None:
+        self._seconds = None if window is None else window.total_seconds()
+        self._seen: OrderedDict[str, float] = OrderedDict()
+
+    def is_duplicate(self, message_id: str, now: float) -> bool:
+        """Return whether the id is remembered; remember it otherwise."""
+        if self._seconds is None:
+            return False
+        while self._seen and next(iter(self._seen.values())) <= now - self._seconds:
+            self._seen.popitem(last=False)
+        if message_id in self._seen:
+            return True
+        self._seen[message_id] = now
+        return False
+
+
+class Intake:
+    """Accepts messages for one entity, now or at their scheduled time.
+
+    Args:
+        clock: returns seconds since the epoch.
+        deadlines: where scheduled messages wait.
+        window: of the duplicate detection.
+        enqueue: gets each message, its number and origin, once it is due.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float],
+        deadlines: Deadlines,
+        window: timedelta | None,
+        enqueue: Callable[[Message, int, Origin], None],
+    ) -> None:
+        self._clock = clock
+        self._deadlines = deadlines
+        self._window = DuplicateWindow(window)
+        self._enqueue = enqueue
+        self._numbers = count(1)
+        self._scheduled: dict[int, _Scheduled] = {}
+        self.size_bytes = 0
+
+    def accept(self, message: Message, origin: Origin = SENT) -> int | None:
+        """Enqueue or schedule the message.
+
+        Returns:
+            Its number, or None for a duplicate, which is dropped.
+        """
+        now = self._clock()
+        if self._window.is_duplicate(message.message_id, now):
+            return None
+        number = self.next_number()
+        if message.scheduled_for is not None and message.scheduled_for > now:
+            self._schedule(number, message, message.scheduled_for)
+        else:
+            self._enqueue(message, number, origin)
+        return number
+
+    def next_number(self) -> int:
+        """Return the next sequence number of the entity."""
+        return next(self._numbers)
+
+    def cancel(self, numbers: Iterable[int]) -> None:
+        """Drop scheduled messages.
+
+        Raises:
+            RefusedError: one of them is not scheduled (any more); none is dropped.
+        """
+        wanted = list(numbers)
+        if missing := [number for number in wanted if number not in self._scheduled]:
+            raise RefusedError(
+                Condition.MESSAGE_NOT_FOUND, f"no scheduled message {missing[0]}"
+            )
+        for number in wanted:
+            self._drop(number).deadline.cancel()
+
+    def scheduled(self) -> Iterator[Delivery]:
+        """Return the messages that still wait, oldest first."""
+        for number, entry in self._scheduled.items():
+            yield Delivery(
+                message=entry.message,
+                sequence_number=number,
+                enqueued_sequence_number=number,
+                enqueued_at=entry.accepted_at,
+                state=State.SCHEDULED,
+            )
+
+    def __len__(self) -> int:
+        return len(self._scheduled)
+
+    def _schedule(self, number: int, message: Message, due: float) -> None:
+        deadline = self._deadlines.add(due, lambda: self._activate(number))
+        self._scheduled[number] = _Scheduled(message, self._clock(), deadline)
+        self.size_bytes += len(message.content)
+
+    def _activate(self, number: int) -> None:
+        self._enqueue(self._drop(number).message, self.next_number(), SENT)
+
+    def _drop(self, number: int) -> _Scheduled:
+        entry = self._scheduled.pop(number)
+        self.size_bytes -= len(entry.message.content)
+        return entry

@@ -1,0 +1,235 @@
+"""The operations behind <entity>/$management.
+
+Each takes the decoded map of a request and returns the map of the reply. No I/O.
+
+Source: Azure Service Bus, AMQP request-response operations; where azure-servicebus
+        7.15 differs from the page, the client is right.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from proton import int32
+
+from bridge.simulator.servicebus.errors import Condition, RefusedError
+from bridge.simulator.servicebus.message import Delivery
+from bridge.simulator.servicebus.queues import Queue
+from bridge.simulator.servicebus.topics import Topic
+from bridge.simulator.servicebus.values import (
+    elements,
+    integers,
+    long_array,
+    string_array,
+    timestamp_array,
+    to_timestamp,
+    uuids,
+)
+from bridge.simulator.servicebus.wire import encode_delivery, parse_message
+
+Body = Mapping[object, object]
+
+# Year 10000: what a client sends when it means "all sessions", not "updated since".
+_ALL_SESSIONS_SECONDS = 253_402_300_800.0
+_PEEK_LOCK = 1
+_OK = 200
+_NO_CONTENT = 204
+_BAD_REQUEST = 400
+_STATUS = {
+    Condition.NOT_ALLOWED: 403,
+    Condition.RESOURCE_LIMIT_EXCEEDED: 403,
+    Condition.MESSAGE_NOT_FOUND: 404,
+    Condition.NOT_FOUND: 404,
+    Condition.MESSAGE_LOCK_LOST: 410,
+    Condition.SESSION_LOCK_LOST: 410,
+    Condition.NOT_IMPLEMENTED: 501,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """The answer to one request."""
+
+    status: int = _OK
+    description: str = "OK"
+    condition: Condition | None = None
+    body: Body | None = None
+
+    @classmethod
+    def refusal(cls, error: RefusedError) -> "Reply":
+        """Return the answer to a request that is refused."""
+        return cls(
+            status=_STATUS.get(error.condition, _BAD_REQUEST),
+            description=error.description,
+            condition=error.condition,
+        )
+
+
+def answer(operation: str, entity: Queue | Topic, body: object, owner: object) -> Reply:
+    """Do what a request asks for.
+
+    Args:
+        operation: its name, with the vendor's prefix.
+        entity: what the request was sent to.
+        body: the decoded request.
+        owner: the connection it came on, which must hold the session it is about.
+    """
+    fields = body if isinstance(body, dict) else {}
+    try:
+        if isinstance(entity, Queue) and operation in _RECEIVING:
+            return _RECEIVING[operation](_Request(entity, fields, owner))
+        if operation in _SENDING:
+            return _SENDING[operation](entity, fields)
+    except RefusedError as error:
+        return Reply.refusal(error)
+    return Reply.refusal(
+        RefusedError(Condition.NOT_IMPLEMENTED, f"{operation} is not supported here")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    queue: Queue
+    body: Body
+    owner: object
+
+
+def _schedule(entity: Queue | Topic, body: Body) -> Reply:
+    messages = [
+        parse_message(encoded)
+        for entry in elements(body.get("messages"))
+        if isinstance(entry, dict) and isinstance(encoded := entry["message"], bytes)
+    ]
+    numbers = entity.send(messages)
+    # A duplicate is dropped, and yet reported as a success; it has no number.
+    found = long_array(number or 0 for number in numbers)
+    return Reply(body={"sequence-numbers": found})
+
+
+def _cancel(entity: Queue | Topic, body: Body) -> Reply:
+    entity.cancel_scheduled(integers(body.get("sequence-numbers")))
+    return Reply()
+
+
+def _renew_lock(request: _Request) -> Reply:
+    tokens = uuids(request.body.get("lock-tokens"))
+    until = timestamp_array([request.queue.renew_lock(token) for token in tokens])
+    return Reply(body={"expirations": until})
+
+
+def _renew_session_lock(request: _Request) -> Reply:
+    lock = request.queue.sessions.renew(_session(request.body), request.owner)
+    return Reply(body={"expiration": to_timestamp(lock.until)})
+
+
+def _get_session_state(request: _Request) -> Reply:
+    state = request.queue.sessions.state(_session(request.body), request.owner)
+    return Reply(body={"session-state": state})
+
+
+def _set_session_state(request: _Request) -> Reply:
+    state = request.body.get("session-state")
+    value = bytes(state) if isinstance(state, bytes) else None
+    request.queue.sessions.set_state(_session(request.body), request.owner, value)
+    return Reply(body={})
+
+
+def _sessions(request: _Request) -> Reply:
+    since = _number(request.body, "last-updated-time") / 1000
+    updated_after = None if since >= _ALL_SESSIONS_SECONDS else since
+    skip, top = _number(request.body, "skip"), _number(request.body, "top")
+    page = request.queue.session_ids(updated_after)[skip : skip + top]
+    if not page:
+        return Reply(status=_NO_CONTENT, condition=Condition.SESSION_NOT_FOUND)
+    return Reply(body={"skip": int32(skip), "sessions-ids": string_array(page)})
+
+
+def _peek(request: _Request) -> Reply:
+    found = request.queue.peek(
+        _number(request.body, "from-sequence-number"),
+        _number(request.body, "message-count"),
+        _optional_session(request.body),
+    )
+    if not found:
+        return Reply(status=_NO_CONTENT, condition=Condition.MESSAGE_NOT_FOUND)
+    return Reply(body={"messages": [_packed(delivery) for delivery in found]})
+
+
+def _receive_deferred(request: _Request) -> Reply:
+    session_id = _optional_session(request.body)
+    if session_id is not None:
+        request.queue.sessions.check_held(session_id, request.owner)
+    found = request.queue.receive_deferred(
+        integers(request.body.get("sequence-numbers")),
+        session_id,
+        delete=_number(request.body, "receiver-settle-mode") != _PEEK_LOCK,
+    )
+    return Reply(body={"messages": [_packed(delivery) for delivery in found]})
+
+
+def _update_disposition(request: _Request) -> Reply:
+    status = str(request.body.get("disposition-status"))
+    for token in uuids(request.body.get("lock-tokens")):
+        _settle(request, status, token)
+    return Reply()
+
+
+def _settle(request: _Request, status: str, token: UUID) -> None:
+    match status:
+        case "completed":
+            request.queue.complete(token)
+        case "abandoned":
+            request.queue.abandon(token)
+        case "defered":  # sic
+            request.queue.defer(token)
+        case "suspended":
+            reason = _text(request.body.get("deadletter-reason"))
+            description = _text(request.body.get("deadletter-description"))
+            request.queue.dead_letter(token, reason, description)
+        case _:
+            raise RefusedError(Condition.ARGUMENT_ERROR, f"no disposition {status!r}")
+
+
+def _packed(delivery: Delivery) -> Body:
+    packed: dict[object, object] = {"message": encode_delivery(delivery)}
+    if delivery.lock_token is not None:
+        packed["lock-token"] = delivery.lock_token
+    return packed
+
+
+def _session(body: Body) -> str:
+    session_id = _optional_session(body)
+    if session_id is None:
+        raise RefusedError(Condition.ARGUMENT_ERROR, "the session id is missing")
+    return session_id
+
+
+def _optional_session(body: Body) -> str | None:
+    return _text(body.get("session-id"))
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _number(body: Body, name: str) -> int:
+    value = body.get(name)
+    if not isinstance(value, int):
+        raise RefusedError(Condition.ARGUMENT_ERROR, f"{name} is no number")
+    return value
+
+
+_SENDING: Mapping[str, Callable[[Queue | Topic, Body], Reply]] = {
+    "com.microsoft:schedule-message": _schedule,
+    "com.microsoft:cancel-scheduled-message": _cancel,
+}
+_RECEIVING: Mapping[str, Callable[[_Request], Reply]] = {
+    "com.microsoft:renew-lock": _renew_lock,
+    "com.microsoft:renew-session-lock": _renew_session_lock,
+    "com.microsoft:get-session-state": _get_session_state,
+    "com.microsoft:set-session-state": _set_session_state,
+    "com.microsoft:get-message-sessions": _sessions,
+    "com.microsoft:peek-message": _peek,
+    "com.microsoft:receive-by-sequence-number": _receive_deferred,
+    "com.microsoft:update-disposition": _update_disposition,
+}

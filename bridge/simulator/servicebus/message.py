@@ -1,0 +1,100 @@
+"""Messages: what a sender hands over, and what a receiver gets.
+
+Pure values. The AMQP sections stay bytes here (wire.py splits and joins them), so
+that a message leaves the broker as it came.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from uuid import UUID
+
+
+class State(IntEnum):
+    """Where a message stands, as x-opt-message-state says it."""
+
+    ACTIVE = 0
+    DEFERRED = 1
+    SCHEDULED = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A message as sent.
+
+    Attributes:
+        message_id: what duplicate detection goes by.
+        content: the AMQP sections from the properties on, untouched.
+        header: the fields of the AMQP header, without their delivery count.
+        annotations: the sender's message annotations.
+        session_id: the session it belongs to, if any.
+        time_to_live: seconds from its enqueuing until it expires; None: never.
+        scheduled_for: when to enqueue it, in seconds since the epoch.
+        properties: the system properties a correlation filter can name.
+        application_properties: the sender's own properties.
+    """
+
+    message_id: str
+    content: bytes = b""
+    header: tuple[object, ...] = ()
+    annotations: Mapping[object, object] = field(default_factory=dict)
+    session_id: str | None = None
+    time_to_live: float | None = None
+    scheduled_for: float | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    application_properties: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """Why and from where a message was dead-lettered."""
+
+    source: str
+    reason: str | None = None
+    description: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What a message brings along from the entity it passed before.
+
+    Attributes:
+        sequence_number: its number there; None: it comes from a sender.
+        dead_letter: set when it was forwarded from a dead-letter queue.
+        hops: how many times it was forwarded.
+    """
+
+    sequence_number: int | None = None
+    dead_letter: DeadLetter | None = None
+    hops: int = 0
+
+
+SENT = Origin()
+"""The origin of a message that comes straight from its sender."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """A message as a receiver gets it, or sees it when it peeks.
+
+    Attributes:
+        message: what was sent.
+        sequence_number: its number in this entity.
+        enqueued_sequence_number: its number where it first was enqueued.
+        enqueued_at: seconds since the epoch.
+        delivery_count: how many earlier deliveries failed.
+        state: active, deferred or scheduled.
+        lock_token: None when the delivery is not locked.
+        locked_until: seconds since the epoch.
+        dead_letter: set in a dead-letter queue.
+    """
+
+    message: Message
+    sequence_number: int
+    enqueued_sequence_number: int
+    enqueued_at: float
+    delivery_count: int = 0
+    state: State = State.ACTIVE
+    lock_token: UUID | None = None
+    locked_until: float | None = None
+    dead_letter: DeadLetter | None = None

@@ -1,0 +1,73 @@
+"""The way out of one connection, which faults can slow down or close."""
+
+import asyncio
+from collections import deque
+
+from bridge.simulator.servicebus.faults import Faults
+
+
+class Outlet:
+    """Writes to the socket in order, later if a fault says so.
+
+    Args:
+        faults: consulted at each write.
+    """
+
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
+        self._transport: asyncio.Transport | None = None
+        self._delayed: deque[bytes | None] = deque()
+        self._due = 0.0
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether there is nothing to write to."""
+        return self._transport is None
+
+    def open(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to write to a socket."""
+        if isinstance(transport, asyncio.Transport):
+            self._transport = transport
+
+    def write(self, written: bytes) -> None:
+        """Write bytes, now or after the delay."""
+        self._put(written)
+
+    def close(self) -> None:
+        """Close the socket after what is written."""
+        self._put(None)
+
+    def abort(self) -> None:
+        """Break the connection."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause_reading(self, *, paused: bool) -> None:
+        """Stop reading from the socket, or go on."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if paused:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def _put(self, written: bytes | None) -> None:
+        loop = asyncio.get_running_loop()
+        delay = self._faults.reply_delay.total_seconds()
+        # A delay that was lifted must not let the later overtake the earlier.
+        self._due = max(self._due, loop.time() + delay)
+        self._delayed.append(written)
+        if self._due > loop.time():
+            loop.call_at(self._due, self._put_next)
+        else:
+            self._put_next()
+
+    def _put_next(self) -> None:
+        written = self._delayed.popleft()
+        if self._transport is None:
+            return
+        if written is not None:
+            self._transport.write(written)
+        else:
+            self._transport.close()
+            self._transport = None

@@ -1,0 +1,319 @@
+"""One connection: bytes in and out of Proton's engine, and its events.
+
+Sans-io: Proton neither opens sockets nor knows the time. Frames are handed to it one
+by one, so that the message-format of a transfer is known when its event comes.
+
+States of a link: attach → role (a producer, a consumer, requests or replies)
+                         → closed by either side, and forgotten
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+from uuid import uuid4
+
+from proton import (
+    Collector,
+    Connection,
+    Delivery,
+    Event,
+    EventType,
+    Link,
+    Receiver,
+    Sender,
+    Session,
+    Transport,
+    TransportException,
+)
+
+from bridge.simulator.servicebus.consumer import Consumer
+from bridge.simulator.servicebus.control import Replies, Requests, is_control
+from bridge.simulator.servicebus.errors import Condition, RefusedError
+from bridge.simulator.servicebus.frames import (
+    MAX_FRAME_BYTES,
+    FrameSplitter,
+    message_format,
+)
+from bridge.simulator.servicebus.hub import Hub
+from bridge.simulator.servicebus.outlet import Outlet
+from bridge.simulator.servicebus.producer import Producer
+from bridge.simulator.servicebus.proton_links import (
+    amqp_condition,
+    close_link,
+    is_open,
+    note_format,
+    refuse_link,
+    session_request,
+)
+from bridge.simulator.servicebus.wire import entity_path
+
+log = logging.getLogger(__name__)
+
+# Proton advertises half of what it enforces. The clients are told 240 s, as the cloud
+# tells them: their own pings come every 30 s at the most.
+_IDLE_TIMEOUT_SECONDS = 480
+
+
+class Role(Protocol):
+    """What a link is for."""
+
+    @property
+    def path(self) -> str:
+        """The path of its entity, if it has one."""
+
+    def on_flow(self) -> None:
+        """The client gave credit, or wants it back."""
+
+    def on_delivery(self, delivery: Delivery) -> None:
+        """A message has come, or the outcome of one that went."""
+
+    def on_closed(self, *, dropped: bool) -> None:
+        """The link is gone."""
+
+
+class Peer(asyncio.Protocol):
+    """The broker's end of one connection.
+
+    Args:
+        hub: where its links meet the entities.
+    """
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._frames = FrameSplitter()
+        self._roles: dict[Link, Role] = {}
+        self._format: int | None = None
+        self._outlet = Outlet(hub.faults)
+        self._collector = Collector()
+        self._connection = Connection()
+        self._connection.collect(self._collector)
+        self._engine = _new_engine(self._connection)
+        self._tick: asyncio.TimerHandle | None = None
+        self._handlers = self._event_handlers()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin; a broker that is frozen accepts, and no more."""
+        self._outlet.open(transport)
+        self._hub.join(self)
+        if self._hub.faults.is_frozen:
+            self.freeze(frozen=True)
+
+    def data_received(self, data: bytes) -> None:
+        """Hand what came to the engine, and do what follows."""
+        for frame in self._frames.feed(data):
+            self._push(frame)
+        self._hub.touch(self)
+        self._hub.turn()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget everything about the connection."""
+        log.debug("connection lost", extra={"error": repr(exc)})
+        self._forget_roles(dropped=True)
+        if self._tick is not None:
+            self._tick.cancel()
+        self._outlet.close()
+        self._engine.unbind()
+        self._connection.free()
+        self._hub.leave(self)
+        self._hub.turn()
+
+    def flush(self) -> None:
+        """Write what the engine has, unless a fault holds it back."""
+        if self._hub.faults.is_frozen or self._outlet.is_closed:
+            return
+        self._run_tick()
+        while (size := self._engine.pending()) > 0:
+            self._outlet.write(bytes(self._engine.peek(size) or b""))
+            self._engine.pop(size)
+        if size < 0:
+            self._outlet.close()
+
+    def drop(self) -> None:
+        """Break the connection without a word."""
+        self._outlet.abort()
+
+    def close(self) -> None:
+        """Close the connection as a broker does that is shut down."""
+        forced = RefusedError(Condition.CONNECTION_FORCED, "the broker is shut down")
+        self._connection.condition = amqp_condition(forced)
+        self._connection.close()
+        self.flush()
+        self._outlet.close()
+
+    def detach_links(self, path: str | None) -> None:
+        """Detach the links of one entity, or of all."""
+        idle = RefusedError(Condition.DETACH_FORCED, "the link was idle for too long")
+        for link, role in tuple(self._roles.items()):
+            concerned = role.path if path is None else role.path.lower() == path.lower()
+            if concerned and is_open(link):
+                close_link(link, idle)
+                self._drop_role(link, dropped=False)
+
+    def freeze(self, *, frozen: bool) -> None:
+        """Stop reading, or go on."""
+        self._outlet.pause_reading(paused=frozen)
+
+    def _push(self, frame: bytes) -> None:
+        self._format = message_format(frame)
+        try:
+            while frame and (room := self._engine.capacity()) > 0:
+                self._engine.push(frame[:room])
+                frame = frame[room:]
+        except TransportException:
+            # The event that comes with it says why, and the engine answers it.
+            log.debug("amqp input refused")
+        self._run_events()
+
+    def _run_events(self) -> None:
+        while (event := self._collector.peek()) is not None:
+            handler = self._handlers.get(event.type)
+            if handler is not None:
+                handler(event.context)
+            self._collector.pop()
+
+    def _run_tick(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = self._engine.tick(loop.time())
+        if self._tick is not None:
+            self._tick.cancel()
+        self._tick = loop.call_at(due, self._on_tick) if due else None
+
+    def _on_tick(self) -> None:
+        self._run_tick()
+        self._run_events()
+        self.flush()
+
+    def _event_handlers(self) -> Mapping[EventType, Callable[[Any], None]]:
+        # Each takes what its event is about: a connection, a session, a link ...
+        return {
+            Event.CONNECTION_REMOTE_OPEN: self._on_open,
+            Event.CONNECTION_REMOTE_CLOSE: self._on_close,
+            Event.SESSION_REMOTE_OPEN: self._on_session_open,
+            Event.SESSION_REMOTE_CLOSE: self._on_session_close,
+            Event.LINK_REMOTE_OPEN: self._on_attach,
+            Event.LINK_REMOTE_CLOSE: self._on_detach,
+            Event.LINK_REMOTE_DETACH: self._on_detach,
+            Event.LINK_FLOW: self._on_flow,
+            Event.DELIVERY: self._on_delivery,
+            Event.TRANSPORT_ERROR: self._on_error,
+        }
+
+    def _on_open(self, connection: Connection) -> None:
+        connection.container = f"local-{uuid4()}"
+        connection.open()
+
+    def _on_close(self, connection: Connection) -> None:
+        self._forget_roles(dropped=False)
+        connection.close()
+
+    def _on_session_open(self, session: Session) -> None:
+        session.open()
+
+    def _on_session_close(self, session: Session) -> None:
+        for link in tuple(self._roles):
+            if link.session == session:
+                self._drop_role(link, dropped=False)
+        session.close()
+
+    def _on_attach(self, link: Link) -> None:
+        try:
+            self._attach(link)
+        except RefusedError as error:
+            log.info("attach refused", extra={"condition": str(error.condition)})
+            refuse_link(link, error)
+
+    def _on_detach(self, link: Link) -> None:
+        self._drop_role(link, dropped=False)
+        close_link(link)
+
+    def _on_flow(self, link: Link) -> None:
+        role = self._roles.get(link)
+        if role is not None:
+            role.on_flow()
+
+    def _on_delivery(self, delivery: Delivery) -> None:
+        is_incoming = isinstance(delivery.link, Receiver)
+        if is_incoming and self._format is not None:
+            note_format(delivery, self._format)
+        role = self._roles.get(delivery.link)
+        is_whole = not delivery.partial if is_incoming else delivery.updated
+        if role is not None and is_whole:
+            role.on_delivery(delivery)
+
+    def _on_error(self, engine: Transport) -> None:
+        # Clients send frames after their session's end: not worth a warning.
+        log.debug("amqp error", extra={"condition": str(engine.condition)})
+
+    def _attach(self, link: Link) -> None:
+        terminus = link.remote_source if link.is_sender else link.remote_target
+        path = entity_path(terminus.address or "")
+        if not is_control(path):
+            self._hub.faults.check_attach(path)
+        if isinstance(link, Receiver):
+            self._roles[link] = self._attach_incoming(link, path)
+        elif isinstance(link, Sender) and is_control(path):
+            self._roles[link] = Replies(link)
+        elif isinstance(link, Sender):
+            self._roles[link] = self._attach_consumer(link, path)
+
+    def _attach_incoming(self, link: Receiver, path: str) -> Role:
+        namespace = self._hub.namespace
+        if not is_control(path):
+            return Producer(link, namespace.find_target(path), self._hub.faults)
+        return Requests(link, namespace, owner=self, find_replies=self._find_replies)
+
+    def _attach_consumer(self, link: Sender, path: str) -> Consumer:
+        queue = self._hub.namespace.find_queue(path)
+        request = session_request(link)
+        if queue.settings.requires_session != (request is not None):
+            wanted = "a session" if request is None else "no session"
+            raise RefusedError(
+                Condition.NOT_ALLOWED, f"{path} wants a receiver with {wanted}"
+            )
+        consumer = Consumer(
+            link,
+            queue,
+            owner=self,
+            faults=self._hub.faults,
+            touched=lambda: self._hub.touch(self),
+        )
+        if request is None:
+            consumer.attach()
+            self._hub.add_consumer(consumer)
+        elif consumer.attach_to_session(request.session_id):
+            self._hub.add_consumer(consumer)
+        else:
+            self._hub.add_waiting(consumer, request.timeout)
+        return consumer
+
+    def _find_replies(self, reply_to: str | None, path: str) -> Replies | None:
+        replies = [role for role in self._roles.values() if isinstance(role, Replies)]
+        for role in replies:
+            if reply_to is not None and role.target == reply_to:
+                return role
+        for role in replies:
+            if role.source.lower() == path.lower():
+                return role
+        return None
+
+    def _forget_roles(self, *, dropped: bool) -> None:
+        for link in tuple(self._roles):
+            self._drop_role(link, dropped=dropped)
+
+    def _drop_role(self, link: Link, *, dropped: bool) -> None:
+        role = self._roles.pop(link, None)
+        if role is None:
+            return
+        role.on_closed(dropped=dropped)
+        if isinstance(role, Consumer):
+            self._hub.remove_consumer(role)
+
+
+def _new_engine(connection: Connection) -> Transport:
+    engine = Transport(Transport.SERVER)
+    engine.max_frame_size = MAX_FRAME_BYTES
+    engine.idle_timeout = _IDLE_TIMEOUT_SECONDS
+    engine.sasl().allowed_mechs("ANONYMOUS")
+    engine.bind(connection)
+    return engine

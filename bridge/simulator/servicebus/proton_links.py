@@ -1,0 +1,136 @@
+"""What this broker does to Proton's links and deliveries, in one place.
+
+Traps that are dealt with here, each of which breaks a real client:
+* An error needs all of its three fields: clients index the third, and Proton trims
+  trailing nulls. So the info map is never empty.
+* A client knows its reply by the source address of its own attach, byte for byte.
+* A refused link is attached first, with neither source nor target, and then closed.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, cast
+from uuid import UUID
+
+from proton import Condition as AmqpCondition
+from proton import Delivery, Endpoint, Link, Sender, symbol
+
+from bridge.simulator.servicebus.errors import RefusedError
+from bridge.simulator.servicebus.sessions import SessionLock
+
+_SESSION_FILTER = symbol("com.microsoft:session-filter")
+_LOCKED_UNTIL = symbol("com.microsoft:locked-until-utc")
+_TIMEOUT = symbol("com.microsoft:timeout")
+_DEFAULT_TIMEOUT = timedelta(seconds=65)
+_TICKS_AT_EPOCH = 621_355_968_000_000_000
+_TICKS_PER_SECOND = 10_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRequest:
+    """A receiver's wish for a session.
+
+    Attributes:
+        session_id: which one; None: the next available.
+        timeout: how long it waits for the next available one.
+    """
+
+    session_id: str | None
+    timeout: timedelta
+
+
+def session_request(link: Link) -> SessionRequest | None:
+    """Return which session a receiver asks for; None: it wants none at all."""
+    data = link.remote_source.filter
+    data.rewind()
+    filters = data.get_object() if data.next() else None
+    if not isinstance(filters, dict) or _SESSION_FILTER not in filters:
+        return None
+    wanted = filters[_SESSION_FILTER]
+    milliseconds = (link.remote_properties or {}).get(_TIMEOUT)
+    timeout = (
+        timedelta(milliseconds=milliseconds)
+        if isinstance(milliseconds, int)
+        else _DEFAULT_TIMEOUT
+    )
+    session_id = None if wanted is None else str(wanted)
+    return SessionRequest(session_id=session_id, timeout=timeout)
+
+
+def accept_link(link: Link, lock: SessionLock | None = None) -> None:
+    """Answer an attach with its own terms, and with the session it got."""
+    link.source.copy(link.remote_source)
+    link.target.copy(link.remote_target)
+    link.snd_settle_mode = link.remote_snd_settle_mode
+    link.rcv_settle_mode = link.remote_rcv_settle_mode
+    if lock is not None:
+        filters = link.source.filter
+        filters.clear()
+        filters.put_dict({_SESSION_FILTER: lock.session_id})
+        ticks = _TICKS_AT_EPOCH + round(lock.until * 1000) * (_TICKS_PER_SECOND // 1000)
+        link.properties = {_LOCKED_UNTIL: ticks}
+    link.open()
+
+
+def refuse_link(link: Link, error: RefusedError) -> None:
+    """Answer an attach with a refusal."""
+    link.open()
+    close_link(link, error)
+
+
+def close_link(link: Link, error: RefusedError | None = None) -> None:
+    """Close a link, and say why if there is a reason."""
+    if error is not None:
+        link.condition = amqp_condition(error)
+    link.close()
+
+
+def is_open(link: Link) -> bool:
+    """Return whether both sides have the link open."""
+    return bool(link.state == Endpoint.LOCAL_ACTIVE | Endpoint.REMOTE_ACTIVE)
+
+
+def amqp_condition(error: RefusedError) -> AmqpCondition:
+    """Return an error as AMQP has it, with all three fields."""
+    info: dict[Any, Any] = {symbol("com.microsoft:tracking-id"): "local"}
+    return AmqpCondition(str(error.condition), error.description, info)
+
+
+def send_bytes(link: Sender, tag: bytes, encoded: bytes, *, settled: bool) -> Delivery:
+    """Send one message."""
+    # Its types want text for a tag, which is bytes in AMQP.
+    delivery = link.delivery(cast("Any", tag))
+    link.stream(encoded)
+    link.advance()
+    if settled:
+        delivery.settle()
+    return delivery
+
+
+def settle(
+    delivery: Delivery, state: int | None, error: RefusedError | None = None
+) -> None:
+    """Settle a delivery with an outcome, or with none."""
+    if state is not None:
+        if error is not None:
+            delivery.local.condition = amqp_condition(error)
+        delivery.local.failed = delivery.remote.failed
+        delivery.local.undeliverable = delivery.remote.undeliverable
+        delivery.update(state)
+    delivery.settle()
+
+
+def note_format(delivery: Delivery, message_format: int) -> None:
+    """Remember the message-format of a delivery that has begun to come in."""
+    delivery.message_format = message_format
+
+
+def format_of(delivery: Delivery) -> int:
+    """Return the message-format of a delivery."""
+    noted = getattr(delivery, "message_format", 0)
+    return noted if isinstance(noted, int) else 0
+
+
+def tag_of(token: UUID) -> bytes:
+    """Return the delivery tag that stands for a lock token."""
+    return token.bytes_le

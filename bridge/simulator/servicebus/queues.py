@@ -1,0 +1,301 @@
+"""A queue: peek-lock, settlement, deferral, sessions.
+
+Pure: no I/O; the clock is injected and deadlines are run by their owner. A topic's
+subscription and a dead-letter queue are queues too.
+
+States of a message:
+    scheduled → active → locked → completed (gone)
+                         locked → abandoned, or lock expired → active, one failure more
+                         locked → released, session given back → active
+                         locked → deferred → locked, by sequence number
+    active, locked or deferred → dead-lettered, into another queue
+Invariant: a message is in exactly one of these states, and has at most one lock.
+Unchecked against the cloud: a failed delivery of a deferred message leaves it
+    deferred; a dead letter gets a new sequence number.
+"""
+
+from collections.abc import Callable, Sequence
+from heapq import nsmallest
+from itertools import chain
+from uuid import UUID
+
+from bridge.simulator.servicebus.backlog import Counts, Entry
+from bridge.simulator.servicebus.deadlines import Deadlines
+from bridge.simulator.servicebus.errors import Condition, RefusedError
+from bridge.simulator.servicebus.intake import Intake
+from bridge.simulator.servicebus.locks import Locks
+from bridge.simulator.servicebus.message import Delivery, Message, Origin
+from bridge.simulator.servicebus.sessions import SessionLock, Sessions
+from bridge.simulator.servicebus.settings import QueueSettings
+from bridge.simulator.servicebus.storage import Storage
+
+
+class Queue:
+    """A queue, a subscription or a dead-letter queue.
+
+    Args:
+        settings: how it behaves.
+        clock: returns seconds since the epoch.
+        deadlines: where locks and times to live expire.
+        wake: told whenever there may be something to receive.
+        dead_letters: its dead-letter queue; None: it is one itself.
+
+    Attributes:
+        sessions: the session locks and states.
+        storage: where the messages are.
+    """
+
+    def __init__(
+        self,
+        settings: QueueSettings,
+        *,
+        clock: Callable[[], float],
+        deadlines: Deadlines,
+        wake: Callable[["Queue"], None],
+        dead_letters: "Queue | None" = None,
+    ) -> None:
+        self.settings = settings
+        self.dead_letters = dead_letters
+        self._wake: Callable[[], None] = lambda: wake(self)
+        self.storage = Storage(
+            settings,
+            clock=clock,
+            deadlines=deadlines,
+            ready=self._wake,
+            dead_letters=dead_letters,
+        )
+        self._intake = Intake(
+            clock=clock,
+            deadlines=deadlines,
+            window=settings.duplicate_window,
+            enqueue=self.storage.enqueue,
+        )
+        self._locks = Locks(
+            clock=clock,
+            deadlines=deadlines,
+            lock_duration=settings.lock_duration,
+            lost=(
+                Condition.SESSION_LOCK_LOST
+                if settings.requires_session
+                else Condition.MESSAGE_LOCK_LOST
+            ),
+            expired=lambda entry: self.storage.give_back(entry, failed=True),
+        )
+        self.sessions = Sessions(
+            clock=clock,
+            deadlines=deadlines,
+            lock_duration=settings.lock_duration,
+            returned=self._return_session,
+        )
+
+    @property
+    def name(self) -> str:
+        """Its path."""
+        return self.settings.name
+
+    def send(self, messages: Sequence[Message]) -> tuple[int | None, ...]:
+        """Take messages from a sender, all or none.
+
+        Returns:
+            The sequence number of each; None for a duplicate, which is dropped.
+
+        Raises:
+            RefusedError: the queue is full, or a message lacks its session id.
+        """
+        needs_session = self.settings.requires_session
+        if needs_session and any(message.session_id is None for message in messages):
+            raise RefusedError(
+                Condition.NOT_ALLOWED, f"{self.name} takes no message without a session"
+            )
+        self.check_room(messages)
+        return tuple(self._intake.accept(message) for message in messages)
+
+    def check_room(self, messages: Sequence[Message]) -> None:
+        """Refuse messages there is no room for.
+
+        Raises:
+            RefusedError: the queue is full.
+        """
+        size = sum(len(message.content) for message in messages)
+        if self.size_bytes() + size > self.settings.max_bytes:
+            raise RefusedError(
+                Condition.RESOURCE_LIMIT_EXCEEDED, f"{self.name} is full"
+            )
+
+    def accept(self, message: Message, origin: Origin) -> None:
+        """Take a message from another entity, full or not.
+
+        One without the session id it needs is dead-lettered.
+        """
+        self._intake.accept(message, origin)
+
+    def cancel_scheduled(self, numbers: Sequence[int]) -> None:
+        """Drop scheduled messages.
+
+        Raises:
+            RefusedError: one of them is not scheduled; none is dropped.
+        """
+        self._intake.cancel(numbers)
+
+    def receive(
+        self, session_id: str | None = None, *, delete: bool = False
+    ) -> Delivery | None:
+        """Take the next message, or return None when there is none.
+
+        Args:
+            session_id: the session to receive from, which the caller holds.
+            delete: remove the message at once instead of locking it.
+        """
+        entry = self.storage.backlog.take_ready(session_id)
+        return None if entry is None else self._hand_out(entry, delete=delete)
+
+    def receive_deferred(
+        self,
+        numbers: Sequence[int],
+        session_id: str | None = None,
+        *,
+        delete: bool = False,
+    ) -> tuple[Delivery, ...]:
+        """Take deferred messages by their sequence numbers.
+
+        Raises:
+            RefusedError: one of them is not there to be taken; none is.
+        """
+        wanted = dict.fromkeys(numbers)
+        entries = [self.storage.find_deferred(number, session_id) for number in wanted]
+        return tuple(self._hand_out(entry, delete=delete) for entry in entries)
+
+    def complete(self, lock_token: UUID) -> None:
+        """Remove a message for good.
+
+        Raises:
+            RefusedError: the lock is lost; so for every settlement below.
+        """
+        self.storage.remove(self._locks.take(lock_token))
+
+    def abandon(self, lock_token: UUID) -> None:
+        """Give a message back as a failed delivery."""
+        self.storage.give_back(self._locks.take(lock_token), failed=True)
+
+    def release(self, lock_token: UUID) -> None:
+        """Give a message back unseen: the delivery does not count."""
+        self.storage.give_back(self._locks.take(lock_token), failed=False)
+
+    def defer(self, lock_token: UUID) -> None:
+        """Set a message aside; only its sequence number brings it back."""
+        self._locks.take(lock_token).is_deferred = True
+
+    def dead_letter(
+        self,
+        lock_token: UUID,
+        reason: str | None = None,
+        description: str | None = None,
+    ) -> None:
+        """Move a message to the dead-letter queue.
+
+        Raises:
+            RefusedError: the lock is lost, or this is a dead-letter queue itself.
+        """
+        if self.dead_letters is None:
+            raise RefusedError(
+                Condition.NOT_ALLOWED, "a dead letter cannot be dead-lettered again"
+            )
+        self.storage.bury(self._locks.take(lock_token), reason, description)
+
+    def renew_lock(self, lock_token: UUID) -> float:
+        """Lock a message for another lock duration.
+
+        Returns:
+            When the lock ends, in seconds since the epoch.
+        """
+        return self._locks.renew(lock_token)
+
+    def expire_locks(self) -> None:
+        """Take all messages and sessions from their holders, as time would."""
+        for session_id in self.sessions.held():
+            self.sessions.expire(session_id)
+        self._locks.expire_all()
+
+    def accept_session(
+        self, session_id: str | None, owner: object, on_lost: Callable[[], None]
+    ) -> SessionLock | None:
+        """Lock a session.
+
+        Args:
+            session_id: which one; None: the next one that has messages.
+            owner: who will hold it.
+            on_lost: called when the lock expires.
+
+        Returns:
+            The lock, or None when no session is available now.
+
+        Raises:
+            RefusedError: somebody else holds it.
+        """
+        if session_id is None:
+            held = frozenset(self.sessions.held())
+            session_id = self.storage.backlog.next_session(held)
+        if session_id is None:
+            return None
+        return self.sessions.accept(session_id, owner, on_lost)
+
+    def session_ids(self, updated_after: float | None = None) -> list[str]:
+        """Return the sessions with messages or a state, by name.
+
+        Args:
+            updated_after: return those whose state was set after this time instead.
+        """
+        found = set(self.sessions.with_state(updated_after))
+        if updated_after is None:
+            found |= {
+                entry.message.session_id
+                for entry in self.storage.backlog
+                if entry.message.session_id is not None
+            }
+        return sorted(found)
+
+    def peek(
+        self, from_number: int, count: int, session_id: str | None = None
+    ) -> list[Delivery]:
+        """Return messages from a sequence number on, without taking them."""
+        waiting = (entry.delivery() for entry in self.storage.backlog)
+        wanted = (
+            delivery
+            for delivery in chain(waiting, self._intake.scheduled())
+            if delivery.sequence_number >= from_number
+            if session_id is None or delivery.message.session_id == session_id
+        )
+        return nsmallest(count, wanted, key=lambda found: found.sequence_number)
+
+    def counts(self) -> Counts:
+        """Return how many messages there are, by state."""
+        backlog = self.storage.backlog
+        deferred = sum(entry.is_deferred for entry in backlog)
+        return Counts(
+            active=len(backlog) - deferred,
+            locked=len(self._locks),
+            deferred=deferred,
+            scheduled=len(self._intake),
+            dead=0 if self.dead_letters is None else self.dead_letters.counts().active,
+        )
+
+    def size_bytes(self) -> int:
+        """Return how much content is held, dead letters included."""
+        dead = 0 if self.dead_letters is None else self.dead_letters.size_bytes()
+        return dead + self.storage.backlog.size_bytes + self._intake.size_bytes
+
+    def _hand_out(self, entry: Entry, *, delete: bool) -> Delivery:
+        if delete:
+            self.storage.remove(entry)
+            return entry.delivery()
+        session_id = entry.message.session_id
+        in_session = self.settings.requires_session and session_id is not None
+        until = self._locks.lock(
+            entry, self.sessions.until(session_id or "") if in_session else None
+        )
+        return entry.delivery(locked_until=until)
+
+    def _return_session(self, session_id: str, failed: bool) -> None:  # noqa: FBT001  # the shape of Sessions' callback
+        for entry in self._locks.take_session(session_id):
+            self.storage.give_back(entry, failed=failed)
+        self._wake()

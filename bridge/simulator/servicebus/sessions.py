@@ -1,0 +1,182 @@
+"""The sessions of a queue: who holds which, until when, and their state.
+
+Pure. A session lock covers every message of the session that is out for delivery.
+
+States: free → accept → held → renew → held
+                          held → release → free
+                          held → expires → free, and the holder is told
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from bridge.simulator.servicebus.deadlines import Deadline, Deadlines
+from bridge.simulator.servicebus.errors import Condition, RefusedError
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLock:
+    """A session that somebody holds.
+
+    Attributes:
+        session_id: the session.
+        owner: who holds it; compared by identity.
+        until: seconds since the epoch.
+    """
+
+    session_id: str
+    owner: object
+    until: float
+
+
+@dataclass(slots=True)
+class _Held:
+    lock: SessionLock
+    deadline: Deadline
+    on_lost: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _SessionState:
+    value: bytes
+    updated_at: float
+
+
+class Sessions:
+    """Session locks and states of one queue.
+
+    Args:
+        clock: returns seconds since the epoch.
+        deadlines: where the locks expire.
+        lock_duration: of a session lock.
+        returned: told that a session is free again: its id, and whether its
+            messages count as failed deliveries.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float],
+        deadlines: Deadlines,
+        lock_duration: timedelta,
+        returned: Callable[[str, bool], None],
+    ) -> None:
+        self._clock = clock
+        self._deadlines = deadlines
+        self._seconds = lock_duration.total_seconds()
+        self._returned = returned
+        self._held: dict[str, _Held] = {}
+        self._states: dict[str, _SessionState] = {}
+
+    def accept(
+        self, session_id: str, owner: object, on_lost: Callable[[], None]
+    ) -> SessionLock:
+        """Lock a session.
+
+        Args:
+            session_id: the session.
+            owner: who will hold it.
+            on_lost: called when the lock expires.
+
+        Raises:
+            RefusedError: somebody holds it.
+        """
+        if session_id in self._held:
+            raise RefusedError(
+                Condition.SESSION_CANNOT_BE_LOCKED,
+                f"the session {session_id!r} is locked by another receiver",
+            )
+        return self._hold(session_id, owner, on_lost)
+
+    def renew(self, session_id: str, owner: object) -> SessionLock:
+        """Hold a session for another lock duration.
+
+        Raises:
+            RefusedError: the owner does not hold it.
+        """
+        held = self._owned(session_id, owner)
+        held.deadline.cancel()
+        return self._hold(session_id, owner, held.on_lost)
+
+    def release(self, session_id: str, owner: object) -> None:
+        """Give a session back; nothing happens unless the owner holds it."""
+        held = self._held.get(session_id)
+        if held is not None and held.lock.owner is owner:
+            self._free(session_id, failed=False)
+
+    def expire(self, session_id: str) -> None:
+        """Take a session from its holder as if its time were over."""
+        held = self._free(session_id, failed=True)
+        if held is not None:
+            held.on_lost()
+
+    def until(self, session_id: str) -> float | None:
+        """Return when the lock on a session ends, or None when it is free."""
+        held = self._held.get(session_id)
+        return None if held is None else held.lock.until
+
+    def held(self) -> Collection[str]:
+        """Return the ids of the sessions somebody holds."""
+        return tuple(self._held)
+
+    def check_held(self, session_id: str, owner: object) -> None:
+        """Refuse an owner that does not hold a session.
+
+        Raises:
+            RefusedError: so it is.
+        """
+        self._owned(session_id, owner)
+
+    def state(self, session_id: str, owner: object) -> bytes | None:
+        """Return the state of a session its owner holds.
+
+        Raises:
+            RefusedError: the owner does not hold it.
+        """
+        self._owned(session_id, owner)
+        state = self._states.get(session_id)
+        return None if state is None else state.value
+
+    def set_state(self, session_id: str, owner: object, value: bytes | None) -> None:
+        """Keep the state of a session; None clears it.
+
+        Raises:
+            RefusedError: the owner does not hold it.
+        """
+        self._owned(session_id, owner)
+        if value is None:
+            self._states.pop(session_id, None)
+        else:
+            self._states[session_id] = _SessionState(value, self._clock())
+
+    def with_state(self, updated_after: float | None = None) -> Iterator[str]:
+        """Return the ids of sessions with a state, set after a time if given."""
+        for session_id, state in self._states.items():
+            if updated_after is None or state.updated_at > updated_after:
+                yield session_id
+
+    def _hold(
+        self, session_id: str, owner: object, on_lost: Callable[[], None]
+    ) -> SessionLock:
+        until = self._clock() + self._seconds
+        deadline = self._deadlines.add(until, lambda: self.expire(session_id))
+        lock = SessionLock(session_id, owner, until)
+        self._held[session_id] = _Held(lock, deadline, on_lost)
+        return lock
+
+    def _free(self, session_id: str, *, failed: bool) -> _Held | None:
+        held = self._held.pop(session_id, None)
+        if held is not None:
+            held.deadline.cancel()
+            self._returned(session_id, failed)
+        return held
+
+    def _owned(self, session_id: str, owner: object) -> _Held:
+        held = self._held.get(session_id)
+        if held is None or held.lock.owner is not owner:
+            raise RefusedError(
+                Condition.SESSION_LOCK_LOST,
+                f"the lock on the session {session_id!r} is lost",
+            )
+        return held

@@ -1,0 +1,120 @@
+"""What entities a broker has, and how each behaves.
+
+Pure values: config.py reads them from the emulator's file, tests write them out.
+The names are those of Service Bus, in this language's spelling.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from bridge.simulator.servicebus.message import Message
+
+DEAD_LETTER_SUFFIX = "/$DeadLetterQueue"
+MAX_QUEUE_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorrelationFilter:
+    """Lets a message into a subscription when every named property is equal.
+
+    Attributes:
+        properties: system properties by their names in the entity file, such as
+            Label or CorrelationId.
+        application_properties: the sender's own properties.
+    """
+
+    properties: Mapping[str, str] = field(default_factory=dict)
+    application_properties: Mapping[str, object] = field(default_factory=dict)
+
+    def matches(self, message: Message) -> bool:
+        """Return whether the message has all of the properties."""
+        return all(
+            message.properties.get(name) == value
+            for name, value in self.properties.items()
+        ) and all(
+            _same(message.application_properties.get(name), value)
+            for name, value in self.application_properties.items()
+        )
+
+
+def _same(sent: object, wanted: object) -> bool:
+    # True == 1 in Python, but not in a filter.
+    return sent == wanted and isinstance(sent, bool) == isinstance(wanted, bool)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSettings:
+    """A queue.
+
+    Attributes:
+        name: its path, compared without case.
+        lock_duration: of a message lock, or of a session lock.
+        max_delivery_count: failed deliveries until a message is dead-lettered.
+        requires_session: every message has a session id, every receiver a session.
+        duplicate_window: how long a message id is remembered; None: not at all.
+        default_time_to_live: for messages without one, and a bound for the others.
+        dead_letter_expired: dead-letter what expires instead of dropping it.
+        forward_to: the queue or topic that gets every message instead.
+        forward_dead_letters_to: the queue or topic that gets what is dead-lettered.
+        max_bytes: sends are refused once this much content is held.
+    """
+
+    name: str
+    lock_duration: timedelta = timedelta(minutes=1)
+    max_delivery_count: int = 10
+    requires_session: bool = False
+    duplicate_window: timedelta | None = None
+    default_time_to_live: timedelta | None = None
+    dead_letter_expired: bool = False
+    forward_to: str | None = None
+    forward_dead_letters_to: str | None = None
+    max_bytes: int = MAX_QUEUE_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionSettings(QueueSettings):
+    """A subscription: a queue that a topic fills.
+
+    Attributes:
+        filters: one that matches lets a message in; none at all lets in everything.
+    """
+
+    filters: tuple[CorrelationFilter, ...] = ()
+
+    def admits(self, message: Message) -> bool:
+        """Return whether the subscription takes the message."""
+        return not self.filters or any(rule.matches(message) for rule in self.filters)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSettings:
+    """A topic; its fields mean what they mean for a queue."""
+
+    name: str
+    subscriptions: tuple[SubscriptionSettings, ...] = ()
+    duplicate_window: timedelta | None = None
+    default_time_to_live: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entities:
+    """All queues and topics of a broker."""
+
+    queues: tuple[QueueSettings, ...] = ()
+    topics: tuple[TopicSettings, ...] = ()
+
+
+def default_entities() -> Entities:
+    """Return the entities a bridge and its consumers expect."""
+    topic = TopicSettings(
+        name="scheduled-events",
+        duplicate_window=timedelta(minutes=10),
+        subscriptions=(SubscriptionSettings(name="consumer"),),
+    )
+    queues = (
+        QueueSettings(name="vm-approvals"),
+        QueueSettings(name="vm-approvals-sessions", requires_session=True),
+        QueueSettings(name="replies"),
+    )
+    return Entities(queues=queues, topics=(topic,))

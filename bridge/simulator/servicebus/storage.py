@@ -1,0 +1,203 @@
+"""How messages enter a queue, come back to it, expire, and are moved elsewhere.
+
+Pure. Receiving and settling are in queues.py; this is the side nobody has locked.
+
+Source: Azure Service Bus, overview of dead-letter queues (reasons, hop count),
+        message expiration and message deferral.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from bridge.simulator.servicebus.backlog import Backlog, Entry
+from bridge.simulator.servicebus.deadlines import Deadlines
+from bridge.simulator.servicebus.errors import Condition, RefusedError
+from bridge.simulator.servicebus.message import DeadLetter, Message, Origin
+from bridge.simulator.servicebus.settings import QueueSettings
+
+_MAX_HOPS = 4
+
+
+class Target(Protocol):
+    """What messages can be sent and forwarded to: a queue or a topic."""
+
+    @property
+    def name(self) -> str:
+        """Its path."""
+
+    def send(self, messages: Sequence[Message]) -> tuple[int | None, ...]:
+        """Take messages from a sender, all or none."""
+
+    def accept(self, message: Message, origin: Origin) -> None:
+        """Take a message from another entity."""
+
+    def cancel_scheduled(self, numbers: Sequence[int]) -> None:
+        """Drop scheduled messages."""
+
+
+class Storage:
+    """The unlocked messages of one queue.
+
+    Args:
+        settings: how the queue behaves.
+        clock: returns seconds since the epoch.
+        deadlines: where times to live expire.
+        ready: told whenever there is a message more to receive.
+        dead_letters: the dead-letter queue; None: this belongs to one itself.
+
+    Attributes:
+        forward_to: gets every message instead; set once all entities exist.
+        backlog: the messages, locked ones included.
+    """
+
+    def __init__(
+        self,
+        settings: QueueSettings,
+        *,
+        clock: Callable[[], float],
+        deadlines: Deadlines,
+        ready: Callable[[], None],
+        dead_letters: Target | None,
+    ) -> None:
+        self.forward_to: Target | None = None
+        self.backlog = Backlog(by_session=settings.requires_session)
+        self._settings = settings
+        self._clock = clock
+        self._deadlines = deadlines
+        self._ready = ready
+        self._dead_letters = dead_letters
+
+    def enqueue(self, message: Message, number: int, origin: Origin) -> None:
+        """Keep a message, or pass it on."""
+        entry = Entry(
+            message=message,
+            sequence_number=number,
+            enqueued_sequence_number=origin.sequence_number or number,
+            enqueued_at=self._clock(),
+            dead_letter=origin.dead_letter,
+            hops=origin.hops,
+        )
+        if self.forward_to is not None and entry.hops < _MAX_HOPS:
+            self._forward(entry, self.forward_to)
+        elif self.forward_to is not None and self._dead_letters is not None:
+            self._send_to_dead_letters(entry, "MaxTransferHopCountExceeded", None)
+        elif self._settings.requires_session and message.session_id is None:
+            self._send_to_dead_letters(entry, "Session ID is null", None)
+        else:
+            self._start_time_to_live(entry)
+            self.backlog.add(entry)
+            self._ready()
+
+    def give_back(self, entry: Entry, *, failed: bool) -> None:
+        """Take an entry that was locked back.
+
+        Args:
+            entry: unlocked already.
+            failed: whether this counts as a delivery that failed.
+        """
+        entry.delivery_count += failed
+        limit = self._settings.max_delivery_count
+        if self._dead_letters is not None and entry.delivery_count >= limit:
+            self.bury(
+                entry,
+                "MaxDeliveryCountExceeded",
+                f"Message could not be consumed after {limit} delivery attempts.",
+            )
+        elif not entry.is_deferred and self._is_expired(entry):
+            self._expire(entry)
+        elif not entry.is_deferred:
+            self.backlog.make_ready(entry)
+            self._ready()
+
+    def find_deferred(self, number: int, session_id: str | None) -> Entry:
+        """Return a deferred message that nobody has locked.
+
+        Raises:
+            RefusedError: there is none with this number, or not in this session.
+        """
+        entry = self.backlog.get(number)
+        if entry is None or not self._is_takeable(entry, session_id):
+            raise RefusedError(
+                Condition.MESSAGE_NOT_FOUND, f"no deferred message {number}"
+            )
+        return entry
+
+    def remove(self, entry: Entry) -> None:
+        """Forget a message."""
+        if entry.expiry is not None:
+            entry.expiry.cancel()
+        self.backlog.remove(entry)
+
+    def bury(self, entry: Entry, reason: str | None, description: str | None) -> None:
+        """Move a message to the dead-letter queue."""
+        self.remove(entry)
+        self._send_to_dead_letters(entry, reason, description)
+
+    def _forward(self, entry: Entry, target: Target) -> None:
+        origin = Origin(
+            sequence_number=entry.enqueued_sequence_number,
+            dead_letter=entry.dead_letter,
+            hops=entry.hops + 1,
+        )
+        target.accept(entry.message, origin)
+
+    def _start_time_to_live(self, entry: Entry) -> None:
+        # "time-to-live isn't observed" in a dead-letter queue.
+        if self._dead_letters is None:
+            return
+        default = self._settings.default_time_to_live
+        limits = (
+            entry.message.time_to_live,
+            None if default is None else default.total_seconds(),
+        )
+        seconds = min((limit for limit in limits if limit is not None), default=None)
+        if seconds is None:
+            return
+        entry.expires_at = entry.enqueued_at + seconds
+        entry.expiry = self._deadlines.add(
+            entry.expires_at, lambda: self._expire_unless_taken(entry)
+        )
+
+    def _expire_unless_taken(self, entry: Entry) -> None:
+        # A lock outlives the time to live, and a deferred message is only looked at
+        # when it is asked for: both are checked when they come back.
+        if entry.lock_token is None and not entry.is_deferred:
+            self._expire(entry)
+
+    def _expire(self, entry: Entry) -> None:
+        if self._settings.dead_letter_expired:
+            self.bury(
+                entry,
+                "TTLExpiredException",
+                "The message expired and was dead lettered.",
+            )
+        else:
+            self.remove(entry)
+
+    def _is_expired(self, entry: Entry) -> bool:
+        return entry.expires_at is not None and entry.expires_at <= self._clock()
+
+    def _is_takeable(self, entry: Entry, session_id: str | None) -> bool:
+        if not entry.is_deferred or entry.lock_token is not None:
+            return False
+        if self._settings.requires_session and entry.message.session_id != session_id:
+            return False
+        if self._is_expired(entry):
+            self._expire(entry)
+            return False
+        return True
+
+    def _send_to_dead_letters(
+        self, entry: Entry, reason: str | None, description: str | None
+    ) -> None:
+        if self._dead_letters is None:
+            return
+        dead_letter = DeadLetter(
+            source=self._settings.name, reason=reason, description=description
+        )
+        origin = Origin(
+            sequence_number=entry.enqueued_sequence_number,
+            dead_letter=dead_letter,
+            hops=entry.hops,
+        )
+        self._dead_letters.accept(entry.message, origin)

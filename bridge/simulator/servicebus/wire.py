@@ -1,0 +1,213 @@
+"""Messages as bytes: parsed when they come in, joined again when they go out.
+
+The sections a sender wrote (properties, application properties, body, footer) leave
+as they came. Only the header and the message annotations are written anew; a message
+without a message id gets one, and a dead letter gets its two application properties.
+
+Source: AMQP 1.0, part 3: 3.2 message format. Azure Service Bus, AMQP 1.0 protocol
+        guide: message annotations.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from uuid import uuid4
+
+from proton import int32, symbol, uint, ulong
+
+from bridge.simulator.servicebus.errors import Condition, RefusedError
+from bridge.simulator.servicebus.message import DeadLetter, Delivery, Message
+from bridge.simulator.servicebus.values import (
+    decode_value,
+    encode_section,
+    to_timestamp,
+    value_end,
+)
+
+_SHORT_DESCRIPTOR = b"\x00\x53"
+_HEADER = 0x70
+_DELIVERY_ANNOTATIONS = 0x71
+_MESSAGE_ANNOTATIONS = 0x72
+_PROPERTIES = 0x73
+_APPLICATION_PROPERTIES = 0x74
+_DATA = 0x75
+_LAST_SECTION = 0x78
+
+_TTL_FIELD = 2
+_DELIVERY_COUNT_FIELD = 4
+_SESSION_FIELD = 10
+# What a correlation filter can name, and its place in the properties section.
+_FILTER_FIELDS = {
+    "MessageId": 0,
+    "To": 2,
+    "Label": 3,
+    "ReplyTo": 4,
+    "CorrelationId": 5,
+    "ContentType": 6,
+    "SessionId": _SESSION_FIELD,
+    "ReplyToSessionId": 12,
+}
+_SCHEDULED_TIME = symbol("x-opt-scheduled-enqueue-time")
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One section of a message: its code, its value, and all of its bytes."""
+
+    code: int
+    value: bytes
+    encoded: bytes
+
+    def decode(self) -> object:
+        """Return the value."""
+        return decode_value(self.value, 0)[0]
+
+
+def entity_path(address: str) -> str:
+    """Return the path in an address, which may carry a scheme and a host."""
+    _, scheme, rest = address.partition("://")
+    path = rest.partition("/")[2] if scheme else address
+    return path.strip("/")
+
+
+def split_sections(encoded: bytes) -> Iterator[Section]:
+    """Cut a message into its sections.
+
+    Raises:
+        RefusedError: the bytes are no message.
+    """
+    offset = 0
+    while offset < len(encoded):
+        code, start = _section_code(encoded, offset)
+        end = value_end(encoded, start)
+        yield Section(code, encoded[start:end], encoded[offset:end])
+        offset = end
+
+
+def split_batch(encoded: bytes) -> list[bytes]:
+    """Return the messages in a batch: each is one data section.
+
+    Raises:
+        RefusedError: the bytes are no batch.
+    """
+    found = [s.decode() for s in split_sections(encoded) if s.code == _DATA]
+    return [bytes(message) for message in found if isinstance(message, bytes)]
+
+
+def parse_message(encoded: bytes) -> Message:
+    """Read a message as its sender encoded it.
+
+    Raises:
+        RefusedError: the bytes are no message.
+    """
+    sections = list(split_sections(encoded))
+    first = {section.code: section for section in reversed(sections)}
+    header = _fields(first.get(_HEADER))
+    properties = _fields(first.get(_PROPERTIES))
+    annotations = _mapping(first.get(_MESSAGE_ANNOTATIONS))
+    content = b"".join(s.encoded for s in sections if s.code >= _PROPERTIES)
+    if not properties or properties[0] is None:
+        properties = (str(uuid4()), *properties[1:])
+        content = _replace_section(content, _PROPERTIES, list(properties))
+    texts = _texts(properties)
+    return Message(
+        message_id=texts["MessageId"],
+        content=content,
+        header=header,
+        annotations=annotations,
+        session_id=texts.get("SessionId"),
+        time_to_live=_seconds(_field(header, _TTL_FIELD)),
+        scheduled_for=_seconds(annotations.get(_SCHEDULED_TIME)),
+        properties=texts,
+        application_properties={
+            str(name): value
+            for name, value in _mapping(first.get(_APPLICATION_PROPERTIES)).items()
+        },
+    )
+
+
+def encode_delivery(delivery: Delivery) -> bytes:
+    """Return a message as its receiver gets it."""
+    content = delivery.message.content
+    if delivery.dead_letter is not None:
+        content = _add_dead_letter(content, delivery.dead_letter)
+    header = encode_section(_HEADER, _header(delivery))
+    return header + encode_section(_MESSAGE_ANNOTATIONS, _annotate(delivery)) + content
+
+
+def _section_code(encoded: bytes, offset: int) -> tuple[int, int]:
+    if encoded[offset : offset + 2] == _SHORT_DESCRIPTOR and len(encoded) > offset + 2:
+        code, start = encoded[offset + 2], offset + 3
+    else:
+        descriptor, start = decode_value(encoded, offset + 1)
+        code = descriptor if isinstance(descriptor, ulong) else -1
+    if encoded[offset] != 0 or not _HEADER <= code <= _LAST_SECTION:
+        raise RefusedError(Condition.DECODE_ERROR, "this is no AMQP message")
+    return code, start
+
+
+def _header(delivery: Delivery) -> list[object]:
+    fields = list(delivery.message.header[:_DELIVERY_COUNT_FIELD])
+    fields += [None] * (_DELIVERY_COUNT_FIELD - len(fields))
+    return [*fields, uint(delivery.delivery_count)]
+
+
+def _annotate(delivery: Delivery) -> dict[object, object]:
+    added: dict[str, object] = {
+        "x-opt-sequence-number": delivery.sequence_number,
+        "x-opt-enqueue-sequence-number": delivery.enqueued_sequence_number,
+        "x-opt-enqueued-time": to_timestamp(delivery.enqueued_at),
+        "x-opt-message-state": int32(delivery.state),
+    }
+    if delivery.locked_until is not None:
+        added["x-opt-locked-until"] = to_timestamp(delivery.locked_until)
+    if delivery.dead_letter is not None:
+        added["x-opt-deadletter-source"] = delivery.dead_letter.source
+    named: dict[object, object] = {symbol(key): value for key, value in added.items()}
+    return {**delivery.message.annotations, **named}
+
+
+def _add_dead_letter(content: bytes, dead_letter: DeadLetter) -> bytes:
+    sections = {s.code: s for s in split_sections(content)}
+    properties = dict(_mapping(sections.get(_APPLICATION_PROPERTIES)))
+    if dead_letter.reason is not None:
+        properties["DeadLetterReason"] = dead_letter.reason
+    if dead_letter.description is not None:
+        properties["DeadLetterErrorDescription"] = dead_letter.description
+    return _replace_section(content, _APPLICATION_PROPERTIES, properties)
+
+
+def _replace_section(content: bytes, code: int, value: object) -> bytes:
+    sections = list(split_sections(content))
+    before = b"".join(s.encoded for s in sections if s.code < code)
+    after = b"".join(s.encoded for s in sections if s.code > code)
+    return before + encode_section(code, value) + after
+
+
+def _fields(section: Section | None) -> tuple[object, ...]:
+    value = [] if section is None else section.decode()
+    if not isinstance(value, list):
+        raise RefusedError(Condition.DECODE_ERROR, "a section is no list")
+    return tuple(value)
+
+
+def _mapping(section: Section | None) -> Mapping[object, object]:
+    value = {} if section is None else section.decode()
+    if not isinstance(value, dict):
+        raise RefusedError(Condition.DECODE_ERROR, "a section is no map")
+    return value
+
+
+def _field(fields: tuple[object, ...], place: int) -> object:
+    return fields[place] if place < len(fields) else None
+
+
+def _texts(properties: tuple[object, ...]) -> dict[str, str]:
+    return {
+        name: str(value)
+        for name, place in _FILTER_FIELDS.items()
+        if (value := _field(properties, place)) is not None
+    }
+
+
+def _seconds(milliseconds: object) -> float | None:
+    return milliseconds / 1000 if isinstance(milliseconds, int) else None
