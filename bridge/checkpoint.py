@@ -1,0 +1,37 @@
+"""What was observed, as bytes for the state file. Pure.
+
+Monotonic time means nothing to a later life of the process, so it is left out.
+"""
+
+from dataclasses import replace
+
+import msgspec
+
+from bridge.transitions import Moment, Watch
+
+
+def encode(watch: Watch) -> bytes:
+    """Write a watch as JSON."""
+    plain = replace(
+        watch,
+        seen=_wall(watch.seen),
+        fall=watch.fall and replace(watch.fall, seen=_wall(watch.fall.seen)),
+        known={
+            key: replace(known, seen=_wall(known.seen))
+            for key, known in watch.known.items()
+        },
+    )
+    return msgspec.json.encode(plain)
+
+
+def decode(body: bytes) -> Watch:
+    """Read what ``encode`` wrote.
+
+    Raises:
+        msgspec.ValidationError: it was not written by ``encode``.
+    """
+    return msgspec.json.decode(body, type=Watch)
+
+
+def _wall(moment: Moment | None) -> Moment | None:
+    return moment and replace(moment, monotonic=None)

@@ -1,0 +1,331 @@
+"""The poller: fetch → diff → events → outbox, one transaction per document.
+
+The only reader of the document. Who needs a fresh look (the approval listener)
+asks here, so that every good document goes through the same diff and commit, in
+order, whoever it was read for.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from bridge import checkpoint
+from bridge.approvals.looking import Look
+from bridge.clock import Clock
+from bridge.errors import (
+    MalformedDocumentError,
+    MetadataError,
+    MetadataRefusedError,
+    MetadataUnavailableError,
+)
+from bridge.events import (
+    Teller,
+    Told,
+    cause_of,
+    cause_of_document,
+    from_document,
+    from_transition,
+)
+from bridge.hashing import hash32
+from bridge.imds.client import Answer, MetadataClient
+from bridge.imds.document import Document, parse
+from bridge.outbox.store import CHECKPOINT, Checkpoint, Outbox
+from bridge.telemetry import Metrics, type_label
+from bridge.transitions import Moment, Transition, Watch, diff, same_again
+from bridge.workers import waking
+
+log = logging.getLogger(__name__)
+
+_UNCONDITIONAL_EVERY = 10.0
+_PATIENT_AFTER_TIMEOUTS = 3
+_LONGEST_BACKOFF = 10.0
+_REFUSED_BACKOFF = 60.0
+_TOUCH_EVERY = 60.0
+_REMIND_EVERY = 60.0
+_LEAST_OVERDUE = 30.0
+
+
+@dataclass(slots=True)
+class _Patience:
+    """How IMDS has answered lately, and what follows for the next request."""
+
+    started: float
+    is_first: bool = True
+    failures: int = 0
+    timeouts: int = 0
+    reminded: float = float("-inf")
+    outcome: str = "starting"
+    wait: float = 0.0
+
+    def good(self) -> None:
+        self.is_first, self.failures, self.timeouts = False, 0, 0
+        self.outcome, self.wait, self.reminded = "ok", 0.0, float("-inf")
+
+    def bad(self, error: MetadataError, least: float) -> None:
+        self.failures += 1
+        self.timeouts = self.timeouts + 1 if error.outcome == "timeout" else 0
+        self.outcome = error.outcome
+        if isinstance(error, MetadataRefusedError):
+            self.wait = _REFUSED_BACKOFF
+        elif isinstance(error, MalformedDocumentError):
+            self.wait = least
+        else:
+            doubled = least * 2.0 ** min(self.failures - 1, 10)
+            self.wait = max(least, min(doubled, _LONGEST_BACKOFF))
+        if isinstance(error, MetadataUnavailableError) and error.retry_after:
+            self.wait = max(self.wait, error.retry_after)
+
+    def is_patient(self) -> bool:
+        """Whether the next request may take two minutes."""
+        return self.is_first or self.timeouts >= _PATIENT_AFTER_TIMEOUTS
+
+
+@dataclass(slots=True)
+class Poller:
+    """Reads the document once per interval and whenever somebody needs it fresh.
+
+    Attributes:
+        watch: what is known of the document.
+        document: the last good one; None before the first.
+        last_success: of monotonic time; None before the first.
+    """
+
+    client: MetadataClient
+    outbox: Outbox
+    teller: Teller
+    clock: Clock
+    metrics: Metrics
+    with_documents: bool = False
+    watch: Watch = field(default_factory=Watch)
+    document: Document | None = None
+    last_success: float | None = None
+    name: str = "poller"
+    _body: bytes | None = None
+    _etag: str | None = None
+    _unconditional: float = float("-inf")
+    _touched: float = float("-inf")
+    _waiting: list["asyncio.Future[Look]"] = field(default_factory=list)
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _patience: _Patience = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._patience = _Patience(started=self.clock.monotonic())
+
+    async def restore(self) -> None:
+        """Take up the watch where an earlier life of this bridge left it."""
+        body = await self.outbox.load(CHECKPOINT)
+        if body is not None:
+            self.watch = checkpoint.decode(body)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Look at the document until asked to stop."""
+        async with waking(stop, self._wake):
+            while not stop.is_set():
+                began = self.clock.monotonic()
+                await self.step()
+                await self._pause(stop, began)
+        self._dismiss()
+        await self._touch()
+
+    async def fresh(self) -> Look:
+        """Return a look that began after this call; shared by all that wait.
+
+        Raises:
+            MetadataError: the document cannot be had now.
+        """
+        future: asyncio.Future[Look] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        self._wake.set()
+        return await future
+
+    async def step(self) -> None:
+        """Look once, and tell those who wait for it."""
+        self._wake.clear()
+        waiting, self._waiting = self._waiting, []
+        try:
+            look = await self._look(is_asked=bool(waiting))
+        except MetadataError as error:
+            self._note(error)
+            for future in waiting:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        for future in waiting:
+            if not future.done():
+                future.set_result(look)
+
+    @property
+    def imds_state(self) -> str:
+        """``ok``, ``starting``, or how the last request failed."""
+        return self._patience.outcome
+
+    def is_overdue(self) -> bool:
+        """Whether IMDS has not answered for three polls or 30 s."""
+        limit = max(3 * self.client.config.poll_interval, _LEAST_OVERDUE)
+        if self.last_success is None:
+            return True
+        return self.clock.monotonic() - self.last_success > limit
+
+    def is_unreachable(self) -> bool:
+        """Whether it is overdue, and not for the patient first request."""
+        if self.last_success is not None:
+            return self.is_overdue()
+        patience = self.client.config.first_request_timeout
+        return self.clock.monotonic() - self._patience.started > patience
+
+    async def _pause(self, stop: asyncio.Event, began: float) -> None:
+        if self._patience.wait:
+            await self.clock.wait(stop, self._patience.wait)
+            return
+        if self.clock.monotonic() - self._touched >= _TOUCH_EVERY:
+            await self._touch()
+        left = began + self.client.config.poll_interval - self.clock.monotonic()
+        await self.clock.wait(self._wake, left)
+
+    async def _touch(self) -> None:
+        """Keep on disk when the document was last seen, also if nothing happens."""
+        self._touched = self.clock.monotonic()
+        if self.watch.seen is not None:
+            await self.outbox.save({CHECKPOINT: checkpoint.encode(self.watch)})
+
+    def _dismiss(self) -> None:
+        gone = MetadataUnavailableError("the bridge is stopping", outcome="stopping")
+        for future in self._waiting:
+            if not future.done():
+                future.set_exception(gone)
+        self._waiting = []
+
+    async def _look(self, *, is_asked: bool) -> Look:
+        config, began = self.client.config, self.clock.monotonic()
+        is_stale = began - self._unconditional >= _UNCONDITIONAL_EVERY
+        etag = None if is_asked or is_stale else self._etag
+        is_patient = self._patience.is_patient()
+        timeout = config.first_request_timeout if is_patient else config.request_timeout
+        answer = await self.client.fetch(etag=etag, timeout=timeout)
+        if etag is None:
+            self._unconditional = began
+        document = await self._take(answer)
+        self._etag = answer.etag
+        self._succeeded()
+        now = answer.date or self.clock.now()
+        return Look(document=document, watch=self.watch, now=now)
+
+    async def _take(self, answer: Answer) -> Document:
+        moment = Moment(at=self.clock.now(), monotonic=self.clock.monotonic())
+        is_same = answer.body is None or answer.body == self._body
+        if self.document is not None and is_same and self.watch.fall is None:
+            self.watch = same_again(self.watch, moment)
+            return self.document
+        body = self._body if answer.body is None else answer.body
+        document = parse(body or b"")
+        await self._observe(document, moment)
+        self._body, self.document = body, document
+        return document
+
+    async def _observe(self, document: Document, now: Moment) -> None:
+        before = self.watch
+        after, steps = diff(
+            before,
+            document,
+            now,
+            poll_interval=self.client.config.poll_interval,
+            relayed=await self.outbox.posted(),
+        )
+        for fault in document.faults:
+            log.error("element of the document left out", extra={"fault": fault})
+        told = await self._tell(steps, document, before, now.at)
+        await self.outbox.commit(
+            told,
+            now=now.at.timestamp(),
+            checkpoint=Checkpoint(
+                body=checkpoint.encode(after),
+                sightings=frozenset(before.known.keys() | after.known.keys()),
+            ),
+        )
+        self.watch, self._touched = after, self.clock.monotonic()
+        self._report(document, steps)
+
+    async def _tell(
+        self,
+        steps: tuple[Transition, ...],
+        document: Document,
+        before: Watch,
+        at: datetime,
+    ) -> list[Told]:
+        is_changed = (
+            self.with_documents
+            and before.seen is not None
+            and document.incarnation != before.incarnation
+        )
+        causes = [hash32(cause_of(step)) for step in steps]
+        if is_changed:
+            causes.append(hash32(cause_of_document(self.teller, document)))
+        times = await self.outbox.told(causes) if causes else {}
+        told = [
+            from_transition(
+                self.teller,
+                step,
+                incarnation=document.incarnation,
+                observed_at=at,
+                told=times.get(cause, 0),
+            )
+            for step, cause in zip(steps, causes, strict=False)
+        ]
+        if is_changed:
+            told.append(
+                from_document(
+                    self.teller,
+                    document,
+                    previous_incarnation=before.incarnation,
+                    observed_at=at,
+                    told=times.get(causes[-1], 0),
+                )
+            )
+        return told
+
+    def _report(self, document: Document, steps: tuple[Transition, ...]) -> None:
+        for step in steps:
+            event = step.event
+            log.info(
+                "transition observed",
+                extra={
+                    "transition": step.kind.value,
+                    "eventId": event.event_id,
+                    "eventType": event.event_type,
+                    "incarnation": document.incarnation,
+                },
+            )
+            label = type_label(event.event_type)
+            self.metrics.transitions.labels(step.kind.value, label).inc()
+        gauge = self.metrics.scheduled_events
+        gauge.clear()
+        for event in document.events.values():
+            status = event.status if event.status in {"Scheduled", "Started"} else ""
+            gauge.labels(type_label(event.event_type), status or "other").inc()
+        if document.incarnation is not None:
+            self.metrics.incarnation.set(document.incarnation)
+
+    def _succeeded(self) -> None:
+        if self._patience.failures:
+            log.info("IMDS answers again", extra={"failures": self._patience.failures})
+        self._patience.good()
+        self.last_success = self.clock.monotonic()
+        self.metrics.imds_last_success.set(self.clock.now().timestamp())
+
+    def _note(self, error: MetadataError) -> None:
+        """Remember a failure, and log it: at once, and then once a minute."""
+        self._patience.bad(error, self.client.config.poll_interval)
+        now = self.clock.monotonic()
+        is_loud = isinstance(error, MetadataRefusedError)
+        if is_loud or now - self._patience.reminded >= _REMIND_EVERY:
+            self._patience.reminded = now
+            log.log(
+                logging.WARNING if not is_loud else logging.ERROR,
+                "no document from IMDS",
+                extra={
+                    "fault": str(error),
+                    "failures": self._patience.failures,
+                    "retryInSeconds": round(self._patience.wait, 3),
+                },
+            )

@@ -1,0 +1,188 @@
+"""Logs and metrics: their form, and nothing of their meaning.
+
+Logs are one object (or line) per event: a constant message and fields. Metrics are
+those of DESIGN section 7, in a registry of this process's own.
+"""
+
+import logging
+import sys
+from collections.abc import Iterable
+from typing import Literal, TextIO
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from pythonjsonlogger.orjson import OrjsonFormatter
+
+from bridge.options import Section
+from bridge.transitions import TransitionKind
+
+OUTCOMES = (
+    "invalid",
+    "relayed",
+    "expired",
+    "unknown-event",
+    "event-ended",
+    "already-started",
+    "denied",
+    "rejected",
+    "failed",
+)
+EVENT_TYPES = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate", "other")
+_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 21600)
+
+
+class LogConfig(Section, frozen=True, kw_only=True):
+    """``[log]``: how much is logged, and in which form."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["json", "text"] = "json"
+
+
+def configure_logging(config: LogConfig, stream: TextIO = sys.stderr) -> None:
+    """Send this process's log to ``stream``."""
+    handler = logging.StreamHandler(stream)
+    if config.format == "json":
+        handler.setFormatter(
+            OrjsonFormatter(
+                "%(asctime)s %(levelname)s %(name)s %(message)s",
+                rename_fields={
+                    "asctime": "time",
+                    "levelname": "level",
+                    "name": "logger",
+                },
+                datefmt="%Y-%m-%dT%H:%M:%S%z",
+            )
+        )
+    else:
+        handler.setFormatter(TextFormatter())
+    logging.basicConfig(level=config.level.upper(), handlers=[handler], force=True)
+    for chatty in ("azure", "uamqp", "asyncio", "aiohttp.access"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+class TextFormatter(logging.Formatter):
+    """One line for people: time, level, message, then the fields."""
+
+    _own = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line; fields are those given as ``extra``."""
+        line = super().format(record)
+        fields = {k: v for k, v in record.__dict__.items() if k not in self._own}
+        return line + "".join(f" {key}={value}" for key, value in fields.items())
+
+
+class Metrics:
+    """Every metric of the forwarder; counters stand at 0 from the start."""
+
+    def __init__(self, sinks: Iterable[str], version: str) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.imds_requests = Counter(
+            "sebridge_imds_requests",
+            "Requests to IMDS by outcome.",
+            ["method", "outcome"],
+            registry=registry,
+        )
+        self.imds_last_success = Gauge(
+            "sebridge_imds_last_success_timestamp_seconds",
+            "When IMDS last gave a good document.",
+            registry=registry,
+        )
+        self.incarnation = Gauge(
+            "sebridge_document_incarnation",
+            "DocumentIncarnation of the last good document.",
+            registry=registry,
+        )
+        self.scheduled_events = Gauge(
+            "sebridge_scheduled_events",
+            "Events now in the document.",
+            ["event_type", "event_status"],
+            registry=registry,
+        )
+        self.transitions = Counter(
+            "sebridge_transitions",
+            "Steps in the life of events.",
+            ["transition", "event_type"],
+            registry=registry,
+        )
+        self.deliveries = Counter(
+            "sebridge_deliveries",
+            "Attempts and decisions on deliveries.",
+            ["sink", "outcome"],
+            registry=registry,
+        )
+        self.late = Counter(
+            "sebridge_deliveries_late",
+            "Deliveries made only after NotBefore.",
+            ["sink"],
+            registry=registry,
+        )
+        self.pending = Gauge(
+            "sebridge_outbox_pending",
+            "Deliveries not made yet.",
+            ["sink"],
+            registry=registry,
+        )
+        self.dead = Gauge(
+            "sebridge_outbox_dead",
+            "Deliveries given up: see `sebridge outbox`.",
+            ["sink"],
+            registry=registry,
+        )
+        self.oldest = Gauge(
+            "sebridge_outbox_oldest_seconds",
+            "Age of the oldest delivery not made yet.",
+            ["sink"],
+            registry=registry,
+        )
+        self.parked = Gauge(
+            "sebridge_sink_parked",
+            "1 while a sink refuses whatever is sent.",
+            ["sink"],
+            registry=registry,
+        )
+        self.delivery_seconds = Histogram(
+            "sebridge_delivery_seconds",
+            "From observed to delivered.",
+            ["sink"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.start_requests = Counter(
+            "sebridge_start_requests",
+            "Approvals by outcome.",
+            ["outcome"],
+            registry=registry,
+        )
+        self.state_degraded = Gauge(
+            "sebridge_state_degraded",
+            "1 while the state file cannot be written.",
+            registry=registry,
+        )
+        Gauge(
+            "sebridge_build_info", "The version.", ["version"], registry=registry
+        ).labels(version).set(1)
+        self._start_at_zero(tuple(sinks))
+
+    def _start_at_zero(self, sinks: tuple[str, ...]) -> None:
+        for method in ("GET", "POST"):
+            self.imds_requests.labels(method, "ok")
+        for kind in TransitionKind:
+            for event_type in EVENT_TYPES:
+                self.transitions.labels(kind.value, event_type)
+        for outcome in OUTCOMES:
+            self.start_requests.labels(outcome)
+        for sink in sinks:
+            for outcome in ("delivered", "postponed", "dead", "discarded"):
+                self.deliveries.labels(sink, outcome)
+            for metric in (self.late, self.pending, self.dead, self.oldest):
+                metric.labels(sink)
+            self.parked.labels(sink)
+            self.delivery_seconds.labels(sink)
+
+
+def type_label(event_type: str | None) -> str:
+    """Return an event type as a label: a closed set, whatever IMDS may say."""
+    return event_type if event_type in EVENT_TYPES else "other"

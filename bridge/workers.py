@@ -1,0 +1,66 @@
+"""Workers: named loops that run until they are asked to stop.
+
+    stop is set → begin nothing new → finish what is in flight → return
+    grace is over → what is still there is cancelled (the outbox keeps the rest)
+
+Source: the shape of kopf's and alertmanager's lifecycles, on asyncio.TaskGroup.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from bridge.errors import WorkerExitedError
+
+
+class Worker(Protocol):
+    """A named loop."""
+
+    @property
+    def name(self) -> str:
+        """How the worker is called in logs and tasks."""
+        ...
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until ``stop`` is set; then finish what is in flight and return."""
+        ...
+
+
+async def run_workers(
+    workers: Sequence[Worker], stop: asyncio.Event, *, grace: float
+) -> None:
+    """Run workers until ``stop`` is set, then for ``grace`` seconds at most.
+
+    Raises:
+        ExceptionGroup: a worker failed or returned unasked; the others are
+            cancelled.
+    """
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_guard(w, stop), name=w.name) for w in workers]
+        await stop.wait()
+        _, late = await asyncio.wait(tasks, timeout=grace)
+        for task in late:
+            task.cancel()
+
+
+async def _guard(worker: Worker, stop: asyncio.Event) -> None:
+    await worker.run(stop)
+    if not stop.is_set():
+        raise WorkerExitedError(f"the worker {worker.name} returned unasked")
+
+
+@asynccontextmanager
+async def waking(stop: asyncio.Event, wake: asyncio.Event) -> AsyncIterator[None]:
+    """Set ``wake`` as soon as ``stop`` is set, so that one wait serves for both."""
+
+    async def watch() -> None:
+        await stop.wait()
+        wake.set()
+
+    async with asyncio.TaskGroup() as group:
+        watcher = group.create_task(watch())
+        try:
+            yield
+        finally:
+            watcher.cancel()
