@@ -35,13 +35,14 @@ class Delivery:
     due: float
     created: float
     not_before: float | None
+    urgent_from: float | None
     urgent_until: float | None
     last_error: str | None
 
 
 _COLUMNS = """d.id, d.sink, i.kind, d.state, d.key, i.event_id, i.cloud_event_id,
-    i.type, i.body, d.attempts, d.due, i.created, i.not_before, d.urgent_until,
-    d.last_error FROM deliveries d JOIN items i ON i.id = d.item"""
+    i.type, i.body, d.attempts, d.due, i.created, i.not_before, d.urgent_from,
+    d.urgent_until, d.last_error FROM deliveries d JOIN items i ON i.id = d.item"""
 _NAMES = tuple(Delivery.__slots__)
 
 

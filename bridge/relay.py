@@ -1,0 +1,309 @@
+"""The relay: one per sink. A due delivery → one attempt → settle.
+
+Retry is data: a failed delivery is a row that is due later, so it survives a
+restart and can be listed. Order holds per EventId (the outbox offers heads only);
+other EventIds are not held up, and one attempt slot is kept for urgent deliveries.
+
+    open ──three refusals in a row──▶ parked ──first success──▶ open
+    parked: deliveries stay; one is tried now and then, and every urgent one
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from bridge.clock import Clock
+from bridge.errors import (
+    DeliveryError,
+    PermanentDeliveryError,
+    Reason,
+    RefusedDeliveryError,
+    TransientDeliveryError,
+)
+from bridge.outbox.rows import Delivery
+from bridge.outbox.store import Outbox
+from bridge.retry import RetryPolicy
+from bridge.telemetry import Metrics
+from bridge.workers import waking
+
+log = logging.getLogger(__name__)
+
+_PARK_AFTER = 3
+_LONGEST_PROBE = 300.0
+_LEAST_ATTEMPTS = 3
+_UNFORESEEN_ATTEMPTS = 10
+_ATTEMPT_LIMIT = 60.0
+_LONGEST_WAIT = 60.0
+
+Deliver = Callable[[Delivery], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayPolicy:
+    """How a relay tries.
+
+    Attributes:
+        backoff: the waits between attempts.
+        max_age: seconds after which a delivery becomes a dead letter.
+        slots: attempts at a time; one more is kept for urgent deliveries.
+    """
+
+    backoff: RetryPolicy
+    max_age: float
+    slots: int
+
+
+@dataclass(slots=True)
+class _Standing:
+    """How the sink has behaved lately."""
+
+    refusals: int = 0
+    is_parked: bool = False
+    probe_at: float = 0.0
+    hold_until: float = 0.0
+    last_error: str | None = None
+
+
+@dataclass(slots=True)
+class Relay:
+    """Delivers what the outbox holds for one sink.
+
+    Attributes:
+        sink: the sink's name.
+        deliver: makes one attempt; raises DeliveryError.
+        chance: a random number in [0, 1) at each call.
+    """
+
+    sink: str
+    deliver: Deliver
+    outbox: Outbox
+    clock: Clock
+    metrics: Metrics
+    policy: RelayPolicy
+    chance: Callable[[], float]
+    _standing: _Standing = field(default_factory=_Standing)
+    _flying: dict[int, Delivery] = field(default_factory=dict)
+    _heartbeat: Delivery | None = None
+
+    @property
+    def name(self) -> str:
+        """How the worker is called."""
+        return f"relay:{self.sink}"
+
+    @property
+    def state(self) -> str:
+        """``ok``, ``retrying`` or ``parked``."""
+        if self._standing.is_parked:
+            return "parked"
+        return "retrying" if self._standing.last_error else "ok"
+
+    @property
+    def last_error(self) -> str | None:
+        """What the last attempt failed with; None after a success."""
+        return self._standing.last_error
+
+    def offer(self, heartbeat: Delivery) -> None:
+        """Take a heartbeat in place of an older one; it is never stored."""
+        self._heartbeat = heartbeat
+        self.outbox.news(self.sink).set()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Deliver until asked to stop; attempts in flight are finished."""
+        news = self.outbox.news(self.sink)
+        async with waking(stop, news), asyncio.TaskGroup() as attempts:
+            while not stop.is_set():
+                wait = await self.step(attempts)
+                await self.clock.wait(news, wait)
+
+    async def step(self, attempts: asyncio.TaskGroup) -> float:
+        """Begin every attempt that may begin now.
+
+        Returns:
+            Seconds after which to look again, if nothing happens before.
+        """
+        self.outbox.news(self.sink).clear()
+        now = self.clock.now().timestamp()
+        due, next_due = await self.outbox.due(
+            self.sink, now=now, limit=2 * self.policy.slots + len(self._flying) + 2
+        )
+        self._begin_heartbeat(attempts)
+        begun = 0
+        for delivery in due:
+            if delivery.id not in self._flying and self._may_begin(delivery, now):
+                self._flying[delivery.id] = delivery
+                attempts.create_task(
+                    self._attempt(delivery), name=f"{self.name}:{delivery.id}"
+                )
+                begun += 1
+        return self._wait(now, next_due, is_idle=not due or begun == len(due))
+
+    def _begin_heartbeat(self, attempts: asyncio.TaskGroup) -> None:
+        if self._heartbeat is None or self._standing.last_error or 0 in self._flying:
+            return  # a sink in trouble gets what is stored first
+        self._flying[0], self._heartbeat = self._heartbeat, None
+        attempts.create_task(self._beat(self._flying[0]), name=f"{self.name}:heartbeat")
+
+    async def _beat(self, heartbeat: Delivery) -> None:
+        try:
+            async with asyncio.timeout(_ATTEMPT_LIMIT):
+                await self.deliver(heartbeat)
+        except (DeliveryError, TimeoutError) as error:
+            log.warning(
+                "heartbeat not delivered",
+                extra={"sink": self.sink, "fault": str(error)},
+            )
+        finally:
+            del self._flying[0]
+
+    def _may_begin(self, delivery: Delivery, now: float) -> bool:
+        if is_urgent(delivery, now):
+            return len(self._flying) <= self.policy.slots
+        ordinary = sum(not is_urgent(d, now) for d in self._flying.values())
+        if ordinary >= self.policy.slots:
+            return False
+        monotonic = self.clock.monotonic()
+        if monotonic < self._standing.hold_until:
+            return False
+        if not self._standing.is_parked:
+            return True
+        return not self._flying and monotonic >= self._standing.probe_at
+
+    def _wait(self, now: float, next_due: float | None, *, is_idle: bool) -> float:
+        if not is_idle:  # something due could not begin: a slot, a hold, a probe
+            monotonic = self.clock.monotonic()
+            standing = self._standing
+            marks = [standing.hold_until, standing.probe_at * standing.is_parked]
+            later = [mark - monotonic for mark in marks if mark > monotonic]
+            return min([*later, _LONGEST_WAIT])
+        if next_due is None or next_due <= now:
+            return _LONGEST_WAIT  # what is due already is in flight
+        return min(next_due - now, _LONGEST_WAIT)
+
+    async def _attempt(self, delivery: Delivery) -> None:
+        try:
+            async with asyncio.timeout(_ATTEMPT_LIMIT):
+                await self.deliver(delivery)
+        except DeliveryError as error:
+            await self._failed(delivery, error)
+        except TimeoutError:
+            text = f"no answer within {_ATTEMPT_LIMIT:.0f} s"
+            await self._failed(delivery, TransientDeliveryError(text, Reason.TIMEOUT))
+        except Exception as error:
+            log.exception("sink failed unforeseen", extra=_fields(delivery))
+            text = f"unforeseen: {type(error).__name__}"
+            fault = TransientDeliveryError(text, Reason.UNFORESEEN)
+            await self._failed(delivery, fault)
+        else:
+            await asyncio.shield(self._succeeded(delivery))
+        finally:
+            del self._flying[delivery.id]
+            self.outbox.news(self.sink).set()
+
+    async def _succeeded(self, delivery: Delivery) -> None:
+        now = self.clock.now().timestamp()
+        await self.outbox.delivered(delivery, now=now)
+        if self._standing.is_parked:
+            log.info("sink takes deliveries again", extra={"sink": self.sink})
+        self._standing = _Standing()
+        self.metrics.parked.labels(self.sink).set(0)
+        self.metrics.deliveries.labels(self.sink, "delivered").inc()
+        self.metrics.delivery_seconds.labels(self.sink).observe(
+            max(0.0, now - delivery.created)
+        )
+        if delivery.not_before is not None and now > delivery.not_before:
+            self.metrics.late.labels(self.sink).inc()
+        log.info("delivered", extra=_fields(delivery))
+
+    async def _failed(self, delivery: Delivery, error: DeliveryError) -> None:
+        self._standing.last_error = str(error)
+        if isinstance(error, RefusedDeliveryError):
+            self._refused(error)
+        else:
+            self._standing.refusals = 0
+        retry_after = getattr(error, "retry_after", None)
+        if retry_after:
+            self._standing.hold_until = self.clock.monotonic() + retry_after
+        if (reason := self._is_hopeless(delivery, error)) is not None:
+            await self._bury(delivery, error, reason)
+            return
+        now = self.clock.now().timestamp()
+        delay = self._delay(delivery, now, retry_after)
+        await self.outbox.postpone(
+            delivery, due=now + delay, error=str(error), reason=error.reason
+        )
+        self.metrics.deliveries.labels(self.sink, "postponed").inc()
+        log.warning(
+            "delivery postponed",
+            extra={
+                **_fields(delivery),
+                "fault": str(error),
+                "seconds": round(delay, 3),
+            },
+        )
+
+    def _refused(self, error: RefusedDeliveryError) -> None:
+        standing = self._standing
+        standing.refusals += 1
+        if standing.refusals < _PARK_AFTER:
+            return
+        least = min(self.policy.backoff.max_backoff, _LONGEST_PROBE)
+        wait = least + self.chance() * (_LONGEST_PROBE - least)
+        standing.probe_at = self.clock.monotonic() + wait
+        if not standing.is_parked:
+            standing.is_parked = True
+            log.error("sink parked", extra={"sink": self.sink, "fault": str(error)})
+        self.metrics.parked.labels(self.sink).set(1)
+
+    def _is_hopeless(self, delivery: Delivery, error: DeliveryError) -> Reason | None:
+        if isinstance(error, PermanentDeliveryError):
+            return error.reason
+        attempts = delivery.attempts + 1
+        if error.reason is Reason.UNFORESEEN and attempts >= _UNFORESEEN_ATTEMPTS:
+            return error.reason
+        if isinstance(error, RefusedDeliveryError):
+            return None  # waiting for a person does not count as age
+        age = self.clock.now().timestamp() - delivery.created
+        is_old = age > self.policy.max_age and attempts >= _LEAST_ATTEMPTS
+        return Reason.EXPIRED if is_old else None
+
+    def _delay(
+        self, delivery: Delivery, now: float, retry_after: float | None
+    ) -> float:
+        """Return the wait before the next attempt; short of a notice that runs out."""
+        backoff = self.policy.backoff
+        attempt, unit = delivery.attempts + 1, self.chance()
+        if not is_urgent(delivery, now):
+            return backoff.delay(attempt, unit=unit, retry_after=retry_after)
+        left = (delivery.urgent_until or now) - now
+        delay = min(backoff.delay(attempt, unit=unit), left / 4)
+        if retry_after is not None and retry_after < left * 3 / 4:
+            delay = max(delay, retry_after)
+        return delay
+
+    async def _bury(
+        self, delivery: Delivery, error: DeliveryError, reason: Reason
+    ) -> None:
+        now = self.clock.now().timestamp()
+        await self.outbox.bury(delivery, now=now, error=str(error), reason=reason)
+        self.metrics.deliveries.labels(self.sink, "dead").inc()
+        log.error(
+            "dead letter",
+            extra={**_fields(delivery), "fault": str(error), "reason": reason.value},
+        )
+
+
+def is_urgent(delivery: Delivery, now: float) -> bool:
+    """Whether a delivery goes before everything else now."""
+    until, since = delivery.urgent_until, delivery.urgent_from
+    return until is not None and since is not None and since <= now < until
+
+
+def _fields(delivery: Delivery) -> dict[str, object]:
+    return {
+        "sink": delivery.sink,
+        "type": delivery.type,
+        "eventId": delivery.event_id,
+        "cloudEventId": delivery.cloud_event_id,
+        "attempt": delivery.attempts + 1,
+    }
