@@ -14,6 +14,7 @@
     │  ├─ RefusedDeliveryError                the sink as a whole refuses: park
     │  └─ PermanentDeliveryError              this delivery becomes a dead letter
     ├─ OutboxError                            fatal: the process ends non-zero
+    │  ├─ OutboxCorruptError                  moved aside, a fresh start
     │  ├─ OutboxLockedError                   a second instance on one state file
     │  └─ NewerSchemaError                    written by a newer version
     └─ WorkerExitedError                      a worker returned unasked: a bug
@@ -134,6 +135,10 @@ class PermanentDeliveryError(DeliveryError):
 
 class OutboxError(BridgeError):
     """The state file cannot be used."""
+
+
+class OutboxCorruptError(OutboxError):
+    """The state file is no database, or a damaged one."""
 
 
 class OutboxLockedError(OutboxError):

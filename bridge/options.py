@@ -109,6 +109,20 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 S = TypeVar("S", bound=Section)
 
 
+class FromEnvironment(str):
+    """A value that an environment variable gives in place of the file's."""
+
+    __slots__ = ("variable",)
+    variable: str
+
+    @classmethod
+    def of(cls, variable: str, text: str) -> Self:
+        """Return the text together with the variable it came from."""
+        value = cls(text)
+        value.variable = variable
+        return value
+
+
 @dataclass(slots=True)
 class Reader:
     """Reads tables into sections, and gathers what is wrong on the way.
@@ -198,6 +212,15 @@ def _section_of(annotation: object) -> type[Section] | None:
         if isinstance(part, type) and issubclass(part, Section):
             return part
     return None
+
+
+def _is_scalar(annotation: object) -> bool:
+    parts = get_args(annotation) or (annotation,)
+    return (
+        get_origin(annotation) is Literal
+        or not any((get_origin(part) or part) in {tuple, list, dict} for part in parts)
+        and get_origin(annotation) not in {tuple, list, dict}
+    )
 
 
 _EXPECTED = re.compile(r"Expected `(?P<want>[^`]+)`, got `(?P<got>[^`]+)`")

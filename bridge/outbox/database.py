@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bridge.errors import OutboxError
+from bridge.errors import OutboxCorruptError, OutboxError
 from bridge.outbox.schema import migrate
 
 T = TypeVar("T")
@@ -48,7 +48,9 @@ def connect(path: Path) -> sqlite3.Connection:
         migrate(connection)
     except sqlite3.Error as error:
         connection.close()
-        raise OutboxError(f"the state file {path} cannot be used: {error}") from error
+        text = f"the state file {path} cannot be used: {error}"
+        is_corrupt = not isinstance(error, sqlite3.OperationalError)
+        raise (OutboxCorruptError if is_corrupt else OutboxError)(text) from error
     except BaseException:
         connection.close()
         raise
@@ -75,6 +77,7 @@ class Database:
     """The state file, off the event loop."""
 
     connection: sqlite3.Connection
+    fault: str | None = None  # why the last transaction failed; None = it did not
     _tickets: "queue.SimpleQueue[_Ticket | None]" = field(
         default_factory=queue.SimpleQueue
     )
@@ -110,6 +113,25 @@ class Database:
         self._tickets.put(_Ticket(job, loop, future))
         return await future
 
+    async def owner(self) -> str | None:
+        """Return the vmId of the VM that wrote the file; None if it never knew."""
+
+        def job(db: sqlite3.Connection) -> str | None:
+            query = "SELECT value FROM meta WHERE key = 'vm_id'"
+            row = db.execute(query).fetchone()
+            return None if row is None else bytes(row[0]).decode()
+
+        return await self.run(job)
+
+    async def own(self, vm_id: str) -> None:
+        """Note whose file it is."""
+
+        def job(db: sqlite3.Connection) -> None:
+            query = "INSERT OR REPLACE INTO meta VALUES ('vm_id', ?)"
+            db.execute(query, (vm_id.encode(),))
+
+        await self.run(job)
+
     def _work(self) -> None:
         while (ticket := self._tickets.get()) is not None:
             group = [ticket]
@@ -134,6 +156,9 @@ class Database:
             if self.connection.in_transaction:
                 self.connection.execute("ROLLBACK")
             results = [(None, _translated(error))] * len(group)
+            self.fault = str(error)
+        else:
+            self.fault = None
         for ticket, (result, fault) in zip(group, results, strict=True):
             ticket.loop.call_soon_threadsafe(ticket.settle, result, fault)
 
