@@ -166,6 +166,12 @@ class Reader:
             self.fault(f"{place}.{key}" if place else key, what)
         return result if len(self.faults) == before else None
 
+    @staticmethod
+    def section_type(kind: type[Section], key: str) -> type[Section] | None:
+        """Return the section that stands at ``key`` of ``kind``, if one does."""
+        types = {f.name: f.type for f in msgspec.structs.fields(kind)}
+        return _section_of(types.get(key))
+
     def unknown(self, place: str, key: str, valid: Mapping[str, object]) -> None:
         """Note an unknown key, and which one may have been meant."""
         where = f"{place}.{key}" if place else key
@@ -215,11 +221,10 @@ def _section_of(annotation: object) -> type[Section] | None:
 
 
 def _is_scalar(annotation: object) -> bool:
-    parts = get_args(annotation) or (annotation,)
-    return (
-        get_origin(annotation) is Literal
-        or not any((get_origin(part) or part) in {tuple, list, dict} for part in parts)
-        and get_origin(annotation) not in {tuple, list, dict}
+    """Whether one text from the environment can be the whole value."""
+    return get_origin(annotation) is Literal or not any(
+        get_origin(part) in {tuple, list, dict}
+        for part in (annotation, *get_args(annotation))
     )
 
 

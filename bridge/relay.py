@@ -116,6 +116,12 @@ class Relay:
                 wait = await self.step(attempts)
                 await self.clock.wait(news, wait)
 
+    async def last_call(self, cloud_event_id: str) -> None:
+        """Try one event once, after the end of ``run``: that the bridge has stopped."""
+        for delivery in await self.outbox.find(self.sink, cloud_event_id):
+            self._flying[delivery.id] = delivery
+            await self._attempt(delivery)
+
     async def step(self, attempts: asyncio.TaskGroup) -> float:
         """Begin every attempt that may begin now.
 

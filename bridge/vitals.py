@@ -58,11 +58,12 @@ class Vitals:
             self._beat_at = self.clock.monotonic() + self.heartbeat
             await self._beat()
 
-    async def tell(self, what: str, reason: str | None = None) -> None:
-        """Put one of the bridge's own events into the outbox."""
+    async def tell(self, what: str, reason: str | None = None) -> str:
+        """Put one of the bridge's own events into the outbox; returns its id."""
         now = self.clock.now()
         told = from_bridge(self.teller, what, observed_at=now, reason=reason)
         await self.outbox.commit([told], now=now.timestamp())
+        return told.event.id
 
     def _wait(self) -> float:
         if not self.heartbeat:

@@ -112,17 +112,11 @@ class Outbox:
 
     async def load(self, name: str) -> bytes | None:
         """Return what ``commit`` or ``save`` kept under ``name``."""
-
-        def job(db: sqlite3.Connection) -> bytes | None:
-            query = "SELECT value FROM meta WHERE key = ?"
-            row = db.execute(query, (name,)).fetchone()
-            return None if row is None else row[0]
-
-        return await self.database.run(job)
+        return await self.database.run(lambda db: load(db, name))
 
     async def save(self, values: Mapping[str, bytes]) -> None:
         """Keep values under their names."""
-        await self.database.run(lambda db: _save(db, values))
+        await self.database.run(lambda db: save(db, values))
 
     async def told(self, causes: Sequence[str]) -> dict[str, int]:
         """Return how often each cause was told, those never told left out."""
@@ -219,6 +213,14 @@ class Outbox:
 
         await self.database.run(job)
 
+    async def find(self, sink: str, cloud_event_id: str) -> list[Delivery]:
+        """Return the pending deliveries of one CloudEvent to one sink."""
+        condition = """i.cloud_event_id = ? AND d.sink = ? AND d.state = 'pending'
+            AND d.id > (SELECT max(id) - 1000 FROM deliveries)"""
+        return await self.database.run(
+            lambda db: rows.select(db, condition, (cloud_event_id, sink))
+        )
+
     async def tallies(self) -> dict[str, Tally]:
         """Return how each sink stands that ever had a delivery."""
         return await self.database.run(_tallies)
@@ -306,12 +308,19 @@ class Outbox:
         return await self.database.run(job)
 
 
-def _save(db: sqlite3.Connection, values: Mapping[str, bytes]) -> None:
+def load(db: sqlite3.Connection, name: str) -> bytes | None:
+    """Return what is kept under ``name``."""
+    row = db.execute("SELECT value FROM meta WHERE key = ?", (name,)).fetchone()
+    return None if row is None else row[0]
+
+
+def save(db: sqlite3.Connection, values: Mapping[str, bytes]) -> None:
+    """Keep values under their names."""
     db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", list(values.items()))
 
 
 def _keep(db: sqlite3.Connection, checkpoint: Checkpoint, now: float) -> None:
-    _save(db, {CHECKPOINT: checkpoint.body})
+    save(db, {CHECKPOINT: checkpoint.body})
     db.executemany(
         "INSERT OR REPLACE INTO sightings VALUES (?, ?)",
         [(key, now) for key in checkpoint.sightings],

@@ -1,0 +1,258 @@
+"""The configuration: the sections of all rooms, from one TOML file and environment.
+
+All faults are found at once and raised as one ConfigError; nothing is opened here.
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+from bridge.approvals.listener import ApprovalsConfig
+from bridge.errors import ConfigError
+from bridge.events import EventsConfig
+from bridge.health import HttpConfig
+from bridge.identity import IdentityConfig
+from bridge.imds.client import ImdsConfig
+from bridge.options import (
+    Address,
+    Duration,
+    FromEnvironment,
+    Reader,
+    Secret,
+    Section,
+)
+from bridge.sinks.base import SinkConfig
+from bridge.sinks.registry import SINK_TYPES
+from bridge.statefile import StateConfig
+from bridge.telemetry import LogConfig
+
+PREFIX = "SEBRIDGE__"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+
+
+class Settings(Section, frozen=True, kw_only=True):
+    """Everything but the sinks and approvals: those have types of their own."""
+
+    shutdown_grace: Duration = Duration(10)
+    imds: ImdsConfig = ImdsConfig()
+    events: EventsConfig = EventsConfig()
+    identity: IdentityConfig = IdentityConfig()
+    state: StateConfig = StateConfig()
+    http: HttpConfig = HttpConfig()
+    log: LogConfig = LogConfig()
+
+
+class Config(Settings, frozen=True, kw_only=True):
+    """A whole configuration, without a fault."""
+
+    sinks: tuple[SinkConfig, ...] = ()
+    approvals: ApprovalsConfig | None = None
+
+    def warnings(self) -> list[str]:
+        """Return what is allowed but hardly meant."""
+        found = [
+            f"{place}: a literal secret; better env:NAME or file:PATH"
+            for place, secret in _secrets(self)
+            if secret.is_literal and not isinstance(secret, Address)
+        ]
+        if not self.sinks:
+            found.append("sinks: there are none: events are observed and not sent")
+        return found
+
+
+def load(path: Path, environ: Mapping[str, str]) -> Config:
+    """Read a configuration file.
+
+    Args:
+        path: a TOML file.
+        environ: the environment, for ``env:`` references and overrides.
+
+    Raises:
+        ConfigError: with every fault there is, each with its place.
+    """
+    try:
+        text = path.read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        cause = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise ConfigError([f"{path}: cannot be read: {cause}"]) from error
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError([f"{path}: no valid TOML: {error}"]) from error
+    return parse(tables, file=str(path), environ=environ)
+
+
+def parse(
+    tables: Mapping[str, object], *, file: str, environ: Mapping[str, str]
+) -> Config:
+    """Read a configuration from tables.
+
+    Raises:
+        ConfigError: with every fault there is, each with its place.
+    """
+    reader = Reader(file, environ)
+    root = _overridden(_copied(tables), reader)
+    sinks = _sinks(root.pop("sinks", []), reader)
+    approvals = root.pop("approvals", None)
+    approvals_config = (
+        None
+        if approvals is None
+        else reader.section(ApprovalsConfig, approvals, "approvals")
+    )
+    for key in root.keys() - _keys(Settings):
+        reader.unknown("", key, _keys(Config))
+        del root[key]
+    settings = reader.section(Settings, root, "")
+    if reader.faults or settings is None:
+        raise ConfigError(sorted(reader.faults))
+    values = {name: getattr(settings, name) for name in _keys(Settings)}
+    return Config(**values, sinks=sinks, approvals=approvals_config)
+
+
+def _sinks(tables: object, reader: Reader) -> tuple[SinkConfig, ...]:
+    if not isinstance(tables, list):
+        reader.fault("sinks", "must be a list of tables: [[sinks]]")
+        return ()
+    found, names = [], set[str]()
+    for index, table in enumerate(tables):
+        place = _place(index, table)
+        if (sink := _sink(table, place, reader)) is None:
+            continue
+        if _upper(sink.name) in names:
+            reader.fault(f"{place}.name", f"{sink.name!r} is taken by another sink")
+        names.add(_upper(sink.name))
+        found.append(sink)
+    return tuple(found)
+
+
+def _place(index: int, table: object) -> str:
+    name = table.get("name") if isinstance(table, dict) else None
+    is_plain = isinstance(name, str) and _NAME.fullmatch(name)
+    return f"sinks.{name}" if is_plain else f"sinks[{index}]"
+
+
+def _sink(table: object, place: str, reader: Reader) -> SinkConfig | None:
+    if not isinstance(table, dict):
+        reader.fault(place, "must be a table: [[sinks]]")
+        return None
+    kind = table.get("type")
+    if not isinstance(kind, str) or kind not in SINK_TYPES:
+        allowed = ", ".join(f'"{name}"' for name in sorted(SINK_TYPES))
+        near = difflib.get_close_matches(str(kind), SINK_TYPES, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        what = "is missing" if kind is None else f"{kind!r} is no type of sink"
+        reader.fault(f"{place}.type", f"{what}{hint}; allowed are {allowed}")
+        return None
+    sink = reader.section(SINK_TYPES[kind], table, place)
+    if sink is not None and not _NAME.fullmatch(sink.name):
+        reader.fault(
+            f"{place}.name",
+            "must be 1 to 63 letters, digits, hyphens and underscores, and begin "
+            "with a letter or digit",
+        )
+        return None
+    return sink
+
+
+# -- overrides from the environment ------------------------------------------
+
+
+def _overridden(root: dict[str, object], reader: Reader) -> dict[str, object]:
+    """Put the ``SEBRIDGE__…`` variables in the place of what the file says."""
+    for variable in sorted(reader.environ):
+        if variable.upper().startswith(PREFIX):
+            path = variable.upper().removeprefix(PREFIX).split("__")
+            text = FromEnvironment.of(variable, reader.environ[variable])
+            _override(root, path, text, reader)
+    return root
+
+
+def _override(
+    root: dict[str, object], path: list[str], value: FromEnvironment, reader: Reader
+) -> None:
+    table, kind = root, Config  # type: dict[str, object], type[Section]
+    if path[0] == "SINKS" and len(path) > 2:
+        sink = _named(root.get("sinks"), path[1])
+        if sink is None:
+            _unknown(value.variable, path[1], _names(root.get("sinks")), reader)
+            return
+        known = SINK_TYPES.get(str(sink.get("type")))
+        if known is None:
+            return  # a fault of its own
+        table, kind, path = sink, known, path[2:]
+    while len(path) > 1:
+        nested = _section_at(kind, path[0])
+        if nested is None:
+            break
+        kind = nested
+        child = table.setdefault(path[0].lower(), {})
+        if not isinstance(child, dict):
+            return  # a fault of its own
+        table, path = child, path[1:]
+    keys = {key for key in _keys(kind) if _section_at(kind, key) is None}
+    if len(path) > 1 or path[0].lower() not in keys - {"sinks"}:
+        _unknown(value.variable, "__".join(path), sorted(_keys(kind)), reader)
+        return
+    table[path[0].lower()] = value
+
+
+def _unknown(variable: str, part: str, valid: list[str], reader: Reader) -> None:
+    near = difflib.get_close_matches(part.lower(), valid, n=1, cutoff=0.5)
+    hint = f"did you mean {_upper(near[0])}?" if near else "no such key"
+    reader.fault(variable, f"unknown variable: {part}; {hint}")
+
+
+def _section_at(kind: type[Section], key: str) -> type[Section] | None:
+    for field in kind.__struct_fields__:
+        if field == key.lower():
+            return Reader.section_type(kind, field)
+    return None
+
+
+def _named(sinks: object, name: str) -> dict[str, object] | None:
+    for table in sinks if isinstance(sinks, list) else ():
+        if isinstance(table, dict) and _upper(str(table.get("name"))) == name:
+            return table
+    return None
+
+
+def _names(sinks: object) -> list[str]:
+    tables = sinks if isinstance(sinks, list) else ()
+    return [str(t.get("name")).lower() for t in tables if isinstance(t, dict)]
+
+
+def _upper(name: str) -> str:
+    return name.upper().replace("-", "_")
+
+
+def _keys(kind: type[Section]) -> dict[str, None]:
+    return dict.fromkeys(kind.__struct_fields__)
+
+
+def _copied(value: Mapping[str, object]) -> dict[str, object]:
+    """Copy tables as deep as overrides reach."""
+    return {
+        key: _copied(item)
+        if isinstance(item, dict)
+        else [_copied(part) if isinstance(part, dict) else part for part in item]
+        if isinstance(item, list)
+        else item
+        for key, item in value.items()
+    }
+
+
+def _secrets(section: Section, place: str = "") -> list[tuple[str, Secret]]:
+    """Return every secret in a section with its place."""
+    found: list[tuple[str, Secret]] = []
+    for key in section.__struct_fields__:
+        value, where = getattr(section, key), f"{place}.{key}" if place else key
+        if isinstance(value, Secret):
+            found.append((where, value))
+        elif isinstance(value, Section):
+            found += _secrets(value, where)
+        elif key == "sinks":
+            for sink in value:
+                found += _secrets(sink, f"sinks.{sink.name}")
+    return found

@@ -1,0 +1,92 @@
+"""Finding out who this VM is, before the first event is told.
+
+Instance metadata is asked patiently; what it does not say comes from the last life
+of this bridge, and in the end there is a name that says that nothing is known.
+"""
+
+import asyncio
+import logging
+import platform
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import msgspec
+
+from bridge.clock import Clock
+from bridge.errors import MetadataError
+from bridge.identity import Identity, IdentityConfig
+from bridge.imds.client import MetadataClient
+from bridge.outbox.database import Database
+from bridge.outbox.store import load, save
+
+log = logging.getLogger(__name__)
+
+_PATIENCE = 60.0
+_FIRST_WAIT = 0.5
+_LONGEST_WAIT = 5.0
+_IDENTITY = "identity"
+_SOURCE = "source"
+
+
+async def introduce(
+    client: MetadataClient, config: IdentityConfig, clock: Clock, stop: asyncio.Event
+) -> Identity | None:
+    """Ask instance metadata who this VM is, for a minute at most.
+
+    Returns:
+        The identity, overridden by ``[identity]``; None if it is not to be had and
+        the configuration does not say enough either.
+    """
+    given = Identity().overridden(config)
+    deadline, wait = clock.monotonic() + _PATIENCE, _FIRST_WAIT
+    while not stop.is_set():
+        try:
+            return Identity.from_metadata(await client.instance()).overridden(config)
+        except MetadataError as error:
+            if config.is_complete:
+                return given
+            if clock.monotonic() + wait > deadline:
+                log.warning("who this VM is cannot be had", extra={"fault": str(error)})
+                break
+            if wait == _FIRST_WAIT:
+                log.info("asking who this VM is", extra={"fault": str(error)})
+        await clock.wait(stop, wait)
+        wait = min(2 * wait, _LONGEST_WAIT)
+    return given if given.is_known else None
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Who tells: what goes into the teller."""
+
+    identity: Identity
+    source: str
+
+
+async def settle(
+    database: Database, identity: Identity | None, configured_source: str
+) -> Origin:
+    """Decide on identity and source, and remember both.
+
+    Args:
+        database: the state file.
+        identity: as learned; None when it is not known.
+        configured_source: ``events.source``; "" = not configured.
+    """
+    remembered = await database.run(lambda db: load(db, _IDENTITY))
+    if identity is None and remembered is not None:
+        identity = msgspec.json.decode(remembered, type=Identity)
+    identity = identity or Identity()
+    last = await database.run(lambda db: load(db, _SOURCE))
+    source = configured_source or identity.source or (last.decode() if last else "")
+    if not source:
+        source = f"urn:sebridge:{quote(platform.node().lower() or 'unknown', safe='')}"
+        log.warning(
+            "no resource group is known: the source names this host",
+            extra={"source": source},
+        )
+    values = {_SOURCE: source.encode(), _IDENTITY: msgspec.json.encode(identity)}
+    if source.startswith("urn:sebridge:"):
+        del values[_SOURCE]  # a makeshift: what is learned later is better
+    await database.run(lambda db: save(db, values))
+    return Origin(identity, source)

@@ -1,0 +1,135 @@
+"""What the bridge knows, for people and machines: status and readiness."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import orjson
+
+from bridge.clock import Clock
+from bridge.events import Teller, rfc3339
+from bridge.outbox.store import Outbox, Tally
+from bridge.poller import Poller
+from bridge.relay import Relay
+from bridge.telemetry import Metrics
+from bridge.transitions import Watch
+
+_RECENT = 10
+
+
+class Receiver(Protocol):
+    """The receiving end of an approval entity."""
+
+    @property
+    def attached(self) -> bool:
+        """Whether it is receiving now."""
+        ...
+
+    @property
+    def last_error(self) -> str | None:
+        """Why it is not."""
+        ...
+
+
+@dataclass(slots=True)
+class Board:
+    """What the parts of a running bridge can be asked; filled as they are built."""
+
+    clock: Clock
+    metrics: Metrics
+    outbox: Outbox | None = None
+    poller: Poller | None = None
+    teller: Teller | None = None
+    relays: Sequence[Relay] = ()
+    receivers: Mapping[str, Receiver] = field(default_factory=dict)
+
+    def missing(self) -> list[str]:
+        """Return what is missing for the bridge to do its work; empty = ready."""
+        if self.outbox is None or self.poller is None:
+            return ["starting: asking IMDS who this VM is"]
+        found = []
+        if self.poller.is_overdue():
+            found.append(f"imds: no good document ({self.poller.imds_state})")
+        found += [
+            f"approvals: {name} is not attached ({receiver.last_error or 'not yet'})"
+            for name, receiver in self.receivers.items()
+            if not receiver.attached
+        ]
+        if self.outbox.database.fault:
+            found.append(f"state: cannot be written ({self.outbox.database.fault})")
+        return found
+
+    async def status(self) -> dict[str, object]:
+        """Return the JSON of ``/status`` and ``sebridge status --json``."""
+        if self.outbox is None or self.poller is None or self.teller is None:
+            return {"state": "starting"}
+        now = self.clock.now().timestamp()
+        tallies = await self.outbox.tallies()
+        watch = self.poller.watch
+        return {
+            "vm": self.teller.reporter | {"source": self.teller.source},
+            "document": document_of(watch),
+            "imds": {
+                "lastSuccess": rfc3339(watch.seen.at) if watch.seen else None,
+                "state": self.poller.imds_state,
+            },
+            "sinks": [
+                sink_of(relay.sink, relay.state, tallies.get(relay.sink), now)
+                | ({"lastError": relay.last_error} if relay.last_error else {})
+                for relay in self.relays
+            ],
+            "approvals": [
+                orjson.loads(body)
+                for body in await self.outbox.recent_outcomes(_RECENT)
+            ],
+            "receivers": [
+                {"entity": name, "attached": r.attached, "lastError": r.last_error}
+                for name, r in self.receivers.items()
+            ],
+        }
+
+    async def measure(self) -> None:
+        """Bring the gauges that the state file knows up to date."""
+        if self.outbox is None:
+            return
+        now = self.clock.now().timestamp()
+        tallies = await self.outbox.tallies()
+        for relay in self.relays:
+            tally = tallies.get(relay.sink, Tally())
+            self.metrics.pending.labels(relay.sink).set(tally.pending)
+            self.metrics.dead.labels(relay.sink).set(tally.dead)
+            self.metrics.oldest.labels(relay.sink).set(_age(tally, now) or 0)
+        self.metrics.state_degraded.set(bool(self.outbox.database.fault))
+
+
+def document_of(watch: Watch) -> dict[str, object]:
+    """Return the ``document`` of the status: what is known to be scheduled."""
+    return {
+        "incarnation": watch.incarnation,
+        "events": [known.event.raw for known in watch.known.values()],
+    }
+
+
+def sink_of(
+    name: str, state: str, tally: Tally | None, now: float
+) -> dict[str, object]:
+    """Return how a sink stands, as the status shows it."""
+    tally = tally or Tally()
+    return {
+        "name": name,
+        "state": state,
+        "pending": tally.pending,
+        "dead": tally.dead,
+        "oldestSeconds": _age(tally, now),
+        "lastError": tally.last_error,
+    }
+
+
+def _age(tally: Tally, now: float) -> int | None:
+    return None if tally.oldest is None else max(0, int(now - tally.oldest))
+
+
+def as_text(status: Mapping[str, object]) -> str:
+    """Return the status for people."""
+    return json.dumps(status, indent=2, ensure_ascii=False)
