@@ -79,8 +79,8 @@ def _read_document(document: Fields) -> Entities:
     # Where the emulator writes its own log is nothing to this broker.
     user.ignore("Logging")
     namespaces = list(user.items("Namespaces"))
-    for surplus in namespaces[1:]:
-        surplus.fault("there is one namespace only")
+    if len(namespaces) != 1:
+        user.fault("there should be one namespace in Namespaces")
     user.close()
     document.close()
     # Places are given within the only namespace, as its author thinks of them.

@@ -13,7 +13,7 @@ from typing import Any, cast
 from uuid import UUID
 
 from proton import Condition as AmqpCondition
-from proton import Delivery, Endpoint, Link, Sender, symbol
+from proton import Delivery, Endpoint, Link, Sender, Terminus, symbol
 
 from bridge.simulator.servicebus.errors import RefusedError
 from bridge.simulator.servicebus.sessions import SessionLock
@@ -74,6 +74,7 @@ def accept_link(link: Link, lock: SessionLock | None = None) -> None:
 
 def refuse_link(link: Link, error: RefusedError) -> None:
     """Answer an attach with a refusal."""
+    link.source.type = link.target.type = Terminus.UNSPECIFIED
     link.open()
     close_link(link, error)
 

@@ -25,6 +25,9 @@ from bridge.simulator.servicebus.errors import Condition, RefusedError
 # Proton's types do not admit its own marker for plain arrays.
 _PLAIN: Any = UNDESCRIBED
 
+# What Proton's codec raises on bytes that are no AMQP.
+_CODEC_ERRORS = (DataException, OverflowError, TypeError, ValueError)
+
 # The first half of a format code tells the width of the value that follows, or of
 # the size that leads it.
 _FIXED_WIDTHS = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
@@ -44,11 +47,11 @@ def decode_value(buffer: bytes, offset: int) -> tuple[object, int]:
     data = Data()
     try:
         data.decode(buffer[offset:end])
-    except DataException as error:
+        data.rewind()
+        data.next()
+        return owned(data.get_object()), end
+    except _CODEC_ERRORS as error:
         raise _malformed() from error
-    data.rewind()
-    data.next()
-    return owned(data.get_object()), end
 
 
 def owned(value: object) -> object:

@@ -1,0 +1,260 @@
+"""The emulator's entity file: what is read, and what is named as wrong."""
+
+import re
+from datetime import timedelta
+from pathlib import Path
+
+import orjson
+import pytest
+
+from bridge.simulator.servicebus.config import (
+    ConfigError,
+    load_entities,
+    parse_entities,
+)
+from bridge.simulator.servicebus.settings import CorrelationFilter, Entities
+
+SAMPLE = """
+{
+  "UserConfig": {
+    "Namespaces": [
+      {
+        "Name": "sbemulatorns",
+        "Queues": [
+          {
+            "Name": "queue.1", // a comment, as in the emulator's own sample
+            "Properties": {
+              "DeadLetteringOnMessageExpiration": true,
+              "DefaultMessageTimeToLive": "PT5M",
+              "DuplicateDetectionHistoryTimeWindow": "PT20S",
+              "ForwardDeadLetteredMessagesTo": "http://no-comment",
+              "ForwardTo": "",
+              "LockDuration": "PT1M30S",
+              "MaxDeliveryCount": 5,
+              "RequiresDuplicateDetection": true,
+              "RequiresSession": true
+            }
+          },
+          {"Name": "http://no-comment"}
+        ],
+        "Topics": [
+          {
+            "Name": "topic.1",
+            "Subscriptions": [
+              {"Name": "all"},
+              {
+                "Name": "some",
+                "Rules": [
+                  {
+                    "Name": "by-label",
+                    "Properties": {
+                      "FilterType": "Correlation",
+                      "CorrelationFilter": {
+                        "Label": "alarm",
+                        // "To": "xyz"
+                        "Properties": {"colour": "red", "level": 3, "loud": true}
+                      }
+                    }
+                  }
+                ]
+              }
+            ]
+          }
+        ]
+      }
+    ],
+    "Logging": {"Type": "File"}
+  }
+}
+"""
+
+
+def document(
+    queues: object = (), topics: object = (), **namespace: object
+) -> dict[str, object]:
+    inner = {"Name": "ns", "Queues": queues, "Topics": topics, **namespace}
+    return {"UserConfig": {"Namespaces": [inner], "Logging": {"Type": "File"}}}
+
+
+def read(**parts: object) -> Entities:
+    return parse_entities(orjson.dumps(document(**parts)).decode())
+
+
+def faults(**parts: object) -> list[str]:
+    with pytest.raises(ConfigError) as error:
+        read(**parts)
+    assert str(error.value) == "\n".join(error.value.faults)
+    return list(error.value.faults)
+
+
+def with_rule(properties: object) -> dict[str, object]:
+    rule = {"Name": "r", "Properties": properties}
+    subscription = {"Name": "s", "Rules": [rule]}
+    return {"topics": [{"Name": "t", "Subscriptions": [subscription]}]}
+
+
+def test_queue_is_read_with_all_of_its_properties() -> None:
+    queue = parse_entities(SAMPLE).queues[0]
+
+    assert queue.name == "queue.1"
+    assert queue.lock_duration == timedelta(seconds=90)
+    assert queue.max_delivery_count == 5
+    assert queue.requires_session
+    assert queue.duplicate_window == timedelta(seconds=20)
+    assert queue.default_time_to_live == timedelta(minutes=5)
+    assert queue.dead_letter_expired
+    assert queue.forward_to is None
+    assert queue.forward_dead_letters_to == "http://no-comment"
+
+
+def test_absent_properties_are_those_of_the_emulator() -> None:
+    queue = parse_entities(SAMPLE).queues[1]
+
+    assert queue.lock_duration == timedelta(minutes=1)
+    assert queue.max_delivery_count == 3
+    assert queue.default_time_to_live == timedelta(hours=1)
+    assert queue.duplicate_window is None
+    assert not queue.requires_session
+
+
+def test_correlation_filter_is_read() -> None:
+    everything, some = parse_entities(SAMPLE).topics[0].subscriptions
+
+    assert everything.filters == ()
+    assert some.filters == (
+        CorrelationFilter(
+            properties={"Label": "alarm"},
+            application_properties={"colour": "red", "level": 3, "loud": True},
+        ),
+    )
+
+
+def test_file_is_read_from_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "Config.json"
+    path.write_text(SAMPLE, encoding="utf-8")
+
+    assert load_entities(path) == parse_entities(SAMPLE)
+
+
+def test_true_filter_is_the_one_sql_filter_that_is_understood() -> None:
+    rule = {"FilterType": "Sql", "SqlFilter": {"SqlExpression": "1 = 1"}}
+
+    (topic,) = read(**with_rule(rule)).topics
+
+    assert topic.subscriptions[0].filters == ()
+
+
+def test_sql_filter_and_action_are_named_with_their_place() -> None:
+    rule = {
+        "FilterType": "Sql",
+        "SqlFilter": {"SqlExpression": "sys.Label = 'x'"},
+        "Action": {"SqlExpression": "SET sys.To = 'Entity'"},
+    }
+
+    place = "Topics[0].Subscriptions[0].Rules[0]"
+    assert faults(**with_rule(rule)) == [
+        f"{place}.Properties.Action: actions are not supported",
+        f"{place}: SQL filters are not supported; use a correlation filter",
+    ]
+
+
+def test_all_faults_are_named_at_once() -> None:
+    properties = {
+        "LockDuration": "1 minute",
+        "MaxDeliveryCount": 0,
+        "RequiresSession": "yes",
+        "ForwardTo": 5,
+        "Colour": "red",
+    }
+
+    found = faults(queues=[{"Name": "q", "Properties": properties}, {}])
+
+    assert [fault.removeprefix("Queues[0].Properties.") for fault in found] == [
+        "LockDuration: should be a duration such as PT1M, in days or less",
+        "MaxDeliveryCount: should be a whole number from 1",
+        "RequiresSession: should be true or false",
+        "ForwardTo: should be a text",
+        "Colour: unknown field",
+        "Queues[1].Name: is missing",
+    ]
+
+
+def test_unknown_fields_are_named_at_every_level() -> None:
+    rule = {
+        "Name": "r",
+        "Extra": 1,
+        "Properties": {
+            "FilterType": "Correlation",
+            "CorrelationFilter": {"Subject": "x"},
+            "Extra": 1,
+        },
+    }
+    subscription = {"Name": "s", "Extra": 1, "Rules": [rule]}
+    topic = {"Name": "t", "Extra": 1, "Subscriptions": [subscription]}
+
+    found = faults(topics=[topic], Extra=1)
+
+    assert [fault.removesuffix(": unknown field") for fault in found] == [
+        "Topics[0].Subscriptions[0].Rules[0].Properties.CorrelationFilter.Subject",
+        "Topics[0].Subscriptions[0].Rules[0].Properties.Extra",
+        "Topics[0].Subscriptions[0].Rules[0].Extra",
+        "Topics[0].Subscriptions[0].Extra",
+        "Topics[0].Extra",
+        "Extra",
+    ]
+
+
+def test_subscription_does_not_detect_duplicates() -> None:
+    properties = {"RequiresDuplicateDetection": True}
+    subscription = {"Name": "s", "Properties": properties}
+
+    (fault,) = faults(topics=[{"Name": "t", "Subscriptions": [subscription]}])
+
+    assert fault.startswith("Topics[0].Subscriptions[0].Properties.Requires")
+
+
+@pytest.mark.parametrize(
+    ("target", "what"),
+    [("nowhere", "no queue or topic 'nowhere'"), ("Q", "cannot forward to itself")],
+)
+def test_forwarding_needs_another_entity(target: str, what: str) -> None:
+    properties = {"ForwardTo": target}
+
+    (fault,) = faults(queues=[{"Name": "q", "Properties": properties}])
+
+    assert fault.startswith("Queues[0].Properties.ForwardTo: ")
+    assert what in fault
+
+
+def test_names_are_unique_without_regard_to_case() -> None:
+    (fault,) = faults(queues=[{"Name": "a"}], topics=[{"Name": "A"}])
+
+    assert fault == "the name 'a' is given more than once"
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "{}", '{"UserConfig": {"Namespaces": 5}}', '"text"']
+)
+def test_text_of_another_shape_is_an_error(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_entities(text)
+
+
+@pytest.mark.parametrize("duration", ["P", "PT", "P1Y", "P1M", "PT0S", "", "5"])
+def test_duration_is_refused(duration: str) -> None:
+    properties = {"LockDuration": duration}
+
+    (fault,) = faults(queues=[{"Name": "q", "Properties": properties}])
+
+    assert re.match(r"Queues\[0\]\.Properties\.LockDuration: ", fault)
+
+
+@pytest.mark.parametrize(
+    ("duration", "seconds"), [("P1D", 86400), ("PT1H2M3S", 3723), ("PT0.5S", 0.5)]
+)
+def test_duration_is_read(duration: str, seconds: float) -> None:
+    properties = {"LockDuration": duration}
+
+    (queue,) = read(queues=[{"Name": "q", "Properties": properties}]).queues
+
+    assert queue.lock_duration == timedelta(seconds=seconds)
