@@ -1,0 +1,194 @@
+"""The composition root: opens every resource, builds the workers, runs them.
+
+Knows nothing of signals, arguments or exit codes, so that it can run anywhere.
+
+    lock → health port → who am I → state file → sinks → workers … stop → farewell
+"""
+
+import asyncio
+import logging
+import random
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from bridge import __version__, health, statefile
+from bridge.clock import Clock
+from bridge.cloudevent import CloudEvent
+from bridge.config import Config
+from bridge.errors import ConfigError
+from bridge.events import Teller
+from bridge.imds.client import MetadataClient, open_client
+from bridge.introduction import introduce, settle
+from bridge.outbox.database import Database
+from bridge.outbox.rows import Delivery
+from bridge.outbox.store import Outbox
+from bridge.poller import Poller
+from bridge.relay import Deliver, Relay, RelayPolicy
+from bridge.retry import RetryPolicy
+from bridge.routing import Router
+from bridge.sinks.base import ApprovalAddress, Resources, Sink, SinkConfig
+from bridge.status import Board
+from bridge.telemetry import Metrics
+from bridge.transport import open_session
+from bridge.upkeep import Upkeep
+from bridge.vitals import Vitals
+from bridge.workers import Worker, run_workers
+
+log = logging.getLogger(__name__)
+
+
+async def run(config: Config, stop: asyncio.Event, clock: Clock) -> None:
+    """Run the forwarder until ``stop`` is set.
+
+    Raises:
+        BridgeError: it cannot start or go on; also inside an ExceptionGroup.
+    """
+    path = Path(config.state.path)
+    async with AsyncExitStack() as stack:
+        stack.enter_context(statefile.locked(path))
+        metrics = Metrics((sink.name for sink in config.sinks), __version__)
+        board = Board(clock=clock, metrics=metrics)
+        await stack.enter_async_context(health.serve(config.http, board))
+        client = await stack.enter_async_context(
+            open_client(config.imds, clock, metrics)
+        )
+        identity = await introduce(client, config.identity, clock, stop)
+        if stop.is_set():
+            return
+        database = await stack.enter_async_context(
+            statefile.open_database(path, identity.vm_id if identity else None)
+        )
+        origin = await settle(database, identity, config.events.source)
+        teller = Teller(
+            prefix=config.events.type_prefix,
+            source=origin.source,
+            identity=origin.identity,
+            version=__version__,
+        )
+        house = House(config, clock, metrics, board, client, database, teller)
+        workers = await house.furnish(stack)
+        log.info("forwarder started", extra={"vm": teller.reporter})
+        await run_workers(workers, stop, grace=config.shutdown_grace)
+        await house.farewell()
+    log.info("forwarder stopped")
+
+
+@dataclass(slots=True)
+class House:
+    """Everything that lives as long as the forwarder runs."""
+
+    config: Config
+    clock: Clock
+    metrics: Metrics
+    board: Board
+    client: MetadataClient
+    database: Database
+    teller: Teller
+    vitals: Vitals | None = None
+
+    async def furnish(self, stack: AsyncExitStack) -> list[Worker]:
+        """Open the sinks and build the workers.
+
+        Raises:
+            ConfigError: a placeholder has no value on this machine.
+            MissingExtraError: an optional package is not installed.
+        """
+        outbox = Outbox(self.database, self._router())
+        relays = [await self._relay(stack, sink, outbox) for sink in self.config.sinks]
+        poller = Poller(
+            client=self.client,
+            outbox=outbox,
+            teller=self.teller,
+            clock=self.clock,
+            metrics=self.metrics,
+            with_documents=self.config.events.documents,
+        )
+        await poller.restore()
+        path = Path(self.config.state.path)
+        self.vitals = Vitals(
+            outbox=outbox,
+            poller=poller,
+            relays=relays,
+            teller=self.teller,
+            clock=self.clock,
+            heartbeat=self.config.events.heartbeat,
+            state_path=path,
+        )
+        upkeep = Upkeep(outbox, poller, self.clock, self.config.state.retention)
+        self.board.outbox, self.board.poller = outbox, poller
+        self.board.teller, self.board.relays = self.teller, relays
+        return [poller, self.vitals, upkeep, *relays]
+
+    async def farewell(self) -> None:
+        """Tell that the bridge has stopped: the one event begun after the stop."""
+        if self.vitals is None:
+            return
+        event = await self.vitals.tell("stopped")
+        try:
+            async with asyncio.timeout(min(2.0, self.config.shutdown_grace)):
+                async with asyncio.TaskGroup() as calls:
+                    for relay in self.vitals.relays:
+                        calls.create_task(relay.last_call(event))
+        except TimeoutError:
+            log.info("not everybody was told of the stop; it stays in the outbox")
+
+    def _router(self) -> Router:
+        return Router(
+            routes={sink.name: sink.route for sink in self.config.sinks},
+            scope=self.config.events.scope,
+            identity=self.teller.identity,
+        )
+
+    async def _relay(
+        self, stack: AsyncExitStack, config: SinkConfig, outbox: Outbox
+    ) -> Relay:
+        http = await stack.enter_async_context(
+            open_session(user_agent=f"scheduled-events-bridge/{__version__}")
+        )
+        resources = Resources(
+            http=http,
+            expand=self.teller.identity.expand,
+            vm_id=self.teller.identity.vm_id,
+            approvals=self._approval_address(),
+        )
+        sink = await stack.enter_async_context(config.open(resources))
+        return self._make_relay(
+            config.name,
+            outbox,
+            _delivering(sink),
+            RelayPolicy(
+                backoff=RetryPolicy(max_backoff=config.retry.max_backoff),
+                max_age=config.retry.max_age,
+                slots=config.concurrency,
+            ),
+        )
+
+    def _make_relay(
+        self, name: str, outbox: Outbox, deliver: Deliver, policy: RelayPolicy
+    ) -> Relay:
+        return Relay(
+            sink=name,
+            deliver=deliver,
+            outbox=outbox,
+            clock=self.clock,
+            metrics=self.metrics,
+            policy=policy,
+            chance=random.random,
+        )
+
+    def _approval_address(self) -> ApprovalAddress | None:
+        return None
+
+    def _expanded(self, text: str, place: str) -> str:
+        try:
+            return self.teller.identity.expand(text)
+        except ValueError as error:
+            raise ConfigError([f"{place}: {error}"]) from error
+
+
+def _delivering(sink: Sink) -> Deliver:
+    async def deliver(delivery: Delivery) -> None:
+        await sink.deliver(CloudEvent.from_json(delivery.body))
+
+    return deliver
