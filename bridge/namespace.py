@@ -3,3 +3,241 @@
 Shared by the sink, the approval receiver and replies. The SDK costs 4 MiB and
 azure-identity 7 more, so both are imported only when a namespace is opened.
 """
+
+import os
+import re
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Self
+from urllib.parse import urlsplit
+
+from bridge.errors import Reason, RefusedDeliveryError
+from bridge.options import Address, Secret, Section
+from bridge.transport import is_http
+
+if TYPE_CHECKING:
+    from azure.core.credentials_async import AsyncTokenCredential
+    from azure.servicebus.aio import ServiceBusClient
+
+CredentialKind = Literal["managed-identity", "default", "workload-identity"]
+TransportKind = Literal["amqp", "amqp-websocket"]
+
+_HOST = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9-]+)+", re.IGNORECASE)
+_TRY_SECONDS = 8.0  # to open a link, the token included
+_LOGIN = "https://login.microsoftonline.com"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionString:
+    """What a connection string says, but for the secret in it.
+
+    Attributes:
+        host: in lower case; with the port only for an emulator, as the SDK has it.
+        entity: EntityPath: the one entity it is good for; None = any.
+        is_emulator: whether it is spoken to without TLS.
+    """
+
+    host: str
+    entity: str | None
+    is_emulator: bool
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a connection string, as strictly as a person would want it.
+
+        Raises:
+            ValueError: what is wrong, without any of its text.
+        """
+        pairs = [part.partition("=") for part in text.strip().split(";") if part]
+        parts = {key.strip().lower(): value.strip() for key, _, value in pairs}
+        host, is_emulator = _endpoint(parts.get("endpoint", "")), _is_emulator(parts)
+        key = parts.get("sharedaccesskeyname") and parts.get("sharedaccesskey")
+        if not (key or parts.get("sharedaccesssignature")):
+            raise ValueError(
+                "has neither SharedAccessKeyName and SharedAccessKey "
+                "nor a SharedAccessSignature"
+            )
+        return cls(
+            host=host if is_emulator else host.partition(":")[0],
+            entity=parts.get("entitypath") or None,
+            is_emulator=is_emulator,
+        )
+
+
+def _endpoint(endpoint: str) -> str:
+    try:
+        parts = urlsplit(endpoint)
+        parts.port  # noqa: B018  reading it is what finds a port that is none
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme != "sb" or not parts.hostname:
+        raise ValueError("has no Endpoint=sb://… in it")
+    return parts.netloc.lower()
+
+
+def _is_emulator(parts: dict[str, str]) -> bool:
+    flag = parts.get("usedevelopmentemulator", "false")
+    if flag != "true" and flag.lower() != "false":
+        raise ValueError(
+            'must say UseDevelopmentEmulator=true with "true" in lower case: '
+            "the SDK takes anything else for the cloud and uses TLS"
+        )
+    return flag == "true"
+
+
+class NamespaceConfig(Section, frozen=True, kw_only=True):
+    """The keys by which a namespace is reached; sections that need one have them."""
+
+    namespace: str = ""
+    connection_string: Secret | None = None
+    credential: CredentialKind = "managed-identity"
+    client_id: str = ""
+    transport: TransportKind = "amqp"
+    http_proxy: Address | None = None
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """Check that there is one way in, and that it can be one."""
+        if bool(self.namespace) == (self.connection_string is not None):
+            one = "exactly one of namespace and connection_string must be given"
+            yield "namespace", one
+        if self.namespace and not _HOST.fullmatch(self.namespace):
+            yield (
+                "namespace",
+                'must be a host name such as "contoso.servicebus.windows.net"',
+            )
+        if self.connection_string is not None:
+            try:
+                ConnectionString.parse(self.connection_string.reveal())
+            except ValueError as error:
+                yield "connection_string", str(error)
+            if self.client_id:
+                yield "client_id", "is for a namespace with a credential"
+        yield from self._proxy_faults()
+
+    def _proxy_faults(self) -> Iterator[tuple[str, str]]:
+        if self.http_proxy is None:
+            return
+        if self.transport != "amqp-websocket":
+            yield "http_proxy", 'needs transport = "amqp-websocket"'
+        if not is_http(self.http_proxy.reveal()):
+            yield "http_proxy", 'must be a URL such as "http://proxy.example:3128"'
+
+    @property
+    def host(self) -> str:
+        """Host, with the port of an emulator, in lower case: to compare namespaces.
+
+        Raises:
+            ValueError: the connection string cannot be read any more.
+        """
+        if self.connection_string is None:
+            return self.namespace.lower()
+        return ConnectionString.parse(self.connection_string.reveal()).host
+
+    @property
+    def entity(self) -> str | None:
+        """The one entity that the connection string is good for; None = any.
+
+        Raises:
+            ValueError: the connection string cannot be read any more.
+        """
+        if self.connection_string is None:
+            return None
+        return ConnectionString.parse(self.connection_string.reveal()).entity
+
+
+@asynccontextmanager
+async def open_client(config: NamespaceConfig) -> AsyncIterator["ServiceBusClient"]:
+    """Open a client that never retries by itself; its credential closes with it.
+
+    Nothing is connected yet: each sender and receiver has a connection of its own.
+
+    Raises:
+        RefusedDeliveryError: a secret cannot be read, or the machine has not got what
+            the credential needs.
+    """
+    async with AsyncExitStack() as stack:
+        try:
+            client = await _client(config, stack)
+        except ValueError as error:
+            text = f"Service Bus cannot be opened: {error}"
+            raise RefusedDeliveryError(text, Reason.UNAUTHORIZED) from error
+        yield await stack.enter_async_context(client)
+
+
+async def _client(config: NamespaceConfig, stack: AsyncExitStack) -> "ServiceBusClient":
+    from azure.servicebus.aio import ServiceBusClient  # noqa: PLC0415  costs memory
+
+    options = _client_options(config)
+    if config.connection_string is not None:
+        text = _without_entity(config.connection_string.reveal())
+        return ServiceBusClient.from_connection_string(text, **options)
+    credential = open_credential(config)
+    await stack.enter_async_context(credential)
+    return ServiceBusClient(config.namespace, credential, **options)
+
+
+def _client_options(config: NamespaceConfig) -> dict[str, Any]:
+    from azure.servicebus import TransportType  # noqa: PLC0415  costs memory
+
+    is_websocket = config.transport == "amqp-websocket"
+    kind = TransportType.AmqpOverWebsocket if is_websocket else TransportType.Amqp
+    options = {"retry_total": 0, "try_timeout": _TRY_SECONDS, "transport_type": kind}
+    if config.http_proxy is not None:
+        options["http_proxy"] = _proxy(config.http_proxy.reveal())
+    return options
+
+
+def _proxy(url: str) -> dict[str, object]:
+    """Return a proxy as the SDK wants it: host *with* scheme, or aiohttp refuses it."""
+    parts = urlsplit(url)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    named = {"username": parts.username, "password": parts.password}
+    return {
+        "proxy_hostname": f"{parts.scheme}://{host}",
+        "proxy_port": parts.port or (443 if parts.scheme == "https" else 80),
+        **{key: value for key, value in named.items() if value},
+    }
+
+
+def _without_entity(text: str) -> str:
+    """Drop EntityPath: the SDK would refuse any other entity, even a reply's."""
+    parts = (part for part in text.strip().split(";") if part)
+    return ";".join(p for p in parts if not p.strip().lower().startswith("entitypath="))
+
+
+def open_credential(config: NamespaceConfig) -> "AsyncTokenCredential":
+    """Make the credential that ``[…] credential`` names.
+
+    No proxy of the environment for http: the token endpoint of the machine is
+    http://169.254.169.254, and a proxy in between would ask for the proxy's token or
+    get none. Entra's endpoint is https and may well need the proxy.
+
+    Raises:
+        ValueError: what the kind of credential needs is not there.
+    """
+    from azure.identity import aio  # noqa: PLC0415  costs memory
+
+    options: dict[str, Any] = {"use_env_settings": False}
+    if proxy := _login_proxy(config):
+        options["proxies"] = {"https": proxy}
+    client_id = config.client_id or None
+    if config.credential == "managed-identity":
+        return aio.ManagedIdentityCredential(client_id=client_id, **options)
+    if config.credential == "workload-identity":
+        return aio.WorkloadIdentityCredential(client_id=client_id, **options)
+    if client_id:
+        options["managed_identity_client_id"] = client_id
+    return aio.DefaultAzureCredential(**options)
+
+
+def _login_proxy(config: NamespaceConfig) -> str | None:
+    """Return the proxy on the way to Entra: ours, else the environment's."""
+    if config.http_proxy is not None:
+        return config.http_proxy.reveal()
+    login = os.environ.get("AZURE_AUTHORITY_HOST") or _LOGIN
+    host = urlsplit(login if "//" in login else f"//{login}").hostname or ""
+    if urllib.request.proxy_bypass(host):
+        return None
+    return urllib.request.getproxies().get("https")

@@ -1,20 +1,25 @@
-"""HTTP outward: the shared session, the failure table, and redaction.
+"""HTTP outward: the shared session, one POST, the failure table, and redaction.
 
 The one place that says what an HTTP status or a network error means for a
 delivery. DESIGN section 6 is its source: 2xx delivered; 408, 425, 429, 5xx and
 network errors are transient; 401, 403, 404, 410 refuse the sink as a whole;
 3xx (never followed) and every other 4xx kill that delivery alone.
+
+What aiohttp raises is never chained to what leaves this file: some of its errors
+print the whole URL, and the URL of a webhook is a secret.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
 import aiohttp
 
+from bridge.clock import SystemClock
 from bridge.errors import (
     DeliveryError,
     PermanentDeliveryError,
@@ -22,6 +27,9 @@ from bridge.errors import (
     RefusedDeliveryError,
     TransientDeliveryError,
 )
+from bridge.options import Secret
+
+MAX_ANSWER_BYTES = 64 * 1024
 
 _TRANSIENT = {
     408: Reason.TIMEOUT,
@@ -45,6 +53,83 @@ async def open_session(*, user_agent: str) -> AsyncIterator[aiohttp.ClientSessio
         trust_env=False,
     ) as session:
         yield session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Post:
+    """A request as it goes out.
+
+    Attributes:
+        url: where to; shown to nobody.
+        timeout: seconds for all of it, the answer included.
+        proxy: URL of the proxy; None = none, whatever the environment says.
+    """
+
+    url: str
+    headers: Mapping[str, str]
+    body: bytes
+    timeout: float
+    proxy: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came back: at most ``MAX_ANSWER_BYTES`` of the body."""
+
+    status: int
+    body: bytes
+    retry_after: float | None
+
+
+async def post(session: aiohttp.ClientSession, request: Post, target: str) -> Answer:
+    """Make one request, follow no redirect, and read a bounded answer.
+
+    Args:
+        session: the shared session.
+        request: what to send.
+        target: how the other side is named in errors, already redacted.
+
+    Raises:
+        TransientDeliveryError: the network failed.
+        RefusedDeliveryError: the URL is none.
+    """
+    with network_errors(target):
+        async with session.post(
+            request.url,
+            data=request.body,
+            headers=request.headers,
+            proxy=request.proxy,
+            allow_redirects=False,
+            timeout=aiohttp.ClientTimeout(total=request.timeout),
+        ) as response:
+            return Answer(
+                status=response.status,
+                body=await _read(response),
+                retry_after=retry_after(response.headers, _answered(response.headers)),
+            )
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    """Read as much as is ever looked at; a success stays one if its body breaks."""
+    body = b""
+    try:
+        while len(body) < MAX_ANSWER_BYTES:
+            chunk = await response.content.read(MAX_ANSWER_BYTES - len(body))
+            if not chunk:
+                break
+            body += chunk
+    except (aiohttp.ClientError, OSError):
+        if not 200 <= response.status < 300:
+            raise
+    return body
+
+
+def _answered(headers: Mapping[str, str]) -> datetime:
+    """Return when the other side answered, by its own clock where it says so."""
+    try:
+        return _http_date(headers.get("Date", ""))
+    except ValueError:
+        return SystemClock().now()
 
 
 def failure(
@@ -74,15 +159,31 @@ def failure(
 
 @contextmanager
 def network_errors(target: str) -> Iterator[None]:
-    """Turn what the network raises into transient delivery errors."""
+    """Turn what the network raises into delivery errors."""
     try:
         yield
-    except TimeoutError as error:
+    except TimeoutError:
         text = f"{target} did not answer in time"
-        raise TransientDeliveryError(text, Reason.TIMEOUT) from error
+        raise TransientDeliveryError(text, Reason.TIMEOUT) from None
+    except aiohttp.InvalidURL:
+        text = f"{target} is not a URL that can be called"
+        raise RefusedDeliveryError(text, Reason.NOT_FOUND) from None
     except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as error:
         text = f"{target} cannot be reached ({type(error).__name__})"
-        raise TransientDeliveryError(text, Reason.CONNECTION) from error
+        raise TransientDeliveryError(text, Reason.CONNECTION) from None
+
+
+def revealed(secret: Secret, what: str) -> str:
+    """Return a secret at the moment of its use; a rotated file is read again.
+
+    Raises:
+        RefusedDeliveryError: it cannot be had any more.
+    """
+    try:
+        return secret.reveal()
+    except ValueError as error:
+        text = f"{what}: {error}"
+        raise RefusedDeliveryError(text, Reason.UNAUTHORIZED) from error
 
 
 def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
@@ -91,9 +192,30 @@ def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
     if value.isascii() and value.isdigit():
         return float(value)
     try:
-        return max(0.0, (parsedate_to_datetime(value) - now).total_seconds())
-    except (TypeError, ValueError):
+        return max(0.0, (_http_date(value) - now).total_seconds())
+    except ValueError:
         return None
+
+
+def _http_date(value: str) -> datetime:
+    """Read a date header.
+
+    Raises:
+        ValueError: it is none, or says not where on Earth it holds.
+    """
+    moment = parsedate_to_datetime(value)
+    if moment.tzinfo is None:
+        raise ValueError("no time zone")
+    return moment
+
+
+def is_http(url: str) -> bool:
+    """Whether ``url`` is an absolute http or https URL with a host."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname)
+    except ValueError:
+        return False
 
 
 def redact(url: str) -> str:
@@ -104,4 +226,10 @@ def redact(url: str) -> str:
         port = f":{parts.port}" if parts.port else ""
     except ValueError:
         return "<invalid URL>"
-    return f"{parts.scheme}://{host}{port}"
+    if not is_http(url):
+        return "<invalid URL>"  # what is no URL may be a secret put in its place
+    return (
+        f"{parts.scheme}://[{host}]{port}"
+        if ":" in host
+        else (f"{parts.scheme}://{host}{port}")
+    )

@@ -1,0 +1,322 @@
+"""Receives from the approval entity, and settles: the Service Bus side of approvals.
+
+What the SDK asks of its users, and what is done about it here:
+
+* A session receiver never reconnects, and any receiver may die: after any error the
+  receiver is closed and the next ``receive`` opens a new one. What was handed out
+  and not settled by then is simply delivered again.
+* The SDK's lock renewer ends without a word when its receiver dies: locks are
+  renewed here instead, and a renewal that fails is the end of the receiver.
+* A silent peer looks like an empty queue: a receiver that has no lock to renew looks
+  at the queue once a minute, and has to be answered.
+* Settling several messages at once is slower than one after the other.
+
+    detached --receive--> attached --any error--> broken --receive--> detached
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from bridge.approvals.reading import read
+from bridge.approvals.received import ReceivedMessage
+from bridge.clock import Clock
+from bridge.errors import ApprovalQueueError
+from bridge.namespace import NamespaceConfig, open_client
+from bridge.namespace_errors import as_delivery_error, failures, is_lock_lost
+
+if TYPE_CHECKING:
+    from azure.servicebus import ServiceBusReceivedMessage
+    from azure.servicebus.aio import ServiceBusReceiver
+
+_OPEN_SECONDS = 10.0
+_POLL_SECONDS = 30.0
+_SETTLE_SECONDS = 10.0
+_RENEW_SECONDS = 5.0
+_CLOSE_SECONDS = 3.0
+_TICK_SECONDS = 1.0
+_LOOK_SECONDS = 60.0
+_AT_ONCE = 10
+_LONGEST_REASON = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalSource:
+    """Where approvals come from: a queue, or a subscription of a topic.
+
+    Attributes:
+        session: the session to accept; None = the entity has no sessions.
+    """
+
+    queue: str = ""
+    topic: str = ""
+    subscription: str = ""
+    session: str | None = None
+
+    def __str__(self) -> str:
+        path = self.queue or f"{self.topic}/{self.subscription}"
+        return path if self.session is None else f"{path} session {self.session}"
+
+
+@dataclass(slots=True)
+class _Lock:
+    """A lock that is renewed: by when, and how often."""
+
+    renew: Callable[[], Awaitable[object]]
+    period: float
+    due: float
+
+
+@dataclass(slots=True)
+class _Held:
+    """A message that is not settled yet; the lock is None in a session."""
+
+    message: "ServiceBusReceivedMessage"
+    lock: _Lock | None
+
+
+Settle = Callable[["ServiceBusReceiver", "ServiceBusReceivedMessage"], Awaitable[None]]
+
+
+class ApprovalQueue:
+    """A receiver that is opened lazily, and anew when it broke.
+
+    ``receive`` is for one caller at a time; messages may be settled meanwhile. Made by
+    ``open_queue``, which also keeps the locks.
+
+    Attributes:
+        last_error: why there was no receiver last; None once there is one.
+    """
+
+    def __init__(
+        self, config: NamespaceConfig, source: ApprovalSource, clock: Clock
+    ) -> None:
+        self._config = config
+        self._source = source
+        self._clock = clock
+        self._guard = asyncio.Lock()  # settling and renewing, one at a time
+        self._stack = AsyncExitStack()
+        self._receiver: ServiceBusReceiver | None = None
+        self._session_lock: _Lock | None = None
+        self._look_due = 0.0
+        self._held: dict[str, _Held] = {}
+        self._broken = asyncio.Event()
+        self.last_error: str | None = None
+
+    @property
+    def attached(self) -> bool:
+        """Whether a message would be received now, as far as is known."""
+        return self._receiver is not None and not self._broken.is_set()
+
+    async def receive(self, stop: asyncio.Event) -> list[ReceivedMessage]:
+        """Wait for messages; none after half a minute or when ``stop`` is set.
+
+        Raises:
+            ApprovalQueueError: there is no receiver now; the next call opens one.
+        """
+        if stop.is_set():
+            return []
+        receiver = await self._attached()
+        polling = asyncio.create_task(
+            receiver.receive_messages(_AT_ONCE, max_wait_time=_POLL_SECONDS)
+        )
+        waits = [asyncio.create_task(e.wait()) for e in (stop, self._broken)]
+        try:
+            await asyncio.wait([polling, *waits], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await _cancel(polling, *waits)
+        return self._received(polling)
+
+    def _received(
+        self, polling: "asyncio.Task[list[ServiceBusReceivedMessage]]"
+    ) -> list[ReceivedMessage]:
+        if self._broken.is_set():
+            raise ApprovalQueueError(self.last_error or f"{self._source} is lost")
+        if polling.cancelled():  # asked to stop; what was under way is released
+            return []
+        try:
+            return [self._hold(message) for message in polling.result()]
+        except failures() as error:
+            raise self._break(error) from error
+
+    async def complete(self, message: ReceivedMessage) -> None:
+        """Take the message from the entity: it was dealt with.
+
+        Raises:
+            ApprovalQueueError: it will be delivered again.
+        """
+        await self._settle(message, lambda r, m: r.complete_message(m))
+
+    async def abandon(self, message: ReceivedMessage) -> None:
+        """Give the message back, to be delivered again.
+
+        Raises:
+            ApprovalQueueError: it will be delivered again, but later.
+        """
+        await self._settle(message, lambda r, m: r.abandon_message(m))
+
+    async def dead_letter(
+        self, message: ReceivedMessage, reason: str, description: str
+    ) -> None:
+        """Put the message aside for a person to look at.
+
+        Raises:
+            ApprovalQueueError: it will be delivered again.
+        """
+        words = description[:_LONGEST_REASON]
+        await self._settle(
+            message,
+            lambda r, m: r.dead_letter_message(
+                m, reason=reason, error_description=words
+            ),
+        )
+
+    async def _settle(self, message: ReceivedMessage, settle: Settle) -> None:
+        async with self._guard:
+            held = self._held.pop(message.lock_token, None)
+            if held is None or self._receiver is None or self._broken.is_set():
+                raise ApprovalQueueError(
+                    f"{self._source}: the lock of a message is lost"
+                )
+            try:
+                async with asyncio.timeout(_SETTLE_SECONDS):
+                    await settle(self._receiver, held.message)
+            except failures() as error:
+                raise self._break(error) from error
+
+    async def _attached(self) -> "ServiceBusReceiver":
+        if self._broken.is_set():
+            await self.close()
+        if self._receiver is None:
+            try:
+                async with asyncio.timeout(_OPEN_SECONDS):
+                    self._receiver = await self._open()
+            except failures() as error:
+                raise self._break(error) from error
+        return self._receiver
+
+    async def _open(self) -> "ServiceBusReceiver":
+        source = self._source
+        async with AsyncExitStack() as stack:
+            client = await stack.enter_async_context(open_client(self._config))
+            if source.queue:
+                receiver = client.get_queue_receiver(
+                    source.queue, session_id=source.session
+                )
+            else:
+                receiver = client.get_subscription_receiver(
+                    source.topic, source.subscription, session_id=source.session
+                )
+            await stack.enter_async_context(receiver)
+            self._stack = stack.pop_all()
+        self.last_error = None
+        self._look_due = self._clock.monotonic() + _LOOK_SECONDS
+        if source.session is not None:
+            session = receiver.session
+            self._session_lock = self._lock(
+                lambda: session.renew_lock(timeout=_RENEW_SECONDS),
+                session.locked_until_utc,
+            )
+        return receiver
+
+    def _hold(self, message: "ServiceBusReceivedMessage") -> ReceivedMessage:
+        received = read(message)
+        receiver, lock = self._receiver, None
+        if receiver is not None and self._session_lock is None:
+            lock = self._lock(
+                lambda: receiver.renew_message_lock(message, timeout=_RENEW_SECONDS),
+                received.locked_until,
+            )
+        self._held[received.lock_token] = _Held(message, lock)
+        return received
+
+    def _lock(
+        self, renew: Callable[[], Awaitable[object]], until: datetime | None
+    ) -> _Lock:
+        """Return a lock to be renewed thrice in its life, whatever the clocks say."""
+        life = (until - self._clock.now()).total_seconds() if until else 0.0
+        period = min(max(life / 3, 1.5), 20.0)
+        return _Lock(renew, period, self._clock.monotonic() + period)
+
+    async def keep(self, stop: asyncio.Event) -> None:
+        """Renew locks until ``stop`` is set."""
+        while not await self._clock.wait(stop, _TICK_SECONDS):
+            await self.renew()
+
+    async def renew(self) -> None:
+        """Renew what is due, once."""
+        if not self.attached:
+            return
+        async with self._guard:
+            try:
+                await self._renew_due()
+            except failures() as error:
+                self._break(error)
+
+    async def _renew_due(self) -> None:
+        now = self._clock.monotonic()
+        if self._session_lock is not None and self._session_lock.due <= now:
+            await self._prolong(self._session_lock)
+        for token, held in list(self._held.items()):
+            if held.lock is not None and held.lock.due <= now:
+                try:
+                    await self._prolong(held.lock)
+                except failures() as error:
+                    if not is_lock_lost(error):
+                        raise
+                    self._held.pop(token, None)
+        if self._receiver is not None and self._look_due <= now:
+            async with asyncio.timeout(_RENEW_SECONDS):
+                await self._receiver.peek_messages(timeout=_RENEW_SECONDS)
+            self._look_due = self._clock.monotonic() + _LOOK_SECONDS
+
+    async def _prolong(self, lock: _Lock) -> None:
+        async with asyncio.timeout(_RENEW_SECONDS):
+            await lock.renew()
+        now = self._clock.monotonic()
+        lock.due = now + lock.period
+        self._look_due = now + _LOOK_SECONDS
+
+    def _break(self, error: Exception) -> ApprovalQueueError:
+        """Note that the receiver is of no use any more, and why."""
+        self.last_error = str(as_delivery_error(error, f"Service Bus {self._source}"))
+        self._broken.set()
+        return ApprovalQueueError(self.last_error)
+
+    async def close(self) -> None:
+        """Close the receiver, however it takes it; the next ``receive`` opens one."""
+        async with self._guard:
+            if self._receiver is None and not self._broken.is_set():
+                return
+            stack, self._stack = self._stack, AsyncExitStack()
+            self._receiver, self._session_lock = None, None
+            self._held.clear()
+            self._broken.clear()
+            with suppress(*failures()):
+                async with asyncio.timeout(_CLOSE_SECONDS):
+                    await stack.aclose()
+
+
+@asynccontextmanager
+async def open_queue(
+    config: NamespaceConfig, source: ApprovalSource, clock: Clock
+) -> AsyncIterator[ApprovalQueue]:
+    """Make a queue and keep its locks; nothing is connected before ``receive``."""
+    queue, stop = ApprovalQueue(config, source, clock), asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(queue.keep(stop), name=f"locks of {source}")
+        try:
+            yield queue
+        finally:
+            stop.set()
+            await queue.close()
+
+
+async def _cancel(*tasks: "asyncio.Task[object]") -> None:
+    """Cancel what is not done, and wait until it is."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,67 @@
+"""From the SDK's message to ours: bytes joined, text decoded, nothing else. Pure."""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import orjson
+
+from bridge.approvals.received import ReceivedMessage
+
+if TYPE_CHECKING:
+    from azure.servicebus import ServiceBusReceivedMessage
+
+
+def read(message: "ServiceBusReceivedMessage") -> ReceivedMessage:
+    """Return what the listener sees of a message; this does not raise."""
+    return ReceivedMessage(
+        lock_token=str(message.lock_token),
+        message_id=message.message_id,
+        sequence_number=message.sequence_number,
+        enqueued_at=message.enqueued_time_utc,
+        body=body_of(message.body),
+        delivery_count=message.delivery_count or 0,
+        application_properties=_properties(message.application_properties),
+        content_type=message.content_type,
+        reply_to=message.reply_to,
+        reply_to_session_id=message.reply_to_session_id,
+        session_id=message.session_id,
+        locked_until=message.locked_until_utc,
+    )
+
+
+def body_of(body: object) -> bytes:
+    """Return a body of data sections, of a value, or of a sequence as bytes."""
+    if isinstance(body, bytes):
+        return body
+    if isinstance(body, str):
+        return body.encode()
+    if isinstance(body, Mapping):
+        return _json(body)
+    if isinstance(body, Iterable):
+        parts = list(body)
+        if all(isinstance(part, bytes) for part in parts):
+            return b"".join(parts)
+        return _json(parts)
+    return _json(body)
+
+
+def _json(value: object) -> bytes:
+    try:
+        return orjson.dumps(text_of(value), default=str)
+    except TypeError:  # nothing JSON can say; the parser will call it invalid
+        return b""
+
+
+def _properties(properties: Mapping[str | bytes, object] | None) -> dict[str, object]:
+    return {str(text_of(key)): text_of(v) for key, v in (properties or {}).items()}
+
+
+def text_of(value: object) -> object:
+    """Decode text, which the SDK leaves as bytes, through and through."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, Mapping):
+        return {str(text_of(key)): text_of(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [text_of(inner) for inner in value]
+    return value

@@ -1,0 +1,151 @@
+"""CloudEvents to a Service Bus queue or topic.
+
+Source: DESIGN section 4, "Service Bus message"; CloudEvents AMQP binding (structured
+mode, with every attribute repeated as an application property for filters).
+"""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from bridge.cloudevent import STRUCTURED_TYPE, CloudEvent
+from bridge.errors import ConfigError
+from bridge.namespace import CredentialKind, NamespaceConfig, TransportKind
+from bridge.options import Address, Secret
+from bridge.routing import Scope
+from bridge.sender import Message, Sender, short_id
+from bridge.sinks.base import ApprovalAddress, Resources, SinkConfig
+
+SessionBy = Literal["event", "vm", "none"]
+
+
+class ServiceBusSinkConfig(SinkConfig, frozen=True, kw_only=True):
+    """``[[sinks]]`` with ``type = "servicebus"``.
+
+    The first six keys are those of ``NamespaceConfig``: a msgspec class has but one
+    base with fields. A test holds the two together.
+    """
+
+    default_scope: ClassVar[Scope] = "all"  # the broker drops what it has already
+    concurrency: ClassVar[int] = 32  # so that a backlog goes out in batches
+
+    namespace: str = ""
+    connection_string: Secret | None = None
+    credential: CredentialKind = "managed-identity"
+    client_id: str = ""
+    transport: TransportKind = "amqp"
+    http_proxy: Address | None = None
+    queue: str = ""
+    topic: str = ""
+    session: SessionBy = "event"
+
+    @property
+    def where(self) -> NamespaceConfig:
+        """The namespace it is in."""
+        keys = NamespaceConfig.__struct_fields__
+        return NamespaceConfig(**{key: getattr(self, key) for key in keys})
+
+    @property
+    def entity(self) -> str:
+        """The queue or topic that is sent to."""
+        return self.queue or self.topic
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """Check the namespace, and that there is one entity to send to."""
+        found = list(self.where.faults())
+        yield from found
+        if bool(self.queue) == bool(self.topic):
+            yield "queue", "exactly one of queue and topic must be given"
+        elif not found and self.where.entity not in {None, self.entity}:
+            key = "queue" if self.queue else "topic"
+            yield key, "is not the EntityPath in connection_string"
+
+    @asynccontextmanager
+    async def open(self, resources: Resources) -> AsyncIterator["ServiceBusSink"]:
+        """Make the sink; nothing is connected before the first delivery.
+
+        Raises:
+            ConfigError: the connection string cannot be read any more.
+        """
+        try:
+            host = self.where.host
+        except ValueError as error:
+            raise ConfigError(
+                [f"sinks.{self.name}.connection_string: {error}"]
+            ) from error
+        approvals = resources.approvals
+        if approvals is not None and approvals.namespace != host:
+            approvals = None
+        sender = Sender(self.where, self.entity)
+        try:
+            yield ServiceBusSink(
+                sender=sender,
+                session=self.session,
+                vm_id=resources.vm_id,
+                approvals=approvals,
+            )
+        finally:
+            await sender.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceBusSink:
+    """Sends each event to one entity.
+
+    Attributes:
+        approvals: where replies go; None unless it is in the same namespace.
+    """
+
+    sender: Sender
+    session: SessionBy
+    vm_id: str | None
+    approvals: ApprovalAddress | None
+
+    async def deliver(self, event: CloudEvent) -> None:
+        """Send the event; see ``Sink.deliver``.
+
+        Raises:
+            DeliveryError: as ``bridge.namespace_errors`` maps it.
+        """
+        message = render(
+            event, session=self.session, vm_id=self.vm_id, approvals=self.approvals
+        )
+        await self.sender.send(message)
+
+
+def render(
+    event: CloudEvent,
+    *,
+    session: SessionBy,
+    vm_id: str | None,
+    approvals: ApprovalAddress | None,
+) -> Message:
+    """Return the message for an event."""
+    event_id = event.text("correlationid")
+    # An entity with sessions refuses what has none, so there always is one.
+    vm = vm_id or event.source
+    session_id = {"event": event_id or vm, "vm": vm, "none": None}[session]
+    reply_to = approvals if _can_be_approved(event) else None
+    return Message(
+        body=event.to_json(),
+        content_type=STRUCTURED_TYPE,
+        message_id=short_id(event.id),
+        subject=event.type,
+        correlation_id=event_id,
+        session_id=None if session_id is None else short_id(session_id),
+        reply_to=reply_to.entity if reply_to else None,
+        reply_to_session_id=reply_to.session if reply_to else None,
+        application_properties={
+            f"cloudEvents_{name}": str(value)
+            for name, value in event.attributes().items()
+        },
+    )
+
+
+def _can_be_approved(event: CloudEvent) -> bool:
+    """Whether it tells of an event that has not started and may be asked to."""
+    transition, raw = event.data.get("transition"), event.data.get("event")
+    if transition == "updated" and isinstance(raw, dict):
+        return raw.get("EventStatus") == "Scheduled"
+    return transition == "scheduled"
