@@ -2,7 +2,6 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from uuid import UUID
 
 import pytest
 from azure.servicebus import (
@@ -430,11 +429,12 @@ async def test_expired_message_is_dead_lettered(
 async def test_subscriptions_get_what_their_filters_admit(
     broker: Broker, broker_client: ServiceBusClient
 ) -> None:
-    red: dict[str | bytes, int | float | bytes | bool | str | UUID] = {"colour": "red"}
     messages = [
-        ServiceBusMessage("a", subject="alarm", application_properties=red),
+        ServiceBusMessage(
+            "a", subject="alarm", application_properties={"colour": "red"}
+        ),
         ServiceBusMessage("b", subject="alarm"),
-        ServiceBusMessage("c", application_properties=red),
+        ServiceBusMessage("c", application_properties={"colour": "red"}),
     ]
     sender = broker_client.get_topic_sender("news")
     receiver = broker_client.get_subscription_receiver("news", "red")
