@@ -4,13 +4,14 @@ Shared by the sink, the approval receiver and replies. The SDK costs 4 MiB and
 azure-identity 7 more, so both are imported only when a namespace is opened.
 """
 
+import asyncio
 import os
 import re
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 from urllib.parse import urlsplit
 
 from bridge.errors import Reason, RefusedDeliveryError
@@ -19,9 +20,14 @@ from bridge.transport import is_http
 
 if TYPE_CHECKING:
     from azure.core.credentials_async import AsyncTokenCredential
-    from azure.servicebus.aio import ServiceBusClient
+    from azure.servicebus.aio import (
+        ServiceBusClient,
+        ServiceBusReceiver,
+        ServiceBusSender,
+    )
 
 CredentialKind = Literal["managed-identity", "default", "workload-identity"]
+Handle = TypeVar("Handle", "ServiceBusSender", "ServiceBusReceiver")
 TransportKind = Literal["amqp", "amqp-websocket"]
 
 _HOST = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9-]+)+", re.IGNORECASE)
@@ -164,6 +170,38 @@ async def open_client(config: NamespaceConfig) -> AsyncIterator["ServiceBusClien
             text = f"Service Bus cannot be opened: {error}"
             raise RefusedDeliveryError(text, Reason.UNAUTHORIZED) from error
         yield await stack.enter_async_context(client)
+
+
+@asynccontextmanager
+async def open_handle(
+    config: NamespaceConfig, make: Callable[["ServiceBusClient"], Handle]
+) -> AsyncIterator[Handle]:
+    """Open a sender or receiver that ``make`` makes of a client of its own.
+
+    Raises:
+        RefusedDeliveryError: as ``open_client``.
+    """
+    async with open_client(config) as client:
+        handle, socket = make(client), None
+        try:
+            async with handle:
+                socket = _socket_of(handle)
+                yield handle
+        finally:
+            if socket is not None:
+                socket.abort()
+
+
+def _socket_of(handle: object) -> asyncio.Transport | None:
+    """Return what the SDK leaves open when a connection breaks under it.
+
+    It marks the connection as ended before it would close the socket, and so never
+    closes it: a descriptor would be lost with each outage. There is no public way.
+    """
+    inner: object = handle
+    for name in ("_handler", "_connection", "_transport", "writer", "transport"):
+        inner = getattr(inner, name, None)
+    return inner if isinstance(inner, asyncio.Transport) else None
 
 
 async def _client(config: NamespaceConfig, stack: AsyncExitStack) -> "ServiceBusClient":

@@ -113,7 +113,7 @@ def leaves_link_whole(error: Exception) -> bool:
 
 
 def _names(error: Exception) -> list[str]:
-    return [kind.__name__ for kind in type(error).__mro__]
+    return [kind.__name__ for kind in type(_origin(error)).__mro__]
 
 
 def _origin(error: Exception) -> Exception:

@@ -18,10 +18,10 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bridge.hashing import hash32
-from bridge.namespace import NamespaceConfig, open_client
+from bridge.namespace import NamespaceConfig, open_handle
 from bridge.namespace_errors import (
     as_delivery_error,
     failures,
@@ -182,11 +182,8 @@ class Sender:
         return sent
 
     async def _open(self) -> "ServiceBusSender":
-        async with AsyncExitStack() as stack:
-            client = await stack.enter_async_context(open_client(self._config))
-            sender = client.get_queue_sender(self._entity)
-            self._sender = await stack.enter_async_context(sender)
-            self._stack = stack.pop_all()
+        handle = open_handle(self._config, lambda c: c.get_queue_sender(self._entity))
+        self._sender = await self._stack.enter_async_context(handle)
         self._may_batch = True
         return self._sender
 
@@ -224,7 +221,8 @@ def _pack(packed: "ServiceBusMessageBatch", batch: list[_Waiting]) -> int:
 def _sdk_message(message: Message) -> "ServiceBusMessage":
     from azure.servicebus import ServiceBusMessage  # noqa: PLC0415  costs memory
 
-    properties = message.application_properties
+    # the SDK's type for these cannot be named from outside
+    properties: Any = dict(message.application_properties)
     return ServiceBusMessage(
         message.body,
         content_type=message.content_type,
@@ -234,7 +232,5 @@ def _sdk_message(message: Message) -> "ServiceBusMessage":
         session_id=message.session_id,
         reply_to=message.reply_to,
         reply_to_session_id=message.reply_to_session_id,
-        application_properties={
-            k: v for k, v in message.application_properties.items()
-        },
+        application_properties=properties,
     )

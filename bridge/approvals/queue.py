@@ -5,8 +5,6 @@ What the SDK asks of its users, and what is done about it here:
 * A session receiver never reconnects, and any receiver may die: after any error the
   receiver is closed and the next ``receive`` opens a new one. What was handed out
   and not settled by then is simply delivered again.
-* The SDK's lock renewer ends without a word when its receiver dies: locks are
-  renewed here instead, and a renewal that fails is the end of the receiver.
 * A silent peer looks like an empty queue: a receiver that has no lock to renew looks
   at the queue once a minute, and has to be answered.
 * Settling several messages at once is slower than one after the other.
@@ -18,29 +16,30 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING
 
+from bridge.approvals.locks import RENEW_SECONDS, Locks
 from bridge.approvals.reading import read
 from bridge.approvals.received import ReceivedMessage
 from bridge.clock import Clock
 from bridge.errors import ApprovalQueueError
-from bridge.namespace import NamespaceConfig, open_client
+from bridge.namespace import NamespaceConfig, open_handle
 from bridge.namespace_errors import as_delivery_error, failures, is_lock_lost
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusReceivedMessage
-    from azure.servicebus.aio import ServiceBusReceiver
+    from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
 
 _OPEN_SECONDS = 10.0
 _POLL_SECONDS = 30.0
 _SETTLE_SECONDS = 10.0
-_RENEW_SECONDS = 5.0
 _CLOSE_SECONDS = 3.0
 _TICK_SECONDS = 1.0
 _LOOK_SECONDS = 60.0
 _AT_ONCE = 10
 _LONGEST_REASON = 1024
+
+Settle = Callable[["ServiceBusReceiver", "ServiceBusReceivedMessage"], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,26 +58,6 @@ class ApprovalSource:
     def __str__(self) -> str:
         path = self.queue or f"{self.topic}/{self.subscription}"
         return path if self.session is None else f"{path} session {self.session}"
-
-
-@dataclass(slots=True)
-class _Lock:
-    """A lock that is renewed: by when, and how often."""
-
-    renew: Callable[[], Awaitable[object]]
-    period: float
-    due: float
-
-
-@dataclass(slots=True)
-class _Held:
-    """A message that is not settled yet; the lock is None in a session."""
-
-    message: "ServiceBusReceivedMessage"
-    lock: _Lock | None
-
-
-Settle = Callable[["ServiceBusReceiver", "ServiceBusReceivedMessage"], Awaitable[None]]
 
 
 class ApprovalQueue:
@@ -100,9 +79,8 @@ class ApprovalQueue:
         self._guard = asyncio.Lock()  # settling and renewing, one at a time
         self._stack = AsyncExitStack()
         self._receiver: ServiceBusReceiver | None = None
-        self._session_lock: _Lock | None = None
-        self._look_due = 0.0
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, ServiceBusReceivedMessage] = {}
+        self._locks = Locks(clock)
         self._broken = asyncio.Event()
         self.last_error: str | None = None
 
@@ -128,17 +106,12 @@ class ApprovalQueue:
             await asyncio.wait([polling, *waits], return_when=asyncio.FIRST_COMPLETED)
         finally:
             await _cancel(polling, *waits)
-        return self._received(polling)
-
-    def _received(
-        self, polling: "asyncio.Task[list[ServiceBusReceivedMessage]]"
-    ) -> list[ReceivedMessage]:
         if self._broken.is_set():
             raise ApprovalQueueError(self.last_error or f"{self._source} is lost")
-        if polling.cancelled():  # asked to stop; what was under way is released
+        if polling.cancelled():  # asked to stop; what was on its way is released
             return []
         try:
-            return [self._hold(message) for message in polling.result()]
+            return [self._hold(receiver, message) for message in polling.result()]
         except failures() as error:
             raise self._break(error) from error
 
@@ -176,16 +149,16 @@ class ApprovalQueue:
 
     async def _settle(self, message: ReceivedMessage, settle: Settle) -> None:
         async with self._guard:
+            self._locks.drop(message.lock_token)
             held = self._held.pop(message.lock_token, None)
             if held is None or self._receiver is None or self._broken.is_set():
-                raise ApprovalQueueError(
-                    f"{self._source}: the lock of a message is lost"
-                )
+                raise self._lock_lost()
             try:
                 async with asyncio.timeout(_SETTLE_SECONDS):
-                    await settle(self._receiver, held.message)
+                    await settle(self._receiver, held)
             except failures() as error:
-                raise self._break(error) from error
+                lost = is_lock_lost(error)
+                raise (self._lock_lost() if lost else self._break(error)) from error
 
     async def _attached(self) -> "ServiceBusReceiver":
         if self._broken.is_set():
@@ -196,89 +169,65 @@ class ApprovalQueue:
                     self._receiver = await self._open()
             except failures() as error:
                 raise self._break(error) from error
+            self.last_error = None
         return self._receiver
 
     async def _open(self) -> "ServiceBusReceiver":
-        source = self._source
-        async with AsyncExitStack() as stack:
-            client = await stack.enter_async_context(open_client(self._config))
-            if source.queue:
-                receiver = client.get_queue_receiver(
-                    source.queue, session_id=source.session
-                )
-            else:
-                receiver = client.get_subscription_receiver(
-                    source.topic, source.subscription, session_id=source.session
-                )
-            await stack.enter_async_context(receiver)
-            self._stack = stack.pop_all()
-        self.last_error = None
-        self._look_due = self._clock.monotonic() + _LOOK_SECONDS
-        if source.session is not None:
-            session = receiver.session
-            self._session_lock = self._lock(
-                lambda: session.renew_lock(timeout=_RENEW_SECONDS),
+        handle = open_handle(self._config, self._make)
+        receiver = await self._stack.enter_async_context(handle)
+        session = receiver.session  # None where there are none, whatever its type says
+        if self._source.session is None:
+            self._locks.repeat(
+                "look",
+                lambda: receiver.peek_messages(timeout=RENEW_SECONDS),
+                _LOOK_SECONDS,
+            )
+        else:
+            self._locks.keep(
+                "session",
+                lambda: session.renew_lock(timeout=RENEW_SECONDS),
                 session.locked_until_utc,
             )
         return receiver
 
-    def _hold(self, message: "ServiceBusReceivedMessage") -> ReceivedMessage:
+    def _make(self, client: "ServiceBusClient") -> "ServiceBusReceiver":
+        source = self._source
+        if source.queue:
+            return client.get_queue_receiver(source.queue, session_id=source.session)
+        return client.get_subscription_receiver(
+            source.topic, source.subscription, session_id=source.session
+        )
+
+    def _hold(
+        self, receiver: "ServiceBusReceiver", message: "ServiceBusReceivedMessage"
+    ) -> ReceivedMessage:
         received = read(message)
-        receiver, lock = self._receiver, None
-        if receiver is not None and self._session_lock is None:
-            lock = self._lock(
-                lambda: receiver.renew_message_lock(message, timeout=_RENEW_SECONDS),
+        self._held[received.lock_token] = message
+        if self._source.session is None:  # else the session's lock is theirs too
+            self._locks.keep(
+                received.lock_token,
+                lambda: receiver.renew_message_lock(message, timeout=RENEW_SECONDS),
                 received.locked_until,
             )
-        self._held[received.lock_token] = _Held(message, lock)
         return received
-
-    def _lock(
-        self, renew: Callable[[], Awaitable[object]], until: datetime | None
-    ) -> _Lock:
-        """Return a lock to be renewed thrice in its life, whatever the clocks say."""
-        life = (until - self._clock.now()).total_seconds() if until else 0.0
-        period = min(max(life / 3, 1.5), 20.0)
-        return _Lock(renew, period, self._clock.monotonic() + period)
 
     async def keep(self, stop: asyncio.Event) -> None:
         """Renew locks until ``stop`` is set."""
         while not await self._clock.wait(stop, _TICK_SECONDS):
-            await self.renew()
+            if self.attached:
+                await self.renew()
 
     async def renew(self) -> None:
-        """Renew what is due, once."""
-        if not self.attached:
-            return
+        """Renew the locks that are due, once."""
         async with self._guard:
             try:
-                await self._renew_due()
+                for lost in await self._locks.renew_due():
+                    self._held.pop(lost, None)
             except failures() as error:
                 self._break(error)
 
-    async def _renew_due(self) -> None:
-        now = self._clock.monotonic()
-        if self._session_lock is not None and self._session_lock.due <= now:
-            await self._prolong(self._session_lock)
-        for token, held in list(self._held.items()):
-            if held.lock is not None and held.lock.due <= now:
-                try:
-                    await self._prolong(held.lock)
-                except failures() as error:
-                    if not is_lock_lost(error):
-                        raise
-                    self._held.pop(token, None)
-        if self._receiver is not None and self._look_due <= now:
-            async with asyncio.timeout(_RENEW_SECONDS):
-                await self._receiver.peek_messages(timeout=_RENEW_SECONDS)
-            self._look_due = self._clock.monotonic() + _LOOK_SECONDS
-
-    async def _prolong(self, lock: _Lock) -> None:
-        async with asyncio.timeout(_RENEW_SECONDS):
-            await lock.renew()
-        now = self._clock.monotonic()
-        lock.due = now + lock.period
-        self._look_due = now + _LOOK_SECONDS
+    def _lock_lost(self) -> ApprovalQueueError:
+        return ApprovalQueueError(f"{self._source}: the lock of a message is lost")
 
     def _break(self, error: Exception) -> ApprovalQueueError:
         """Note that the receiver is of no use any more, and why."""
@@ -292,8 +241,9 @@ class ApprovalQueue:
             if self._receiver is None and not self._broken.is_set():
                 return
             stack, self._stack = self._stack, AsyncExitStack()
-            self._receiver, self._session_lock = None, None
+            self._receiver = None
             self._held.clear()
+            self._locks.clear()
             self._broken.clear()
             with suppress(*failures()):
                 async with asyncio.timeout(_CLOSE_SECONDS):
