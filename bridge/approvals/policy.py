@@ -1,0 +1,253 @@
+"""Decides on one EventId of an approval, look by look. Pure: time is passed in.
+
+The first row that holds decides; the rows are those of the contract, in its order:
+
+    may have worked before, and Started or gone now   → relayed, not confirmed
+    past expiresAt or max_age                         → expired
+    not in the document: held                         → wait
+                         seen by this bridge before   → event-ended
+                         absent for unknown_grace     → unknown-event, else wait
+    Started                                           → already-started
+    not allowed, or not what the approver saw         → denied
+    anything else                                     → one POST
+
+What the POST brings (relayed, rejected, failed) is the pursuit's, not decided here.
+
+Source: DESIGN section 5.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from bridge.approvals.looking import Look
+from bridge.approvals.message import Approval
+from bridge.identity import bare
+from bridge.imds.document import STARTED, ScheduledEvent
+
+_SKEW = timedelta(seconds=60)  # between the sender's clock, the broker's and IMDS's
+
+
+class OutcomeKind(StrEnum):
+    """What became of one EventId; the values stand in CloudEvents types."""
+
+    INVALID = "invalid"
+    RELAYED = "relayed"
+    EXPIRED = "expired"
+    UNKNOWN_EVENT = "unknown-event"
+    EVENT_ENDED = "event-ended"
+    ALREADY_STARTED = "already-started"
+    DENIED = "denied"
+    REJECTED = "rejected"
+    FAILED = "failed"
+
+    @property
+    def is_good(self) -> bool:
+        """Whether what was asked for is so: it is never asked for again."""
+        return self in {OutcomeKind.RELAYED, OutcomeKind.ALREADY_STARTED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What the configuration makes of approvals; spans are in seconds."""
+
+    unknown_grace: float
+    max_age: float
+    allow_event_types: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One EventId that an approval asks for."""
+
+    approval: Approval
+    event_id: str
+    enqueued_at: datetime
+
+    @property
+    def key(self) -> str:
+        """The EventId as it is compared: without case."""
+        return self.event_id.upper()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What this bridge knows of a request besides the document.
+
+    Attributes:
+        may_have_worked: an earlier try has left its intent, or a POST of this one
+            was left in doubt.
+        was_seen: the EventId stood in a document here, within the retention.
+        absent_for: seconds over which documents whose word counts had it not.
+    """
+
+    may_have_worked: bool = False
+    was_seen: bool = False
+    absent_for: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conclusion:
+    """What became of a request.
+
+    Attributes:
+        event: as the document had it; None where it had not.
+        confirmed: of ``relayed``: whether IMDS said so.
+        reason: a word on why, where the outcome alone does not tell.
+        imds_status: what IMDS answered to the last POST.
+    """
+
+    kind: OutcomeKind
+    event: ScheduledEvent | None = None
+    confirmed: bool | None = None
+    reason: str | None = None
+    imds_status: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Post:
+    """The event is to be approved, now."""
+
+    event: ScheduledEvent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """Nothing can be said yet: look again."""
+
+
+def decide(
+    request: Request, look: Look, standing: Standing, terms: Terms
+) -> Conclusion | Post | Wait:
+    """Say what is to be done about a request after a fresh look.
+
+    Args:
+        request: what is asked for.
+        look: begun after the message was received, and after any POST before.
+        standing: what else is known.
+        terms: what is allowed.
+    """
+    event = look.document.events.get(request.key)
+    if standing.may_have_worked and _is_begun_or_gone(request, look, standing):
+        return Conclusion(kind=OutcomeKind.RELAYED, event=event, confirmed=False)
+    if reason := _expiry(request, look.now, terms):
+        return Conclusion(kind=OutcomeKind.EXPIRED, event=event, reason=reason)
+    if event is None:
+        return _absent(request, look, standing, terms)
+    if event.status == STARTED:
+        return Conclusion(kind=OutcomeKind.ALREADY_STARTED, event=event)
+    if reason := _refusal(event, request.approval, terms):
+        return Conclusion(kind=OutcomeKind.DENIED, event=event, reason=reason)
+    return Post(event=event)
+
+
+def is_absent(key: str, look: Look) -> bool:
+    """Whether a look says of an event never seen here that it is not there.
+
+    A document with elements that could not be read, or one after the incarnation
+    fell, says nothing about what is not in it.
+    """
+    return (
+        key not in look.document.events
+        and key not in look.watch.known
+        and not look.document.faults
+        and look.watch.fall is None
+    )
+
+
+def deadline(request: Request, not_before: datetime | None, terms: Terms) -> datetime:
+    """Return when it makes no sense any more to try what fails.
+
+    Args:
+        request: what is asked for.
+        not_before: of the event, as last known: then it starts anyway.
+        terms: what is allowed.
+    """
+    ends = (not_before, request.approval.expires_at, _oldest(request, terms))
+    return min(end for end in ends if end is not None)
+
+
+_DEAD_LETTERS = {
+    OutcomeKind.INVALID: ("InvalidMessage", "it cannot be read as an approval"),
+    OutcomeKind.EXPIRED: ("Expired", "it came too late to be relayed"),
+    OutcomeKind.UNKNOWN_EVENT: ("UnknownEvent", "this VM knows no such event"),
+    OutcomeKind.DENIED: ("Denied", "this bridge may not approve the event"),
+    OutcomeKind.REJECTED: ("RejectedByImds", "IMDS answered 400 to the approval"),
+    OutcomeKind.FAILED: ("ImdsUnavailable", "IMDS could not be reached in time"),
+}
+
+
+def dead_letter(kinds: Sequence[OutcomeKind]) -> tuple[str, str] | None:
+    """Return why a message is dead-lettered, as reason and words; None = complete.
+
+    Args:
+        kinds: the outcomes of its EventIds, in the order of the body.
+    """
+    if any(kind.is_good for kind in kinds):
+        return None
+    reasons = (_DEAD_LETTERS[kind] for kind in kinds if kind in _DEAD_LETTERS)
+    return next(reasons, None)
+
+
+def _is_begun_or_gone(request: Request, look: Look, standing: Standing) -> bool:
+    event = look.document.events.get(request.key)
+    if event is not None:
+        return event.status == STARTED
+    return standing.was_seen and request.key not in look.watch.known
+
+
+def _oldest(request: Request, terms: Terms) -> datetime:
+    try:
+        return request.enqueued_at + timedelta(seconds=terms.max_age)
+    except OverflowError:  # a max_age beyond the calendar is none
+        return datetime.max.replace(tzinfo=request.enqueued_at.tzinfo)
+
+
+def _expiry(request: Request, now: datetime, terms: Terms) -> str | None:
+    surely = now - _SKEW
+    if (expires_at := request.approval.expires_at) and surely > expires_at:
+        return "ExpiresAt"
+    return "MaxAge" if surely > _oldest(request, terms) else None
+
+
+def _absent(
+    request: Request, look: Look, standing: Standing, terms: Terms
+) -> Conclusion | Wait:
+    if request.key in look.watch.known:
+        return Wait()  # held: its absence does not count yet
+    if standing.was_seen:
+        return Conclusion(kind=OutcomeKind.EVENT_ENDED)
+    if is_absent(request.key, look) and standing.absent_for >= terms.unknown_grace:
+        return Conclusion(kind=OutcomeKind.UNKNOWN_EVENT)
+    return Wait()
+
+
+def _refusal(event: ScheduledEvent, approval: Approval, terms: Terms) -> str | None:
+    """Return why an event may not be approved, if it may not."""
+    if not _is_allowed(event, terms):
+        return "EventTypeNotAllowed"
+    if approval.approved_event is not None:
+        seen = ScheduledEvent(event_id=event.event_id, raw=approval.approved_event)
+        if any(_changes(seen, event)):
+            return "EventChanged"
+    return None
+
+
+def _is_allowed(event: ScheduledEvent, terms: Terms) -> bool:
+    allowed = {name.casefold() for name in terms.allow_event_types}
+    return not allowed or (event.event_type or "").casefold() in allowed
+
+
+def _changes(seen: ScheduledEvent, event: ScheduledEvent) -> Iterator[bool]:
+    """Yield whether what the approver saw has become another, or a worse event."""
+    before, after = _known_duration(seen), _known_duration(event)
+    yield (seen.event_type or "").casefold() != (event.event_type or "").casefold()
+    yield before is not None and (after is None or after > before)
+    yield not {*map(bare, event.resources)} <= {*map(bare, seen.resources)}
+
+
+def _known_duration(event: ScheduledEvent) -> int | None:
+    """Return the expected interruption; None where Azure does not know it."""
+    duration = event.duration
+    return None if duration is None or duration < 0 else duration
