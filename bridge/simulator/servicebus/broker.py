@@ -11,11 +11,12 @@ from types import TracebackType
 from typing import Self
 
 from bridge.simulator.servicebus.backlog import Counts
+from bridge.simulator.servicebus.config import default_entities
 from bridge.simulator.servicebus.entities import Namespace
 from bridge.simulator.servicebus.faults import Faults
 from bridge.simulator.servicebus.hub import Hub
 from bridge.simulator.servicebus.peer import Peer
-from bridge.simulator.servicebus.settings import Entities, default_entities
+from bridge.simulator.servicebus.settings import Entities
 
 _GRACE_SECONDS = 1.0
 
@@ -84,7 +85,7 @@ class Broker:
                 f"{error.strerror}",
             ) from error
         self._port = self._server.sockets[0].getsockname()[1]
-        self._hub.turn()
+        self._hub.start()
         return self
 
     async def __aexit__(

@@ -26,7 +26,7 @@ from bridge.simulator.servicebus.settings import (
     TopicSettings,
 )
 
-__all__ = ["ConfigError", "load_entities", "parse_entities"]
+__all__ = ["ConfigError", "default_entities", "load_entities", "parse_entities"]
 
 _STRING_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*')
 _SYSTEM_PROPERTIES = (
@@ -40,6 +40,21 @@ _SYSTEM_PROPERTIES = (
     "To",
 )
 _TRUE_FILTER = "1=1"
+
+
+def default_entities() -> Entities:
+    """Return the entities a bridge and its consumers expect."""
+    topic = TopicSettings(
+        name="scheduled-events",
+        duplicate_window=timedelta(minutes=10),
+        subscriptions=(SubscriptionSettings(name="consumer"),),
+    )
+    queues = (
+        QueueSettings(name="vm-approvals"),
+        QueueSettings(name="vm-approvals-sessions", requires_session=True),
+        QueueSettings(name="replies"),
+    )
+    return Entities(queues=queues, topics=(topic,))
 
 
 def load_entities(path: Path) -> Entities:

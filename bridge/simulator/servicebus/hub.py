@@ -59,6 +59,7 @@ class Hub:
         self._consumers: dict[Queue, deque[Consumer]] = {}
         self._waiting: dict[Consumer, asyncio.TimerHandle] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._is_running = False
 
     def join(self, connection: Connection) -> None:
         """Count a connection in."""
@@ -106,14 +107,18 @@ class Hub:
             self._touched.pop().flush()
         self._set_timer()
 
+    def start(self) -> None:
+        """Begin to keep time."""
+        self._is_running = True
+        self.turn()
+
     def stop(self) -> None:
         """Close all connections, and cancel what is to come."""
+        self._is_running = False
         for timer in self._waiting.values():
             timer.cancel()
         self._waiting.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._set_timer()
         for connection in tuple(self._connections):
             connection.close()
 
@@ -163,6 +168,6 @@ class Hub:
             self._timer.cancel()
             self._timer = None
         due = self.namespace.next_deadline()
-        if due is not None:
+        if due is not None and self._is_running:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(max(0.0, due - self._clock()), self.turn)

@@ -2,15 +2,12 @@
 
 Sans-io: Proton neither opens sockets nor knows the time. Frames are handed to it one
 by one, so that the message-format of a transfer is known when its event comes.
-
-States of a link: attach → role (a producer, a consumer, requests or replies)
-                         → closed by either side, and forgotten
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 from proton import (
@@ -21,14 +18,11 @@ from proton import (
     EventType,
     Link,
     Receiver,
-    Sender,
     Session,
     Transport,
     TransportException,
 )
 
-from bridge.simulator.servicebus.consumer import Consumer
-from bridge.simulator.servicebus.control import Replies, Requests, is_control
 from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.frames import (
     MAX_FRAME_BYTES,
@@ -36,40 +30,19 @@ from bridge.simulator.servicebus.frames import (
     message_format,
 )
 from bridge.simulator.servicebus.hub import Hub
+from bridge.simulator.servicebus.links import Links
 from bridge.simulator.servicebus.outlet import Outlet
-from bridge.simulator.servicebus.producer import Producer
 from bridge.simulator.servicebus.proton_links import (
     amqp_condition,
     close_link,
-    is_open,
     note_format,
-    refuse_link,
-    session_request,
 )
-from bridge.simulator.servicebus.wire import entity_path
 
 log = logging.getLogger(__name__)
 
 # Proton advertises half of what it enforces. The clients are told 240 s, as the cloud
 # tells them: their own pings come every 30 s at the most.
 _IDLE_TIMEOUT_SECONDS = 480
-
-
-class Role(Protocol):
-    """What a link is for."""
-
-    @property
-    def path(self) -> str:
-        """The path of its entity, if it has one."""
-
-    def on_flow(self) -> None:
-        """The client gave credit, or wants it back."""
-
-    def on_delivery(self, delivery: Delivery) -> None:
-        """A message has come, or the outcome of one that went."""
-
-    def on_closed(self, *, dropped: bool) -> None:
-        """The link is gone."""
 
 
 class Peer(asyncio.Protocol):
@@ -82,7 +55,7 @@ class Peer(asyncio.Protocol):
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._frames = FrameSplitter()
-        self._roles: dict[Link, Role] = {}
+        self._links = Links(hub, self)
         self._format: int | None = None
         self._outlet = Outlet(hub.faults)
         self._collector = Collector()
@@ -109,7 +82,7 @@ class Peer(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget everything about the connection."""
         log.debug("connection lost", extra={"error": repr(exc)})
-        self._forget_roles(dropped=True)
+        self._links.close_all(dropped=True)
         if self._tick is not None:
             self._tick.cancel()
         self._outlet.close()
@@ -143,12 +116,7 @@ class Peer(asyncio.Protocol):
 
     def detach_links(self, path: str | None) -> None:
         """Detach the links of one entity, or of all."""
-        idle = RefusedError(Condition.DETACH_FORCED, "the link was idle for too long")
-        for link, role in tuple(self._roles.items()):
-            concerned = role.path if path is None else role.path.lower() == path.lower()
-            if concerned and is_open(link):
-                close_link(link, idle)
-                self._drop_role(link, dropped=False)
+        self._links.detach(path)
 
     def freeze(self, *, frozen: bool) -> None:
         """Stop reading, or go on."""
@@ -204,39 +172,38 @@ class Peer(asyncio.Protocol):
         connection.open()
 
     def _on_close(self, connection: Connection) -> None:
-        self._forget_roles(dropped=False)
+        self._links.close_all(dropped=False)
         connection.close()
 
     def _on_session_open(self, session: Session) -> None:
         session.open()
 
     def _on_session_close(self, session: Session) -> None:
-        for link in tuple(self._roles):
-            if link.session == session:
-                self._drop_role(link, dropped=False)
+        self._links.close_session(session)
         session.close()
 
     def _on_attach(self, link: Link) -> None:
-        try:
-            self._attach(link)
-        except RefusedError as error:
-            log.info("attach refused", extra={"condition": str(error.condition)})
-            refuse_link(link, error)
+        self._links.attach(link)
 
     def _on_detach(self, link: Link) -> None:
-        self._drop_role(link, dropped=False)
+        self._links.close(link)
         close_link(link)
+        # A client that shares one connection opens and closes links for days.
+        link.free()
 
     def _on_flow(self, link: Link) -> None:
-        role = self._roles.get(link)
+        role = self._links.role(link)
         if role is not None:
             role.on_flow()
 
     def _on_delivery(self, delivery: Delivery) -> None:
+        if delivery.aborted:
+            delivery.settle()
+            return
         is_incoming = isinstance(delivery.link, Receiver)
         if is_incoming and self._format is not None:
             note_format(delivery, self._format)
-        role = self._roles.get(delivery.link)
+        role = self._links.role(delivery.link)
         is_whole = not delivery.partial if is_incoming else delivery.updated
         if role is not None and is_whole:
             role.on_delivery(delivery)
@@ -244,70 +211,6 @@ class Peer(asyncio.Protocol):
     def _on_error(self, engine: Transport) -> None:
         # Clients send frames after their session's end: not worth a warning.
         log.debug("amqp error", extra={"condition": str(engine.condition)})
-
-    def _attach(self, link: Link) -> None:
-        terminus = link.remote_source if link.is_sender else link.remote_target
-        path = entity_path(terminus.address or "")
-        if not is_control(path):
-            self._hub.faults.check_attach(path)
-        if isinstance(link, Receiver):
-            self._roles[link] = self._attach_incoming(link, path)
-        elif isinstance(link, Sender) and is_control(path):
-            self._roles[link] = Replies(link)
-        elif isinstance(link, Sender):
-            self._roles[link] = self._attach_consumer(link, path)
-
-    def _attach_incoming(self, link: Receiver, path: str) -> Role:
-        namespace = self._hub.namespace
-        if not is_control(path):
-            return Producer(link, namespace.find_target(path), self._hub.faults)
-        return Requests(link, namespace, owner=self, find_replies=self._find_replies)
-
-    def _attach_consumer(self, link: Sender, path: str) -> Consumer:
-        queue = self._hub.namespace.find_queue(path)
-        request = session_request(link)
-        if queue.settings.requires_session != (request is not None):
-            wanted = "a session" if request is None else "no session"
-            raise RefusedError(
-                Condition.NOT_ALLOWED, f"{path} wants a receiver with {wanted}"
-            )
-        consumer = Consumer(
-            link,
-            queue,
-            owner=self,
-            faults=self._hub.faults,
-            touched=lambda: self._hub.touch(self),
-        )
-        if request is None:
-            consumer.attach()
-            self._hub.add_consumer(consumer)
-        elif consumer.attach_to_session(request.session_id):
-            self._hub.add_consumer(consumer)
-        else:
-            self._hub.add_waiting(consumer, request.timeout)
-        return consumer
-
-    def _find_replies(self, reply_to: str | None, path: str) -> Replies | None:
-        replies = [role for role in self._roles.values() if isinstance(role, Replies)]
-        for role in replies:
-            if reply_to is not None and role.target == reply_to:
-                return role
-        for role in replies:
-            if role.source.lower() == path.lower():
-                return role
-        return None
-
-    def _forget_roles(self, *, dropped: bool) -> None:
-        for link in tuple(self._roles):
-            self._drop_role(link, dropped=dropped)
-
-    def _drop_role(self, link: Link, *, dropped: bool) -> None:
-        role = self._roles.pop(link, None)
-        if role is None:
-            return
-        role.on_closed(dropped=dropped)
-        if isinstance(role, Consumer):
-            self._hub.remove_consumer(role)
 
 
 def _new_engine(connection: Connection) -> Transport:

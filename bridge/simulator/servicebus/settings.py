@@ -103,18 +103,3 @@ class Entities:
 
     queues: tuple[QueueSettings, ...] = ()
     topics: tuple[TopicSettings, ...] = ()
-
-
-def default_entities() -> Entities:
-    """Return the entities a bridge and its consumers expect."""
-    topic = TopicSettings(
-        name="scheduled-events",
-        duplicate_window=timedelta(minutes=10),
-        subscriptions=(SubscriptionSettings(name="consumer"),),
-    )
-    queues = (
-        QueueSettings(name="vm-approvals"),
-        QueueSettings(name="vm-approvals-sessions", requires_session=True),
-        QueueSettings(name="replies"),
-    )
-    return Entities(queues=queues, topics=(topic,))

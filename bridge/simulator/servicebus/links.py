@@ -1,0 +1,157 @@
+"""The links of one connection: what each is for, from its attach to its end.
+
+States of a link: attach → role (a producer, a consumer, requests or replies)
+                         → closed by either side, and forgotten
+                  attach → refused
+"""
+
+import logging
+from typing import Protocol
+
+from proton import Delivery, Link, Receiver, Sender, Session
+
+from bridge.simulator.servicebus.consumer import Consumer
+from bridge.simulator.servicebus.control import Replies, Requests, is_control
+from bridge.simulator.servicebus.errors import Condition, RefusedError
+from bridge.simulator.servicebus.hub import Connection, Hub
+from bridge.simulator.servicebus.producer import Producer
+from bridge.simulator.servicebus.proton_links import (
+    close_link,
+    is_open,
+    refuse_link,
+    session_request,
+)
+from bridge.simulator.servicebus.wire import entity_path
+
+log = logging.getLogger(__name__)
+
+
+class Role(Protocol):
+    """What a link is for."""
+
+    @property
+    def path(self) -> str:
+        """The path of its entity, if it has one."""
+
+    def on_flow(self) -> None:
+        """The client gave credit, or wants it back."""
+
+    def on_delivery(self, delivery: Delivery) -> None:
+        """A message has come, or the outcome of one that went."""
+
+    def on_closed(self, *, dropped: bool) -> None:
+        """The link is gone."""
+
+
+class Links:
+    """The roles of one connection's links.
+
+    Args:
+        hub: where they meet the entities.
+        owner: the connection, which holds their sessions.
+    """
+
+    def __init__(self, hub: Hub, owner: Connection) -> None:
+        self._hub = hub
+        self._owner = owner
+        self._roles: dict[Link, Role] = {}
+
+    def attach(self, link: Link) -> None:
+        """Give a link its role, or refuse it."""
+        try:
+            self._attach(link)
+        except RefusedError as error:
+            log.info("attach refused", extra={"condition": str(error.condition)})
+            refuse_link(link, error)
+
+    def role(self, link: Link) -> Role | None:
+        """Return what a link is for; None: it is refused or closed."""
+        return self._roles.get(link)
+
+    def close(self, link: Link, *, dropped: bool = False) -> None:
+        """Forget a link.
+
+        Args:
+            link: closed by either side.
+            dropped: its connection broke.
+        """
+        role = self._roles.pop(link, None)
+        if role is None:
+            return
+        role.on_closed(dropped=dropped)
+        if isinstance(role, Consumer):
+            self._hub.remove_consumer(role)
+
+    def close_session(self, session: Session) -> None:
+        """Forget the links of an AMQP session."""
+        for link in tuple(self._roles):
+            if link.session == session:
+                self.close(link)
+
+    def close_all(self, *, dropped: bool) -> None:
+        """Forget all links."""
+        for link in tuple(self._roles):
+            self.close(link, dropped=dropped)
+
+    def detach(self, path: str | None) -> None:
+        """Detach the links of one entity, or of all."""
+        idle = RefusedError(Condition.DETACH_FORCED, "the link was idle for too long")
+        for link, role in tuple(self._roles.items()):
+            concerned = role.path if path is None else role.path.lower() == path.lower()
+            if concerned and is_open(link):
+                close_link(link, idle)
+                self.close(link)
+
+    def _attach(self, link: Link) -> None:
+        terminus = link.remote_source if link.is_sender else link.remote_target
+        path = entity_path(terminus.address or "")
+        if not is_control(path):
+            self._hub.faults.check_attach(path)
+        if isinstance(link, Receiver):
+            self._roles[link] = self._attach_incoming(link, path)
+        elif isinstance(link, Sender) and is_control(path):
+            self._roles[link] = Replies(link)
+        elif isinstance(link, Sender):
+            self._roles[link] = self._attach_consumer(link, path)
+
+    def _attach_incoming(self, link: Receiver, path: str) -> Role:
+        namespace = self._hub.namespace
+        if not is_control(path):
+            return Producer(link, namespace.find_target(path), self._hub.faults)
+        return Requests(
+            link, namespace, owner=self._owner, find_replies=self._find_replies
+        )
+
+    def _attach_consumer(self, link: Sender, path: str) -> Consumer:
+        queue = self._hub.namespace.find_queue(path)
+        request = session_request(link)
+        if queue.settings.requires_session != (request is not None):
+            wanted = "a session" if request is None else "no session"
+            raise RefusedError(
+                Condition.NOT_ALLOWED, f"{path} wants a receiver with {wanted}"
+            )
+        consumer = Consumer(
+            link,
+            queue,
+            owner=self._owner,
+            faults=self._hub.faults,
+            touched=lambda: self._hub.touch(self._owner),
+        )
+        if request is None:
+            consumer.attach()
+            self._hub.add_consumer(consumer)
+        elif consumer.attach_to_session(request.session_id):
+            self._hub.add_consumer(consumer)
+        else:
+            self._hub.add_waiting(consumer, request.timeout)
+        return consumer
+
+    def _find_replies(self, reply_to: str | None, path: str) -> Replies | None:
+        replies = [role for role in self._roles.values() if isinstance(role, Replies)]
+        for role in replies:
+            if reply_to is not None and role.target == reply_to:
+                return role
+        for role in replies:
+            if role.source.lower() == path.lower():
+                return role
+        return None
