@@ -9,6 +9,7 @@ import asyncio
 import logging
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Protocol
 
 from bridge import checkpoint
 from bridge.approvals.looking import Look
@@ -28,7 +29,7 @@ from bridge.events import (
     from_transition,
 )
 from bridge.hashing import hash32
-from bridge.imds.client import Answer, MetadataClient
+from bridge.imds.client import Answer, ImdsConfig
 from bridge.imds.document import Document, parse
 from bridge.outbox.store import CHECKPOINT, Checkpoint, Outbox
 from bridge.telemetry import Metrics, type_label
@@ -44,6 +45,23 @@ _REFUSED_BACKOFF = 60.0
 _TOUCH_EVERY = 60.0
 _REMIND_EVERY = 60.0
 _LEAST_OVERDUE = 30.0
+
+
+class Metadata(Protocol):
+    """Where documents come from."""
+
+    @property
+    def config(self) -> ImdsConfig:
+        """How often and how patiently to ask."""
+        ...
+
+    async def fetch(self, *, etag: str | None, timeout: float) -> Answer:  # noqa: ASYNC109 - the client's own word
+        """Read the document.
+
+        Raises:
+            MetadataError: it cannot be had now.
+        """
+        ...
 
 
 @dataclass(slots=True)
@@ -91,7 +109,7 @@ class Poller:
         last_success: of monotonic time; None before the first.
     """
 
-    client: MetadataClient
+    client: Metadata
     outbox: Outbox
     teller: Teller
     clock: Clock

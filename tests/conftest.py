@@ -1,0 +1,56 @@
+"""What tests share: a clock that is moved by hand, a real outbox, Hypothesis profiles.
+
+`dev` looks for new failures at each run; `ci` is the same at each run. Neither has a
+deadline: a busy machine is no bug.
+"""
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from bridge.events import Teller
+from bridge.outbox.store import Outbox
+from bridge.telemetry import Metrics
+from tests.builders import SINK, router, teller_of
+from tests.fakes import FakeClock, FakeMetadata
+
+_QUIET = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+settings.register_profile("dev", deadline=None, suppress_health_check=_QUIET)
+settings.register_profile(
+    "ci", deadline=None, suppress_health_check=_QUIET, derandomize=True
+)
+settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics([SINK], "1.2.3")
+
+
+@pytest.fixture
+def teller() -> Teller:
+    return teller_of()
+
+
+@pytest.fixture
+def state_path(tmp_path: Path) -> Path:
+    return tmp_path / "state.db"
+
+
+@pytest.fixture
+async def outbox(state_path: Path) -> AsyncIterator[Outbox]:
+    async with Outbox.open(state_path, router()) as opened:
+        yield opened
+
+
+@pytest.fixture
+def metadata() -> FakeMetadata:
+    return FakeMetadata()
