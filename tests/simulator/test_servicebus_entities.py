@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from bridge.simulator.servicebus.backlog import Counts
+from bridge.simulator.servicebus.config import default_entities
 from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.settings import (
     CorrelationFilter,
@@ -12,7 +13,6 @@ from bridge.simulator.servicebus.settings import (
     QueueSettings,
     SubscriptionSettings,
     TopicSettings,
-    default_entities,
 )
 from bridge.simulator.servicebus.topics import Topic
 from tests.simulator.servicebus_fixtures import START, Rig, locked, message
@@ -230,6 +230,21 @@ def test_subscription_can_forward_to_a_queue() -> None:
     topic(rig).send([message()])
 
     assert rig.queue("q").counts() == Counts(active=1)
+
+
+def test_queue_can_forward_to_a_topic() -> None:
+    queue = QueueSettings(name="q", forward_to="t")
+    subscription = SubscriptionSettings(name="s")
+    rig = Rig(
+        Entities(
+            queues=(queue,),
+            topics=(TopicSettings(name="t", subscriptions=(subscription,)),),
+        )
+    )
+
+    rig.queue("q").send([message()])
+
+    assert rig.queue(path()).counts() == Counts(active=1)
 
 
 @pytest.mark.parametrize(
