@@ -133,12 +133,21 @@ def simulate(**options: object) -> None:
 
 @main.command()
 @click.option("--scenario", default="live-migration", show_default=True)
-@click.option("--speed", type=float, help="How many times faster than in reality.")
-def demo(scenario: str, speed: float | None) -> None:
+@click.option(
+    "--speed",
+    type=click.FloatRange(min=0, min_open=True),
+    help="How many times faster than in reality.",
+)
+@click.option(
+    "--svg",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Save what was shown as a picture.",
+)
+def demo(scenario: str, speed: float | None, svg: Path | None) -> None:
     """Watch a real event travel the whole way on this machine, without Azure."""
     with simulator_extra("the demo"):
-        from bridge import demo as stage  # noqa: PLC0415 - an extra
-    sys.exit(stage.play(scenario, speed))
+        from bridge.demo import stage  # noqa: PLC0415 - an extra
+    sys.exit(stage.play(scenario, speed, svg))
 
 
 @main.command()

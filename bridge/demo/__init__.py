@@ -1,0 +1,1 @@
+"""The whole way of an event, to watch on one machine without Azure."""

@@ -1,0 +1,173 @@
+"""Those who take part: a consumer, an approver, and the forwarder's own process.
+
+All of them use what a user would: the real Service Bus SDK, the real command.
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
+from azure.servicebus.aio import ServiceBusClient
+
+from bridge.demo.timeline import Timeline
+
+TOPIC, SUBSCRIPTION, REPLIES = "scheduled-events", "consumer", "replies"
+APPROVALS = "vm-approvals"
+CONNECTION_VARIABLE = "DEMO_SERVICEBUS_CONNECTION_STRING"
+_STOP_WITHIN = 15.0
+
+CONFIG = f"""\
+# Written by `sebridge demo`: a whole configuration of the forwarder.
+[imds]
+endpoint = "{{imds}}"
+poll_interval = "500ms"
+
+[state]
+path = "{{state}}"
+
+[http]
+listen = ""
+
+[[sinks]]
+name = "bus"
+type = "servicebus"
+connection_string = "env:{CONNECTION_VARIABLE}"
+topic = "{TOPIC}"
+
+[[sinks]]
+name = "ops"
+type = "slack"
+webhook_url = "{{inbox}}/slack/ops"
+
+[[sinks]]
+name = "siem"
+type = "webhook"
+url = "{{inbox}}/siem"
+
+[approvals]
+connection_string = "env:{CONNECTION_VARIABLE}"
+queue = "{APPROVALS}"
+reply_to = ["{REPLIES}"]
+"""
+
+
+@dataclass(slots=True)
+class Seen:
+    """What came through one channel, in order, and after how many milliseconds."""
+
+    what: list[str] = field(default_factory=list)
+    latencies: list[float] = field(default_factory=list)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def add(self, what: str, millis: float | None = None) -> None:
+        """Note one more."""
+        self.what.append(what)
+        if millis is not None:
+            self.latencies.append(millis)
+        self.news.set()
+
+
+@asynccontextmanager
+async def forwarder(
+    folder: Path, config: str, environ: dict[str, str]
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run ``sebridge run`` as its own process; ask it to stop on leaving."""
+    path = folder / "bridge.toml"
+    path.write_text(config, encoding="utf-8")
+    with (folder / "forwarder.log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "bridge", "run", "-c", str(path)),
+            stdout=log,
+            stderr=log,
+            env=environ,
+        )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            try:
+                await asyncio.wait_for(process.wait(), _STOP_WITHIN)
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+
+
+@dataclass(slots=True)
+class Consumer:
+    """Reads the topic as an Azure Function would, and approves when asked to."""
+
+    client: ServiceBusClient
+    timeline: Timeline
+    approves: bool
+    seen: Seen
+    sent: Seen
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        receiver = self.client.get_subscription_receiver(TOPIC, SUBSCRIPTION)
+        async with receiver:
+            async for message in receiver:
+                event = json.loads(text_of(message))
+                what, millis = short_type(event["type"]), age_of(event)
+                self.timeline.happened("Service Bus", what, millis)
+                self.seen.add(what, millis)
+                await receiver.complete_message(message)
+                if self.approves and what == "scheduled" and message.reply_to:
+                    await self._approve(message.reply_to, event)
+
+    async def _approve(self, entity: str, event: dict[str, object]) -> None:
+        """Send back a StartRequest, as the Azure documentation words it."""
+        event_id = event["subject"]
+        body = json.dumps({"StartRequests": [{"EventId": event_id}]})
+        async with self.client.get_queue_sender(entity) as sender:
+            await sender.send_messages(
+                ServiceBusMessage(
+                    body,
+                    message_id=f"approval-{event_id}",
+                    reply_to=REPLIES,
+                    application_properties={
+                        "approvedBy": "demo",
+                        "reason": "watching the demo",
+                    },
+                )
+            )
+        self.timeline.happened("approver", f"StartRequest sent to {entity}")
+        self.sent.add("StartRequest")
+
+
+async def read_replies(
+    client: ServiceBusClient, timeline: Timeline, seen: Seen
+) -> None:
+    """Read the replies to the approval until cancelled."""
+    async with client.get_queue_receiver(REPLIES) as receiver:
+        async for message in receiver:
+            for outcome in json.loads(text_of(message))["outcomes"]:
+                timeline.happened("approver", f"reply: {outcome['outcome']}")
+                seen.add(f"reply: {outcome['outcome']}")
+            await receiver.complete_message(message)
+
+
+def text_of(message: ServiceBusReceivedMessage) -> str:
+    """Return the body of a message as text."""
+    body = message.body
+    return (body if isinstance(body, bytes) else b"".join(body)).decode()
+
+
+def short_type(kind: str) -> str:
+    """Return what a type is called here: ``started``, ``startrequest.relayed``."""
+    middle = kind.removeprefix("sebridge.").removesuffix(".v1")
+    return middle.removeprefix("scheduledevent.")
+
+
+def age_of(event: dict[str, object]) -> float:
+    """Return how many milliseconds ago the bridge observed it."""
+    observed = datetime.fromisoformat(str(event["time"]))
+    return (datetime.now(UTC) - observed).total_seconds() * 1000

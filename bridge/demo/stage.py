@@ -1,0 +1,222 @@
+"""The demo: the simulator here, the forwarder as its own process, and the audience.
+
+simulated IMDS → forwarder → broker, webhook, Slack → approver → queue
+                    ▲                                              │
+                    └── StartRequest → IMDS → started → completed ─┘
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+import tempfile
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from azure.servicebus.aio import ServiceBusClient
+
+from bridge.demo import actors
+from bridge.demo.actors import Consumer, Seen, age_of, short_type
+from bridge.demo.timeline import Line, Timeline
+from bridge.simulator.inbox import Message
+from bridge.simulator.scenario import Scenario, load
+from bridge.simulator.serve import Simulator, SimulatorError, SimulatorOptions
+
+# The words by which a person, and this demo, knows a step in a Slack message.
+_IN_SLACK = {
+    "scheduled": "is scheduled",
+    "started": "has started",
+    "completed": "is over",
+    "cancelled": "was cancelled",
+    "ended": "is gone",
+    "startrequest.relayed": "passed on to Azure",
+}
+_SPEED = 100.0
+_SLACK_SECONDS = 25.0  # for the start of the forwarder, and slow machines
+_SOON = 5.0  # after the scenario has ended, what is expected must be there
+
+
+def play(scenario: str, speed: float | None, svg: Path | None = None) -> int:
+    """Play a scenario and show it; returns the exit code.
+
+    Args:
+        scenario: the name of one of the eight.
+        speed: how many times faster than in reality; None = what suits a demo.
+        svg: where to save what was shown as a picture.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="sebridge-demo-"))
+    timeline = Timeline()
+    try:
+        is_good = asyncio.run(_perform(scenario, speed or _SPEED, folder, timeline))
+    except SimulatorError as error:
+        timeline.verdict(str(error), is_good=False)
+        shutil.rmtree(folder)
+        return 2
+    except KeyboardInterrupt:
+        timeline.verdict("interrupted; everything is cleaned up", is_good=False)
+        shutil.rmtree(folder)
+        return 1
+    if svg is not None:
+        timeline.console.save_svg(str(svg), title="sebridge demo")
+    return 0 if is_good else 1
+
+
+async def _perform(name: str, speed: float, folder: Path, timeline: Timeline) -> bool:
+    scenario = load(name)
+    if not scenario.expected:
+        raise SimulatorError(
+            f"{name} says nothing of what to expect: the demo plays the eight "
+            "scenarios; for documents use `sebridge simulate --scenario`"
+        )
+    # A signal is to undo everything, not only to end the loop.
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    if task is not None:
+        loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    stage = Stage(scenario, folder, timeline)
+    timeline.headline(name, scenario.description)
+    options = SimulatorOptions(scenario=name, speed=speed)
+    async with Simulator(options) as simulator, AsyncExitStack() as stack:
+        return await stage.perform(simulator, stack)
+
+
+@dataclass(slots=True)
+class Stage:
+    """One performance."""
+
+    scenario: Scenario
+    folder: Path
+    timeline: Timeline
+    bus: Seen = field(default_factory=Seen)
+    webhook: Seen = field(default_factory=Seen)
+    slack: Seen = field(default_factory=Seen)
+    approver: Seen = field(default_factory=Seen)
+    imds: Seen = field(default_factory=Seen)
+
+    @property
+    def approves(self) -> bool:
+        """Whether there is something to approve."""
+        return {"scheduled", "started"} <= set(self.scenario.expected)
+
+    def lines(self) -> list[Line]:
+        """Return what was expected and seen, by channel."""
+        steps = list(self.scenario.expected)
+        outcome = ["startrequest.relayed"] if self.approves else []
+        asked = ["StartRequest"] if self.approves else []
+        reply = ["reply: relayed"] if self.approves else []
+        started = ["bridge.started"]
+        found = [
+            ("Service Bus", [*started, *steps, *outcome], self.bus),
+            ("webhook", [*started, *steps, *outcome], self.webhook),
+            ("Slack", [*steps, *outcome], self.slack),
+            ("approver", [*asked, *reply], self.approver),
+            ("IMDS", asked, self.imds),
+        ]
+        return [
+            Line(channel=c, expected=e, seen=s.what, latencies=s.latencies)
+            for c, e, s in found
+            if e
+        ]
+
+    async def perform(self, simulator: Simulator, stack: AsyncExitStack) -> bool:
+        """Play, watch, and say whether everything came."""
+        client = await stack.enter_async_context(
+            ServiceBusClient.from_connection_string(
+                simulator.broker.connection_string, retry_total=0
+            )
+        )
+        simulator.imds.lifecycle.on_approved.append(self._approved)
+        environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        environ[actors.CONNECTION_VARIABLE] = simulator.broker.connection_string
+        config = actors.CONFIG.format(
+            imds=simulator.imds.url,
+            inbox=simulator.inbox.url,
+            state=(self.folder / "state.db").as_posix(),
+        )
+        watching = [
+            Consumer(
+                client, self.timeline, self.approves, self.bus, self.approver
+            ).run(),
+            actors.read_replies(client, self.timeline, self.approver),
+            self._watch_inbox(simulator),
+        ]
+        tasks = [asyncio.create_task(work) for work in watching]
+        try:
+            async with actors.forwarder(self.folder, config, environ) as process:
+                self.timeline.happened("forwarder", f"started as process {process.pid}")
+                reason = await self._watch(simulator, process, tasks)
+            if reason is None and process.returncode:
+                reason = f"the forwarder ended with exit code {process.returncode}"
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return self._end(reason)
+
+    async def _watch(
+        self,
+        simulator: Simulator,
+        process: asyncio.subprocess.Process,
+        tasks: list["asyncio.Task[None]"],
+    ) -> str | None:
+        """Wait until all has come; returns what went wrong, or None."""
+        ended = asyncio.create_task(process.wait())
+        playing = asyncio.create_task(simulator.play())
+        try:
+            limit = asyncio.get_running_loop().time() + _SLACK_SECONDS
+            while any(line.missing for line in self.lines()):
+                await asyncio.sleep(0.05)
+                if ended.done():
+                    return f"the forwarder ended with exit code {process.returncode}"
+                for task in tasks:
+                    if task.done():
+                        return f"a watcher failed: {task.exception()!r}"
+                now = asyncio.get_running_loop().time()
+                if not playing.done():
+                    limit = max(limit, now + _SOON)
+                if now > limit:
+                    return "not everything that was expected came in time"
+        finally:
+            playing.cancel()
+            ended.cancel()
+            await asyncio.gather(playing, ended, return_exceptions=True)
+        return None
+
+    async def _watch_inbox(self, simulator: Simulator) -> None:
+        async for message in simulator.inbox.stream():
+            if message.path.startswith("/slack"):
+                self._slack(message)
+            elif isinstance(message.body, dict):
+                what, millis = short_type(message.body["type"]), age_of(message.body)
+                self.timeline.happened("webhook", what, millis)
+                self.webhook.add(what, millis)
+
+    def _slack(self, message: Message) -> None:
+        """Show a Slack message; which step it tells is in its words only."""
+        text = str(message.body["text"]) if isinstance(message.body, dict) else ""
+        headline = text.splitlines()[0] if text else "(no text)"
+        steps = [step for step, words in _IN_SLACK.items() if words in headline]
+        self.timeline.happened("Slack", headline)
+        self.slack.add(steps[0] if steps else headline)
+
+    def _approved(self, event_id: str) -> None:
+        self.timeline.happened("IMDS", f"StartRequest received for {event_id}")
+        self.imds.add("StartRequest")
+
+    def _end(self, reason: str | None) -> bool:
+        self.timeline.summary(self.lines())
+        self.timeline.files(
+            {
+                "configuration": str(self.folder / "bridge.toml"),
+                "state file": str(self.folder / "state.db"),
+                "log": str(self.folder / "forwarder.log"),
+            }
+        )
+        if reason is None:
+            text = "Everything arrived, and the approval reached IMDS."
+            if not self.approves:
+                text = "Everything arrived."
+            self.timeline.verdict(text, is_good=True)
+            return True
+        self.timeline.verdict(f"Failed: {reason}.", is_good=False)
+        return False
