@@ -103,7 +103,7 @@ class Document:
         events: by key; of two that differ in case only the last one holds.
         faults: what is wrong with elements that had to be left out. Where there
             are any, nothing counts as gone.
-        raw: the whole object, verbatim.
+        raw: the whole object, verbatim but for what is nested absurdly deep.
     """
 
     incarnation: int | None
@@ -135,7 +135,7 @@ def parse(body: bytes) -> Document:
         incarnation=_incarnation(root.get("DocumentIncarnation")),
         events=events,
         faults=tuple(faults),
-        raw=root,
+        raw=_shallow(root, elements),
     )
 
 
@@ -167,6 +167,18 @@ def _element(element: object) -> ScheduledEvent | str:
     return ScheduledEvent(event_id=event_id, raw=element)
 
 
+def _shallow(root: dict[str, object], elements: list[object]) -> dict[str, object]:
+    """Return the object without what is too deep for others to write or read."""
+    if not _is_deep(root):
+        return root
+    kept = {
+        name: value
+        for name, value in root.items()
+        if name != "Events" and not _is_deep(value)
+    }
+    return {**kept, "Events": [item for item in elements if not _is_deep(item)]}
+
+
 def _is_deep(value: object) -> bool:
     level = [value]
     for _ in range(_MAX_DEPTH):
@@ -182,6 +194,12 @@ def _is_deep(value: object) -> bool:
 
 
 def _incarnation(value: object) -> int | None:
+    """Return the number; what 64 bits cannot hold counts as absent."""
+    number = _number(value)
+    return number if number is not None and abs(number) < 2**63 else None
+
+
+def _number(value: object) -> int | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, float):
@@ -189,7 +207,8 @@ def _incarnation(value: object) -> int | None:
     if isinstance(value, str):
         text = value.strip()
         digits = text.removeprefix("-")
-        return int(text) if digits.isascii() and digits.isdigit() else None
+        is_whole = digits.isascii() and digits.isdigit() and len(digits) < 20
+        return int(text) if is_whole else None
     return value if isinstance(value, int) else None
 
 
