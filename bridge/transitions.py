@@ -95,7 +95,12 @@ class Fall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """All that has been observed so far: what the checkpoint holds."""
+    """All that has been observed so far: what the checkpoint holds.
+
+    Attributes:
+        incarnation: the last one that a document had, so that a fall is noticed
+            also across documents without one.
+    """
 
     incarnation: int | None = None
     known: Mapping[str, Known] = field(default_factory=dict)
@@ -164,8 +169,9 @@ def diff(
         for key, event in document.events.items()
     }
     held = {k: v for k, v in watch.known.items() if k not in known and k not in steps}
+    number = document.incarnation
     after = Watch(
-        incarnation=document.incarnation,
+        incarnation=watch.incarnation if number is None else number,
         known=known | held,
         seen=now,
         fall=look.fall,
@@ -273,10 +279,15 @@ class _Look:
             and gap <= self.window
             and before.incarnation is not None
             and self.document.incarnation == before.incarnation + 1
+            and not self._has_fallen_since(before)
             and not_before is not None
-            and self.now.at < not_before - _SURELY_BEFORE
+            and not_before - self.now.at > _SURELY_BEFORE
             and before.event.key not in self.relayed
         )
+
+    def _has_fallen_since(self, before: Known) -> bool:
+        fall = self.watch.fall
+        return fall is not None and fall.seen.surely_elapsed(before.seen) < 0
 
     def _step(
         self,
