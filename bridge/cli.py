@@ -5,27 +5,25 @@ configuration. The only room that prints, reads argv and touches signals.
 """
 
 import asyncio
+import json
 import logging
 import os
-import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
 
 import click
 
-from bridge import __version__
+from bridge import __version__, app, doctor, inspection, schemas
 from bridge import config as configuration
+from bridge.cli_outbox import outbox
+from bridge.cli_support import FAILED, WRONG, config_option, fail, until_stopped
 from bridge.clock import SystemClock
 from bridge.errors import BridgeError, ConfigError, MissingExtraError
 from bridge.telemetry import LogConfig, configure_logging
 
 log = logging.getLogger(__name__)
-
-_FAILED = 1
-_WRONG = 2
 
 
 class Commands(click.Group):
@@ -36,26 +34,9 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except ConfigError as error:
-            fail(*error.faults, code=_WRONG)
+            fail(*error.faults, code=WRONG)
         except BridgeError as error:
             fail(str(error))
-
-
-def fail(*lines: str, code: int = _FAILED) -> NoReturn:
-    """End the process with lines on standard error."""
-    for line in lines:
-        click.echo(f"sebridge: {line}", err=True)
-    sys.exit(code)
-
-
-config_option = click.option(
-    "-c",
-    "--config",
-    "path",
-    required=True,
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The configuration file (TOML).",
-)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -64,12 +45,13 @@ def main() -> None:
     """Azure Scheduled Events to Service Bus, Slack and webhooks, and approvals back."""
 
 
+main.add_command(outbox)
+
+
 @main.command()
 @config_option
 def run(path: Path) -> None:
     """Run the forwarder until it is asked to stop."""
-    from bridge import app  # noqa: PLC0415 - `--help` needs none of it
-
     config = configuration.load(path, os.environ)
     configure_logging(config.log)
     for warning in config.warnings():
@@ -86,13 +68,11 @@ def check(path: Path, *, connect: bool) -> None:
     for warning in config.warnings():
         click.echo(f"warning: {warning}", err=True)
     if connect:
-        from bridge import doctor  # noqa: PLC0415 - it loads the SDKs
-
         findings = asyncio.run(doctor.examine(config, SystemClock()))
         for finding in findings:
             click.echo(f"{'ok  ' if finding.is_good else 'FAIL'} {finding.text}")
         if not all(finding.is_good for finding in findings):
-            sys.exit(_FAILED)
+            sys.exit(FAILED)
     click.echo(f"{path}: ok")
 
 
@@ -101,11 +81,9 @@ def check(path: Path, *, connect: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def status(path: Path, *, as_json: bool) -> None:
     """Show what the bridge knows."""
-    from bridge import inspection  # noqa: PLC0415 - only these commands need it
-
     config = configuration.load(path, os.environ)
     report = asyncio.run(inspection.status(config, SystemClock()))
-    click.echo(report.as_json() if as_json else report.as_text())
+    click.echo(json.dumps(report) if as_json else inspection.as_text(report))
 
 
 @main.command()
@@ -154,8 +132,6 @@ def demo(scenario: str, speed: float | None, svg: Path | None) -> None:
 @click.argument("what", type=click.Choice(["config", "event", "approval"]))
 def schema(what: str) -> None:
     """Print a JSON Schema."""
-    from bridge import schemas  # noqa: PLC0415 - only this command needs it
-
     click.echo(schemas.text(what), nl=False)
 
 
@@ -168,42 +144,3 @@ def simulator_extra(what: str) -> Iterator[None]:
         if (error.name or "").split(".")[0] not in {"proton", "cproton", "rich"}:
             raise
         raise MissingExtraError(what, "simulator") from error
-
-
-def until_stopped(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
-    """Run ``work`` until it ends or a signal asks it to stop."""
-    try:
-        asyncio.run(_until_signal(work))
-    except* BridgeError as errors:
-        first = _first(errors)
-        if isinstance(first, ConfigError):
-            fail(*first.faults, code=_WRONG)
-        fail(str(first))
-
-
-def _first(errors: BaseExceptionGroup[BridgeError]) -> BaseException:
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
-async def _until_signal(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    signals = [signal.SIGINT, signal.SIGTERM]
-
-    def ask() -> None:
-        for number in signals:  # so that a second signal kills
-            if sys.platform == "win32":
-                signal.signal(number, signal.SIG_DFL)
-            else:
-                loop.remove_signal_handler(number)
-        stop.set()
-
-    for number in signals:
-        if sys.platform == "win32":
-            signal.signal(number, lambda *_: loop.call_soon_threadsafe(ask))
-        else:
-            loop.add_signal_handler(number, ask)
-    await work(stop)

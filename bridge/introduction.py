@@ -73,10 +73,7 @@ async def settle(
         identity: as learned; None when it is not known.
         configured_source: ``events.source``; "" = not configured.
     """
-    remembered = await database.run(lambda db: load(db, _IDENTITY))
-    if identity is None and remembered is not None:
-        identity = msgspec.json.decode(remembered, type=Identity)
-    identity = identity or Identity()
+    identity = identity or await remembered(database) or Identity()
     last = await database.run(lambda db: load(db, _SOURCE))
     source = configured_source or identity.source or (last.decode() if last else "")
     if not source:
@@ -90,3 +87,9 @@ async def settle(
         del values[_SOURCE]  # a makeshift: what is learned later is better
     await database.run(lambda db: save(db, values))
     return Origin(identity, source)
+
+
+async def remembered(database: Database) -> Identity | None:
+    """Return the identity that the last life of this bridge knew."""
+    body = await database.run(lambda db: load(db, _IDENTITY))
+    return None if body is None else msgspec.json.decode(body, type=Identity)

@@ -1,6 +1,5 @@
 """What the bridge knows, for people and machines: status and readiness."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -128,8 +127,3 @@ def sink_of(
 
 def _age(tally: Tally, now: float) -> int | None:
     return None if tally.oldest is None else max(0, int(now - tally.oldest))
-
-
-def as_text(status: Mapping[str, object]) -> str:
-    """Return the status for people."""
-    return json.dumps(status, indent=2, ensure_ascii=False)

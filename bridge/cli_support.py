@@ -1,0 +1,71 @@
+"""What every command shares: the ``-c`` option, exit codes, signals."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from bridge.errors import BridgeError, ConfigError
+
+FAILED = 1
+WRONG = 2
+
+
+def fail(*lines: str, code: int = FAILED) -> NoReturn:
+    """End the process with lines on standard error."""
+    for line in lines:
+        click.echo(f"sebridge: {line}", err=True)
+    sys.exit(code)
+
+
+config_option = click.option(
+    "-c",
+    "--config",
+    "path",
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The configuration file (TOML).",
+)
+
+
+def until_stopped(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+    """Run ``work`` until it ends or a signal asks it to stop."""
+    try:
+        asyncio.run(_until_signal(work))
+    except* BridgeError as errors:
+        first = _first(errors)
+        if isinstance(first, ConfigError):
+            fail(*first.faults, code=WRONG)
+        fail(str(first))
+
+
+def _first(errors: BaseExceptionGroup[BridgeError]) -> BaseException:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+async def _until_signal(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    signals = [signal.SIGINT, signal.SIGTERM]
+
+    def ask() -> None:
+        for number in signals:  # so that a second signal kills
+            if sys.platform == "win32":
+                signal.signal(number, signal.SIG_DFL)
+            else:
+                loop.remove_signal_handler(number)
+        stop.set()
+
+    for number in signals:
+        if sys.platform == "win32":
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(ask))
+        else:
+            loop.add_signal_handler(number, ask)
+    await work(stop)

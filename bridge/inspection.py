@@ -1,0 +1,104 @@
+"""Status for the command line: from the running forwarder, else from its state file."""
+
+from pathlib import Path
+
+import aiohttp
+import msgspec
+import orjson
+
+from bridge import checkpoint
+from bridge.clock import Clock
+from bridge.config import Config
+from bridge.errors import OutboxError
+from bridge.events import rfc3339
+from bridge.identity import Identity
+from bridge.introduction import remembered
+from bridge.outbox.database import Database
+from bridge.outbox.store import CHECKPOINT, Outbox
+from bridge.routing import Router
+from bridge.status import document_of, sink_of
+from bridge.transitions import Watch
+
+_PATIENCE = 2.0
+_RECENT = 10
+
+
+async def status(config: Config, clock: Clock) -> dict[str, object]:
+    """Return what is known, in the shape of ``/status``.
+
+    Raises:
+        OutboxError: nobody answers and there is no state file that can be read.
+    """
+    answer = await _running(config)
+    return await _stored(config, clock) if answer is None else answer
+
+
+async def _running(config: Config) -> dict[str, object] | None:
+    """Ask the forwarder of this configuration; None if none answers."""
+    if not config.http.listen:
+        return None
+    host, port = config.http.address
+    token = config.http.token
+    headers = {"Authorization": f"Bearer {token.reveal()}"} if token else {}
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - asked, not listened on
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}/status"
+    timeout = aiohttp.ClientTimeout(total=_PATIENCE)
+    try:
+        async with (
+            aiohttp.ClientSession(trust_env=False, timeout=timeout) as session,
+            session.get(url, headers=headers) as response,
+        ):
+            body = await response.read()
+            is_good = response.status == 200
+            return (
+                msgspec.json.decode(body, type=dict[str, object]) if is_good else None
+            )
+    except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError):
+        return None
+
+
+def _existing(path: Path) -> Path:
+    if not path.is_file():
+        raise OutboxError(
+            f"no forwarder answers, and there is no state file {path}: "
+            "has it ever run with this configuration?"
+        )
+    return path
+
+
+async def _stored(config: Config, clock: Clock) -> dict[str, object]:
+    path = _existing(Path(config.state.path))
+    async with Database.open(path) as database:
+        identity = await remembered(database) or Identity()
+        router = Router(routes={}, scope="all", identity=identity)
+        outbox = Outbox(database, router)
+        body = await outbox.load(CHECKPOINT)
+        watch = checkpoint.decode(body) if body else Watch()
+        tallies = await outbox.tallies()
+        now = clock.now().timestamp()
+        return {
+            "vm": {
+                "vmName": identity.vm_name,
+                "vmId": identity.vm_id,
+                "resourceId": identity.resource_id,
+                "location": identity.location,
+                "vmScaleSetName": identity.vm_scale_set_name,
+            },
+            "document": document_of(watch),
+            "imds": {
+                "lastSuccess": rfc3339(watch.seen.at) if watch.seen else None,
+                "state": "not running",
+            },
+            "sinks": [
+                sink_of(sink.name, "not running", tallies.get(sink.name), now)
+                for sink in config.sinks
+            ],
+            "approvals": [
+                orjson.loads(body) for body in await outbox.recent_outcomes(_RECENT)
+            ],
+        }
+
+
+def as_text(status: dict[str, object]) -> str:
+    """Return the status for people: indented, as it is."""
+    return orjson.dumps(status, option=orjson.OPT_INDENT_2).decode()

@@ -1,0 +1,133 @@
+"""Looking at deliveries and acting on them, also while a forwarder runs.
+
+What is told again keeps its order: of the dead letters of one EventId the oldest goes
+first, and one that a later step has overtaken is left out, since it would tell old
+news after new.
+"""
+
+import sqlite3
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+from bridge.events import rfc3339
+from bridge.outbox import rows
+from bridge.outbox.database import Database
+from bridge.outbox.rows import Delivery
+from bridge.outbox.store import REPLIES
+
+State = Literal["pending", "dead", "delivered", "discarded"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which deliveries are meant; None is no limit."""
+
+    sink: str | None = None
+    states: tuple[State, ...] | None = None
+    event_id: str | None = None
+    id: int | None = None
+
+    @property
+    def condition(self) -> tuple[str, tuple[object, ...]]:
+        """SQL of ours, and the values for it."""
+        parts, values = ["d.sink <> ?"], list[object]([REPLIES])
+        for column, value in (
+            ("d.sink = ?", self.sink),
+            ("d.id = ?", self.id),
+            ("i.key = ?", self.event_id and self.event_id.upper()),
+        ):
+            if value is not None:
+                parts.append(column)
+                values.append(value)
+        if self.states is not None:
+            parts.append(f"d.state IN ({','.join('?' * len(self.states))})")
+            values += self.states
+        return " AND ".join(parts), tuple(values)
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The deliveries of a state file."""
+
+    database: Database
+
+    async def find(self, selection: Selection, limit: int = -1) -> list[Delivery]:
+        """Return the deliveries that are meant, oldest first."""
+        condition, values = selection.condition
+        ordered = f"{condition} ORDER BY d.id LIMIT ?"
+        return await self.database.run(
+            lambda db: rows.select(db, ordered, (*values, limit))
+        )
+
+    async def retry(
+        self, selection: Selection, *, now: float, force: bool
+    ) -> tuple[list[Delivery], list[Delivery]]:
+        """Make deliveries due now.
+
+        Returns:
+            Those that will be sent, and those that a later step has overtaken.
+        """
+
+        def job(db: sqlite3.Connection) -> tuple[list[Delivery], list[Delivery]]:
+            condition, values = selection.condition
+            found = rows.select(db, f"{condition} ORDER BY d.id", values)
+            late = [d for d in found if not force and _is_overtaken(db, d)]
+            sent = [d for d in found if d not in late]
+            for delivery in sent:
+                _revive(db, delivery, now)
+            return sent, late
+
+        return await self.database.run(job)
+
+    async def discard(self, selection: Selection, *, now: float) -> list[Delivery]:
+        """Give deliveries up for good; they stay to be seen until pruned."""
+
+        def job(db: sqlite3.Connection) -> list[Delivery]:
+            condition, values = selection.condition
+            found = rows.select(db, f"{condition} ORDER BY d.id", values)
+            for delivery in found:
+                db.execute(
+                    """UPDATE deliveries SET state = 'discarded', is_head = 0,
+                       settled = ? WHERE id = ?""",
+                    (now, delivery.id),
+                )
+                rows.behead(db, delivery.sink, delivery.key)
+            return found
+
+        return await self.database.run(job)
+
+
+def _is_overtaken(db: sqlite3.Connection, delivery: Delivery) -> bool:
+    if delivery.key is None:
+        return False
+    query = """SELECT 1 FROM deliveries WHERE sink = ? AND key = ? AND id > ?
+        AND state = 'delivered' LIMIT 1"""
+    found = db.execute(query, (delivery.sink, delivery.key, delivery.id))
+    return found.fetchone() is not None
+
+
+def _revive(db: sqlite3.Connection, delivery: Delivery, now: float) -> None:
+    db.execute(
+        """UPDATE deliveries SET state = 'pending', attempts = 0, due = ?,
+           settled = NULL, is_head = (key IS NULL) WHERE id = ?""",
+        (now, delivery.id),
+    )
+    rows.behead(db, delivery.sink, delivery.key)
+
+
+def as_json(delivery: Delivery) -> dict[str, object]:
+    """Return a delivery as ``sebridge outbox list --json`` shows it."""
+    is_pending = delivery.state == "pending"
+    due = datetime.fromtimestamp(delivery.due, UTC)
+    return {
+        "id": delivery.id,
+        "sink": delivery.sink,
+        "state": delivery.state,
+        "eventId": delivery.event_id,
+        "cloudEventId": delivery.cloud_event_id,
+        "type": delivery.type,
+        "attempts": delivery.attempts,
+        "nextAttempt": rfc3339(due) if is_pending else None,
+        "lastError": delivery.last_error,
+    }
