@@ -2,8 +2,11 @@
 
 Runs on a bare Python, from a checkout: ``python3 -m bridge.simulator.prerequisites``.
 The simulator speaks AMQP through Qpid Proton, which comes as source only and is
-compiled on installation.
+compiled on installation. Pythons from 3.7 on must understand this file, or they could
+not be told that they are too old.
 """
+
+from __future__ import annotations
 
 import importlib.util
 import os
@@ -25,8 +28,10 @@ def missing() -> list[str]:
         "ensurepip"
     ):
         found.append("Python's venv module")
-    if not _compiler():
-        found.append("a C compiler")
+    named = _named_compiler()
+    if not shutil.which(named):
+        is_chosen = bool(os.environ.get("CC"))
+        found.append(f"the C compiler {named!r} of CC" if is_chosen else "a C compiler")
     if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
         found.append(
             f"the headers of Python {sys.version_info[0]}.{sys.version_info[1]}"
@@ -34,15 +39,19 @@ def missing() -> list[str]:
     return found
 
 
-def _compiler() -> str | None:
-    """Return the compiler that setuptools would take."""
+def _named_compiler() -> str:
+    """Return the program that setuptools would start: it looks for no other."""
     named = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
-    return shutil.which(shlex.split(named)[0]) or shutil.which("cc")
+    try:
+        return next(iter(shlex.split(named)), named)
+    except ValueError:  # a quotation that is not closed
+        return named
 
 
 def main() -> int:
     """Print what is missing; returns the exit code."""
-    if not (lacking := missing()):
+    lacking = missing()
+    if not lacking:
         return 0
     sys.stderr.write(
         f"The simulator cannot be installed yet; missing: {', '.join(lacking)}.\n"
