@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+import orjson
+
 from bridge.cloudevent import CloudEvent
 from bridge.hashing import hash32
 from bridge.identity import Identity
@@ -24,6 +26,8 @@ MAX_BYTES = 60 * 1024
 _MANY_RESOURCES = 100
 _LONG_DESCRIPTION = 1024
 _LONG_ATTRIBUTE = 256
+_LONG_TEXT = 1024
+_LONG_NAME = 64
 _DISRUPTIVE = {"Reboot", "Redeploy", "Preempt", "Terminate"}
 _SEVERITY_NUMBERS = {"INFO": 9, "WARN": 13, "ERROR": 17}
 # What CloudEvents forbids in a string attribute: controls and noncharacters.
@@ -375,7 +379,7 @@ def _known_only(data: dict[str, object]) -> str | None:
     if not isinstance(event, dict):
         return None
     data["event"] = {
-        name: _small(event[name]) for name in _SMALL_FIELDS if name in event
+        name: _small(name, event[name]) for name in _SMALL_FIELDS if name in event
     }
     changes = data.get("changes")
     if isinstance(changes, list):
@@ -383,13 +387,28 @@ def _known_only(data: dict[str, object]) -> str | None:
     return "event"
 
 
-def _small(value: object) -> object:
+def _small(name: str, value: object) -> object:
     """Return a value cut to a size that ten of them can have."""
     if isinstance(value, str):
-        return value.encode()[:2048].decode(errors="ignore")
+        return value if name == "EventId" else _cut(value, _LONG_TEXT)
     if isinstance(value, list):
-        return [v[:64] for v in value[:_MANY_RESOURCES] if isinstance(v, str)]
+        names = [item for item in value[:_MANY_RESOURCES] if isinstance(item, str)]
+        return [_cut(item, _LONG_NAME) for item in names]
     return None if isinstance(value, dict) else value
+
+
+def _cut(text: str, limit: int) -> str:
+    """Return as much of a text as takes ``limit`` bytes, written as JSON.
+
+    Control characters take six each there, so that counting characters, or bytes
+    of UTF-8, is not enough.
+    """
+    size = 0
+    for index, character in enumerate(text):
+        size += len(orjson.dumps(character)) - len(b'""')
+        if size > limit:
+            return text[:index]
+    return text
 
 
 def _without_document(data: dict[str, object]) -> str | None:
