@@ -4,7 +4,6 @@ Shared by the sink, the approval receiver and replies. The SDK costs 4 MiB and
 azure-identity 7 more, so both are imported only when a namespace is opened.
 """
 
-import asyncio
 import os
 import re
 import urllib.request
@@ -182,26 +181,51 @@ async def open_handle(
         RefusedDeliveryError: as ``open_client``.
     """
     async with open_client(config) as client:
-        handle, socket = make(client), None
+        handle = make(client)
+        wires = _Wires(handle)
         try:
             async with handle:
-                socket = _socket_of(handle)
+                wires.note()
                 yield handle
         finally:
-            if socket is not None:
-                socket.abort()
+            await wires.hang_up()
 
 
-def _socket_of(handle: object) -> asyncio.Transport | None:
-    """Return what the SDK leaves open when a connection breaks under it.
+class _Wires:
+    """The sockets under a sender or receiver, closed for certain.
 
-    It marks the connection as ended before it would close the socket, and so never
-    closes it: a descriptor would be lost with each outage. There is no public way.
+    The SDK loses a descriptor with each connection that breaks, since it marks it as
+    ended before it would close the socket, and with each that does not open in time.
+    There is no public way to them; where these names change, it loses them again.
     """
-    inner: object = handle
-    for name in ("_handler", "_connection", "_transport", "writer", "transport"):
-        inner = getattr(inner, name, None)
-    return inner if isinstance(inner, asyncio.Transport) else None
+
+    def __init__(self, handle: Any) -> None:
+        self._handlers: list[object] = []
+        self._wires: list[object] = []
+        create = getattr(handle, "_create_handler", None)
+        if create is None:
+            return
+
+        def remember(*args: object) -> None:
+            create(*args)
+            self._handlers.append(getattr(handle, "_handler", None))
+
+        handle._create_handler = remember  # noqa: SLF001  see above
+
+    def note(self) -> None:
+        """Note what is open: the SDK forgets it when it fails to close it."""
+        for handler in self._handlers:
+            connection = getattr(handler, "_connection", None)
+            self._wires.append(getattr(connection, "_transport", None))
+
+    async def hang_up(self) -> None:
+        """Close whatever is still open."""
+        self.note()
+        for wire in self._wires:
+            if writer := getattr(wire, "writer", None):
+                writer.transport.abort()
+            if session := getattr(wire, "session", None):  # of a websocket
+                await session.close()
 
 
 async def _client(config: NamespaceConfig, stack: AsyncExitStack) -> "ServiceBusClient":
@@ -228,14 +252,17 @@ def _client_options(config: NamespaceConfig) -> dict[str, Any]:
 
 
 def _proxy(url: str) -> dict[str, object]:
-    """Return a proxy as the SDK wants it: host *with* scheme, or aiohttp refuses it."""
+    """Return a proxy in the SDK's form, but as the aiohttp below it wants it.
+
+    With the scheme, or aiohttp takes the host for one; and with name and password in
+    front of the host, since the SDK's own way for these is deprecated in aiohttp.
+    """
     parts = urlsplit(url)
-    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-    named = {"username": parts.username, "password": parts.password}
+    default = 443 if parts.scheme == "https" else 80
+    at = parts.netloc if parts.port is None else parts.netloc.rpartition(":")[0]
     return {
-        "proxy_hostname": f"{parts.scheme}://{host}",
-        "proxy_port": parts.port or (443 if parts.scheme == "https" else 80),
-        **{key: value for key, value in named.items() if value},
+        "proxy_hostname": f"{parts.scheme}://{at}",
+        "proxy_port": parts.port or default,
     }
 
 

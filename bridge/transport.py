@@ -12,7 +12,7 @@ print the whole URL, and the URL of a webhook is a secret.
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
@@ -65,11 +65,11 @@ class Post:
         proxy: URL of the proxy; None = none, whatever the environment says.
     """
 
-    url: str
-    headers: Mapping[str, str]
-    body: bytes
+    url: str = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False)
+    body: bytes = field(repr=False)
     timeout: float
-    proxy: str | None = None
+    proxy: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from bridge.clock import Clock
 from bridge.namespace_errors import failures, is_lock_lost
 
 RENEW_SECONDS = 5.0  # for one renewal
-_SHORTEST_PERIOD, _LONGEST_PERIOD = 1.5, 20.0
+_SHORTEST_PERIOD, _LONGEST_PERIOD = 0.5, 20.0
 
 Renew = Callable[[], Awaitable[object]]
 

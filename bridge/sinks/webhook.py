@@ -7,7 +7,7 @@ Source: https://github.com/cloudevents/spec/tree/ce@v1.0.2
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import quote
 
@@ -102,10 +102,14 @@ def _header_faults(name: str, value: Address) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookSink:
-    """POSTs each event to one URL."""
+    """POSTs each event to one URL.
+
+    Attributes:
+        expanded: the headers that stand in the configuration, filled in.
+    """
 
     config: WebhookSinkConfig
-    expanded: Mapping[str, str]
+    expanded: Mapping[str, str] = field(repr=False)
     http: aiohttp.ClientSession
 
     async def deliver(self, event: CloudEvent) -> None:

@@ -1,0 +1,80 @@
+"""Replies: to any entity of the namespace, over few connections."""
+
+import asyncio
+
+import pytest
+
+from bridge.approvals.replies import ReplySender
+from bridge.errors import RefusedDeliveryError
+from bridge.hashing import hash32
+from bridge.namespace import NamespaceConfig
+from bridge.simulator.servicebus.broker import Broker
+from tests.contract.sink_fixtures import drained
+
+
+async def reply(
+    replies: ReplySender, entity: str, message_id: str = "r-1", session: str = ""
+) -> None:
+    await replies.send(
+        entity=entity,
+        body=b'{"messageId":"m-1","outcomes":[]}',
+        message_id=message_id,
+        correlation_id="m-1",
+        session_id=session or None,
+    )
+
+
+async def test_reply_says_what_it_answers(
+    namespace: NamespaceConfig, broker: Broker
+) -> None:
+    replies = ReplySender(namespace)
+    await reply(replies, "vm-approvals-sessions", session="them")
+    await replies.close()
+
+    (message,) = await drained(broker, "vm-approvals-sessions", session="them")
+    assert b"".join(message.body) == b'{"messageId":"m-1","outcomes":[]}'
+    assert message.content_type == "application/json"
+    assert (message.message_id, message.correlation_id) == ("r-1", "m-1")
+
+
+async def test_entity_that_is_not_there_is_refused(namespace: NamespaceConfig) -> None:
+    replies = ReplySender(namespace)
+    with pytest.raises(RefusedDeliveryError, match="no-such: does not exist"):
+        await reply(replies, "no-such")
+    await replies.close()
+
+
+async def test_id_that_is_too_long_is_hashed(
+    namespace: NamespaceConfig, broker: Broker
+) -> None:
+    replies = ReplySender(namespace)
+    await reply(replies, "replies", message_id="x" * 200)
+    await replies.close()
+
+    (message,) = await drained(broker, "replies")
+    assert message.message_id == hash32("x" * 200)
+
+
+async def test_only_the_senders_used_last_are_kept(
+    namespace: NamespaceConfig, broker: Broker
+) -> None:
+    """Each is a connection, and who asks for replies may name many entities."""
+    replies = ReplySender(namespace, most=2)
+    for entity in ("replies", "vm-approvals", "scheduled-events", "vm-approvals"):
+        await reply(replies, entity)
+
+    assert list(replies._senders) == ["scheduled-events", "vm-approvals"]
+    await replies.close()
+
+
+async def test_replies_to_several_entities_at_once_all_arrive(
+    namespace: NamespaceConfig, broker: Broker
+) -> None:
+    replies = ReplySender(namespace, most=1)
+    await asyncio.gather(
+        *(reply(replies, entity) for entity in ("replies", "vm-approvals"))
+    )
+    await replies.close()
+
+    stored = broker.snapshot()
+    assert (stored["replies"].active, stored["vm-approvals"].active) == (1, 1)

@@ -1,0 +1,268 @@
+"""What every sink owes the relay, over all of SINK_TYPES."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+
+import pytest
+
+from bridge.errors import (
+    DeliveryError,
+    PermanentDeliveryError,
+    Reason,
+    RefusedDeliveryError,
+    TransientDeliveryError,
+)
+from bridge.simulator.servicebus.broker import Broker
+from bridge.sinks.base import Resources, Sink, SinkConfig
+from bridge.sinks.registry import SINK_TYPES
+from tests.contract.sink_fixtures import (
+    SECRET,
+    Inbox,
+    cloud_event,
+    opened_sink,
+    sink_config,
+)
+
+Options = Mapping[str, object]
+OPTIONS: Mapping[str, Callable[[Inbox, Broker], Options]] = {
+    "servicebus": lambda _, broker: {
+        "type": "servicebus",
+        "connection_string": broker.connection_string,
+        "topic": "scheduled-events",
+    },
+    "slack": lambda inbox, _: {
+        "type": "slack",
+        "webhook_url": f"{inbox.url}/services/{SECRET}",
+        "timeout": "500ms",
+    },
+    "webhook": lambda inbox, _: {
+        "type": "webhook",
+        "url": f"{inbox.url}/{SECRET}?key={SECRET}",
+        "headers": {"x-key": SECRET},
+        "timeout": "500ms",
+    },
+}
+OVER_HTTP = [kind for kind in SINK_TYPES if kind != "servicebus"]
+SECRETS = {
+    "servicebus": ("SAS_KEY_VALUE",),
+    "slack": (SECRET,),
+    "webhook": (SECRET,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """All that a sink may be opened against, so that a test needs to ask for one."""
+
+    resources: Resources
+    inbox: Inbox
+    broker: Broker
+
+    def options(self, kind: str) -> dict[str, object]:
+        return dict(OPTIONS[kind](self.inbox, self.broker))
+
+    def opened(self, kind: str) -> AbstractAsyncContextManager[Sink]:
+        return opened_sink(self.resources, self.options(kind))
+
+    async def stop_broker(self) -> None:
+        await self.broker.__aexit__(None, None, None)
+
+
+@pytest.fixture
+def stage(resources: Resources, inbox: Inbox, broker: Broker) -> Stage:
+    return Stage(resources, inbox, broker)
+
+
+async def failed(sink: Sink) -> DeliveryError:
+    with pytest.raises(DeliveryError) as caught:
+        await sink.deliver(cloud_event())
+    return caught.value
+
+
+def test_every_type_of_sink_is_under_contract() -> None:
+    assert set(OPTIONS) == set(SECRETS) == set(SINK_TYPES)
+
+
+@pytest.mark.parametrize("kind", SINK_TYPES)
+async def test_deliver_returns_when_the_event_is_taken(kind: str, stage: Stage) -> None:
+    async with stage.opened(kind) as sink:
+        await sink.deliver(cloud_event())
+
+    stored = stage.broker.snapshot()["scheduled-events/Subscriptions/consumer"].active
+    assert len(stage.inbox.received) + stored == 1
+
+
+@pytest.mark.parametrize("kind", SINK_TYPES)
+async def test_nothing_is_connected_before_the_first_delivery(
+    kind: str, stage: Stage
+) -> None:
+    """So that a sink which is down does not keep the forwarder from starting."""
+    options = stage.options(kind)
+    await stage.stop_broker()
+
+    async with opened_sink(stage.resources, options):
+        pass
+
+    assert stage.inbox.received == []
+
+
+@pytest.mark.parametrize("kind", OVER_HTTP)
+@pytest.mark.parametrize(
+    ("status", "error", "reason"),
+    [
+        (400, PermanentDeliveryError, Reason.REJECTED),
+        (401, RefusedDeliveryError, Reason.UNAUTHORIZED),
+        (403, RefusedDeliveryError, Reason.UNAUTHORIZED),
+        (404, RefusedDeliveryError, Reason.NOT_FOUND),
+        (408, TransientDeliveryError, Reason.TIMEOUT),
+        (410, RefusedDeliveryError, Reason.NOT_FOUND),
+        (413, PermanentDeliveryError, Reason.TOO_LARGE),
+        (425, TransientDeliveryError, Reason.THROTTLED),
+        (429, TransientDeliveryError, Reason.THROTTLED),
+        (500, TransientDeliveryError, Reason.SERVER),
+        (503, TransientDeliveryError, Reason.SERVER),
+    ],
+)
+async def test_status_decides_what_becomes_of_a_delivery(
+    kind: str,
+    status: int,
+    error: type[DeliveryError],
+    reason: Reason,
+    stage: Stage,
+) -> None:
+    stage.inbox.status, stage.inbox.answer = status, b"{}"
+    async with stage.opened(kind) as sink:
+        failure = await failed(sink)
+
+    assert type(failure) is error
+    assert failure.reason is reason
+
+
+@pytest.mark.parametrize("kind", OVER_HTTP)
+async def test_redirect_is_not_followed(kind: str, stage: Stage) -> None:
+    stage.inbox.status, stage.inbox.headers = (
+        307,
+        {"Location": f"{stage.inbox.url}/elsewhere"},
+    )
+    async with stage.opened(kind) as sink:
+        failure = await failed(sink)
+
+    assert failure.reason is Reason.REDIRECTED
+    assert len(stage.inbox.received) == 1
+
+
+@pytest.mark.parametrize("kind", OVER_HTTP)
+@pytest.mark.parametrize("value", ["7", "Sat, 21 Nov 2026 10:00:07 GMT"])
+async def test_retry_after_is_passed_on(kind: str, value: str, stage: Stage) -> None:
+    """A date is read by the server's own clock: ours may be wrong."""
+    stage.inbox.status = 503
+    stage.inbox.headers = {
+        "Retry-After": value,
+        "Date": "Sat, 21 Nov 2026 10:00:00 GMT",
+    }
+    async with stage.opened(kind) as sink:
+        failure = await failed(sink)
+
+    assert isinstance(failure, TransientDeliveryError)
+    assert failure.retry_after == 7
+
+
+@pytest.mark.parametrize("kind", OVER_HTTP)
+async def test_silent_server_is_a_timeout(kind: str, stage: Stage) -> None:
+    stage.inbox.is_silent = True
+    async with stage.opened(kind) as sink:
+        failure = await failed(sink)
+
+    assert isinstance(failure, TransientDeliveryError)
+    assert failure.reason is Reason.TIMEOUT
+
+
+@pytest.mark.parametrize("kind", OVER_HTTP)
+async def test_reset_is_transient(kind: str, stage: Stage) -> None:
+    stage.inbox.hangs_up = True
+    async with stage.opened(kind) as sink:
+        failure = await failed(sink)
+
+    assert isinstance(failure, TransientDeliveryError)
+    assert failure.reason is Reason.CONNECTION
+
+
+@pytest.mark.parametrize("kind", SINK_TYPES)
+async def test_other_side_that_is_down_is_transient(kind: str, stage: Stage) -> None:
+    options = stage.options(kind)
+    closed = "http://127.0.0.1:9"  # the discard port: nobody listens
+    for key in ("url", "webhook_url"):
+        if key in options:
+            options[key] = f"{closed}/{SECRET}"
+    await stage.stop_broker()
+    async with opened_sink(stage.resources, options) as sink:
+        failure = await failed(sink)
+
+    assert isinstance(failure, TransientDeliveryError)
+    assert failure.reason is Reason.CONNECTION
+
+
+@pytest.mark.parametrize("kind", SINK_TYPES)
+async def test_no_secret_is_ever_in_an_error_or_a_repr(kind: str, stage: Stage) -> None:
+    stage.inbox.status, stage.inbox.answer = 400, f"no such key {SECRET}".encode()
+    stage.broker.faults.refuse_attach("scheduled-events")
+    options = stage.options(kind)
+    async with opened_sink(stage.resources, options) as sink:
+        failure = await failed(sink)
+        shown = f"{failure} {failure!r} {sink!r} {sink_config(options)!r}"
+
+    assert not any(secret in shown for secret in SECRETS[kind])
+
+
+@pytest.mark.parametrize("kind", OVER_HTTP)
+async def test_proxy_of_the_environment_is_not_used(
+    kind: str,
+    stage: Stage,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    async with stage.opened(kind) as sink:
+        await sink.deliver(cloud_event())
+
+    assert len(stage.inbox.received) == 1
+
+
+@pytest.mark.parametrize("kind", SINK_TYPES)
+async def test_secret_that_is_gone_refuses_and_one_that_is_back_delivers(
+    kind: str, stage: Stage
+) -> None:
+    options = stage.options(kind)
+    key = next(k for k in options if k.endswith(("url", "connection_string")))
+    environ = {"IT": str(options[key])}
+    config = sink_config({**options, key: "env:IT"}, environ)
+    async with config.open(stage.resources) as sink:
+        it = environ.pop("IT")
+        failure = await failed(sink)
+        environ["IT"] = it
+        await sink.deliver(cloud_event())
+
+    assert isinstance(failure, RefusedDeliveryError)
+    assert "IT" in str(failure)
+
+
+def test_defaults_of_routing_depend_on_the_type() -> None:
+    """Promised in DESIGN section 3: what an operator gets who says nothing."""
+    defaults = {
+        kind: (config.default_scope, config.default_lifecycle)
+        for kind, config in SINK_TYPES.items()
+    }
+
+    assert defaults == {
+        "servicebus": ("all", True),
+        "slack": ("own", False),
+        "webhook": ("own", True),
+    }
+
+
+@pytest.mark.parametrize("config", SINK_TYPES.values())
+def test_every_sink_takes_several_deliveries_or_says_one(
+    config: type[SinkConfig],
+) -> None:
+    assert config.concurrency >= 1
