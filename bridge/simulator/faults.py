@@ -1,115 +1,234 @@
-"""Faults on demand for the local HTTP servers: the next requests fail as told.
+"""Faults on demand: what a server does instead of, or to, its answer.
 
-    {"status": 503, "retryAfter": 2, "times": 3}   three answers of 503
-    {"hang": 10}                                   answer only after 10 s
-    {"reset": true}                                drop the connection unanswered
-    {"truncate": true}                             promise more bytes than are sent
-    {"body": "garbage"}                            answer 200 with this
-"times": 0 = until cleared; "method" and "path" (a prefix) limit which requests.
+Shapes:  JSON of a control request → Fault; Fault, answer → what the client gets
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+import socket
+import struct
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Final
 
 import msgspec
 from aiohttp import web
 
-from bridge.simulator.errors import SimulatorError
+from bridge.simulator.clock import Clock
+from bridge.simulator.errors import BadInputError
+from bridge.simulator.foreign import Input, parse
+from bridge.simulator.http_server import JSON_TYPE, Answering
+
+GARBAGE: Final = b'{"DocumentIncarnation": 2, "Events": [{"Event\xff\x00'
+_LINGER_NOT = struct.pack("ii", 1, 0)
 
 
-class Fault(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """One fault; ``times`` counts down, 0 from the start = until cleared."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Answers with a status of its own."""
 
-    path: str = ""
-    method: str = ""
-    status: int | None = None
-    retry_after: int | str | None = None
-    hang: float = 0.0
+    status: int
+    retry_after: str | None = None
+    body: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """Says nothing for so long, then answers as usual."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Reads the request, then resets the connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truncated:
+    """Sends half of the body that its Content-Length promises, and hangs up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """Answers 200 with a body that is no JSON."""
+
+    body: bytes = GARBAGE
+
+
+Strike = Answer | Hang | Reset | Truncated | Garbage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One fault and the requests it strikes.
+
+    Attributes:
+        strike: what happens.
+        method: the requests' method; None: any.
+        path: the requests' path, or a folder above it.
+        times: how many of them; None: all until the faults are cleared.
+        takes_effect: whether the server does its work first, as when only the
+            answer is lost.
+    """
+
+    strike: Strike
+    method: str | None = None
+    path: str = "/"
+    times: int | None = 1
+    takes_effect: bool = False
+
+    def strikes(self, method: str, path: str) -> bool:
+        """Return whether such a request is meant."""
+        is_below = path == self.path or path.startswith(self.path.rstrip("/") + "/")
+        return is_below and self.method in {None, method}
+
+
+class _FaultInput(Input, frozen=True, kw_only=True):
+    method: str | None = None
+    path: str = "/"
+    times: Annotated[int, msgspec.Meta(ge=1)] = 1
+    until_cleared: bool = False
+    takes_effect: bool = False
+    status: Annotated[int, msgspec.Meta(ge=200, le=599)] | None = None
+    retry_after: int | float | str | None = None
+    hang: Annotated[float, msgspec.Meta(ge=0)] | None = None
     reset: bool = False
-    truncate: bool = False
+    truncated: bool = False
+    garbage: bool = False
     body: str | None = None
-    times: int = 1
 
-    def concerns(self, request: web.Request) -> bool:
-        """Whether a request is to fail so."""
-        is_method = not self.method or self.method.upper() == request.method
-        return is_method and request.path.startswith(self.path)
+
+def parse_fault(body: bytes) -> Fault:
+    """Read a fault such as {"path": "/siem", "status": 503, "times": 3}.
+
+    Raises:
+        BadInputError: it is none.
+    """
+    given = parse(body, _FaultInput)
+    strikes = _strikes(given)
+    if len(strikes) != 1:
+        raise BadInputError(
+            "a fault has exactly one of status, hang, reset, truncated, garbage"
+        )
+    return Fault(
+        strike=strikes[0],
+        method=given.method.upper() if given.method else None,
+        path=given.path,
+        times=None if given.until_cleared else given.times,
+        takes_effect=given.takes_effect,
+    )
+
+
+def _strikes(given: _FaultInput) -> list[Strike]:
+    strikes: list[Strike] = []
+    if given.status is not None:
+        wait = None if given.retry_after is None else str(given.retry_after)
+        strikes.append(
+            Answer(status=given.status, retry_after=wait, body=given.body or "")
+        )
+    if given.hang is not None:
+        strikes.append(Hang(given.hang))
+    if given.reset:
+        strikes.append(Reset())
+    if given.truncated:
+        strikes.append(Truncated())
+    if given.garbage:
+        strikes.append(Garbage(given.body.encode() if given.body else GARBAGE))
+    return strikes
 
 
 @dataclass(slots=True)
-class Faults:
-    """The faults still to come, in order."""
+class FaultQueue:
+    """The faults that wait for a request, first come first served."""
 
-    waiting: list[Fault] = field(default_factory=list)
+    _waiting: list[Fault] = field(default_factory=list)
 
     def add(self, fault: Fault) -> None:
-        """Let the next fitting requests fail."""
-        self.waiting.append(fault)
+        """Put a fault behind the others."""
+        self._waiting.append(fault)
 
     def clear(self) -> None:
-        """Let everything work again."""
-        self.waiting.clear()
+        """Forget all faults."""
+        self._waiting.clear()
 
-    def add_json(self, body: bytes) -> None:
-        """Add a fault as the control endpoint takes it.
+    def waiting(self) -> tuple[Fault, ...]:
+        """Return what has not struck yet, or strikes again."""
+        return tuple(self._waiting)
 
-        Raises:
-            SimulatorError: it is none.
-        """
-        try:
-            self.add(msgspec.json.decode(body, type=Fault))
-        except msgspec.DecodeError as error:
-            raise SimulatorError(f"no fault: {error}") from error
-
-    def take(self, request: web.Request) -> Fault | None:
-        """Return the fault that this request meets, and count it."""
-        for fault in self.waiting:
-            if fault.concerns(request):
-                if fault.times:
-                    fault.times -= 1
-                    if not fault.times:
-                        self.waiting.remove(fault)
+    def take(self, method: str, path: str) -> Fault | None:
+        """Return the first fault meant for such a request, one time less of it."""
+        for place, fault in enumerate(self._waiting):
+            if fault.strikes(method, path):
+                self._count_down(place, fault)
                 return fault
         return None
 
+    def _count_down(self, place: int, fault: Fault) -> None:
+        if fault.times is None:
+            return
+        if fault.times > 1:
+            self._waiting[place] = replace(fault, times=fault.times - 1)
+        else:
+            del self._waiting[place]
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-async def answer(
-    fault: Fault, request: web.Request, handler: Handler
-) -> web.StreamResponse:
-    """Answer a request as its fault wants it."""
-    if fault.hang:
-        await asyncio.sleep(fault.hang)
-    if fault.reset:
+    async def answered(
+        self, request: web.Request, answer: Answering, clock: Clock
+    ) -> web.StreamResponse:
+        """Answer ``request``, or let the fault that is meant for it strike."""
         await request.read()
-        return _abort(request)
-    if fault.truncate:
-        return await _truncated(request, await handler(request))
-    if fault.status is not None or fault.body is not None:
-        after = fault.retry_after
-        headers = {} if after is None else {"Retry-After": str(after)}
-        return web.Response(
-            status=fault.status or 200, text=fault.body or "", headers=headers
-        )
-    return await handler(request)
+        fault = self.take(request.method, request.path)
+        if fault is None:
+            return await answer()
+        if fault.takes_effect:
+            answer = _given(await answer())
+        return await _struck(fault.strike, request, answer, clock)
 
 
-def _abort(request: web.Request) -> web.StreamResponse:
+def _given(response: web.StreamResponse) -> Answering:
+    async def answer() -> web.StreamResponse:
+        return response
+
+    return answer
+
+
+async def _struck(
+    strike: Strike, request: web.Request, answer: Answering, clock: Clock
+) -> web.StreamResponse:
+    match strike:
+        case Answer():
+            headers = {"Retry-After": strike.retry_after} if strike.retry_after else {}
+            return web.Response(status=strike.status, text=strike.body, headers=headers)
+        case Hang():
+            await clock.sleep(strike.seconds)
+            return await answer()
+        case Reset():
+            return _reset(request)
+        case Truncated():
+            return await _truncated(request, await answer())
+        case Garbage():
+            return web.Response(body=strike.body, headers={"Content-Type": JSON_TYPE})
+
+
+def _reset(request: web.Request) -> web.Response:
     if request.transport is not None:
+        connection: socket.socket = request.transport.get_extra_info("socket")
+        # Without it the client sees an orderly end of the connection.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
         request.transport.abort()
-    return web.Response()
+    return web.Response()  # aiohttp wants one; it finds no connection to send it on
 
 
 async def _truncated(
     request: web.Request, whole: web.StreamResponse
 ) -> web.StreamResponse:
     body = whole.body if isinstance(whole, web.Response) else b""
-    text = bytes(body) if isinstance(body, bytes) else b"{}"
-    response = web.StreamResponse(headers={"Content-Length": str(len(text) + 100)})
-    await response.prepare(request)
-    await response.write(text[: len(text) // 2 + 1])
-    _abort(request)
-    return response
+    content = body if isinstance(body, bytes) else b"{}"
+    part = web.StreamResponse(
+        status=whole.status,
+        headers={"Content-Type": JSON_TYPE, "Content-Length": str(len(content) + 1)},
+    )
+    await part.prepare(request)
+    await part.write(content[: len(content) // 2])
+    if request.transport is not None:
+        request.transport.close()
+    await asyncio.sleep(0)
+    return part

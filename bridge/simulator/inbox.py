@@ -1,161 +1,193 @@
-"""A receiver for what webhook and Slack sinks send: takes, keeps and shows it.
+"""A receiver on loopback for webhooks and Slack messages.
 
-POST or PUT on any path        kept; ``/slack/…`` is checked as Slack checks
-GET    /messages[?path=/siem]  what came, oldest first
-DELETE /messages               forget it
-POST   /faults, DELETE         the next requests fail: see faults.py
-OPTIONS on any path            consents to the CloudEvents webhook handshake
+    async with Inbox() as inbox:
+        …  # POST or PUT to inbox.url + any path
+        message = await inbox.wait_for(lambda m: m.path == "/siem", 5)
+
+Over HTTP: GET and DELETE /messages (?path= filters by prefix), POST and DELETE
+/faults, PUT /options. Paths under /slack/ behave as Slack's incoming webhooks do.
 """
 
-import asyncio
-import json
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Self
+from types import TracebackType
+from typing import Final, Self
 
+import orjson
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
-from bridge.simulator import faults
-from bridge.simulator.control import explained
-from bridge.simulator.faults import Faults
-from bridge.simulator.listening import listen
-from bridge.simulator.slack import fault_of
+from bridge.simulator.clock import Clock, SystemClock
+from bridge.simulator.faults import FaultQueue, parse_fault
+from bridge.simulator.foreign import Input, parse
+from bridge.simulator.http_server import (
+    MAX_BODY,
+    as_json,
+    listening,
+    with_faults_told,
+)
+from bridge.simulator.mailbox import Mailbox, Message
+from bridge.simulator.slack import refusal
 
-_KEPT_MESSAGES = 10_000
-_LARGEST = 2 * 1024 * 1024
+__all__ = ["Inbox", "Message"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
-    """What came in. ``headers`` have lower-case names; ``body`` is JSON or text."""
-
-    received_at: datetime
-    path: str
-    headers: dict[str, str]
-    body: object
-
-    def as_json(self) -> dict[str, object]:
-        """Return it as ``GET /messages`` shows it."""
-        return {
-            "receivedAt": self.received_at.isoformat().replace("+00:00", "Z"),
-            "path": self.path,
-            "headers": self.headers,
-            "body": self.body,
-        }
+_SLACK_PATH: Final = "/slack/"
+# Slack takes about one message a second for a channel.
+_SLACK_SECONDS: Final = 1.0
 
 
-@dataclass(slots=True)
-class Inbox:
-    """The receiver. ``async with Inbox() as inbox: inbox.url``."""
+class _Options(Input, frozen=True, kw_only=True):
+    slack_rate_limit: bool
 
-    host: str = "127.0.0.1"
-    port: int = 0
-    faults: Faults = field(default_factory=Faults)
-    messages: deque[Message] = field(
-        default_factory=lambda: deque(maxlen=_KEPT_MESSAGES)
-    )
-    _streams: list["asyncio.Queue[Message]"] = field(default_factory=list)
-    _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
-    @property
-    def url(self) -> str:
-        """The address to send to."""
-        return f"http://{self.host}:{self.port}"
+class Inbox(Mailbox):
+    """The receiver, used as an async context manager.
+
+    Args:
+        host: the address to listen on.
+        port: the port to listen on; 0: a free one.
+        clock: the system's if left out.
+
+    Attributes:
+        url: where it listens, without a slash at the end; "" before.
+        faults: what goes wrong on demand.
+        slack_rate_limit: answer 429 beyond a message a second for each Slack path.
+    """
+
+    def __init__(
+        self, host: str = "127.0.0.1", port: int = 0, *, clock: Clock | None = None
+    ) -> None:
+        super().__init__()
+        self.url = ""
+        self.faults = FaultQueue()
+        self.slack_rate_limit = False
+        self._host = host
+        self._port = port
+        self._clock = clock or SystemClock()
+        self._slack_taken_at: dict[str, float] = {}
+        self._open = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        self.port = await self._stack.enter_async_context(
-            listen(self.application(), self.host, self.port, "the inbox")
+        app = self._application()
+        self.url = await self._open.enter_async_context(
+            listening(app, name="the inbox", host=self._host, port=self._port)
         )
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self._stack.aclose()
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._open.aclose()
 
-    async def stream(self) -> AsyncIterator[Message]:
-        """Yield every message that comes from now on."""
-        queue: asyncio.Queue[Message] = asyncio.Queue()
-        self._streams.append(queue)
-        try:
-            while True:
-                yield await queue.get()
-        finally:
-            self._streams.remove(queue)
-
-    def application(self) -> web.Application:
-        """Return the web application, not listening yet."""
-        app = web.Application(middlewares=[self._meddle], client_max_size=_LARGEST)
-        app.router.add_get("/messages", explained(self._list))
-        app.router.add_delete("/messages", explained(self._forget))
-        app.router.add_post("/faults", explained(self._fault))
-        app.router.add_delete("/faults", explained(self._no_faults))
-        app.router.add_route("OPTIONS", "/{path:.*}", self._consent)
-        for method in ("POST", "PUT"):
-            app.router.add_route(method, "/{path:.*}", self._take)
+    def _application(self) -> web.Application:
+        app = web.Application(middlewares=[_told], client_max_size=MAX_BODY)
+        app.add_routes(
+            [
+                web.get("/messages", self._list, allow_head=False),
+                web.delete("/messages", self._clear),
+                web.post("/faults", self._add_fault),
+                web.delete("/faults", self._clear_faults),
+                web.put("/options", self._configure),
+                web.post("/{path:.*}", self._receive),
+                web.put("/{path:.*}", self._receive),
+                web.options("/{path:.*}", _consent),
+            ]
+        )
         return app
 
-    @web.middleware
-    async def _meddle(
-        self,
-        request: web.Request,
-        handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
-    ) -> web.StreamResponse:
-        is_ours = request.path in {"/messages", "/faults"}
-        fault = None if is_ours else self.faults.take(request)
-        if fault is None:
-            return await handler(request)
-        return await faults.answer(fault, request, handler)
+    async def _receive(self, request: web.Request) -> web.StreamResponse:
+        async def answer() -> web.StreamResponse:
+            return await self._take(request)
+
+        return await self.faults.answered(request, answer, self._clock)
 
     async def _take(self, request: web.Request) -> web.Response:
-        text = (await request.read()).decode(errors="replace")
-        is_json = "json" in request.content_type
         message = Message(
-            received_at=datetime.now(UTC),
+            received_at=self._now(),
             path=request.path,
-            headers={name.lower(): value for name, value in request.headers.items()},
-            body=_json_or_text(text) if is_json else text,
+            headers=_headers(request),
+            body=_body(await request.read(), request.content_type),
         )
-        if request.path.startswith("/slack"):
-            if (wrong := fault_of(message.body)) is not None:
-                return web.Response(status=400, text=wrong)
-            self._keep(message)
-            return web.Response(text="ok")
-        self._keep(message)
-        return web.Response(status=202)
+        if request.path.startswith(_SLACK_PATH):
+            return self._take_as_slack(message)
+        self.put(message)
+        return web.Response(status=204)
 
-    def _keep(self, message: Message) -> None:
-        self.messages.append(message)
-        for queue in self._streams:
-            queue.put_nowait(message)
+    def _take_as_slack(self, message: Message) -> web.Response:
+        if (word := refusal(message.body)) is not None:
+            return web.Response(status=400, text=word)
+        now = self._clock.now()
+        last = self._slack_taken_at.get(message.path)
+        if self.slack_rate_limit and last is not None and now < last + _SLACK_SECONDS:
+            return web.Response(
+                status=429, text="rate_limited", headers={"Retry-After": "1"}
+            )
+        self._slack_taken_at[message.path] = now
+        self.put(message)
+        return web.Response(text="ok")
 
-    async def _consent(self, request: web.Request) -> web.Response:
-        headers = {"Allow": "POST, PUT, OPTIONS"}
-        if origin := request.headers.get("WebHook-Request-Origin"):
-            headers["WebHook-Allowed-Origin"] = origin
-            headers["WebHook-Allowed-Rate"] = "*"
-        return web.Response(headers=headers)
+    def _now(self) -> str:
+        now = datetime.fromtimestamp(self._clock.now(), UTC)
+        return now.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
-    async def _list(self, request: web.Request) -> object:
-        path = request.query.get("path", "")
-        return [m.as_json() for m in self.messages if m.path.startswith(path)]
+    async def _list(self, request: web.Request) -> web.Response:
+        prefix = request.query.get("path", "")
+        wanted = (each for each in self.messages if each.path.startswith(prefix))
+        return as_json([message.as_json() for message in wanted])
 
-    async def _forget(self, _: web.Request) -> object:
-        self.messages.clear()
-        return None
+    async def _clear(self, _request: web.Request) -> web.Response:
+        self.clear()
+        return web.Response(status=204)
 
-    async def _fault(self, request: web.Request) -> object:
-        self.faults.add_json(await request.read())
-        return None
+    async def _add_fault(self, request: web.Request) -> web.Response:
+        self.faults.add(parse_fault(await request.read()))
+        return web.Response(status=204)
 
-    async def _no_faults(self, _: web.Request) -> object:
+    async def _clear_faults(self, _request: web.Request) -> web.Response:
         self.faults.clear()
-        return None
+        return web.Response(status=204)
+
+    async def _configure(self, request: web.Request) -> web.Response:
+        given = parse(await request.read(), _Options)
+        self.slack_rate_limit = given.slack_rate_limit
+        return web.Response(status=204)
 
 
-def _json_or_text(text: str) -> object:
-    try:
-        return json.loads(text)
-    except ValueError:
+@web.middleware
+async def _told(request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def answer() -> web.StreamResponse:
+        return await handler(request)
+
+    return await with_faults_told(answer)
+
+
+async def _consent(request: web.Request) -> web.Response:
+    """Consent to any sender, as the CloudEvents webhook handshake asks."""
+    rate = request.headers.get("WebHook-Request-Rate", "*")
+    return web.Response(
+        headers={
+            "Allow": "OPTIONS, POST, PUT",
+            "WebHook-Allowed-Origin": "*",
+            "WebHook-Allowed-Rate": rate,
+        }
+    )
+
+
+def _headers(request: web.Request) -> dict[str, str]:
+    names = {name.lower() for name in request.headers}
+    return {name: ", ".join(request.headers.getall(name)) for name in sorted(names)}
+
+
+def _body(body: bytes, content_type: str) -> object:
+    text = body.decode(errors="replace")
+    subtype = content_type.partition("/")[2]
+    if subtype != "json" and not subtype.endswith("+json"):
         return text
+    try:
+        value: object = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return text
+    return value

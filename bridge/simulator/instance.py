@@ -1,40 +1,138 @@
-"""The machine that the simulated IMDS describes."""
+"""Instance metadata: what IMDS says about the VM.
 
-from dataclasses import dataclass
+All values are strings, "" where there is nothing; lists are the exception.
 
-_SUBSCRIPTION = "00000000-0000-4000-8000-000000000001"
-_GROUP = "contoso-rg"
+Source:  learn.microsoft.com/azure/virtual-machines/instance-metadata-service
+"""
 
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Final
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """A VM as instance metadata tells of it."""
+INSTANCE_VERSIONS: Final = (
+    "2017-03-01",
+    "2017-04-02",
+    "2017-08-01",
+    "2017-10-01",
+    "2017-12-01",
+    "2018-02-01",
+    "2018-04-02",
+    "2018-10-01",
+    "2019-02-01",
+    "2019-03-11",
+    "2019-04-30",
+    "2019-06-01",
+    "2019-06-04",
+    "2019-08-01",
+    "2019-08-15",
+    "2019-11-01",
+    "2020-06-01",
+    "2020-07-15",
+    "2020-09-01",
+    "2020-10-01",
+    "2020-12-01",
+    "2021-01-01",
+    "2021-02-01",
+    "2021-03-01",
+    "2021-05-01",
+    "2021-10-01",
+    "2021-11-01",
+    "2021-11-15",
+    "2021-12-13",
+    "2023-07-01",
+    "2023-11-15",
+    "2024-03-15",
+    "2024-07-17",
+    "2025-04-07",
+)
 
-    name: str = "WestNO_0"
-    vm_id: str = "5c08b38e-4d57-4c23-ac45-aca61037f084"
-    location: str = "westeurope"
-
-    def compute(self) -> dict[str, object]:
-        """Return the ``compute`` object; every value is a string, "" = absent."""
-        scale_set, _, number = self.name.rpartition("_")
-        is_member = bool(scale_set) and number.isdigit()
-        group = f"/subscriptions/{_SUBSCRIPTION}/resourceGroups/{_GROUP}"
-        kind = f"{group}/providers/Microsoft.Compute"
-        return {
-            "azEnvironment": "AzurePublicCloud",
-            "location": self.location,
-            "name": self.name,
-            "osType": "Linux",
-            "resourceGroupName": _GROUP,
-            "resourceId": (
-                f"{kind}/virtualMachineScaleSets/{scale_set}/virtualMachines/{number}"
-                if is_member
-                else f"{kind}/virtualMachines/{self.name}"
-            ),
-            "subscriptionId": _SUBSCRIPTION,
-            "tags": "",
-            "vmId": self.vm_id,
-            "vmScaleSetName": scale_set if is_member else "",
-            "vmSize": "Standard_D2s_v5",
-            "zone": "1",
+_SUBSCRIPTION = "0b6f2c0e-5a1d-4c3b-9e57-1f4d8a2b6c90"
+_GROUP = "simulator-rg"
+# Always the same for a name, so that a state file kept between runs still fits.
+_NAMESPACE = uuid.UUID("6f1c9d52-3f0e-4d0b-8a63-2f0a5b1c7e44")
+_SINCE: Final[Mapping[str, str]] = {
+    "vmScaleSetName": "2017-12-01",
+    "zone": "2017-12-01",
+    "azEnvironment": "2018-10-01",
+    "resourceId": "2019-03-11",
+    "tagsList": "2019-06-04",
+    "osProfile": "2020-07-15",
+    "evictionPolicy": "2020-12-01",
+    "priority": "2020-12-01",
+    "virtualMachineScaleSet": "2021-03-01",
+}
+_SCALE_SET_INSTANCE = re.compile(r"(?P<set>.+)_(?P<number>\d+)")
+_NETWORK: Final[Mapping[str, object]] = {
+    "interface": [
+        {
+            "ipv4": {
+                "ipAddress": [{"privateIpAddress": "10.0.0.4", "publicIpAddress": ""}],
+                "subnet": [{"address": "10.0.0.0", "prefix": "24"}],
+            },
+            "ipv6": {"ipAddress": []},
+            "macAddress": "000D3A5C1E20",
         }
+    ]
+}
+
+
+def compute_of(vm_name: str) -> dict[str, object]:
+    """Return the ``compute`` object of a VM; ``set_3`` is one of a scale set."""
+    part = _SCALE_SET_INSTANCE.fullmatch(vm_name)
+    scale_set = part["set"] if part else ""
+    path = (
+        f"virtualMachineScaleSets/{part['set']}/virtualMachines/{part['number']}"
+        if part
+        else f"virtualMachines/{vm_name}"
+    )
+    return {
+        "azEnvironment": "AzurePublicCloud",
+        "evictionPolicy": "",
+        "location": "norwayeast",
+        "name": vm_name,
+        "offer": "ubuntu-24_04-lts",
+        "osProfile": {"computerName": re.sub(r"[^A-Za-z0-9-]", "", vm_name).lower()},
+        "osType": "Linux",
+        "platformFaultDomain": "0",
+        "platformUpdateDomain": "0",
+        "priority": "Regular",
+        "publisher": "Canonical",
+        "resourceGroupName": _GROUP,
+        "resourceId": (
+            f"/subscriptions/{_SUBSCRIPTION}/resourceGroups/{_GROUP}"
+            f"/providers/Microsoft.Compute/{path}"
+        ),
+        "sku": "server",
+        "subscriptionId": _SUBSCRIPTION,
+        "tags": "",
+        "tagsList": [],
+        "version": "24.04.202504080",
+        "virtualMachineScaleSet": {"id": ""},
+        "vmId": str(uuid.uuid5(_NAMESPACE, vm_name.lower())),
+        "vmScaleSetName": scale_set,
+        "vmSize": "Standard_D2s_v5",
+        "zone": "1",
+    }
+
+
+def instance_of(compute: Mapping[str, object], version: str) -> dict[str, object]:
+    """Return instance metadata as ``version`` shows it."""
+    known = {
+        name: value
+        for name, value in compute.items()
+        if _SINCE.get(name, INSTANCE_VERSIONS[0]) <= version
+    }
+    return {"compute": known, "network": dict(_NETWORK)}
+
+
+def element(tree: object, path: Sequence[str]) -> object | None:
+    """Return what stands at ``path``; None: nothing does."""
+    for step in path:
+        if isinstance(tree, Mapping):
+            tree = tree.get(step)
+        elif isinstance(tree, list) and step.isdecimal() and int(step) < len(tree):
+            tree = tree[int(step)]
+        else:
+            return None
+    return tree

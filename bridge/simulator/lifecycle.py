@@ -1,195 +1,237 @@
-"""Scheduled events as the service keeps them: their life, without any HTTP.
+"""The living events: scheduled, started by approval or time, removed.
 
-    schedule → Scheduled → (approved by all concerned, or NotBefore) → Started → removed
-
-Source: https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events
+Nothing here waits. Each look at the document first takes the steps that have fallen
+due since the last one, in their order and each with an incarnation of its own, so
+that a client that polls seldom misses incarnations as it does in reality.
 """
 
-import json
-from collections.abc import Callable, Mapping
+import logging
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from email.utils import format_datetime
-from typing import Literal
+from enum import StrEnum
 
-from bridge.simulator.errors import SimulatorError
+import orjson
 
-VERSIONS = (
-    "2017-03-01",
-    "2017-08-01",
-    "2017-11-01",
-    "2019-01-01",
-    "2019-04-01",
-    "2019-08-01",
-    "2020-07-01",
+from bridge.simulator.document import (
+    NEWEST,
+    ScheduledEvent,
+    Status,
+    document,
+    is_shown,
 )
-# Which version of the API brought a field or a type of event.
-_TYPE_SINCE = {"Preempt": "2017-11-01", "Terminate": "2019-01-01"}
-_FIELD_SINCE = {
-    "Description": "2019-04-01",
-    "EventSource": "2019-08-01",
-    "DurationInSeconds": "2020-07-01",
-}
-StartOn = Literal["at-once", "all-concerned"]
+from bridge.simulator.errors import NoSuchEventError
+from bridge.simulator.source import Approval, View
+
+log = logging.getLogger(__name__)
+
+
+_CANCELLED_AHEAD_SECONDS = 30.0
+
+
+class StartOn(StrEnum):
+    """Whose approval starts an event before its NotBefore."""
+
+    AT_ONCE = "at-once"
+    ALL_CONCERNED = "all-concerned"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """One scheduled event. ``not_before`` is None once started."""
+class EventLife:
+    """An event that is to happen, in durations.
 
-    event_id: str
+    Attributes:
+        event_id: None: a new one is made.
+        notice_seconds: from its appearance to NotBefore.
+        started_seconds: how long it is Started; None: until something removes it.
+        cancelled_after_seconds: when it is withdrawn; None: never.
+        is_gone_at_not_before: as a spot VM is, with nobody left to see it Started.
+        waits_for_others: whether our approval alone does not start it.
+    """
+
     event_type: str
     resources: tuple[str, ...]
-    status: str = "Scheduled"
-    not_before: datetime | None = None
-    description: str = ""
+    event_id: str | None = None
+    status: Status = Status.SCHEDULED
     source: str = "Platform"
-    duration: int = -1
+    description: str = ""
+    duration_seconds: int = -1
+    notice_seconds: float = 900.0
+    started_seconds: float | None = None
+    cancelled_after_seconds: float | None = None
+    is_gone_at_not_before: bool = False
+    waits_for_others: bool = False
 
-    def as_json(self, version: str) -> dict[str, object]:
-        """Return the event as an api-version shows it."""
-        underscore = "_" if version == VERSIONS[0] else ""
-        at = self.not_before
-        whole: dict[str, object] = {
-            "EventId": self.event_id,
-            "EventStatus": self.status,
-            "EventType": self.event_type,
-            "ResourceType": "VirtualMachine",
-            "Resources": [underscore + name for name in self.resources],
-            "NotBefore": format_datetime(at.astimezone(UTC), usegmt=True) if at else "",
-            "Description": self.description,
-            "EventSource": self.source,
-            "DurationInSeconds": self.duration,
-        }
-        return {k: v for k, v in whole.items() if _FIELD_SINCE.get(k, "") <= version}
+    def faster(self, speed: float, least: float) -> "EventLife":
+        """Return the same life at another speed.
+
+        Args:
+            speed: divides the durations.
+            least: yet none becomes shorter than so many seconds.
+        """
+
+        def scaled(seconds: float) -> float:
+            return max(seconds / speed, least) if seconds else 0.0
+
+        started, cancelled = self.started_seconds, self.cancelled_after_seconds
+        notice = scaled(self.notice_seconds)
+        if cancelled is not None:
+            # Near its NotBefore nobody could tell that it has not simply started.
+            notice = max(notice, scaled(cancelled) + _CANCELLED_AHEAD_SECONDS)
+        return replace(
+            self,
+            notice_seconds=notice,
+            started_seconds=None if started is None else scaled(started),
+            cancelled_after_seconds=None if cancelled is None else scaled(cancelled),
+        )
+
+    def born(self, at: float, event_id: str) -> ScheduledEvent:
+        """Return the event as it first appears."""
+        # NotBefore has whole seconds, and nothing may start before it.
+        not_before = float(math.ceil(at + self.notice_seconds))
+        ends_at = not_before if self.is_gone_at_not_before else None
+        if self.cancelled_after_seconds is not None:
+            ends_at = at + self.cancelled_after_seconds
+        scheduled = ScheduledEvent(
+            event_id=event_id,
+            event_type=self.event_type,
+            resources=self.resources,
+            status=Status.SCHEDULED,
+            not_before=not_before,
+            description=self.description,
+            source=self.source,
+            duration_seconds=self.duration_seconds,
+            started_seconds=self.started_seconds,
+            ends_at=ends_at,
+            waits_for_others=self.waits_for_others,
+        )
+        is_started = self.status is Status.STARTED
+        return scheduled.started(at) if is_started else scheduled
 
 
 @dataclass(slots=True)
-class Lifecycle:
-    """The document and what approvals do to it.
+class LiveEvents:
+    """The events of the document.
 
     Attributes:
-        on_approved: called with the EventId after each approval that counts.
-        verbatim: a document that is served as it is, whatever it may be.
+        new_id: makes an EventId.
+        pending: what appears right after the first client has read the document.
+        start_on: whose approval it takes.
+        incarnation: grows by one with each change of the events.
     """
 
-    start_on: StartOn = "at-once"
+    new_id: Callable[[], str]
+    pending: Sequence[EventLife] = ()
+    start_on: StartOn = StartOn.AT_ONCE
     incarnation: int = 1
-    events: dict[str, Event] = field(default_factory=dict)
-    verbatim: bytes | None = None
-    approvals: dict[str, set[str]] = field(default_factory=dict)
-    on_approved: list[Callable[[str], None]] = field(default_factory=list)
+    _events: dict[str, ScheduledEvent] = field(default_factory=dict)
 
-    def document(self, version: str) -> bytes:
-        """Return the body of the document."""
-        if self.verbatim is not None:
-            return self.verbatim
-        shown = [
-            event.as_json(version)
-            for event in self.events.values()
-            if _TYPE_SINCE.get(event.event_type, "") <= version
+    def read(self, now: float, version: str) -> View:
+        """Return the document for a client; the first call starts the scenario."""
+        view = self.peek(now, version)
+        pending, self.pending = self.pending, ()
+        for life in pending:
+            self.schedule(life, now)
+        return view
+
+    def peek(self, now: float, version: str = NEWEST) -> View:
+        """Return the document without any client having asked."""
+        shown = document(self.events(now), self.incarnation, version)
+        return View(body=orjson.dumps(shown), etag=str(self.incarnation))
+
+    def is_over(self, now: float) -> bool:
+        """Return whether all that was to happen has happened."""
+        return not self.pending and not self.events(now)
+
+    def events(self, now: float) -> tuple[ScheduledEvent, ...]:
+        """Return the events as they are now."""
+        while (due := self._next_due(now)) is not None:
+            self._become(due.event_id, due.next_step())
+        return tuple(self._events.values())
+
+    def _next_due(self, now: float) -> ScheduledEvent | None:
+        due = [
+            (event.next_step_at, event)
+            for event in self._events.values()
+            if event.next_step_at is not None and event.next_step_at <= now
         ]
-        whole = {"DocumentIncarnation": self.incarnation, "Events": shown}
-        return json.dumps(whole).encode()
+        return min(due, key=lambda step: step[0])[1] if due else None
 
-    def show(self, document: object) -> None:
-        """Serve a document verbatim from now on; None = our own again."""
-        if document is None:
-            self.verbatim = None
-        elif isinstance(document, bytes):
-            self.verbatim = document
-        else:
-            self.verbatim = json.dumps(document).encode()
-        self.approvals.clear()
-
-    def schedule(self, event: Event) -> None:
-        """Add an event.
-
-        Raises:
-            SimulatorError: there is one of this EventId already.
-        """
-        if event.event_id.upper() in self.events:
-            raise SimulatorError(f"there is an event {event.event_id} already")
-        self._change({**self.events, event.event_id.upper(): event})
-
-    def start(self, event_id: str) -> None:
-        """Start an event; nothing if it is started already.
-
-        Raises:
-            SimulatorError: there is no such event.
-        """
-        event = self.get(event_id)
-        if event.status == "Started":
-            return
-        started = replace(event, status="Started", not_before=None)
-        self._change({**self.events, event_id.upper(): started})
-
-    def pass_time(self, now: datetime) -> None:
-        """Start what has reached its NotBefore; a preempted VM is simply gone."""
-        for event in tuple(self.events.values()):
-            if event.not_before is not None and event.not_before <= now:
-                is_eviction = event.event_type == "Preempt"
-                (self.remove if is_eviction else self.start)(event.event_id)
-
-    def remove(self, event_id: str) -> None:
-        """Take an event out of the document: completed or cancelled.
-
-        Raises:
-            SimulatorError: there is no such event.
-        """
-        self.get(event_id)
-        self._change({k: e for k, e in self.events.items() if k != event_id.upper()})
-
-    def get(self, event_id: str) -> Event:
-        """Return an event.
-
-        Raises:
-            SimulatorError: there is no such event.
-        """
-        if (event := self.events.get(event_id.upper())) is None:
-            raise SimulatorError(f"there is no event {event_id}")
+    def schedule(self, life: EventLife, now: float) -> ScheduledEvent:
+        """Let an event appear; one with the same EventId is replaced."""
+        self.events(now)
+        event = life.born(now, life.event_id or self.new_id())
+        self._become(event.event_id, event)
         return event
 
-    def knows(self, event_id: str) -> bool:
-        """Whether an EventId stands in the document."""
-        return event_id.upper() in self._ids()
+    def find(self, event_id: str, now: float) -> ScheduledEvent:
+        """Return an event, compared without case.
 
-    def approve(self, event_id: str, by: str) -> None:
-        """Take an approval by the VM named ``by`` of an event that is there."""
-        key = event_id.upper()
-        self.approvals.setdefault(key, set()).add(by)
-        event = self.events.get(key)
-        if self.verbatim is None and event is not None:
-            waiting = set(event.resources) - self.approvals[key]
-            if self.start_on == "all-concerned" and waiting:
-                return
-            self.start(event_id)
-        for notify in self.on_approved:
-            notify(event_id)
+        Raises:
+            NoSuchEventError: it is not in the document.
+        """
+        self.events(now)
+        try:
+            return self._events[event_id.lower()]
+        except KeyError:
+            raise NoSuchEventError(
+                f"there is no event {event_id} in the document"
+            ) from None
 
-    def _ids(self) -> set[str]:
-        if self.verbatim is None:
-            return set(self.events)
-        return {id_.upper() for id_ in ids_of(parsed(self.verbatim))}
+    def replace(self, event: ScheduledEvent) -> None:
+        """Let an event change."""
+        self._become(event.event_id, event)
 
-    def _change(self, events: dict[str, Event]) -> None:
-        self.events = events
+    def remove(self, event_id: str, now: float) -> None:
+        """Take an event out of the document.
+
+        Raises:
+            NoSuchEventError: it is not in there.
+        """
+        self._become(self.find(event_id, now).event_id, None)
+
+    def start(self, event_id: str, now: float) -> ScheduledEvent:
+        """Start an event now; one that is Started stays so.
+
+        Raises:
+            NoSuchEventError: it is not in the document.
+        """
+        event = self.find(event_id, now)
+        if event.status is Status.SCHEDULED:
+            event = event.started(now)
+            self._become(event.event_id, event)
+        return event
+
+    def approve(self, approval: Approval) -> bool:
+        """Take an approval; False, and nothing is done: an EventId is not there."""
+        shown = {
+            event.event_id.lower(): event
+            for event in self.events(approval.at)
+            if is_shown(event, approval.version)
+        }
+        wanted = _unique(approval.event_ids)
+        if not all(event_id in shown for event_id in wanted):
+            return False
+        for event_id in wanted:
+            self._approve(shown[event_id], approval)
+        return True
+
+    def _approve(self, event: ScheduledEvent, approval: Approval) -> None:
+        approved = replace(event, approved_by=event.approved_by | {approval.by.lower()})
+        self._events[event.event_id.lower()] = approved  # nothing a document shows
+        by_all = self.start_on is StartOn.AT_ONCE or approved.is_approved_by_all()
+        if by_all and not event.waits_for_others:
+            self.start(event.event_id, approval.at)
+
+    def _become(self, event_id: str, event: ScheduledEvent | None) -> None:
+        if event is None:
+            self._events.pop(event_id.lower())
+        else:
+            self._events[event_id.lower()] = event
         self.incarnation += 1
+        status = event.status if event else "gone"
+        log.info("event changed", extra={"event_id": event_id, "status": status})
 
 
-def parsed(body: bytes) -> object:
-    """Return a body as JSON; None if it is none."""
-    try:
-        return json.loads(body)
-    except ValueError:
-        return None
-
-
-def ids_of(document: object) -> list[str]:
-    """Return the EventIds of a document, however odd it is."""
-    events = document.get("Events") if isinstance(document, Mapping) else None
-    return [
-        event["EventId"]
-        for event in (events if isinstance(events, list) else ())
-        if isinstance(event, Mapping) and isinstance(event.get("EventId"), str)
-    ]
+def _unique(event_ids: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(event_id.lower() for event_id in event_ids))

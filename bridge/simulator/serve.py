@@ -1,122 +1,179 @@
-"""The whole simulator: IMDS, broker and inbox, opened together."""
+"""The whole simulator: IMDS, Service Bus and inbox, opened together.
+
+Importing this needs Qpid Proton, which the broker speaks AMQP with.
+"""
 
 import asyncio
-import json
+import logging
+import math
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Self, TextIO
 
+import orjson
+
+from bridge.simulator.clock import Clock
 from bridge.simulator.errors import SimulatorError
 from bridge.simulator.imds import ImdsSimulator
+from bridge.simulator.imds_state import ImdsSettings
 from bridge.simulator.inbox import Inbox
-from bridge.simulator.instance import Machine
-from bridge.simulator.scenario import Player, Scenario, load
+from bridge.simulator.scenario import load
 from bridge.simulator.servicebus.broker import Broker
-from bridge.simulator.servicebus.config import default_entities, load_entities
+from bridge.simulator.servicebus.config import (
+    ConfigError,
+    default_entities,
+    load_entities,
+)
+from bridge.simulator.servicebus.settings import Entities
 
 __all__ = ["Simulator", "SimulatorError", "SimulatorOptions", "serve"]
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatorOptions:
-    """What to open, and what to play. Port 0 = any.
+    """What to open, where, and what to play.
 
     Attributes:
-        servicebus_config: a file in the official emulator's Config.json format.
-        scenario: a name or a file; None = an empty document.
-        vm_name: of the VM in instance metadata; None = the first in the scenario.
+        imds_port: 0, as for the others: a free one.
+        servicebus_config: entities in the format of Microsoft's emulator; None: the
+            default ones.
+        scenario: the name of a built-in one, or a file; None: no events.
+        speed: divides all durations of the scenario.
+        least_phase: seconds below which no phase is pressed, whatever the speed, so
+            that a consumer that polls each second misses nothing.
+        vm_name: compute.name of the VM; None: the first resource of the scenario.
+        seed: makes the same EventIds each time; None: random ones.
     """
 
     imds_port: int = 0
     servicebus_port: int = 0
-    servicebus_config: Path | None = None
     inbox_port: int = 0
+    servicebus_config: Path | None = None
     scenario: str | None = None
     speed: float = 1.0
-    vm_name: str | None = None
+    least_phase: float = 2.5
     host: str = "127.0.0.1"
+    vm_name: str | None = None
+    seed: int | None = None
 
 
-@dataclass(slots=True)
 class Simulator:
-    """All three, open. ``async with Simulator(options) as simulator: …``."""
+    """All three, used as an async context manager.
 
-    options: SimulatorOptions
-    imds: ImdsSimulator = field(init=False)
-    broker: Broker = field(init=False)
-    inbox: Inbox = field(init=False)
-    scenario: Scenario | None = field(init=False, default=None)
-    _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    Args:
+        options: what to open.
+        clock: time for IMDS and inbox; the system's if left out.
+
+    Attributes:
+        imds: the metadata service.
+        broker: the Service Bus.
+        inbox: the receiver.
+
+    Raises:
+        SimulatorError: an option, the entity file or the scenario is faulty.
+    """
+
+    def __init__(
+        self, options: SimulatorOptions, *, clock: Clock | None = None
+    ) -> None:
+        host = options.host
+        self.imds = ImdsSimulator(
+            _settings(options), host=host, port=options.imds_port, clock=clock
+        )
+        self.broker = Broker(
+            _entities(options), host=host, port=options.servicebus_port
+        )
+        self.inbox = Inbox(host, options.inbox_port, clock=clock)
+        self._open = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        try:
-            await self._open()
-        except BaseException:
-            await self._stack.aclose()
-            raise
+        """Open all three.
+
+        Raises:
+            SimulatorError: a port is in use; then none stays open.
+        """
+        async with AsyncExitStack() as opening:
+            await opening.enter_async_context(self.imds)
+            await _open_broker(self.broker, opening)
+            await opening.enter_async_context(self.inbox)
+            self._open = opening.pop_all()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self._stack.aclose()
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._open.aclose()
 
     async def play(self) -> None:
-        """Play the scenario to its end, if there is one."""
-        if self.scenario is not None:
-            player = Player(self.imds.lifecycle, self.options.speed)
-            await player.play(self.scenario, self.imds.enabled)
+        """Return when the scenario is over; it plays by itself."""
+        while not self.imds.is_over:
+            await self.imds.clock.sleep(_LOOK_SECONDS)
 
-    def addresses(self) -> dict[str, object]:
-        """Return where all three listen, as the line on standard output has it."""
+    def addresses(self) -> dict[str, dict[str, str]]:
+        """Return where to reach them, as `sebridge simulate` says it."""
         return {
             "imds": {"url": self.imds.url},
             "servicebus": {"connectionString": self.broker.connection_string},
             "inbox": {"url": self.inbox.url},
         }
 
-    async def _open(self) -> None:
-        options = self.options
-        if options.speed <= 0:
-            raise SimulatorError("--speed must be more than 0")
-        if options.scenario is not None:
-            self.scenario = load(options.scenario)
-        named = options.vm_name or (self.scenario and self.scenario.vm_name)
-        machine = Machine(name=named) if named else Machine()
-        self.imds = await self._stack.enter_async_context(
-            ImdsSimulator(options.host, options.imds_port, machine)
-        )
-        self.broker = await self._open_broker()
-        self.inbox = await self._stack.enter_async_context(
-            Inbox(options.host, options.inbox_port)
-        )
-
-    async def _open_broker(self) -> Broker:
-        options = self.options
-        try:
-            entities = (
-                load_entities(options.servicebus_config)
-                if options.servicebus_config
-                else default_entities()
-            )
-            broker = Broker(entities, host=options.host, port=options.servicebus_port)
-            return await self._stack.enter_async_context(broker)
-        except ValueError as error:
-            raise SimulatorError(f"{options.servicebus_config}: {error}") from error
-        except OSError as error:
-            where = error.filename or f"{options.host}:{options.servicebus_port}"
-            text = f"the broker cannot use {where}: {error.strerror}"
-            raise SimulatorError(text) from error
-
 
 async def serve(options: SimulatorOptions, stop: asyncio.Event, out: TextIO) -> None:
-    """Run the simulator until ``stop`` is set; one line of JSON once all listen.
+    """Run the simulator until ``stop`` is set.
+
+    Args:
+        options: what to open.
+        stop: ends it.
+        out: gets one line of JSON, once all three listen.
 
     Raises:
-        SimulatorError: a port is taken, or a file or scenario is none.
+        SimulatorError: it cannot begin; one sentence says why.
     """
-    async with Simulator(options) as simulator, asyncio.TaskGroup() as tasks:
-        out.write(json.dumps(simulator.addresses()) + "\n")
+    async with Simulator(options) as simulator:
+        out.write(orjson.dumps(simulator.addresses()).decode() + "\n")
         out.flush()
-        playing = tasks.create_task(simulator.play(), name="scenario")
+        log.info("simulator listens")
         await stop.wait()
-        playing.cancel()
+
+
+def _settings(options: SimulatorOptions) -> ImdsSettings:
+    if not (math.isfinite(options.speed) and options.speed > 0):
+        raise SimulatorError(f"the speed must be more than 0, not {options.speed:g}")
+    return ImdsSettings(
+        scenario=load(options.scenario) if options.scenario else None,
+        speed=options.speed,
+        least_phase=options.least_phase,
+        vm_name=options.vm_name,
+        seed=options.seed,
+    )
+
+
+def _entities(options: SimulatorOptions) -> Entities:
+    path = options.servicebus_config
+    if path is None:
+        return default_entities()
+    try:
+        return load_entities(path)
+    except ConfigError as error:
+        raise SimulatorError(f"{path}: {'; '.join(error.faults)}") from error
+    except UnicodeDecodeError as error:
+        raise SimulatorError(f"{path} is no UTF-8 text: {error.reason}") from error
+    except OSError as error:
+        raise SimulatorError(f"{path} cannot be read: {error.strerror}") from error
+
+
+async def _open_broker(broker: Broker, stack: AsyncExitStack) -> None:
+    try:
+        await stack.enter_async_context(broker)
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise SimulatorError(why) from error

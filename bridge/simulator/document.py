@@ -1,0 +1,132 @@
+"""A scheduled event, and the document as each API version shows it.
+
+Pure: no I/O, no clock; moments are seconds since the epoch.
+
+    Scheduled ──NotBefore, approval──→ Started ──ends_at──→ removed
+        └───────ends_at (cancelled, evicted)───────────────↗
+
+Source:  learn.microsoft.com/azure/virtual-machines/linux/scheduled-events
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from email.utils import formatdate
+from enum import StrEnum
+from typing import Final
+
+VERSIONS: Final = (
+    "2017-03-01",
+    "2017-08-01",
+    "2017-11-01",
+    "2019-01-01",
+    "2019-04-01",
+    "2019-08-01",
+    "2020-07-01",
+)
+NEWEST: Final = VERSIONS[-1]
+PREVIEW: Final = VERSIONS[0]
+
+# The version that brought it; an older one neither shows the field nor such events.
+_FIELD_SINCE: Final[Mapping[str, str]] = {
+    "Description": "2019-04-01",
+    "EventSource": "2019-08-01",
+    "DurationInSeconds": "2020-07-01",
+}
+_TYPE_SINCE: Final[Mapping[str, str]] = {
+    "Preempt": "2017-11-01",
+    "Terminate": "2019-01-01",
+}
+
+
+class Status(StrEnum):
+    """How far an event has come; a finished one is no longer in the document."""
+
+    SCHEDULED = "Scheduled"
+    STARTED = "Started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduledEvent:
+    """One event and what will become of it.
+
+    Attributes:
+        started_seconds: how long it is Started; None: until ends_at.
+        ends_at: when it leaves the document; None: not known yet.
+        waits_for_others: whether our approval alone does not start it, since other
+            tenants of the host have a say.
+        approved_by: names of VMs, in lower case.
+    """
+
+    event_id: str
+    event_type: str
+    resources: tuple[str, ...]
+    status: Status
+    not_before: float
+    description: str
+    source: str
+    duration_seconds: int
+    started_seconds: float | None = None
+    ends_at: float | None = None
+    waits_for_others: bool = False
+    approved_by: frozenset[str] = frozenset()
+
+    @property
+    def next_step_at(self) -> float | None:
+        """When it changes by itself; None: never."""
+        if self.status is Status.STARTED:
+            return self.ends_at
+        if self.ends_at is None:
+            return self.not_before
+        return min(self.ends_at, self.not_before)
+
+    def next_step(self) -> "ScheduledEvent | None":
+        """Return what it changes into; None: it is gone."""
+        ends_first = self.ends_at is not None and self.ends_at <= self.not_before
+        if self.status is Status.STARTED or ends_first:
+            return None
+        return self.started(self.not_before)
+
+    def started(self, at: float) -> "ScheduledEvent":
+        """Return the event as it is from its start on."""
+        lasts = self.started_seconds
+        ends_at = self.ends_at if lasts is None else at + lasts
+        return replace(self, status=Status.STARTED, ends_at=ends_at)
+
+    def is_approved_by_all(self) -> bool:
+        """Return whether each VM that it concerns has approved it."""
+        return {name.lower() for name in self.resources} <= self.approved_by
+
+
+def is_shown(event: ScheduledEvent, version: str) -> bool:
+    """Return whether the version knows events of this type."""
+    return _TYPE_SINCE.get(event.event_type, PREVIEW) <= version
+
+
+def document(
+    events: Iterable[ScheduledEvent], incarnation: int, version: str
+) -> dict[str, object]:
+    """Return the document as ``version`` shows it."""
+    shown = [_shown(event, version) for event in events if is_shown(event, version)]
+    return {"DocumentIncarnation": incarnation, "Events": shown}
+
+
+def _shown(event: ScheduledEvent, version: str) -> dict[str, object]:
+    # The preview wrote the names of IaaS VMs so.
+    prefix = "_" if version == PREVIEW else ""
+    is_started = event.status is Status.STARTED
+    fields: dict[str, object] = {
+        "EventId": event.event_id,
+        "EventStatus": event.status,
+        "EventType": event.event_type,
+        "ResourceType": "VirtualMachine",
+        "Resources": [prefix + name for name in event.resources],
+        "NotBefore": "" if is_started else formatdate(event.not_before, usegmt=True),
+        "Description": event.description,
+        "EventSource": event.source,
+        "DurationInSeconds": event.duration_seconds,
+    }
+    return {
+        name: value
+        for name, value in fields.items()
+        if _FIELD_SINCE.get(name, PREVIEW) <= version
+    }

@@ -1,0 +1,89 @@
+"""Runs a loopback HTTP server, and answers in JSON."""
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import orjson
+from aiohttp import web
+
+from bridge.simulator.errors import (
+    BadInputError,
+    NoSuchEventError,
+    NotLiveError,
+    SimulatorError,
+)
+
+Answering = Callable[[], Awaitable[web.StreamResponse]]
+
+JSON_TYPE = "application/json; charset=utf-8"
+MAX_BODY = 16 * 1024 * 1024
+# What still hangs on purpose when the simulator stops is not waited for.
+_SHUTDOWN_SECONDS = 0.2
+_STATUSES = {BadInputError: 400, NoSuchEventError: 404, NotLiveError: 409}
+
+
+@asynccontextmanager
+async def listening(
+    app: web.Application, *, name: str, host: str, port: int
+) -> AsyncIterator[str]:
+    """Serve ``app``; yields its URL, without a slash at the end.
+
+    Args:
+        app: what to serve.
+        name: how an error names the server.
+        host: the address to listen on.
+        port: the port to listen on; 0: a free one.
+
+    Raises:
+        SimulatorError: it cannot listen there.
+    """
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        handler_cancellation=True,
+        shutdown_timeout=_SHUTDOWN_SECONDS,
+    )
+    await runner.setup()
+    try:
+        await _listen(runner, name, host, port)
+        yield f"http://{_bracketed(host)}:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+async def _listen(runner: web.AppRunner, name: str, host: str, port: int) -> None:
+    try:
+        await web.TCPSite(runner, host, port).start()
+    except (OSError, OverflowError) as error:
+        number = getattr(error, "errno", None) or 0
+        why = os.strerror(number) if number > 0 else str(error)
+        raise SimulatorError(
+            f"{name} cannot listen on {_bracketed(host)}:{port}: {why}"
+        ) from error
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def as_json(value: object, *, status: int = 200) -> web.Response:
+    """Return an answer that holds ``value``."""
+    return web.Response(
+        status=status,
+        body=orjson.dumps(value),
+        headers={"Content-Type": JSON_TYPE},
+    )
+
+
+async def with_faults_told(answer: Answering) -> web.StreamResponse:
+    """Answer, or say in JSON why not."""
+    try:
+        return await answer()
+    except (BadInputError, NoSuchEventError, NotLiveError) as error:
+        return as_json({"error": str(error)}, status=_STATUSES[type(error)])
+    except web.HTTPException as error:
+        refused = as_json({"error": error.reason}, status=error.status)
+        if "Allow" in error.headers:
+            refused.headers["Allow"] = error.headers["Allow"]
+        return refused
