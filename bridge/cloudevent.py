@@ -79,7 +79,12 @@ class CloudEvent:
         Raises:
             msgspec.ValidationError: ``body`` was not written by ``to_json``.
         """
-        members = orjson.loads(body)
+        try:
+            members = orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise msgspec.ValidationError(f"no JSON: {error}") from error
+        if not isinstance(members, dict):
+            raise msgspec.ValidationError("no JSON object")
         known = {k: v for k, v in members.items() if k in cls.__slots__}
         extensions = {k: v for k, v in members.items() if k not in _OWN}
         return msgspec.convert({**known, "extensions": extensions}, cls)

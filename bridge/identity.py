@@ -11,6 +11,7 @@ from bridge.options import PLACEHOLDERS, Section
 _GROUP_PATH = re.compile(
     r"^/subscriptions/([^/]+)/resourcegroups/([^/]+)(/|$)", re.IGNORECASE
 )
+_PLACEHOLDER = re.compile(r"\{(" + "|".join(PLACEHOLDERS) + r")\}")
 
 
 class IdentityConfig(Section, frozen=True, kw_only=True):
@@ -113,13 +114,14 @@ class Identity:
         Raises:
             ValueError: the value of a placeholder is not known.
         """
-        for name in PLACEHOLDERS:
-            if "{" + name + "}" in text:
-                value: str | None = getattr(self, name)
-                if not value:
-                    raise ValueError(f"{{{name}}} in {text!r} is not known here")
-                text = text.replace("{" + name + "}", value)
-        return text
+
+        def value(match: re.Match[str]) -> str:
+            found: str | None = getattr(self, match[1])
+            if not found:
+                raise ValueError(f"{match[0]} in {text!r} is not known here")
+            return found
+
+        return _PLACEHOLDER.sub(value, text)
 
 
 def bare(resource: str) -> str:
