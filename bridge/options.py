@@ -17,6 +17,7 @@ from typing import Any, Literal, Self, TypeVar, get_args, get_origin
 import msgspec
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_LONGEST = 1e9  # thirty years: nobody means more, and clocks can still add it
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
 PLACEHOLDERS = ("vm_id", "vm_name", "group")
 
@@ -33,11 +34,13 @@ class Duration(float):
         Raises:
             ValueError: it is neither.
         """
+        seconds: float = -1
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            if 0 <= value < float("inf"):
-                return cls(value)
+            seconds = value
         elif isinstance(value, str) and (m := _DURATION.fullmatch(value.strip())):
-            return cls(float(m[1]) * _UNITS[m[2] or "s"])
+            seconds = float(m[1]) * _UNITS[m[2] or "s"]
+        if 0 <= seconds <= _LONGEST:
+            return cls(seconds)
         raise ValueError(
             "must be a number of seconds or a string with a unit, "
             'such as "500ms", "30s", "5m", "24h" or "7d"'
@@ -148,10 +151,12 @@ class Reader:
         if not isinstance(table, Mapping):
             self.fault(place, "must be a table")
             return None
-        before = len(self.faults)
+        found = len(self.faults)
         fields = {f.encode_name: f for f in msgspec.structs.fields(kind)}
-        for key in table.keys() - fields.keys():
-            self.unknown(place, str(key), fields)
+        for key in table:
+            if key not in fields:
+                self.unknown(place, str(key), fields)
+        before = len(self.faults)
         values: dict[str, Any] = {}
         for key, spec in fields.items():
             where = f"{place}.{key}" if place else key
@@ -164,7 +169,7 @@ class Reader:
         result = kind(**values)
         for key, what in result.faults():
             self.fault(f"{place}.{key}" if place else key, what)
-        return result if len(self.faults) == before else None
+        return result if len(self.faults) == found else None
 
     @staticmethod
     def section_type(kind: type[Section], key: str) -> type[Section] | None:
@@ -195,8 +200,13 @@ class Reader:
             if (section := self.section(nested, value, where)) is not None:
                 values[spec.name] = section
             return
+        is_text = isinstance(value, FromEnvironment)  # whatever it is to be
+        if isinstance(value, FromEnvironment):
+            where, value = value.variable, str(value)
         try:
-            values[spec.name] = msgspec.convert(value, spec.type, dec_hook=self._decode)
+            values[spec.name] = msgspec.convert(
+                value, spec.type, strict=not is_text, dec_hook=self._decode
+            )
         except msgspec.ValidationError as error:
             self.fault(*_plain(where, str(error), spec.type))
 
@@ -218,14 +228,6 @@ def _section_of(annotation: object) -> type[Section] | None:
         if isinstance(part, type) and issubclass(part, Section):
             return part
     return None
-
-
-def _is_scalar(annotation: object) -> bool:
-    """Whether one text from the environment can be the whole value."""
-    return get_origin(annotation) is Literal or not any(
-        get_origin(part) in {tuple, list, dict}
-        for part in (annotation, *get_args(annotation))
-    )
 
 
 _EXPECTED = re.compile(r"Expected `(?P<want>[^`]+)`, got `(?P<got>[^`]+)`")
