@@ -72,8 +72,8 @@ def as_delivery_error(
 ) -> DeliveryError:
     """Return what an error of the SDK means for a delivery."""
     cause = _origin(error)
-    if isinstance(cause, DeliveryError):
-        return cause
+    if isinstance(cause, DeliveryError):  # anew: several may wait for one attempt
+        return type(cause)(str(cause), cause.reason)
     if is_too_large(cause):
         much = "what was sent" if size is None else f"{size} bytes"
         return PermanentDeliveryError(f"{target}: {much}: too large", Reason.TOO_LARGE)

@@ -24,6 +24,7 @@ from bridge.hashing import hash32
 from bridge.namespace import NamespaceConfig, open_handle
 from bridge.namespace_errors import (
     as_delivery_error,
+    delivery_errors,
     failures,
     is_about_batch,
     is_too_large,
@@ -115,6 +116,17 @@ class Sender:
         if waiting.error is not None:
             error = waiting.error
             raise as_delivery_error(error, self._target, size=waiting.size) from error
+
+    async def reach(self) -> None:
+        """Open a link to the entity and send nothing.
+
+        Raises:
+            DeliveryError: as ``send``.
+        """
+        with delivery_errors(self._target):
+            async with self._guard, asyncio.timeout(_ATTEMPT_SECONDS):
+                await self._drop()
+                await self._open()
 
     async def close(self) -> None:
         """Close after what is under way."""

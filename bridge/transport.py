@@ -1,4 +1,4 @@
-"""HTTP outward: the shared session, one POST, the failure table, and redaction.
+"""HTTP outward: the shared session, one request, the failure table, and redaction.
 
 The one place that says what an HTTP status or a network error means for a
 delivery. DESIGN section 6 is its source: 2xx delivered; 408, 425, 429, 5xx and
@@ -12,7 +12,7 @@ print the whole URL, and the URL of a webhook is a secret.
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
@@ -56,7 +56,7 @@ async def open_session(*, user_agent: str) -> AsyncIterator[aiohttp.ClientSessio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Post:
+class Request:
     """A request as it goes out.
 
     Attributes:
@@ -70,6 +70,7 @@ class Post:
     body: bytes = field(repr=False)
     timeout: float
     proxy: str | None = field(default=None, repr=False)
+    method: str = "POST"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +82,9 @@ class Answer:
     retry_after: float | None
 
 
-async def post(session: aiohttp.ClientSession, request: Post, target: str) -> Answer:
+async def exchange(
+    session: aiohttp.ClientSession, request: Request, target: str
+) -> Answer:
     """Make one request, follow no redirect, and read a bounded answer.
 
     Args:
@@ -94,7 +97,8 @@ async def post(session: aiohttp.ClientSession, request: Post, target: str) -> An
         RefusedDeliveryError: the URL is none.
     """
     with network_errors(target):
-        async with session.post(
+        async with session.request(
+            request.method,
             request.url,
             data=request.body,
             headers=request.headers,
@@ -107,6 +111,18 @@ async def post(session: aiohttp.ClientSession, request: Post, target: str) -> An
                 body=await _read(response),
                 retry_after=retry_after(response.headers, _answered(response.headers)),
             )
+
+
+async def reach(session: aiohttp.ClientSession, request: Request, target: str) -> str:
+    """Ask whether anybody is there, and say what he answered; nothing is published.
+
+    Raises:
+        DeliveryError: nobody is.
+    """
+    answer = await exchange(
+        session, replace(request, method="OPTIONS", body=b""), target
+    )
+    return f"{target} is there (it answers OPTIONS with {answer.status})"
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:

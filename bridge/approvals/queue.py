@@ -89,6 +89,14 @@ class ApprovalQueue:
         """Whether a message would be received now, as far as is known."""
         return self._receiver is not None and not self._broken.is_set()
 
+    async def reach(self) -> None:
+        """Attach, and receive nothing.
+
+        Raises:
+            ApprovalQueueError: there is no receiver to be had.
+        """
+        await self._attached()
+
     async def receive(self, stop: asyncio.Event) -> list[ReceivedMessage]:
         """Wait for messages; none after half a minute or when ``stop`` is set.
 

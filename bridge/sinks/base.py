@@ -105,3 +105,13 @@ class SinkConfig(Section, frozen=True, kw_only=True):
             ConfigError: a placeholder has no value on this machine.
         """
         raise NotImplementedError
+
+    async def reach(self, resources: Resources) -> str:
+        """Reach the other side, publish nothing, and say in a line what was found.
+
+        Raises:
+            DeliveryError: it cannot be reached, or refuses.
+            MissingExtraError: as ``open``.
+            ConfigError: as ``open``.
+        """
+        raise NotImplementedError

@@ -88,6 +88,12 @@ class ServiceBusSinkConfig(SinkConfig, frozen=True, kw_only=True):
         finally:
             await sender.close()
 
+    async def reach(self, resources: Resources) -> str:
+        """Open a link to the entity; see ``SinkConfig.reach``."""
+        async with self.open(resources) as sink:
+            await sink.sender.reach()
+        return f"{self.entity} in {self.where.host} may be sent to"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceBusSink:

@@ -22,7 +22,16 @@ from bridge.errors import MissingExtraError, Reason, TransientDeliveryError
 from bridge.options import Duration, Secret
 from bridge.sinks.base import Resources, SinkConfig
 from bridge.sinks.slack_text import Telling, tell
-from bridge.transport import Answer, Post, failure, is_http, post, redact, revealed
+from bridge.transport import (
+    Answer,
+    Request,
+    exchange,
+    failure,
+    is_http,
+    reach,
+    redact,
+    revealed,
+)
 
 _WORD = re.compile(r"[a-z][a-z0-9_ .:-]{0,99}")  # such as invalid_payload
 _MOST_FIELDS = 10
@@ -57,6 +66,11 @@ class SlackSinkConfig(SinkConfig, frozen=True, kw_only=True):
             raise MissingExtraError("the Slack sink", "slack") from error
         yield SlackSink(config=self, http=resources.http)
 
+    async def reach(self, resources: Resources) -> str:
+        """Ask whether Slack is there; see ``SinkConfig.reach``."""
+        async with self.open(resources) as sink:
+            return await sink.reach()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlackSink:
@@ -71,16 +85,26 @@ class SlackSink:
         Raises:
             DeliveryError: as ``bridge.transport`` maps it.
         """
-        url = revealed(self.config.webhook_url, "webhook_url")
-        target = redact(url)
-        request = Post(
-            url=url,
+        request = self._request(orjson.dumps(render(event)))
+        target = redact(request.url)
+        _judge(await exchange(self.http, request, target), target)
+
+    async def reach(self) -> str:
+        """Ask whether Slack is there; see ``SinkConfig.reach``.
+
+        Raises:
+            DeliveryError: it is not.
+        """
+        request = self._request(b"")
+        return await reach(self.http, request, redact(request.url))
+
+    def _request(self, body: bytes) -> Request:
+        return Request(
+            url=revealed(self.config.webhook_url, "webhook_url"),
             headers={"Content-Type": "application/json; charset=utf-8"},
-            body=orjson.dumps(render(event)),
+            body=body,
             timeout=self.config.timeout,
         )
-        answer = await post(self.http, request, target)
-        _judge(answer, target)
 
 
 def _judge(answer: Answer, target: str) -> None:

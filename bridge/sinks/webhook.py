@@ -19,7 +19,15 @@ from bridge.cloudevent import BATCH_TYPE, STRUCTURED_TYPE, CloudEvent
 from bridge.errors import ConfigError, Reason, RefusedDeliveryError
 from bridge.options import Address, Duration, unknown_placeholders
 from bridge.sinks.base import Resources, SinkConfig
-from bridge.transport import Post, failure, is_http, post, redact, revealed
+from bridge.transport import (
+    Request,
+    exchange,
+    failure,
+    is_http,
+    reach,
+    redact,
+    revealed,
+)
 
 ContentMode = Literal["structured", "binary", "batch"]
 
@@ -87,6 +95,11 @@ class WebhookSinkConfig(SinkConfig, frozen=True, kw_only=True):
             raise ConfigError([f"sinks.{self.name}.headers: {error}"]) from error
         yield WebhookSink(config=self, expanded=expanded, http=resources.http)
 
+    async def reach(self, resources: Resources) -> str:
+        """Ask whether the endpoint is there; see ``SinkConfig.reach``."""
+        async with self.open(resources) as sink:
+            return await sink.reach()
+
 
 def _header_faults(name: str, value: Address) -> Iterator[str]:
     if not _TOKEN.fullmatch(name):
@@ -118,22 +131,33 @@ class WebhookSink:
         Raises:
             DeliveryError: as ``bridge.transport`` maps it.
         """
-        url = revealed(self.config.url, "url")
-        target = redact(url)
         headers, body = _RENDER[self.config.content_mode](event)
+        request = self._request(headers, body)
+        target = redact(request.url)
+        answer = await exchange(self.http, request, target)
+        if error := failure(
+            answer.status, target=target, retry_after=answer.retry_after
+        ):
+            raise error
+
+    async def reach(self) -> str:
+        """Ask whether the endpoint is there; see ``SinkConfig.reach``.
+
+        Raises:
+            DeliveryError: it is not.
+        """
+        request = self._request({}, b"")
+        return await reach(self.http, request, redact(request.url))
+
+    def _request(self, headers: dict[str, str], body: bytes) -> Request:
         proxy = self.config.proxy
-        request = Post(
-            url=url,
+        return Request(
+            url=revealed(self.config.url, "url"),
             headers=self._configured() | headers,
             body=body,
             timeout=self.config.timeout,
             proxy=revealed(proxy, "proxy") if proxy else None,
         )
-        answer = await post(self.http, request, target)
-        if error := failure(
-            answer.status, target=target, retry_after=answer.retry_after
-        ):
-            raise error
 
     def _configured(self) -> dict[str, str]:
         """Return the headers of the configuration; secrets are read anew."""

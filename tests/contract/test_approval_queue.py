@@ -232,7 +232,7 @@ async def test_session_held_elsewhere_is_told_and_had_later(stage: Stage) -> Non
 
 async def until_attached(queue: ApprovalQueue) -> None:
     async with asyncio.timeout(5):
-        while not queue.attached:  # noqa: ASYNC110  nothing tells of it but looking
+        while not queue.attached:
             await asyncio.sleep(0.02)
 
 
@@ -356,6 +356,15 @@ async def test_entity_that_cannot_be_received_from_says_why(
 
     assert not queue.attached
     assert words in str(queue.last_error)
+
+
+async def test_queue_is_reached_without_receiving(stage: Stage) -> None:
+    queue = await stage.opened(ApprovalSource(queue="q"))
+    await stage.put(approval())
+    await queue.reach()
+
+    assert queue.attached
+    assert stage.count() == (1, 0, 0)
 
 
 async def test_missing_secret_says_which() -> None:

@@ -247,6 +247,31 @@ async def test_secret_that_is_gone_refuses_and_one_that_is_back_delivers(
     assert "IT" in str(failure)
 
 
+@pytest.mark.parametrize("kind", SINK_TYPES)
+async def test_other_side_is_reached_without_publishing(
+    kind: str, stage: Stage
+) -> None:
+    """For ``sebridge check --connect``."""
+    stage.inbox.status = 405
+    found = await sink_config(stage.options(kind)).reach(stage.resources)
+
+    assert not any(secret in found for secret in SECRETS[kind])
+    assert [r.method for r in stage.inbox.received] in ([], ["OPTIONS"])
+    stored = stage.broker.snapshot()["scheduled-events/Subscriptions/consumer"]
+    assert stored.active == 0
+
+
+@pytest.mark.parametrize("kind", SINK_TYPES)
+async def test_other_side_that_cannot_be_reached_is_told(
+    kind: str, stage: Stage
+) -> None:
+    stage.inbox.hangs_up = True
+    stage.broker.faults.refuse_attach("scheduled-events")
+    config = sink_config(stage.options(kind))
+    with pytest.raises(DeliveryError):
+        await config.reach(stage.resources)
+
+
 def test_defaults_of_routing_depend_on_the_type() -> None:
     """Promised in DESIGN section 3: what an operator gets who says nothing."""
     defaults = {

@@ -370,9 +370,16 @@ def test_condition_is_named() -> None:
         raise error
 
 
-def test_mapped_error_passes_unchanged() -> None:
-    with pytest.raises(RefusedDeliveryError, match="as it was"), delivery_errors("q"):
-        raise RefusedDeliveryError("as it was", Reason.UNAUTHORIZED)
+def test_mapped_error_says_the_same_to_each_who_waits() -> None:
+    mapped = RefusedDeliveryError("as it was", Reason.UNAUTHORIZED)
+    with (
+        pytest.raises(RefusedDeliveryError, match="as it was") as caught,
+        delivery_errors("queue q"),
+    ):
+        raise mapped
+
+    assert caught.value is not mapped
+    assert caught.value.reason is Reason.UNAUTHORIZED
 
 
 def test_what_is_about_the_message_leaves_the_link_whole() -> None:
