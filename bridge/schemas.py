@@ -12,7 +12,7 @@ import msgspec
 
 from bridge.approvals.listener import ApprovalsConfig
 from bridge.config import Settings
-from bridge.options import Address, Duration
+from bridge.options import Address, Duration, Reader, Section
 from bridge.sinks.registry import SINK_TYPES
 from bridge.telemetry import OUTCOMES
 from bridge.transitions import TransitionKind
@@ -39,53 +39,54 @@ def text(what: str) -> str:
 
 def config() -> Json:
     """Return the schema of the configuration file, as parsed from TOML."""
-    kinds = [Settings, ApprovalsConfig, *SINK_TYPES.values()]
-    _, components = msgspec.json.schema_components(
-        kinds, schema_hook=_hook, ref_template="#/$defs/{name}"
-    )
-    definitions = {name: _strict(part) for name, part in components.items()}
-    root = definitions.pop("Settings")
-    for name, kind in SINK_TYPES.items():
-        definitions[kind.__name__]["properties"]["type"] = {"const": name}
-    sinks = [{"$ref": f"#/$defs/{kind.__name__}"} for kind in SINK_TYPES.values()]
+    root = _section(Settings)
+    sinks = [
+        _section(kind, {"type": {"const": name}}) for name, kind in SINK_TYPES.items()
+    ]
     root["properties"] |= {
         "sinks": {"type": "array", "items": {"anyOf": sinks}},
-        "approvals": {"$ref": "#/$defs/ApprovalsConfig"},
+        "approvals": _section(ApprovalsConfig),
     }
     return {
         "$schema": _DRAFT,
         "$id": "urn:sebridge:schema:config:v1",
-        **root,
         "title": "Configuration of scheduled-events-bridge",
-        "$defs": definitions,
+        **root,
     }
+
+
+def _section(kind: type[Section], known: Mapping[str, Json] | None = None) -> Json:
+    """Return the schema of a section; what it does not name is a fault."""
+    fields = msgspec.structs.fields(kind)
+    properties = {field.name: _field(kind, field) for field in fields}
+    return {
+        "type": "object",
+        "required": [field.name for field in fields if field.required],
+        "properties": properties | dict(known or {}),
+        "additionalProperties": False,
+    }
+
+
+def _field(kind: type[Section], field: msgspec.structs.FieldInfo) -> Json:
+    if (nested := Reader.section_type(kind, field.name)) is not None:
+        return _section(nested)
+    schema = msgspec.json.schema(field.type, schema_hook=_hook)
+    schema.pop("$defs", None)
+    options = [o for o in schema.pop("anyOf", ()) if o != {"type": "null"}]
+    if len(options) == 1:
+        schema |= options[0]  # TOML has no null: a key left out is what it means
+    elif options:
+        schema["anyOf"] = options
+    default = field.default
+    if isinstance(default, (str, bool, int, float, tuple)):
+        schema["default"] = list(default) if isinstance(default, tuple) else default
+    return schema
 
 
 def _hook(kind: type) -> Json:
     if issubclass(kind, Duration):
         return dict(_DURATION)
     return dict(_ADDRESS if issubclass(kind, Address) else _SECRET)
-
-
-def _strict(part: Json) -> Json:
-    """Say that unknown keys are faults, and leave out what no file can hold."""
-    if part.get("type") != "object" or "properties" not in part:
-        return part
-    properties = {key: _plain(value) for key, value in part["properties"].items()}
-    return {**part, "properties": properties, "additionalProperties": False}
-
-
-def _plain(value: Json) -> Json:
-    """Drop null, which TOML does not have, and defaults that are whole objects."""
-    options = [o for o in value.get("anyOf", ()) if o != {"type": "null"}]
-    if len(options) == 1 and "$ref" in options[0]:
-        return options[0]
-    rest = {k: v for k, v in value.items() if k not in {"anyOf", "default"}}
-    if options:
-        rest["anyOf"] = options
-    if isinstance(value.get("default"), (str, int, float, list)):
-        rest["default"] = value["default"]
-    return rest
 
 
 _TEXT = {"type": "string"}

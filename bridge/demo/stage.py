@@ -64,7 +64,7 @@ def play(scenario: str, speed: float | None, svg: Path | None = None) -> int:
 
 async def _perform(name: str, speed: float, folder: Path, timeline: Timeline) -> bool:
     scenario = load(name)
-    if not scenario.expected:
+    if not scenario.expected_approved:
         raise SimulatorError(
             f"{name} says nothing of what to expect: the demo plays the eight "
             "scenarios; for documents use `sebridge simulate --scenario`"
@@ -96,11 +96,11 @@ class Stage:
     @property
     def approves(self) -> bool:
         """Whether there is something to approve."""
-        return {"scheduled", "started"} <= set(self.scenario.expected)
+        return {"scheduled", "started"} <= set(self.scenario.expected_approved)
 
     def lines(self) -> list[Line]:
         """Return what was expected and seen, by channel."""
-        steps = list(self.scenario.expected)
+        steps = list(self.scenario.expected_approved)
         outcome = ["startrequest.relayed"] if self.approves else []
         asked = ["StartRequest"] if self.approves else []
         reply = ["reply: relayed"] if self.approves else []
@@ -125,7 +125,7 @@ class Stage:
                 simulator.broker.connection_string, retry_total=0
             )
         )
-        simulator.imds.lifecycle.on_approved.append(self._approved)
+        simulator.imds.on_approved.append(self._approved)
         environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
         environ[actors.CONNECTION_VARIABLE] = simulator.broker.connection_string
         config = actors.CONFIG.format(

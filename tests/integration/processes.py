@@ -1,0 +1,131 @@
+"""Real processes for integration tests: the simulator and the forwarder."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+
+PATIENCE = 40.0
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where a running simulator listens."""
+
+    imds: str
+    connection_string: str
+    inbox: str
+
+    async def messages(self, path: str = "") -> list[dict[str, object]]:
+        """Return what the inbox has received."""
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"{self.inbox}/messages", params={"path": path}) as response,
+        ):
+            found: list[dict[str, object]] = await response.json()
+            return found
+
+    async def control(self, method: str, path: str, body: object = None) -> object:
+        """Drive the simulated IMDS."""
+        url = f"{self.imds}/simulator/{path}"
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(method, url, json=body) as response,
+        ):
+            assert response.status == 200, await response.text()
+            return await response.json()
+
+
+@asynccontextmanager
+async def simulator(*arguments: str) -> AsyncIterator[Addresses]:
+    """Run ``sebridge simulate`` as a process of its own."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "bridge", "simulate", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    try:
+        line = await asyncio.wait_for(process.stdout.readline(), PATIENCE)
+        found = json.loads(line)
+        yield Addresses(
+            imds=found["imds"]["url"],
+            connection_string=found["servicebus"]["connectionString"],
+            inbox=found["inbox"]["url"],
+        )
+    finally:
+        await ended(process)
+
+
+async def ended(process: asyncio.subprocess.Process) -> int:
+    """Ask a process to stop, and return its exit code."""
+    if process.returncode is None:
+        process.send_signal(signal.SIGTERM)
+    return await asyncio.wait_for(process.wait(), PATIENCE)
+
+
+async def forwarder(
+    config: Path, environ: Mapping[str, str] | None = None
+) -> asyncio.subprocess.Process:
+    """Start ``sebridge run`` as a process of its own; its log stands beside."""
+    with config.with_suffix(".log").open("ab") as log:
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "bridge", "run", "-c", str(config)),
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **(environ or {})},
+        )
+
+
+CONFIG = """
+[imds]
+endpoint = "{imds}"
+poll_interval = "250ms"
+
+[state]
+path = "{state}"
+
+[http]
+listen = ""
+
+[[sinks]]
+name = "bus"
+type = "servicebus"
+connection_string = "{bus}"
+topic = "scheduled-events"
+
+[[sinks]]
+name = "ops"
+type = "slack"
+webhook_url = "{inbox}/slack/ops"
+
+[[sinks]]
+name = "siem"
+type = "webhook"
+url = "{inbox}/siem"
+
+[approvals]
+connection_string = "{bus}"
+queue = "vm-approvals"
+reply_to = ["replies"]
+"""
+
+
+def written_config(folder: Path, at: Addresses, name: str = "bridge") -> Path:
+    """Write a configuration with all three sinks and approvals."""
+    path = folder / f"{name}.toml"
+    path.write_text(
+        CONFIG.format(
+            imds=at.imds,
+            bus=at.connection_string,
+            inbox=at.inbox,
+            state=(folder / f"{name}.db").as_posix(),
+        )
+    )
+    return path
