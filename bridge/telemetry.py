@@ -9,7 +9,13 @@ import sys
 from collections.abc import Iterable
 from typing import Literal, TextIO
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+)
 from pythonjsonlogger.orjson import OrjsonFormatter
 
 from bridge.options import Section
@@ -55,8 +61,9 @@ def configure_logging(config: LogConfig, stream: TextIO = sys.stderr) -> None:
     else:
         handler.setFormatter(TextFormatter())
     logging.basicConfig(level=config.level.upper(), handlers=[handler], force=True)
-    for chatty in ("azure", "uamqp", "asyncio", "aiohttp.access"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    # The SDK prints tracebacks of what we report in one line of our own.
+    logging.getLogger("azure").setLevel(logging.CRITICAL)
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 
 class TextFormatter(logging.Formatter):
@@ -78,6 +85,7 @@ class Metrics:
     """Every metric of the forwarder; counters stand at 0 from the start."""
 
     def __init__(self, sinks: Iterable[str], version: str) -> None:
+        disable_created_metrics()  # a second series for each counter, of no use here
         self.registry = registry = CollectorRegistry()
         self.imds_requests = Counter(
             "sebridge_imds_requests",
