@@ -1,8 +1,28 @@
 """What can go wrong in the simulator. Each text is one sentence for its user."""
 
+import os
+
 
 class SimulatorError(Exception):
     """The simulator cannot do what it was asked to."""
+
+
+class ListenError(SimulatorError):
+    """A server that cannot listen where it is to.
+
+    Args:
+        name: how to name the server.
+        host: the address it was to listen on.
+        port: the port.
+        error: what the system said.
+    """
+
+    def __init__(self, name: str, host: str, port: int, error: Exception) -> None:
+        number = getattr(error, "errno", None) or 0
+        # asyncio wraps the system's text into one of its own; a name that is not
+        # resolved has a number below 0 and a text of the resolver.
+        why = os.strerror(number) if number > 0 else str(error)
+        super().__init__(f"{name} cannot listen on {host}:{port}: {why}")
 
 
 class ScenarioError(SimulatorError):

@@ -1,6 +1,5 @@
 """Runs a loopback HTTP server, and answers in JSON."""
 
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -9,9 +8,9 @@ from aiohttp import web
 
 from bridge.simulator.errors import (
     BadInputError,
+    ListenError,
     NoSuchEventError,
     NotLiveError,
-    SimulatorError,
 )
 
 Answering = Callable[[], Awaitable[web.StreamResponse]]
@@ -36,7 +35,7 @@ async def listening(
         port: the port to listen on; 0: a free one.
 
     Raises:
-        SimulatorError: it cannot listen there.
+        ListenError: it cannot listen there.
     """
     runner = web.AppRunner(
         app,
@@ -56,11 +55,7 @@ async def _listen(runner: web.AppRunner, name: str, host: str, port: int) -> Non
     try:
         await web.TCPSite(runner, host, port).start()
     except (OSError, OverflowError) as error:
-        number = getattr(error, "errno", None) or 0
-        why = os.strerror(number) if number > 0 else str(error)
-        raise SimulatorError(
-            f"{name} cannot listen on {_bracketed(host)}:{port}: {why}"
-        ) from error
+        raise ListenError(name, host, port, error) from error
 
 
 def _bracketed(host: str) -> str:

@@ -91,7 +91,7 @@ class MetadataApi:
                 method=request.method,
                 path=request.path,
                 query=dict(request.query),
-                headers=dict(request.headers),
+                headers={str(name): value for name, value in request.headers.items()},
                 body=body.decode(errors="replace"),
                 at=self._state.clock.now(),
             )

@@ -15,7 +15,7 @@ from typing import Self, TextIO
 import orjson
 
 from bridge.simulator.clock import Clock
-from bridge.simulator.errors import SimulatorError
+from bridge.simulator.errors import ListenError, SimulatorError
 from bridge.simulator.imds import ImdsSimulator
 from bridge.simulator.imds_state import ImdsSettings
 from bridge.simulator.inbox import Inbox
@@ -82,6 +82,7 @@ class Simulator:
     def __init__(
         self, options: SimulatorOptions, *, clock: Clock | None = None
     ) -> None:
+        self._options = options
         host = options.host
         self.imds = ImdsSimulator(
             _settings(options), host=host, port=options.imds_port, clock=clock
@@ -100,7 +101,7 @@ class Simulator:
         """
         async with AsyncExitStack() as opening:
             await opening.enter_async_context(self.imds)
-            await _open_broker(self.broker, opening)
+            await self._open_broker(opening)
             await opening.enter_async_context(self.inbox)
             self._open = opening.pop_all()
         return self
@@ -112,6 +113,13 @@ class Simulator:
         traceback: TracebackType | None,
     ) -> None:
         await self._open.aclose()
+
+    async def _open_broker(self, opening: AsyncExitStack) -> None:
+        try:
+            await opening.enter_async_context(self.broker)
+        except (OSError, OverflowError) as error:
+            host, port = self._options.host, self._options.servicebus_port
+            raise ListenError("the broker", host, port, error) from error
 
     async def play(self) -> None:
         """Return when the scenario is over; it plays by itself."""
@@ -169,11 +177,3 @@ def _entities(options: SimulatorOptions) -> Entities:
         raise SimulatorError(f"{path} is no UTF-8 text: {error.reason}") from error
     except OSError as error:
         raise SimulatorError(f"{path} cannot be read: {error.strerror}") from error
-
-
-async def _open_broker(broker: Broker, stack: AsyncExitStack) -> None:
-    try:
-        await stack.enter_async_context(broker)
-    except (OSError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise SimulatorError(why) from error

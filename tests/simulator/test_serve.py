@@ -1,0 +1,187 @@
+"""All three together, as `sebridge simulate` runs them."""
+
+import asyncio
+import io
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient
+
+from bridge.simulator.serve import Simulator, SimulatorError, SimulatorOptions, serve
+from tests.simulator.imds_client import EVENTS, METADATA, FakeClock, http_client
+
+
+class Output(io.StringIO):
+    """A stream that says when a line has been flushed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flushed = asyncio.Event()
+
+    def flush(self) -> None:
+        self.flushed.set()
+
+
+@asynccontextmanager
+async def served(**options: Any) -> AsyncIterator[str]:
+    stop, out = asyncio.Event(), Output()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(serve(SimulatorOptions(**options), stop, out))
+        await out.flushed.wait()
+        try:
+            yield out.getvalue()
+        finally:
+            stop.set()
+
+
+async def test_one_line_of_json_tells_where_all_three_listen() -> None:
+    async with served() as text:
+        assert text.endswith("\n")
+        assert text.count("\n") == 1
+        told = json.loads(text)
+        assert set(told) == {"imds", "servicebus", "inbox"}
+
+        async with http_client(told["imds"]["url"]) as http:
+            path = f"{EVENTS}?api-version=2020-07-01"
+            assert (await http.send("GET", path, headers=METADATA)).status == 200
+        async with http_client(told["inbox"]["url"]) as http:
+            assert (await http.send("GET", "/messages")).json == []
+        await send_to(told["servicebus"]["connectionString"], "vm-approvals")
+
+
+async def send_to(connection_string: str, queue: str) -> None:
+    async with (
+        ServiceBusClient.from_connection_string(connection_string) as client,
+        client.get_queue_sender(queue) as sender,
+    ):
+        await sender.send_messages(ServiceBusMessage("hello"))
+
+
+async def test_nothing_listens_any_more_after_the_stop() -> None:
+    async with served() as text:
+        url = json.loads(text)["imds"]["url"]
+
+    port = int(url.rpartition(":")[2])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", port))
+
+
+async def test_chosen_ports_are_taken() -> None:
+    ports = free_ports(3)
+    options = SimulatorOptions(
+        imds_port=ports[0], servicebus_port=ports[1], inbox_port=ports[2]
+    )
+    async with Simulator(options) as simulator:
+        assert simulator.imds.url.endswith(f":{ports[0]}")
+        assert simulator.broker.port == ports[1]
+        assert simulator.inbox.url.endswith(f":{ports[2]}")
+
+
+def with_port(which: str, port: int) -> SimulatorOptions:
+    return SimulatorOptions(
+        imds_port=port if which == "imds_port" else 0,
+        servicebus_port=port if which == "servicebus_port" else 0,
+        inbox_port=port if which == "inbox_port" else 0,
+    )
+
+
+def free_ports(count: int) -> list[int]:
+    probes = [socket.socket() for _ in range(count)]
+    for probe in probes:
+        probe.bind(("127.0.0.1", 0))
+    ports = [int(probe.getsockname()[1]) for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+@pytest.mark.parametrize("which", ["imds_port", "servicebus_port", "inbox_port"])
+async def test_port_in_use_is_told_and_leaves_nothing_open(which: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = int(taken.getsockname()[1])
+        simulator = Simulator(with_port(which, port))
+
+        with pytest.raises(SimulatorError, match=f"cannot listen on .*:{port}: Addr"):
+            await simulator.__aenter__()
+
+    if which != "imds_port":
+        freed = int(simulator.imds.url.rpartition(":")[2])
+        async with Simulator(SimulatorOptions(imds_port=freed)):
+            pass
+
+
+@pytest.mark.parametrize("which", ["imds_port", "servicebus_port", "inbox_port"])
+async def test_port_out_of_range_is_told(which: str) -> None:
+    with pytest.raises(SimulatorError, match="65535"):
+        async with Simulator(with_port(which, 70_000)):
+            pass
+
+
+async def test_entities_are_read_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "Config.json"
+    entities = {"Name": "sbemulatorns", "Queues": [{"Name": "mine"}]}
+    file.write_text(json.dumps({"UserConfig": {"Namespaces": [entities]}}))
+
+    async with Simulator(SimulatorOptions(servicebus_config=file)) as simulator:
+        assert "mine" in simulator.broker.snapshot()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [(None, "cannot be read: No such file"), (b"{", "no JSON"), (b"\xff", "UTF-8")],
+)
+def test_faulty_entity_file_is_told_with_its_name(
+    tmp_path: Path, text: bytes | None, told: str
+) -> None:
+    file = tmp_path / "Config.json"
+    if text is not None:
+        file.write_bytes(text)
+
+    with pytest.raises(SimulatorError, match=told) as caught:
+        Simulator(SimulatorOptions(servicebus_config=file))
+
+    assert str(caught.value).startswith(str(file))
+
+
+async def test_unknown_scenario_ends_it_before_it_says_anything() -> None:
+    out = io.StringIO()
+
+    with pytest.raises(SimulatorError, match="live-migration"):
+        await serve(SimulatorOptions(scenario="nothing"), asyncio.Event(), out)
+
+    assert out.getvalue() == ""
+
+
+@pytest.mark.parametrize("speed", [0, -1, float("inf"), float("nan")])
+def test_speed_must_be_more_than_nothing(speed: float) -> None:
+    with pytest.raises(SimulatorError, match="more than 0"):
+        Simulator(SimulatorOptions(speed=speed))
+
+
+async def test_scenario_is_played_to_its_end() -> None:
+    clock = FakeClock()
+    options = SimulatorOptions(scenario="user-reboot", speed=600)
+    async with (
+        Simulator(options, clock=clock) as simulator,
+        http_client(simulator.imds.url) as http,
+    ):
+        path = f"{EVENTS}?api-version=2020-07-01"
+        await http.send("GET", path, headers=METADATA)
+        await simulator.play()
+
+        reply = await http.send("GET", path, headers=METADATA)
+        assert reply.json == {"DocumentIncarnation": 4, "Events": []}
+        assert simulator.imds.vm_name == "WestNO_0"
+
+
+async def test_nothing_to_play_is_over_at_once() -> None:
+    async with Simulator(SimulatorOptions()) as simulator:
+        await simulator.play()
