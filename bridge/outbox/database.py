@@ -60,6 +60,7 @@ def connect(path: Path) -> sqlite3.Connection:
 @dataclass(frozen=True, slots=True)
 class _Ticket:
     job: Job[Any]
+    is_read: bool
     loop: asyncio.AbstractEventLoop
     future: "asyncio.Future[Any]"
 
@@ -78,6 +79,7 @@ class Database:
 
     connection: sqlite3.Connection
     fault: str | None = None  # why the last transaction failed; None = it did not
+    _is_closed: bool = False
     _tickets: "queue.SimpleQueue[_Ticket | None]" = field(
         default_factory=queue.SimpleQueue
     )
@@ -97,6 +99,7 @@ class Database:
         try:
             yield database
         finally:
+            database._is_closed = True
             database._tickets.put(None)
             await asyncio.to_thread(thread.join)
 
@@ -108,9 +111,22 @@ class Database:
         Raises:
             OutboxError: the job or the commit failed; nothing of it is kept.
         """
+        if self._is_closed:
+            raise OutboxError("the state file is closed")
+        return await self._queue(job, is_read=False)
+
+    async def read(self, job: Job[T]) -> T:
+        """Run a ``job`` that only reads; it asks for no lock and costs no commit.
+
+        Raises:
+            OutboxError: the job failed.
+        """
+        return await self._queue(job, is_read=True)
+
+    async def _queue(self, job: Job[T], *, is_read: bool) -> T:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._tickets.put(_Ticket(job, loop, future))
+        self._tickets.put(_Ticket(job, is_read, loop, future))
         return await future
 
     async def owner(self) -> str | None:
@@ -148,6 +164,10 @@ class Database:
 
     def _transact(self, group: list[_Ticket]) -> None:
         results: list[tuple[object, Exception | None]]
+        if all(ticket.is_read for ticket in group):
+            results = [self._look(ticket.job) for ticket in group]
+            self._tell(group, results)
+            return
         try:
             self.connection.execute("BEGIN IMMEDIATE")
             results = [self._attempt(ticket.job) for ticket in group]
@@ -159,8 +179,20 @@ class Database:
             self.fault = str(error)
         else:
             self.fault = None
+        self._tell(group, results)
+
+    def _tell(
+        self, group: list[_Ticket], results: list[tuple[object, Exception | None]]
+    ) -> None:
         for ticket, (result, fault) in zip(group, results, strict=True):
             ticket.loop.call_soon_threadsafe(ticket.settle, result, fault)
+
+    def _look(self, job: Job[object]) -> tuple[object, Exception | None]:
+        try:
+            return job(self.connection), None
+        except Exception as error:
+            is_foreign = isinstance(error, sqlite3.Error)
+            return None, _translated(error) if is_foreign else error
 
     def _attempt(self, job: Job[object]) -> tuple[object, Exception | None]:
         self.connection.execute("SAVEPOINT job")
@@ -177,7 +209,13 @@ class Database:
         return result, None
 
 
+_DAMAGED = {"SQLITE_CORRUPT", "SQLITE_NOTADB"}
+
+
 def _translated(error: Exception) -> OutboxError:
-    fault = OutboxError(f"the state file cannot be read or written: {error}")
+    name = getattr(error, "sqlite_errorname", "")
+    is_damaged = any(name.startswith(damage) for damage in _DAMAGED)
+    kind = OutboxCorruptError if is_damaged else OutboxError
+    fault = kind(f"the state file cannot be read or written: {error}")
     fault.__cause__ = error
     return fault

@@ -134,14 +134,14 @@ def due(
     return [*found, *(d for d in rest if d.id not in urgent)][:limit]
 
 
-def next_due(db: sqlite3.Connection, sink: str) -> float | None:
-    """Return when the next delivery of a sink is due; None without any."""
-    row = db.execute(
+def next_due(db: sqlite3.Connection, sink: str, now: float) -> float | None:
+    """Return when the next delivery of a sink is due that is not due yet."""
+    row: tuple[float | None] = db.execute(
         """SELECT min(due) FROM deliveries
-           WHERE sink = ? AND state = 'pending' AND is_head""",
-        (sink,),
+           WHERE sink = ? AND state = 'pending' AND is_head AND due > ?""",
+        (sink, now),
     ).fetchone()
-    return None if row is None else row[0]
+    return row[0]
 
 
 def settle(

@@ -10,6 +10,7 @@ the first attempt to deliver any of them. Rows are never merged by id.
 """
 
 import asyncio
+import json
 import sqlite3
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -112,7 +113,7 @@ class Outbox:
 
     async def load(self, name: str) -> bytes | None:
         """Return what ``commit`` or ``save`` kept under ``name``."""
-        return await self.database.run(lambda db: load(db, name))
+        return await self.database.read(lambda db: load(db, name))
 
     async def save(self, values: Mapping[str, bytes]) -> None:
         """Keep values under their names."""
@@ -122,11 +123,11 @@ class Outbox:
         """Return how often each cause was told, those never told left out."""
 
         def job(db: sqlite3.Connection) -> dict[str, int]:
-            marks = ",".join("?" * len(causes))
-            query = f"SELECT cause, times FROM told WHERE cause IN ({marks})"  # noqa: S608 - only question marks
-            return dict(db.execute(query, tuple(causes)))
+            query = """SELECT cause, times FROM told
+                WHERE cause IN (SELECT value FROM json_each(?))"""
+            return dict(db.execute(query, (json.dumps(list(causes)),)))
 
-        return await self.database.run(job)
+        return await self.database.read(job)
 
     async def was_seen(self, key: str) -> bool:
         """Whether an EventId stood in a document within the retention."""
@@ -135,7 +136,7 @@ class Outbox:
             query = "SELECT 1 FROM sightings WHERE key = ?"
             return db.execute(query, (key,)).fetchone() is not None
 
-        return await self.database.run(job)
+        return await self.database.read(job)
 
     async def commit(
         self,
@@ -175,11 +176,11 @@ class Outbox:
     async def due(
         self, sink: str, *, now: float, limit: int, urgent_only: bool = False
     ) -> tuple[list[Delivery], float | None]:
-        """Return what is due for a sink now, and when the next one will be."""
-        return await self.database.run(
+        """Return what is due for a sink now, and when the next after that will be."""
+        return await self.database.read(
             lambda db: (
                 rows.due(db, sink, now, limit, urgent_only=urgent_only),
-                rows.next_due(db, sink),
+                rows.next_due(db, sink, now),
             )
         )
 
@@ -217,13 +218,13 @@ class Outbox:
         """Return the pending deliveries of one CloudEvent to one sink."""
         condition = """i.cloud_event_id = ? AND d.sink = ? AND d.state = 'pending'
             AND d.id > (SELECT max(id) - 1000 FROM deliveries)"""
-        return await self.database.run(
+        return await self.database.read(
             lambda db: rows.select(db, condition, (cloud_event_id, sink))
         )
 
     async def tallies(self) -> dict[str, Tally]:
         """Return how each sink stands that ever had a delivery."""
-        return await self.database.run(_tallies)
+        return await self.database.read(_tallies)
 
     # -- approvals -----------------------------------------------------------
 
@@ -252,7 +253,7 @@ class Outbox:
                 )
             }
 
-        return await self.database.run(job)
+        return await self.database.read(job)
 
     async def forget(self, message: str, key: str) -> None:
         """Drop an intent that came to nothing here: the message is abandoned."""
@@ -271,7 +272,7 @@ class Outbox:
             query = "SELECT DISTINCT key FROM approvals WHERE posted"
             return frozenset(key for (key,) in db.execute(query))
 
-        return await self.database.run(job)
+        return await self.database.read(job)
 
     async def recent_outcomes(self, limit: int) -> list[bytes]:
         """Return the data of the last outcomes, newest first."""
@@ -281,7 +282,7 @@ class Outbox:
                 ORDER BY at DESC LIMIT ?"""
             return [data for (data,) in db.execute(query, (limit,))]
 
-        return await self.database.run(job)
+        return await self.database.read(job)
 
     # -- upkeep --------------------------------------------------------------
 
