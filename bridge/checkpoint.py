@@ -14,7 +14,7 @@ def encode(watch: Watch) -> bytes:
     """Write a watch as JSON."""
     plain = replace(
         watch,
-        seen=_wall(watch.seen),
+        seen=watch.seen and _wall(watch.seen),
         fall=watch.fall and replace(watch.fall, seen=_wall(watch.fall.seen)),
         known={
             key: replace(known, seen=_wall(known.seen))
@@ -33,5 +33,5 @@ def decode(body: bytes) -> Watch:
     return msgspec.json.decode(body, type=Watch)
 
 
-def _wall(moment: Moment | None) -> Moment | None:
-    return moment and replace(moment, monotonic=None)
+def _wall(moment: Moment) -> Moment:
+    return replace(moment, monotonic=None)

@@ -41,7 +41,7 @@ def selecting(command: Callable[..., None]) -> Callable[..., None]:
 @selecting
 def list_(path: Path, *, as_json: bool, **meant: str | None) -> None:
     """List deliveries, oldest first."""
-    found = act(path, lambda ledger, _: ledger.find(selection(**meant)))
+    found = act(path, lambda ledger, _: ledger.find(selection(None, **meant)))
     show(found, as_json=as_json)
 
 
@@ -62,7 +62,7 @@ def show_(path: Path, number: int) -> None:
 @click.option("--force", is_flag=True, help="Also what a later step has overtaken.")
 def retry(path: Path, *, as_json: bool, force: bool, **meant: str | None) -> None:
     """Send dead letters again, in order, and try at once what is waiting."""
-    chosen = selection(default=("dead",), **meant)
+    chosen = selection(("dead",), **meant)
     sent, late = act(
         path, lambda ledger, now: ledger.retry(chosen, now=now, force=force)
     )
@@ -76,7 +76,7 @@ def retry(path: Path, *, as_json: bool, force: bool, **meant: str | None) -> Non
 @selecting
 def discard(path: Path, *, as_json: bool, **meant: str | None) -> None:
     """Give dead letters up for good."""
-    chosen = selection(default=("dead",), **meant)
+    chosen = selection(("dead",), **meant)
     show(
         act(path, lambda ledger, now: ledger.discard(chosen, now=now)), as_json=as_json
     )
@@ -99,11 +99,11 @@ def act(path: Path, work: Callable[[Ledger, float], Awaitable[T]]) -> T:
 
 
 def selection(
+    default: tuple[State, ...] | None,
     *,
     sink: str | None,
     state: str | None,
     event: str | None,
-    default: tuple[State, ...] | None = None,
 ) -> Selection:
     """Return which deliveries the options mean."""
     states = default if state is None else (cast("State", state),)

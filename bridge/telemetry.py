@@ -85,7 +85,8 @@ class Metrics:
     """Every metric of the forwarder; counters stand at 0 from the start."""
 
     def __init__(self, sinks: Iterable[str], version: str) -> None:
-        disable_created_metrics()  # a second series for each counter, of no use here
+        # A second series for each counter, of no use here.
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # theirs
         self.registry = registry = CollectorRegistry()
         self.imds_requests = Counter(
             "sebridge_imds_requests",

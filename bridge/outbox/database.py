@@ -111,8 +111,6 @@ class Database:
         Raises:
             OutboxError: the job or the commit failed; nothing of it is kept.
         """
-        if self._is_closed:
-            raise OutboxError("the state file is closed")
         return await self._queue(job, is_read=False)
 
     async def read(self, job: Job[T]) -> T:
@@ -124,6 +122,8 @@ class Database:
         return await self._queue(job, is_read=True)
 
     async def _queue(self, job: Job[T], *, is_read: bool) -> T:
+        if self._is_closed:
+            raise OutboxError("the state file is closed")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self._tickets.put(_Ticket(job, is_read, loop, future))
@@ -190,9 +190,8 @@ class Database:
     def _look(self, job: Job[object]) -> tuple[object, Exception | None]:
         try:
             return job(self.connection), None
-        except Exception as error:
-            is_foreign = isinstance(error, sqlite3.Error)
-            return None, _translated(error) if is_foreign else error
+        except sqlite3.Error as error:
+            return None, _translated(error)
 
     def _attempt(self, job: Job[object]) -> tuple[object, Exception | None]:
         self.connection.execute("SAVEPOINT job")
