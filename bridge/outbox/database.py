@@ -190,8 +190,9 @@ class Database:
     def _look(self, job: Job[object]) -> tuple[object, Exception | None]:
         try:
             return job(self.connection), None
-        except sqlite3.Error as error:
-            return None, _translated(error)
+        except Exception as error:  # noqa: BLE001 - handed to whoever asked
+            is_foreign = isinstance(error, sqlite3.Error)
+            return None, _translated(error) if is_foreign else error
 
     def _attempt(self, job: Job[object]) -> tuple[object, Exception | None]:
         self.connection.execute("SAVEPOINT job")
