@@ -73,14 +73,16 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
         ConfigError: with every fault there is, each with its place.
     """
     try:
-        text = path.read_bytes().decode()
+        text = path.read_bytes().decode("utf-8-sig")  # Windows editors write a BOM
     except (OSError, UnicodeDecodeError) as error:
         cause = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise ConfigError([f"{path}: cannot be read: {cause}"]) from error
     try:
         tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # also of a number longer than Python reads
         raise ConfigError([f"{path}: no valid TOML: {error}"]) from error
+    except RecursionError as error:
+        raise ConfigError([f"{path}: no valid TOML: nested too deep"]) from error
     return parse(tables, file=str(path), environ=environ)
 
 
@@ -118,13 +120,26 @@ def _sinks(tables: object, reader: Reader) -> tuple[SinkConfig, ...]:
     found, names = [], set[str]()
     for index, table in enumerate(tables):
         place = _place(index, table)
-        if (sink := _sink(table, place, reader)) is None:
+        if not isinstance(table, dict):
+            reader.fault(place, "must be a table: [[sinks]]")
             continue
-        if _upper(sink.name) in names:
-            reader.fault(f"{place}.name", f"{sink.name!r} is taken by another sink")
-        names.add(_upper(sink.name))
-        found.append(sink)
+        if isinstance(name := table.get("name"), str):
+            _check_name(name, place, names, reader)
+        if (sink := _sink(table, place, reader)) is not None:
+            found.append(sink)
     return tuple(found)
+
+
+def _check_name(name: str, place: str, taken: set[str], reader: Reader) -> None:
+    if not _NAME.fullmatch(name):
+        reader.fault(
+            f"{place}.name",
+            "must be 1 to 63 letters, digits, hyphens and underscores, and begin "
+            "with a letter or digit",
+        )
+    elif _upper(name) in taken:
+        reader.fault(f"{place}.name", f"{str(name)!r} is taken by another sink")
+    taken.add(_upper(name))
 
 
 def _place(index: int, table: object) -> str:
@@ -133,10 +148,7 @@ def _place(index: int, table: object) -> str:
     return f"sinks.{name}" if is_plain else f"sinks[{index}]"
 
 
-def _sink(table: object, place: str, reader: Reader) -> SinkConfig | None:
-    if not isinstance(table, dict):
-        reader.fault(place, "must be a table: [[sinks]]")
-        return None
+def _sink(table: Mapping[str, object], place: str, reader: Reader) -> SinkConfig | None:
     kind = table.get("type")
     if not isinstance(kind, str) or kind not in SINK_TYPES:
         allowed = ", ".join(f'"{name}"' for name in sorted(SINK_TYPES))
@@ -145,15 +157,7 @@ def _sink(table: object, place: str, reader: Reader) -> SinkConfig | None:
         what = "is missing" if kind is None else f"{kind!r} is no type of sink"
         reader.fault(f"{place}.type", f"{what}{hint}; allowed are {allowed}")
         return None
-    sink = reader.section(SINK_TYPES[kind], table, place)
-    if sink is not None and not _NAME.fullmatch(sink.name):
-        reader.fault(
-            f"{place}.name",
-            "must be 1 to 63 letters, digits, hyphens and underscores, and begin "
-            "with a letter or digit",
-        )
-        return None
-    return sink
+    return reader.section(SINK_TYPES[kind], table, place)
 
 
 # -- overrides from the environment ------------------------------------------
@@ -161,46 +165,74 @@ def _sink(table: object, place: str, reader: Reader) -> SinkConfig | None:
 
 def _overridden(root: dict[str, object], reader: Reader) -> dict[str, object]:
     """Put the ``SEBRIDGE__…`` variables in the place of what the file says."""
+    sinks = _sinks_by_name(root.get("sinks"))
     for variable in sorted(reader.environ):
         if variable.upper().startswith(PREFIX):
-            path = variable.upper().removeprefix(PREFIX).split("__")
+            rest = variable.upper().removeprefix(PREFIX)
             text = FromEnvironment.of(variable, reader.environ[variable])
-            _override(root, path, text, reader)
+            if rest == "SINKS" or rest.startswith("SINKS__"):
+                _override_sink(sinks, rest, text, reader)
+            else:
+                _override(root, Config, rest, text, reader)
     return root
 
 
-def _override(
-    root: dict[str, object], path: list[str], value: FromEnvironment, reader: Reader
+def _override_sink(
+    sinks: Mapping[str, dict[str, object]],
+    rest: str,
+    value: FromEnvironment,
+    reader: Reader,
 ) -> None:
-    table, kind = root, Config  # type: dict[str, object], type[Section]
-    if path[0] == "SINKS" and len(path) > 2:
-        sink = _named(root.get("sinks"), path[1])
-        if sink is None:
-            _unknown(value.variable, path[1], _names(root.get("sinks")), reader)
-            return
-        known = SINK_TYPES.get(str(sink.get("type")))
-        if known is None:
-            return  # a fault of its own
-        table, kind, path = sink, known, path[2:]
-    while len(path) > 1:
-        nested = _section_at(kind, path[0])
-        if nested is None:
-            break
-        kind = nested
-        child = table.setdefault(path[0].lower(), {})
-        if not isinstance(child, dict):
-            return  # a fault of its own
-        table, path = child, path[1:]
-    keys = {key for key in _keys(kind) if _section_at(kind, key) is None}
-    if len(path) > 1 or path[0].lower() not in keys - {"sinks"}:
-        _unknown(value.variable, "__".join(path), sorted(_keys(kind)), reader)
+    named = rest.removeprefix("SINKS").removeprefix("__")
+    names = [name for name in sinks if f"{named}__".startswith(f"{name}__")]
+    if not names:
+        if "__" in named:
+            what, known = named.partition("__")[0], [name.lower() for name in sinks]
+            _unknown(value.variable, what, known, "no such sink", reader)
+        else:
+            _no_key(value.variable, f"{PREFIX}SINKS__<NAME>", reader)
         return
-    table[path[0].lower()] = value
+    name = max(names, key=len)  # names may hold two underscores themselves
+    kind = SINK_TYPES.get(str(sinks[name].get("type")))
+    if kind is None:
+        return  # a fault of its own
+    if named == name:
+        _no_key(value.variable, value.variable, reader)
+        return
+    _override(sinks[name], kind, named.removeprefix(f"{name}__"), value, reader)
 
 
-def _unknown(variable: str, part: str, valid: list[str], reader: Reader) -> None:
+def _override(
+    table: dict[str, object],
+    kind: type[Section],
+    rest: str,
+    value: FromEnvironment,
+    reader: Reader,
+) -> None:
+    part, is_deeper, rest = rest.partition("__")
+    key, nested = part.lower(), _section_at(kind, part)
+    if key == "sinks" or key not in _keys(kind):
+        _unknown(value.variable, part, list(_keys(kind)), "no such key", reader)
+    elif nested is None and is_deeper:
+        what = f"unknown variable: {part} has no keys of its own to override"
+        reader.fault(value.variable, what)
+    elif nested is None:
+        table[key] = value
+    elif not is_deeper:
+        _no_key(value.variable, value.variable, reader)
+    elif isinstance(child := table.setdefault(key, {}), dict):
+        _override(child, nested, rest, value, reader)
+
+
+def _no_key(variable: str, table: str, reader: Reader) -> None:
+    reader.fault(variable, f"is a table: its keys are {table}__<KEY>")
+
+
+def _unknown(
+    variable: str, part: str, valid: list[str], otherwise: str, reader: Reader
+) -> None:
     near = difflib.get_close_matches(part.lower(), valid, n=1, cutoff=0.5)
-    hint = f"did you mean {_upper(near[0])}?" if near else "no such key"
+    hint = f"did you mean {_upper(near[0])}?" if near else otherwise
     reader.fault(variable, f"unknown variable: {part}; {hint}")
 
 
@@ -211,16 +243,14 @@ def _section_at(kind: type[Section], key: str) -> type[Section] | None:
     return None
 
 
-def _named(sinks: object, name: str) -> dict[str, object] | None:
-    for table in sinks if isinstance(sinks, list) else ():
-        if isinstance(table, dict) and _upper(str(table.get("name"))) == name:
-            return table
-    return None
-
-
-def _names(sinks: object) -> list[str]:
+def _sinks_by_name(sinks: object) -> dict[str, dict[str, object]]:
+    """Return the tables of sinks by their names as variables spell them."""
     tables = sinks if isinstance(sinks, list) else ()
-    return [str(t.get("name")).lower() for t in tables if isinstance(t, dict)]
+    return {
+        _upper(table["name"]): table
+        for table in tables
+        if isinstance(table, dict) and isinstance(table.get("name"), str)
+    }
 
 
 def _upper(name: str) -> str:

@@ -92,7 +92,7 @@ class Address(Secret):
 
 def _read_secret_file(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8").strip()
+        text = path.read_text(encoding="utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as error:
         cause = getattr(error, "strerror", None) or "not UTF-8 text"
         raise ValueError(f"the file {path} cannot be read ({cause})") from error
@@ -208,7 +208,24 @@ class Reader:
                 value, spec.type, strict=not is_text, dec_hook=self._decode
             )
         except msgspec.ValidationError as error:
-            self.fault(*_plain(where, str(error), spec.type))
+            if not self._wrong_items(spec.type, value, where):
+                self.fault(*_plain(where, str(error), spec.type))
+
+    def _wrong_items(self, annotation: object, value: object, where: str) -> bool:
+        """Tell each wrong item of a list or table by its place; False if none is."""
+        container, kind = _held(annotation)
+        items: list[tuple[str, object]] = []
+        if container is dict and isinstance(value, Mapping):
+            items = [(f"{where}.{key}", item) for key, item in value.items()]
+        elif container is tuple and isinstance(value, list):
+            items = [(f"{where}[{i}]", item) for i, item in enumerate(value)]
+        found = len(self.faults)
+        for place, item in items:
+            try:
+                msgspec.convert(item, kind, dec_hook=self._decode)
+            except msgspec.ValidationError as error:
+                self.fault(*_plain(place, str(error), kind))
+        return len(self.faults) > found
 
     def _decode(self, kind: type, value: object) -> object:
         if kind is Duration:
@@ -228,6 +245,16 @@ def _section_of(annotation: object) -> type[Section] | None:
         if isinstance(part, type) and issubclass(part, Section):
             return part
     return None
+
+
+def _held(annotation: object) -> tuple[object, Any]:
+    """Return ``(dict or tuple, what it holds)``, also as ``X | None``; else Nones."""
+    for part in (annotation, *get_args(annotation)):
+        if get_origin(part) is tuple:
+            return tuple, get_args(part)[0]
+        if get_origin(part) is dict:
+            return dict, get_args(part)[1]
+    return None, None
 
 
 _EXPECTED = re.compile(r"Expected `(?P<want>[^`]+)`, got `(?P<got>[^`]+)`")
