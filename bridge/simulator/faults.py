@@ -3,7 +3,6 @@
 Shapes:  JSON of a control request → Fault; Fault, answer → what the client gets
 """
 
-import asyncio
 import socket
 import struct
 from dataclasses import dataclass, field, replace
@@ -230,5 +229,4 @@ async def _truncated(
     await part.write(content[: len(content) // 2])
     if request.transport is not None:
         request.transport.close()
-    await asyncio.sleep(0)
     return part
