@@ -24,6 +24,7 @@ from bridge.outbox.database import Database
 from bridge.outbox.rows import Delivery
 from bridge.outbox.store import Outbox
 from bridge.poller import Poller
+from bridge.reception import Reception, address_of
 from bridge.relay import Deliver, Relay, RelayPolicy
 from bridge.retry import RetryPolicy
 from bridge.routing import Router
@@ -118,7 +119,34 @@ class House:
         upkeep = Upkeep(outbox, poller, self.clock, self.config.state.retention)
         self.board.outbox, self.board.poller = outbox, poller
         self.board.teller, self.board.relays = self.teller, relays
-        return [poller, self.vitals, upkeep, *relays]
+        reception = await self._reception(stack, outbox, poller)
+        return [poller, self.vitals, upkeep, *relays, *reception]
+
+    async def _reception(
+        self, stack: AsyncExitStack, outbox: Outbox, poller: Poller
+    ) -> list[Worker]:
+        config = self.config.approvals
+        if config is None:
+            return []
+        reception = Reception(
+            config=config,
+            outbox=outbox,
+            poller=poller,
+            client=self.client,
+            teller=self.teller,
+            clock=self.clock,
+            metrics=self.metrics,
+            sink_entities=tuple(
+                entity
+                for sink in self.config.sinks
+                if isinstance(entity := getattr(sink, "entity", None), str)
+            ),
+        )
+        try:
+            listeners, self.board.receivers = await reception.open(stack)
+        except ValueError as error:
+            raise ConfigError([f"approvals.sessions: {error}"]) from error
+        return [*listeners, reception.replies(stack)]
 
     async def farewell(self) -> None:
         """Tell that the bridge has stopped: the one event begun after the stop."""
@@ -178,13 +206,12 @@ class House:
         )
 
     def _approval_address(self) -> ApprovalAddress | None:
-        return None
-
-    def _expanded(self, text: str, place: str) -> str:
+        if self.config.approvals is None:
+            return None
         try:
-            return self.teller.identity.expand(text)
+            return address_of(self.config.approvals, self.teller.identity.expand)
         except ValueError as error:
-            raise ConfigError([f"{place}: {error}"]) from error
+            raise ConfigError([f"approvals.sessions: {error}"]) from error
 
 
 def _delivering(sink: Sink) -> Deliver:

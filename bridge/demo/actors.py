@@ -139,8 +139,8 @@ class Consumer:
                     },
                 )
             )
-        self.timeline.happened("approver", f"StartRequest sent to {entity}")
-        self.sent.add("StartRequest")
+            self.timeline.happened("approver", f"StartRequest sent to {entity}")
+            self.sent.add("StartRequest")
 
 
 async def read_replies(

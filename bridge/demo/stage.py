@@ -200,7 +200,7 @@ class Stage:
         self.slack.add(steps[0] if steps else headline)
 
     def _approved(self, event_id: str) -> None:
-        self.timeline.happened("IMDS", f"StartRequest received for {event_id}")
+        self.timeline.happened("IMDS", f"StartRequest received for {event_id[:8]}…")
         self.imds.add("StartRequest")
 
     def _end(self, reason: str | None) -> bool:
