@@ -35,6 +35,7 @@ _LEAST_ATTEMPTS = 3
 _UNFORESEEN_ATTEMPTS = 10
 _ATTEMPT_LIMIT = 60.0
 _LONGEST_WAIT = 60.0
+_JUMP = 1.0
 
 Deliver = Callable[[Delivery], Awaitable[None]]
 
@@ -85,6 +86,7 @@ class Relay:
     _standing: _Standing = field(default_factory=_Standing)
     _flying: dict[int, Delivery] = field(default_factory=dict)
     _heartbeat: Delivery | None = None
+    _offset: float | None = None  # of the wall clock to the monotonic one
 
     @property
     def name(self) -> str:
@@ -120,7 +122,7 @@ class Relay:
         """Try one event once, after the end of ``run``: that the bridge has stopped."""
         for delivery in await self.outbox.find(self.sink, cloud_event_id):
             self._flying[delivery.id] = delivery
-            await self._attempt(delivery)
+            await self._attempt(delivery, self._standing.refusals)
 
     async def step(self, attempts: asyncio.TaskGroup) -> float:
         """Begin every attempt that may begin now.
@@ -129,90 +131,116 @@ class Relay:
             Seconds after which to look again, if nothing happens before.
         """
         self.outbox.news(self.sink).clear()
+        await self._follow_clock()
         now = self.clock.now().timestamp()
         due, next_due = await self.outbox.due(
             self.sink, now=now, limit=2 * self.policy.slots + len(self._flying) + 2
         )
-        self._begin_heartbeat(attempts)
-        begun = 0
+        self._begin_heartbeat(attempts, is_alone=not due and next_due is None)
         for delivery in due:
             if delivery.id not in self._flying and self._may_begin(delivery, now):
                 self._flying[delivery.id] = delivery
-                attempts.create_task(
-                    self._attempt(delivery), name=f"{self.name}:{delivery.id}"
-                )
-                begun += 1
-        return self._wait(now, next_due, is_idle=not due or begun == len(due))
+                attempt = self._attempt(delivery, self._standing.refusals)
+                attempts.create_task(attempt, name=f"{self.name}:{delivery.id}")
+        return self._wait(now, next_due)
 
-    def _begin_heartbeat(self, attempts: asyncio.TaskGroup) -> None:
-        if self._heartbeat is None or self._standing.last_error or 0 in self._flying:
+    async def _follow_clock(self) -> None:
+        """Keep due times right when the wall clock was set back.
+
+        One that was set forward only makes things due sooner; and what was put into
+        the outbox after it must not be moved into the future.
+        """
+        now = self.clock.now().timestamp()
+        offset = now - self.clock.monotonic()
+        if self._offset is None:  # whatever the clock was in an earlier life
+            beyond = now + self.policy.backoff.max_backoff
+            await self.outbox.hasten(self.sink, beyond=beyond, now=now)
+        elif (back := self._offset - offset) > _JUMP:
+            await self.outbox.bring_forward(self.sink, back)
+        self._offset = offset
+
+    def _begin_heartbeat(self, attempts: asyncio.TaskGroup, *, is_alone: bool) -> None:
+        standing = self._standing
+        if self._heartbeat is None or len(self._flying) >= self.policy.slots:
+            return
+        if 0 in self._flying or self.clock.monotonic() < standing.hold_until:
+            return
+        if standing.last_error and not is_alone:
             return  # a sink in trouble gets what is stored first
         self._flying[0], self._heartbeat = self._heartbeat, None
         attempts.create_task(self._beat(self._flying[0]), name=f"{self.name}:heartbeat")
 
     async def _beat(self, heartbeat: Delivery) -> None:
         try:
-            async with asyncio.timeout(_ATTEMPT_LIMIT):
-                await self.deliver(heartbeat)
-        except (DeliveryError, TimeoutError) as error:
-            log.warning(
-                "heartbeat not delivered",
-                extra={"sink": self.sink, "fault": str(error)},
-            )
+            if (error := await self._try(heartbeat)) is None:
+                self._recovered()
+            else:
+                log.warning(
+                    "heartbeat not delivered",
+                    extra={"sink": self.sink, "fault": str(error)},
+                )
         finally:
             del self._flying[0]
 
     def _may_begin(self, delivery: Delivery, now: float) -> bool:
-        if is_urgent(delivery, now):
-            return len(self._flying) <= self.policy.slots
-        ordinary = sum(not is_urgent(d, now) for d in self._flying.values())
-        if ordinary >= self.policy.slots:
+        if len(self._flying) > self.policy.slots:
             return False
+        if is_urgent(delivery, now):
+            return True
+        ordinary = sum(not is_urgent(d, now) for d in self._flying.values())
         monotonic = self.clock.monotonic()
-        if monotonic < self._standing.hold_until:
+        if ordinary >= self.policy.slots or monotonic < self._standing.hold_until:
             return False
         if not self._standing.is_parked:
             return True
         return not self._flying and monotonic >= self._standing.probe_at
 
-    def _wait(self, now: float, next_due: float | None, *, is_idle: bool) -> float:
-        if not is_idle:  # something due could not begin: a slot, a hold, a probe
-            monotonic = self.clock.monotonic()
-            standing = self._standing
-            marks = [standing.hold_until, standing.probe_at * standing.is_parked]
-            later = [mark - monotonic for mark in marks if mark > monotonic]
-            return min([*later, _LONGEST_WAIT])
-        if next_due is None or next_due <= now:
-            return _LONGEST_WAIT  # what is due already is in flight
-        return min(next_due - now, _LONGEST_WAIT)
+    def _wait(self, now: float, next_due: float | None) -> float:
+        """Return when to look again: an attempt that ends is news by itself."""
+        monotonic, standing = self.clock.monotonic(), self._standing
+        marks = [standing.hold_until, standing.probe_at * standing.is_parked]
+        waits = [mark - monotonic for mark in marks if mark > monotonic]
+        if next_due is not None:
+            waits.append(next_due - now)
+        return min([*waits, _LONGEST_WAIT])
 
-    async def _attempt(self, delivery: Delivery) -> None:
+    async def _attempt(self, delivery: Delivery, refusals: int) -> None:
         try:
-            async with asyncio.timeout(_ATTEMPT_LIMIT):
-                await self.deliver(delivery)
-        except DeliveryError as error:
-            await self._failed(delivery, error)
-        except TimeoutError:
-            text = f"no answer within {_ATTEMPT_LIMIT:.0f} s"
-            await self._failed(delivery, TransientDeliveryError(text, Reason.TIMEOUT))
-        except Exception as error:
-            log.exception("sink failed unforeseen", extra=_fields(delivery))
-            text = f"unforeseen: {type(error).__name__}"
-            fault = TransientDeliveryError(text, Reason.UNFORESEEN)
-            await self._failed(delivery, fault)
-        else:
-            await asyncio.shield(self._succeeded(delivery))
+            if (error := await self._try(delivery)) is None:
+                await asyncio.shield(self._succeeded(delivery))
+            else:
+                await self._failed(delivery, error, refusals)
         finally:
             del self._flying[delivery.id]
             self.outbox.news(self.sink).set()
 
+    async def _try(self, delivery: Delivery) -> DeliveryError | None:
+        """Make one attempt; return what it failed with."""
+        try:
+            async with asyncio.timeout(_ATTEMPT_LIMIT):
+                await self.deliver(delivery)
+        except DeliveryError as error:
+            return error
+        except TimeoutError:
+            text = f"no answer within {_ATTEMPT_LIMIT:.0f} s"
+            return TransientDeliveryError(text, Reason.TIMEOUT)
+        except Exception as error:
+            log.exception("sink failed unforeseen", extra=_fields(delivery))
+            text = f"unforeseen: {type(error).__name__}"
+            return TransientDeliveryError(text, Reason.UNFORESEEN)
+        return None
+
+    def _recovered(self) -> None:
+        """Forget all trouble but the time that the sink has asked for."""
+        if self._standing.is_parked:
+            log.info("sink takes deliveries again", extra={"sink": self.sink})
+        self._standing = _Standing(hold_until=self._standing.hold_until)
+        self.metrics.parked.labels(self.sink).set(0)
+
     async def _succeeded(self, delivery: Delivery) -> None:
         now = self.clock.now().timestamp()
         await self.outbox.delivered(delivery, now=now)
-        if self._standing.is_parked:
-            log.info("sink takes deliveries again", extra={"sink": self.sink})
-        self._standing = _Standing()
-        self.metrics.parked.labels(self.sink).set(0)
+        self._recovered()
         self.metrics.deliveries.labels(self.sink, "delivered").inc()
         self.metrics.delivery_seconds.labels(self.sink).observe(
             max(0.0, now - delivery.created)
@@ -221,15 +249,14 @@ class Relay:
             self.metrics.late.labels(self.sink).inc()
         log.info("delivered", extra=_fields(delivery))
 
-    async def _failed(self, delivery: Delivery, error: DeliveryError) -> None:
-        self._standing.last_error = str(error)
-        if isinstance(error, RefusedDeliveryError):
-            self._refused(error)
-        else:
-            self._standing.refusals = 0
+    async def _failed(
+        self, delivery: Delivery, error: DeliveryError, refusals: int
+    ) -> None:
+        self._judge(error, refusals)
         retry_after = getattr(error, "retry_after", None)
         if retry_after:
-            self._standing.hold_until = self.clock.monotonic() + retry_after
+            until = self.clock.monotonic() + retry_after
+            self._standing.hold_until = max(self._standing.hold_until, until)
         if (reason := self._is_hopeless(delivery, error)) is not None:
             await self._bury(delivery, error, reason)
             return
@@ -248,18 +275,34 @@ class Relay:
             },
         )
 
-    def _refused(self, error: RefusedDeliveryError) -> None:
+    def _judge(self, error: DeliveryError, refusals: int) -> None:
+        """Draw conclusions on the sink.
+
+        Args:
+            error: what an attempt failed with.
+            refusals: how many there had been when it began: those of attempts that
+                were made at the same time say the same thing, and count as one.
+        """
         standing = self._standing
-        standing.refusals += 1
-        if standing.refusals < _PARK_AFTER:
+        standing.last_error = str(error)
+        if not isinstance(error, RefusedDeliveryError):
+            standing.refusals = 0
+            if standing.is_parked and isinstance(error, TransientDeliveryError):
+                self._probe_later()
             return
-        least = min(self.policy.backoff.max_backoff, _LONGEST_PROBE)
-        wait = least + self.chance() * (_LONGEST_PROBE - least)
-        standing.probe_at = self.clock.monotonic() + wait
+        standing.refusals += standing.refusals == refusals
+        if standing.refusals < _PARK_AFTER and not standing.is_parked:
+            return
+        self._probe_later()
         if not standing.is_parked:
             standing.is_parked = True
             log.error("sink parked", extra={"sink": self.sink, "fault": str(error)})
         self.metrics.parked.labels(self.sink).set(1)
+
+    def _probe_later(self) -> None:
+        least = min(self.policy.backoff.max_backoff, _LONGEST_PROBE)
+        wait = least + self.chance() * (_LONGEST_PROBE - least)
+        self._standing.probe_at = self.clock.monotonic() + wait
 
     def _is_hopeless(self, delivery: Delivery, error: DeliveryError) -> Reason | None:
         if isinstance(error, PermanentDeliveryError):
@@ -280,7 +323,9 @@ class Relay:
         backoff = self.policy.backoff
         attempt, unit = delivery.attempts + 1, self.chance()
         if not is_urgent(delivery, now):
-            return backoff.delay(attempt, unit=unit, retry_after=retry_after)
+            delay = backoff.delay(attempt, unit=unit, retry_after=retry_after)
+            ahead = (delivery.urgent_from or 0.0) - now
+            return min(delay, ahead) if ahead > 0 else delay
         left = (delivery.urgent_until or now) - now
         delay = min(backoff.delay(attempt, unit=unit), left / 4)
         if retry_after is not None and retry_after < left * 3 / 4:

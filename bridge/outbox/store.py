@@ -214,6 +214,30 @@ class Outbox:
 
         await self.database.run(job)
 
+    async def hasten(self, sink: str, *, beyond: float, now: float) -> None:
+        """Make due now what is due later than ``beyond``."""
+
+        def job(db: sqlite3.Connection) -> None:
+            db.execute(
+                """UPDATE deliveries SET due = ?
+                   WHERE sink = ? AND state = 'pending' AND due > ?""",
+                (now, sink, beyond),
+            )
+
+        await self.database.run(job)
+
+    async def bring_forward(self, sink: str, seconds: float) -> None:
+        """Make everything due so much earlier: the clock was set back."""
+
+        def job(db: sqlite3.Connection) -> None:
+            db.execute(
+                """UPDATE deliveries SET due = due - ?
+                   WHERE sink = ? AND state = 'pending'""",
+                (seconds, sink),
+            )
+
+        await self.database.run(job)
+
     async def find(self, sink: str, cloud_event_id: str) -> list[Delivery]:
         """Return the pending deliveries of one CloudEvent to one sink."""
         condition = """i.cloud_event_id = ? AND d.sink = ? AND d.state = 'pending'
