@@ -231,7 +231,9 @@ def approval() -> Json:
             "type": "array",
             "minItems": 1,
             "maxItems": 100,
-            "items": _record({"EventId": {"type": "string", "minLength": 1}}),
+            "items": _record(
+                {"EventId": {"type": "string", "pattern": r"\S", "maxLength": 1024}}
+            ),
         }
     }
     claims = {
