@@ -4,8 +4,8 @@ Logs are one object (or line) per event: a constant message and fields. Metrics 
 those of DESIGN section 7, in a registry of this process's own.
 """
 
+import json
 import logging
-import sys
 from collections.abc import Iterable
 from typing import Literal, TextIO
 
@@ -43,12 +43,12 @@ class LogConfig(Section, frozen=True, kw_only=True):
     format: Literal["json", "text"] = "json"
 
 
-def configure_logging(config: LogConfig, stream: TextIO = sys.stderr) -> None:
-    """Send this process's log to ``stream``."""
+def configure_logging(config: LogConfig, stream: TextIO | None = None) -> None:
+    """Send this process's log to ``stream``: standard error unless given."""
     handler = logging.StreamHandler(stream)
     if config.format == "json":
         handler.setFormatter(
-            OrjsonFormatter(
+            JsonFormatter(
                 "%(asctime)s %(levelname)s %(name)s %(message)s",
                 rename_fields={
                     "asctime": "time",
@@ -66,6 +66,17 @@ def configure_logging(config: LogConfig, stream: TextIO = sys.stderr) -> None:
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 
+class JsonFormatter(OrjsonFormatter):
+    """One JSON object a line, whatever the fields hold."""
+
+    def jsonify_log_record(self, log_data: dict[str, object]) -> str:
+        """Return the line; what orjson refuses, json writes: no record is lost."""
+        try:
+            return super().jsonify_log_record(log_data)
+        except TypeError:  # a number of more than 64 bits, half of a character
+            return json.dumps(log_data, default=str)
+
+
 class TextFormatter(logging.Formatter):
     """One line for people: time, level, message, then the fields."""
 
@@ -74,11 +85,21 @@ class TextFormatter(logging.Formatter):
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(message)s")
 
-    def format(self, record: logging.LogRecord) -> str:
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
         """Return the line; fields are those given as ``extra``."""
-        line = super().format(record)
         fields = {k: v for k, v in record.__dict__.items() if k not in self._own}
-        return line + "".join(f" {key}={value}" for key, value in fields.items())
+        told = "".join(f" {key}={value}" for key, value in fields.items())
+        return printable(super().formatMessage(record) + told)
+
+
+def printable(text: str) -> str:
+    """Return a text with every line break and control character escaped.
+
+    Strangers' words must not forge a line, nor move the cursor of whoever reads it.
+    """
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode() for c in text
+    )
 
 
 class Metrics:
