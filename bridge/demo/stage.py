@@ -58,7 +58,7 @@ def play(scenario: str, speed: float | None, svg: Path | None = None) -> int:
         shutil.rmtree(folder)
         return 1
     if svg is not None:
-        timeline.console.save_svg(str(svg), title="sebridge demo")
+        timeline.save(svg)
     return 0 if is_good else 1
 
 
@@ -100,7 +100,8 @@ class Stage:
 
     def lines(self) -> list[Line]:
         """Return what was expected and seen, by channel."""
-        steps = list(self.scenario.expected_approved)
+        scenario = self.scenario
+        steps = [*(scenario.expected_approved if self.approves else scenario.expected)]
         outcome = ["startrequest.relayed"] if self.approves else []
         asked = ["StartRequest"] if self.approves else []
         reply = ["reply: relayed"] if self.approves else []

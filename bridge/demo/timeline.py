@@ -1,14 +1,19 @@
 """What the demo shows: a line per thing that happens, and a table at the end."""
 
+import re
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+_WIDTH = 100
 _STYLES = {
     "IMDS": "magenta",
     "Service Bus": "cyan",
@@ -34,14 +39,25 @@ class Line:
         return [what for what in self.expected if what not in self.seen]
 
 
+def _console() -> Console:
+    """Return a console that records; plain lines of a fixed width off a terminal."""
+    width = None if sys.stdout.isatty() else _WIDTH
+    return Console(record=True, highlight=False, width=width)
+
+
 @dataclass(slots=True)
 class Timeline:
     """The console, and when the demo began."""
 
-    console: Console = field(
-        default_factory=lambda: Console(record=True, highlight=False, soft_wrap=False)
-    )
+    console: Console = field(default_factory=_console)
     began: float = field(default_factory=time.monotonic)
+
+    def save(self, path: Path) -> None:
+        """Save what was shown as a picture that fetches nothing from elsewhere."""
+        form = re.sub(
+            r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL
+        )
+        self.console.save_svg(str(path), title="sebridge demo", code_format=form)
 
     def headline(self, title: str, text: str) -> None:
         """Show what is going to be played."""
