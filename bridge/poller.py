@@ -124,6 +124,7 @@ class Poller:
     _unconditional: float = float("-inf")
     _touched: float = float("-inf")
     _waiting: list["asyncio.Future[Look]"] = field(default_factory=list)
+    _is_over: bool = False
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _patience: _Patience = field(init=False)
 
@@ -152,6 +153,8 @@ class Poller:
         Raises:
             MetadataError: the document cannot be had now.
         """
+        if self._is_over:
+            raise _stopping()
         future: asyncio.Future[Look] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         self._wake.set()
@@ -208,10 +211,10 @@ class Poller:
             await self.outbox.save({CHECKPOINT: checkpoint.encode(self.watch)})
 
     def _dismiss(self) -> None:
-        gone = MetadataUnavailableError("the bridge is stopping", outcome="stopping")
+        self._is_over = True  # nobody would answer who asks from now on
         for future in self._waiting:
             if not future.done():
-                future.set_exception(gone)
+                future.set_exception(_stopping())
         self._waiting = []
 
     async def _look(self, *, is_asked: bool) -> Look:
@@ -347,3 +350,7 @@ class Poller:
                     "retryInSeconds": round(self._patience.wait, 3),
                 },
             )
+
+
+def _stopping() -> MetadataError:
+    return MetadataUnavailableError("the bridge is stopping", outcome="stopping")
