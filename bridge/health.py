@@ -61,16 +61,22 @@ async def serve(config: HttpConfig, board: Board) -> AsyncIterator[None]:
         return
     runner = web.AppRunner(application(config, board), access_log=None)
     await runner.setup()
+    try:
+        await _listen(runner, config)
+        yield
+    finally:
+        await runner.cleanup()
+
+
+async def _listen(runner: web.AppRunner, config: HttpConfig) -> None:
     host, port = config.address
     try:
         await web.TCPSite(runner, host, port).start()
-        log.info("health port open", extra={"addresses": _addresses(runner)})
-        yield
-    except OSError as error:
-        text = f"http.listen: cannot listen on {config.listen}: {error.strerror}"
+    except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host
+        cause = getattr(error, "strerror", None) or "it is no address"
+        text = f"http.listen: cannot listen on {config.listen}: {cause}"
         raise BridgeError(text) from error
-    finally:
-        await runner.cleanup()
+    log.info("health port open", extra={"addresses": _addresses(runner)})
 
 
 def _addresses(runner: web.AppRunner) -> list[str]:
@@ -121,9 +127,14 @@ def application(config: HttpConfig, board: Board) -> web.Application:
 def _is_allowed(config: HttpConfig, request: web.Request) -> bool:
     if config.token is None:
         return True
-    given = request.headers.get("Authorization", "")
-    wanted = f"Bearer {config.token.reveal()}"
-    return hmac.compare_digest(given.encode(), wanted.encode())
+    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    try:
+        wanted = config.token.reveal()
+    except ValueError as error:  # its file is gone: a rotation, perhaps
+        log.warning("the bearer token cannot be read", extra={"fault": str(error)})
+        return False
+    is_equal = hmac.compare_digest(given.encode(errors="replace"), wanted.encode())
+    return is_equal and scheme.lower() == "bearer"
 
 
 def _json(value: object, status: int = 200) -> web.Response:

@@ -16,7 +16,7 @@ from bridge.introduction import remembered
 from bridge.outbox.database import Database
 from bridge.outbox.store import CHECKPOINT, Outbox
 from bridge.routing import Router
-from bridge.status import document_of, sink_of
+from bridge.status import document_of, sink_of, vm_of
 from bridge.transitions import Watch
 
 _PATIENCE = 2.0
@@ -77,13 +77,7 @@ async def _stored(config: Config, clock: Clock) -> dict[str, object]:
         tallies = await outbox.tallies()
         now = clock.now().timestamp()
         return {
-            "vm": {
-                "vmName": identity.vm_name,
-                "vmId": identity.vm_id,
-                "resourceId": identity.resource_id,
-                "location": identity.location,
-                "vmScaleSetName": identity.vm_scale_set_name,
-            },
+            "vm": vm_of(identity),
             "document": document_of(watch),
             "imds": {
                 "lastSuccess": rfc3339(watch.seen.at) if watch.seen else None,

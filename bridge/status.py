@@ -8,6 +8,7 @@ import orjson
 
 from bridge.clock import Clock
 from bridge.events import Teller, rfc3339
+from bridge.identity import Identity
 from bridge.outbox.store import Outbox, Tally
 from bridge.poller import Poller
 from bridge.relay import Relay
@@ -62,7 +63,7 @@ class Board:
     async def status(self) -> dict[str, object]:
         """Return the JSON of ``/status`` and ``sebridge status --json``."""
         if self.outbox is None or self.poller is None or self.teller is None:
-            return {"state": "starting"}
+            return nothing_known(state="starting")
         now = self.clock.now().timestamp()
         tallies = await self.outbox.tallies()
         watch = self.poller.watch
@@ -100,6 +101,28 @@ class Board:
             self.metrics.dead.labels(relay.sink).set(tally.dead)
             self.metrics.oldest.labels(relay.sink).set(_age(tally, now) or 0)
         self.metrics.state_degraded.set(bool(self.outbox.database.fault))
+
+
+def nothing_known(*, state: str) -> dict[str, object]:
+    """Return the status in its shape while nothing is known of the VM."""
+    return {
+        "vm": vm_of(Identity()),
+        "document": document_of(Watch()),
+        "imds": {"lastSuccess": None, "state": state},
+        "sinks": [],
+        "approvals": [],
+    }
+
+
+def vm_of(identity: Identity) -> dict[str, object]:
+    """Return the ``vm`` of the status."""
+    return {
+        "vmName": identity.vm_name,
+        "vmId": identity.vm_id,
+        "resourceId": identity.resource_id,
+        "location": identity.location,
+        "vmScaleSetName": identity.vm_scale_set_name,
+    }
 
 
 def document_of(watch: Watch) -> dict[str, object]:

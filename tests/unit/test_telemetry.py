@@ -26,6 +26,8 @@ from bridge.transitions import TransitionKind
 
 Form = Literal["json", "text"]
 log = logging.getLogger("bridge.somewhere")
+CONTROLS = st.text(st.characters(categories=["Cc", "Cs", "Zl"]))
+ODDITIES = st.text() | CONTROLS | st.integers() | st.binary() | st.floats()
 
 
 @pytest.fixture(autouse=True)
@@ -74,13 +76,7 @@ def test_time_in_the_log_is_rfc_3339() -> None:
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
-@given(
-    value=st.text()
-    | st.text(st.characters(categories=["Cc", "Cs"]))
-    | st.integers()
-    | st.binary()
-    | st.floats()
-)
+@given(value=ODDITIES)
 def test_whatever_is_logged_takes_one_line(form: Form, value: object) -> None:
     """EventIds and faults hold what strangers wrote; a line of theirs is forged."""
     stream = logging_to(LogConfig(format=form))
@@ -119,25 +115,25 @@ def test_fields_stand_in_the_line_and_not_behind_a_traceback() -> None:
     stream = logging_to(LogConfig(format="text"))
 
     try:
-        raise ValueError("no")
+        int("no")
     except ValueError:
         log.exception("sink failed", extra={"sink": "ops"})
 
     first, *rest = stream.getvalue().splitlines()
     assert first.endswith("sink failed sink=ops")
-    assert rest[-1] == "ValueError: no"
+    assert rest[-1].startswith("ValueError: ")
 
 
 def test_traceback_is_part_of_the_json_object() -> None:
     stream = logging_to(LogConfig())
 
     try:
-        raise ValueError("no")
+        int("no")
     except ValueError:
         log.exception("sink failed")
 
     (line,) = stream.getvalue().splitlines()
-    assert "ValueError: no" in json.loads(line)["exc_info"]
+    assert "ValueError: " in json.loads(line)["exc_info"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,459 @@
+"""The health port: what it says from the first moment on, and to whom."""
+
+import contextlib
+import json
+import re
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp.test_utils import TestClient
+from aiohttp.web import Application, Request
+
+from bridge import health
+from bridge.errors import BridgeError, MetadataUnavailableError, OutboxError
+from bridge.events import Teller
+from bridge.health import HttpConfig
+from bridge.options import Secret
+from bridge.outbox.store import Decision, Outbox
+from bridge.poller import Poller
+from bridge.relay import Relay, RelayPolicy
+from bridge.retry import RetryPolicy
+from bridge.status import Board
+from bridge.telemetry import Metrics
+from tests.builders import EVENT_ID, SINK, body_of, imds_event, told
+from tests.fakes import FakeClock, FakeMetadata, RecordingSink
+
+Client = TestClient[Request, Application]
+Serve = Callable[[Application], Awaitable[Client]]
+TOKEN = "S3CR3T"
+METRICS = {
+    "sebridge_imds_requests_total",
+    "sebridge_imds_last_success_timestamp_seconds",
+    "sebridge_document_incarnation",
+    "sebridge_scheduled_events",
+    "sebridge_transitions_total",
+    "sebridge_deliveries_total",
+    "sebridge_deliveries_late_total",
+    "sebridge_outbox_pending",
+    "sebridge_outbox_dead",
+    "sebridge_outbox_oldest_seconds",
+    "sebridge_sink_parked",
+    "sebridge_delivery_seconds",
+    "sebridge_start_requests_total",
+    "sebridge_state_degraded",
+    "sebridge_build_info",
+}
+
+
+@dataclass
+class FakeReceiver:
+    attached: bool = True
+    last_error: str | None = None
+
+
+@dataclass
+class Bridge:
+    """A bridge that runs by hand, and the client of its health port."""
+
+    board: Board
+    poller: Poller
+    metadata: FakeMetadata
+    clock: FakeClock
+    outbox: Outbox
+    client: Client
+
+    async def get(self, path: str, token: str = "") -> tuple[int, str]:
+        headers = {"Authorization": token} if token else {}
+        async with self.client.get(path, headers=headers) as response:
+            return response.status, await response.text()
+
+    async def json(self, path: str) -> Any:
+        return json.loads((await self.get(path))[1])
+
+    async def metrics(self) -> dict[str, float]:
+        """Return the samples by series."""
+        _, text = await self.get("/metrics")
+        lines = [line for line in text.splitlines() if not line.startswith("#")]
+        return {name: float(v) for name, v in (line.rsplit(" ", 1) for line in lines)}
+
+
+@pytest.fixture
+async def board(clock: FakeClock, metrics: Metrics) -> Board:
+    return Board(clock=clock, metrics=metrics)
+
+
+@pytest.fixture
+async def bridge(  # noqa: PLR0913 - one fixture a room
+    *,
+    aiohttp_client: Serve,
+    board: Board,
+    outbox: Outbox,
+    metadata: FakeMetadata,
+    teller: Teller,
+    clock: FakeClock,
+    metrics: Metrics,
+) -> Bridge:
+    """Return a bridge that has seen its first document."""
+    poller = Poller(
+        client=metadata, outbox=outbox, teller=teller, clock=clock, metrics=metrics
+    )
+    policy = RelayPolicy(backoff=RetryPolicy(max_backoff=60), max_age=86400, slots=8)
+    relay = Relay(SINK, RecordingSink(), outbox, clock, metrics, policy, lambda: 0.5)
+    board.outbox, board.poller, board.teller = outbox, poller, teller
+    board.relays = [relay]
+    board.receivers = {"vm-approvals": FakeReceiver()}
+    metadata.says(body_of(imds_event()))
+    await poller.step()
+    client = await aiohttp_client(health.application(HttpConfig(), board))
+    return Bridge(board, poller, metadata, clock, outbox, client)
+
+
+@pytest.fixture
+async def newborn(aiohttp_client: Serve, board: Board) -> Client:
+    """Return the health port of a bridge that asks IMDS who it is."""
+    return await aiohttp_client(health.application(HttpConfig(), board))
+
+
+# -- while starting ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("/livez", 200), ("/readyz", 503), ("/status", 200), ("/metrics", 200)],
+)
+async def test_every_path_answers_while_the_bridge_is_starting(
+    path: str, status: int, newborn: Client
+) -> None:
+    async with newborn.get(path) as response:
+        assert response.status == status
+
+
+async def test_starting_bridge_says_what_it_waits_for(newborn: Client) -> None:
+    async with newborn.get("/readyz") as response:
+        assert response.content_type == "application/json"
+        assert await response.json() == ["starting: asking IMDS who this VM is"]
+
+
+async def test_status_has_its_shape_while_starting(newborn: Client) -> None:
+    """A script that reads ``.imds.state`` is not to stumble."""
+    async with newborn.get("/status") as response:
+        status = await response.json()
+
+    assert status["imds"] == {"lastSuccess": None, "state": "starting"}
+    assert status["document"] == {"incarnation": None, "events": []}
+    assert status["sinks"] == status["approvals"] == []
+    assert status["vm"]["vmName"] is None
+
+
+async def test_metrics_have_every_name_from_the_start(newborn: Client) -> None:
+    async with newborn.get("/metrics") as response:
+        text = await response.text()
+
+    families = {line.split()[2] for line in text.splitlines() if line[:6] == "# TYPE"}
+    assert families == METRICS
+
+
+async def test_metrics_are_of_the_kind_prometheus_reads(newborn: Client) -> None:
+    async with newborn.get("/metrics") as response:
+        assert response.headers["Content-Type"].startswith("text/plain; version=")
+
+
+# -- readiness ---------------------------------------------------------------------
+
+
+async def test_bridge_in_order_is_ready(bridge: Bridge) -> None:
+    assert await bridge.get("/readyz") == (200, "[]")
+
+
+@pytest.mark.parametrize(("seconds", "is_ready"), [(30, True), (31, False)])
+async def test_bridge_is_unready_once_imds_is_overdue(
+    seconds: float, *, is_ready: bool, bridge: Bridge
+) -> None:
+    bridge.clock.pass_by(seconds)
+
+    status, text = await bridge.get("/readyz")
+
+    assert status == (200 if is_ready else 503)
+    assert is_ready or json.loads(text) == ["imds: no good document (ok)"]
+
+
+async def test_readiness_says_how_imds_failed(bridge: Bridge) -> None:
+    bridge.metadata.answers.clear()
+    bridge.metadata.fails(MetadataUnavailableError("x", outcome="429"))
+    await bridge.poller.step()
+    bridge.clock.pass_by(31)
+
+    assert await bridge.json("/readyz") == ["imds: no good document (429)"]
+
+
+@pytest.mark.parametrize(
+    ("error", "why"), [(None, "not yet"), ("answered 401", "answered 401")]
+)
+async def test_bridge_is_unready_while_a_receiver_is_not_attached(
+    error: str | None, why: str, bridge: Bridge
+) -> None:
+    bridge.board.receivers = {"q": FakeReceiver(attached=False, last_error=error)}
+
+    assert await bridge.get("/readyz") == (
+        503,
+        f'["approvals: q is not attached ({why})"]',
+    )
+
+
+async def test_bridge_is_unready_while_the_state_file_cannot_be_written(
+    bridge: Bridge,
+) -> None:
+    await fill_disk(bridge.outbox)
+
+    status, text = await bridge.get("/readyz")
+
+    assert status == 503
+    assert json.loads(text) == [
+        "state: cannot be written (database or disk is full)",
+    ]
+    assert (await bridge.metrics())["sebridge_state_degraded"] == 1
+
+
+async def fill_disk(outbox: Outbox) -> None:
+    def full(size: int) -> Callable[[Any], Any]:
+        return lambda db: db.execute(f"PRAGMA max_page_count = {size}").fetchone()
+
+    await outbox.database.run(full(1))
+    with pytest.raises(OutboxError):
+        await outbox.save({"x": bytes(100_000)})
+
+
+async def test_everything_that_is_missing_is_told_at_once(bridge: Bridge) -> None:
+    bridge.board.receivers = {
+        "a": FakeReceiver(attached=False),
+        "b": FakeReceiver(attached=False),
+        "c": FakeReceiver(),
+    }
+    bridge.clock.pass_by(60)
+
+    missing = await bridge.json("/readyz")
+
+    assert [what.split()[0] for what in missing] == [
+        "imds:",
+        "approvals:",
+        "approvals:",
+    ]
+
+
+async def test_liveness_asks_for_nothing_but_the_loop(bridge: Bridge) -> None:
+    bridge.clock.pass_by(3600)
+    bridge.board.receivers = {"q": FakeReceiver(attached=False)}
+
+    assert await bridge.get("/livez") == (200, "ok\n")
+
+
+# -- status and metrics ------------------------------------------------------------
+
+
+async def test_status_has_the_shape_of_the_contract(bridge: Bridge) -> None:
+    status = await bridge.json("/status")
+
+    assert set(status) >= {"vm", "document", "imds", "sinks", "approvals"}
+    assert status["vm"]["vmName"] == "WestNO_0"
+    assert status["document"] == {"incarnation": 2, "events": [imds_event()]}
+    assert status["imds"] == {"lastSuccess": "2026-03-02T12:00:00Z", "state": "ok"}
+    assert status["sinks"] == [
+        {
+            "name": SINK,
+            "state": "ok",
+            "pending": 1,
+            "dead": 0,
+            "oldestSeconds": 0,
+            "lastError": None,
+        }
+    ]
+
+
+async def test_status_shows_the_error_of_the_last_attempt(bridge: Bridge) -> None:
+    bridge.board.relays[0]._standing.last_error = "siem answered 503"
+
+    (sink,) = (await bridge.json("/status"))["sinks"]
+
+    assert (sink["state"], sink["lastError"]) == ("retrying", "siem answered 503")
+
+
+async def test_status_shows_recent_outcomes_of_approvals(bridge: Bridge) -> None:
+    decision = Decision(
+        message="m",
+        key=EVENT_ID,
+        event_id=EVENT_ID,
+        sequence=1,
+        state="relayed",
+        data=b'{"outcome": "relayed"}',
+    )
+    await bridge.outbox.commit([], now=0, decisions=[decision])
+
+    status = await bridge.json("/status")
+
+    assert status["approvals"] == [{"outcome": "relayed"}]
+
+
+async def test_status_shows_the_receivers(bridge: Bridge) -> None:
+    bridge.board.receivers = {"q": FakeReceiver(attached=False, last_error="no")}
+
+    assert (await bridge.json("/status"))["receivers"] == [
+        {"entity": "q", "attached": False, "lastError": "no"}
+    ]
+
+
+async def test_gauges_of_the_outbox_are_measured_at_each_scrape(
+    bridge: Bridge,
+) -> None:
+    bridge.clock.pass_by(90)
+    await bridge.outbox.commit([told("a")], now=bridge.clock.now().timestamp())
+
+    samples = await bridge.metrics()
+
+    assert samples['sebridge_outbox_pending{sink="siem"}'] == 2
+    assert samples['sebridge_outbox_oldest_seconds{sink="siem"}'] == 90
+
+
+async def test_events_in_the_document_are_counted_by_type_and_status(
+    bridge: Bridge,
+) -> None:
+    samples = await bridge.metrics()
+
+    series = 'sebridge_scheduled_events{event_status="Scheduled",event_type="Freeze"}'
+    assert samples[series] == 1
+    assert samples["sebridge_document_incarnation"] == 2
+
+
+async def test_no_event_id_stands_in_a_label(bridge: Bridge) -> None:
+    _, text = await bridge.get("/metrics")
+
+    assert "sebridge_transitions_total" in text
+    assert not re.search(EVENT_ID, text, re.IGNORECASE)
+
+
+# -- who may ask -------------------------------------------------------------------
+
+
+@pytest.fixture
+async def guarded(bridge: Bridge, aiohttp_client: Serve) -> Bridge:
+    config = HttpConfig(token=Secret(TOKEN, {}))
+    bridge.client = await aiohttp_client(health.application(config, bridge.board))
+    return bridge
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz"])
+async def test_probes_need_no_token(path: str, guarded: Bridge) -> None:
+    assert (await guarded.get(path))[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/status", "/metrics", "/livez/", "/x", "/"])
+@pytest.mark.parametrize(
+    "header",
+    [
+        *("", "Bearer", "Bearer ", "Bearer wrong", f"Bearer {TOKEN}x", TOKEN),
+        *(f"Basic {TOKEN}", f"Bearer  {TOKEN} x", "Bearer \udcff"),
+    ],
+)
+async def test_anything_else_is_kept_from_who_has_no_token(
+    path: str, header: str, guarded: Bridge
+) -> None:
+    status, text = await guarded.get(path, header)
+
+    assert status == 401
+    assert text == "a bearer token is required\n"
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
+async def test_token_opens_the_rest(scheme: str, guarded: Bridge) -> None:
+    """The scheme is compared without case (RFC 9110, section 11.1)."""
+    for path in ("/status", "/metrics"):
+        assert (await guarded.get(path, f"{scheme} {TOKEN}"))[0] == 200
+
+
+async def test_refusal_asks_for_a_bearer_token(guarded: Bridge) -> None:
+    async with guarded.client.get("/status") as response:
+        assert response.headers["WWW-Authenticate"] == "Bearer"
+
+
+async def test_token_that_can_no_longer_be_read_opens_nothing(
+    bridge: Bridge,
+    aiohttp_client: Serve,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """While a secret is being rotated its file may be gone."""
+    config = HttpConfig(token=Secret(f"file:{tmp_path / 'token'}", {}))
+    bridge.client = await aiohttp_client(health.application(config, bridge.board))
+
+    assert (await bridge.get("/status", "Bearer "))[0] == 401
+    assert "the bearer token cannot be read" in caplog.messages
+
+
+# -- listening ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def port() -> int:
+    with contextlib.closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        found: int = probe.getsockname()[1]
+        return found
+
+
+async def test_port_is_open_as_long_as_the_context(port: int, board: Board) -> None:
+    url = f"http://127.0.0.1:{port}/livez"
+
+    config = HttpConfig(listen=f"127.0.0.1:{port}")
+
+    async with health.serve(config, board):
+        assert await status_of(url) == 200
+    with pytest.raises(aiohttp.ClientConnectionError):
+        await status_of(url)
+
+
+async def status_of(url: str) -> int:
+    async with aiohttp.ClientSession() as session, session.get(url) as response:
+        return response.status
+
+
+async def test_port_of_an_ipv6_address_is_served(board: Board) -> None:
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+
+    async with health.serve(HttpConfig(listen="[::1]:0"), board):
+        pass
+
+
+async def test_empty_address_serves_nothing(
+    board: Board, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
+    async with health.serve(HttpConfig(listen=""), board):
+        assert caplog.messages == []
+
+
+@pytest.mark.parametrize(
+    "listen", ["{taken}", "no.such.host.invalid:80", "a..b:80", "x" * 70 + ":80"]
+)
+async def test_address_that_cannot_be_listened_on_is_one_clear_error(
+    listen: str, board: Board
+) -> None:
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as other:
+        taken = listen.replace("{taken}", f"127.0.0.1:{other.getsockname()[1]}")
+
+        with pytest.raises(BridgeError, match=r"^http\.listen: cannot listen on "):
+            async with health.serve(HttpConfig(listen=taken), board):
+                pytest.fail("it is open")  # pragma: no cover
+
+
+async def test_fault_of_what_runs_beside_is_not_taken_for_one_of_the_port(
+    board: Board,
+) -> None:
+    with pytest.raises(FileNotFoundError):
+        async with health.serve(HttpConfig(listen="127.0.0.1:0"), board):
+            raise FileNotFoundError("state.db")
