@@ -14,10 +14,8 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
-from urllib.parse import urlsplit
 
 import aiohttp
-import msgspec
 import orjson
 
 from bridge.clock import Clock
@@ -29,7 +27,7 @@ from bridge.errors import (
 from bridge.imds.document import MAX_BYTES, parse_time
 from bridge.options import Duration, Section
 from bridge.telemetry import Metrics
-from bridge.transport import retry_after
+from bridge.transport import is_http, retry_after
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +55,7 @@ class ImdsConfig(Section, frozen=True, kw_only=True):
 
     def faults(self) -> Iterator[tuple[str, str]]:
         """Check the bounds that the service sets."""
-        parts = urlsplit(self.endpoint)
-        if parts.scheme not in {"http", "https"} or not parts.netloc:
+        if not is_http(self.endpoint):
             yield "endpoint", "must be a URL such as http://169.254.169.254"
         if self.poll_interval < LEAST_INTERVAL:
             yield (
@@ -114,7 +111,7 @@ class MetadataClient:
             body = None if response.status == 304 else await _read(response)
             return Answer(
                 body=body,
-                etag=response.headers.get("ETag"),
+                etag=_etag(response),
                 date=parse_time(response.headers.get("Date", "")),
             )
 
@@ -157,11 +154,13 @@ class MetadataClient:
         ):
             body = await _read(response)
         try:
-            return msgspec.json.decode(body, type=dict[str, object])
-        except msgspec.DecodeError as error:
-            raise MetadataUnavailableError(
-                "instance metadata is no JSON object", outcome="malformed"
-            ) from error
+            found = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            found = None
+        if not isinstance(found, dict):
+            text = "instance metadata is no JSON object"
+            raise MetadataUnavailableError(text, outcome="malformed")
+        return found
 
     @property
     def _events_url(self) -> str:
@@ -223,6 +222,12 @@ class MetadataClient:
             outcome=str(status),
             retry_after=retry_after(response.headers, self.clock.now()),
         )
+
+
+def _etag(response: aiohttp.ClientResponse) -> str | None:
+    """Return the ETag; None also for one that could not be sent back."""
+    etag = response.headers.get("ETag", "")
+    return etag if etag.isascii() and etag.isprintable() and etag else None
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:
