@@ -79,13 +79,21 @@ class Vitals:
             more={
                 "pending": sum(t.pending for n, t in tallies.items() if n != REPLIES),
                 "dead": sum(t.dead for n, t in tallies.items() if n != REPLIES),
-                "freeDiskBytes": shutil.disk_usage(self.state_path.parent).free,
+                **_free_disk(self.state_path.parent),
             },
         )
         wanted = self.outbox.router.sinks(told.subject, frozenset())
         for relay in self.relays:
             if relay.sink in wanted:
                 relay.offer(_unstored(told, relay.sink, self.clock.now().timestamp()))
+
+
+def _free_disk(directory: Path) -> dict[str, object]:
+    """Return the room on the disk; nothing where it cannot be had just now."""
+    try:
+        return {"freeDiskBytes": shutil.disk_usage(directory).free}
+    except OSError:
+        return {}
 
 
 def _unstored(told: Told, sink: str, now: float) -> Delivery:

@@ -1,0 +1,238 @@
+"""The bridge's own life: started, IMDS lost and found, heartbeats, stopped."""
+
+import asyncio
+from pathlib import Path
+
+import orjson
+import pytest
+
+from bridge.events import Teller
+from bridge.hashing import hash32
+from bridge.outbox.rows import Delivery
+from bridge.outbox.store import REPLIES, Outbox, Reply
+from bridge.poller import Poller
+from bridge.relay import Relay, RelayPolicy
+from bridge.retry import RetryPolicy
+from bridge.routing import Route, When
+from bridge.telemetry import Metrics
+from bridge.vitals import Vitals
+from tests.builders import ME, SINK, body_of, router, told
+from tests.fakes import FakeClock, FakeMetadata, RecordingSink, settled
+
+
+class Rig:
+    """Vitals with a poller whose IMDS is a script, and relays whose sinks record."""
+
+    def __init__(self, outbox: Outbox, teller: Teller, path: Path, *names: str) -> None:
+        self.outbox, self.clock = outbox, FakeClock()
+        self.metadata, self.metrics = FakeMetadata(), Metrics(names, "1")
+        self.sinks = {name: RecordingSink() for name in names}
+        self.poller = Poller(
+            client=self.metadata,
+            outbox=outbox,
+            teller=teller,
+            clock=self.clock,
+            metrics=self.metrics,
+        )
+        self.vitals = Vitals(
+            outbox=outbox,
+            poller=self.poller,
+            relays=[self.relay(name) for name in names],
+            teller=teller,
+            clock=self.clock,
+            heartbeat=0,
+            state_path=path,
+        )
+
+    def relay(self, name: str) -> Relay:
+        return Relay(
+            sink=name,
+            deliver=self.sinks[name],
+            outbox=self.outbox,
+            clock=self.clock,
+            metrics=self.metrics,
+            policy=RelayPolicy(backoff=RetryPolicy(), max_age=86400, slots=4),
+            chance=lambda: 1.0,
+        )
+
+    async def answers(self) -> None:
+        """Let IMDS answer once."""
+        self.metadata.says(body_of(incarnation=1))
+        await self.poller.step()
+
+    async def stored(self) -> list[Delivery]:
+        found, _ = await self.outbox.due(SINK, now=9e9, limit=100)
+        return found
+
+    async def told(self) -> list[str]:
+        return [one.type.split(".", 1)[1] for one in await self.stored()]
+
+    async def beaten(self) -> list[dict[str, object]]:
+        """Return the data of the heartbeats that reach the sinks now."""
+        async with asyncio.TaskGroup() as group:
+            for relay in self.vitals.relays:
+                await relay.step(group)
+        taken = [one for sink in self.sinks.values() for one in sink.taken]
+        beats = [one for one in taken if "heartbeat" in one.type]
+        return [orjson.loads(one.body)["data"] for one in beats]
+
+
+@pytest.fixture
+def rig(outbox: Outbox, teller: Teller, state_path: Path) -> Rig:
+    return Rig(outbox, teller, state_path, SINK)
+
+
+# -- IMDS lost and found -------------------------------------------------------
+
+
+async def test_nothing_is_said_while_imds_answers(rig: Rig) -> None:
+    for _ in range(10):
+        await rig.answers()
+        rig.clock.pass_by(29)
+        await rig.vitals.step()
+
+    assert await rig.told() == []
+
+
+async def test_nothing_is_said_during_the_patient_first_request(rig: Rig) -> None:
+    rig.clock.pass_by(130)
+    await rig.vitals.step()
+
+    assert await rig.told() == []
+
+
+async def test_imds_that_never_answered_is_told_after_its_patience(rig: Rig) -> None:
+    rig.clock.pass_by(131)
+    await rig.vitals.step()
+
+    (event,) = await rig.stored()
+    assert event.type == "sebridge.bridge.imds-unreachable.v1"
+    assert orjson.loads(event.body)["data"]["reason"] == "starting"
+
+
+async def test_imds_lost_and_found_is_told_once_each(rig: Rig) -> None:
+    await rig.answers()
+    for _ in range(5):
+        rig.clock.pass_by(31)
+        await rig.vitals.step()
+    await rig.answers()
+    for _ in range(5):
+        await rig.vitals.step()
+
+    assert await rig.told() == [
+        "bridge.imds-unreachable.v1",
+        "bridge.imds-recovered.v1",
+    ]
+
+
+# -- what is told --------------------------------------------------------------
+
+
+async def test_what_is_told_is_stored_with_its_time_and_id(rig: Rig) -> None:
+    cloud_event_id = await rig.vitals.tell("stopped", "signal")
+
+    (event,) = await rig.stored()
+    kind = "sebridge.bridge.stopped.v1"
+    assert event.cloud_event_id == cloud_event_id
+    assert cloud_event_id == hash32([ME.vm_id, kind, "2026-03-02T12:00:00Z"])
+    data = orjson.loads(event.body)["data"]
+    assert (data["reason"], data["observedAt"]) == ("signal", "2026-03-02T12:00:00Z")
+
+
+async def test_started_is_told_first(rig: Rig) -> None:
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(rig.vitals.run(stop))
+        await settled(rig.outbox)
+        assert await rig.told() == ["bridge.started.v1"]
+        stop.set()
+
+
+async def test_imds_is_looked_at_every_few_seconds(rig: Rig) -> None:
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(rig.vitals.run(stop))
+        for _ in range(140):
+            await rig.clock.advance(1)
+            await settled(rig.outbox)
+        stop.set()
+
+    assert await rig.told() == ["bridge.started.v1", "bridge.imds-unreachable.v1"]
+
+
+# -- heartbeats ----------------------------------------------------------------
+
+
+async def test_no_heart_beats_unless_it_is_wanted(rig: Rig) -> None:
+    rig.clock.pass_by(86400)
+    await rig.answers()
+    await rig.vitals.step()
+
+    assert await rig.beaten() == []
+
+
+async def test_heart_beats_at_its_interval_and_not_at_the_start(rig: Rig) -> None:
+    rig.vitals.heartbeat = 7
+    await rig.answers()
+    stop, counts = asyncio.Event(), []
+    async with asyncio.TaskGroup() as group:
+        group.create_task(rig.vitals.run(stop))
+        for _ in range(22):
+            await settled(rig.outbox)
+            counts.append(len(await rig.beaten()))
+            await rig.clock.advance(1)
+        stop.set()
+
+    assert [counts[second] for second in (0, 6, 7, 13, 14, 20, 21)] == [
+        *(0, 0, 1, 1, 2, 2, 3)
+    ]
+
+
+async def test_heartbeat_tells_what_waits_and_what_is_dead(
+    rig: Rig, state_path: Path
+) -> None:
+    await rig.outbox.commit(
+        [told("1"), told("2")], now=9e9, reply=Reply(key="m", body=b"")
+    )
+    rig.vitals.heartbeat = 60
+    await rig.vitals.step()
+
+    (data,) = await rig.beaten()
+    assert (data["pending"], data["dead"]) == (2, 0)
+    free = data["freeDiskBytes"]
+    assert isinstance(free, int)
+    assert free > 0
+    assert (await rig.outbox.tallies())[REPLIES].pending == 1
+
+
+async def test_heartbeat_is_not_stored(rig: Rig) -> None:
+    rig.vitals.heartbeat = 60
+    await rig.vitals.step()
+
+    assert len(await rig.beaten()) == 1
+    assert await rig.outbox.tallies() == {}
+
+
+async def test_heartbeat_goes_where_lifecycle_is_wanted(
+    state_path: Path, teller: Teller
+) -> None:
+    quiet = Route(when=When(), scope="all", lifecycle=False)
+    loud = Route(when=When(), scope="all", lifecycle=True)
+    routes = router({"quiet": quiet, "loud": loud})
+    async with Outbox.open(state_path, routes) as outbox:
+        rig = Rig(outbox, teller, state_path, "quiet", "loud")
+        rig.vitals.heartbeat = 60
+        await rig.vitals.step()
+        await rig.beaten()
+
+    assert [len(rig.sinks[name].taken) for name in ("quiet", "loud")] == [0, 1]
+
+
+async def test_heart_beats_although_the_disk_cannot_be_asked(rig: Rig) -> None:
+    """It is the sign of life: what cannot be known is left out of it."""
+    rig.vitals.heartbeat = 60
+    rig.vitals.state_path = Path("/nowhere/at/all/state.db")
+    await rig.vitals.step()
+
+    (data,) = await rig.beaten()
+    assert "freeDiskBytes" not in data
