@@ -129,3 +129,11 @@ def written_config(folder: Path, at: Addresses, name: str = "bridge") -> Path:
         )
     )
     return path
+
+
+async def settled(config: Path, since: int) -> None:
+    """Wait until a forwarder has said that it started, past ``since`` bytes of log."""
+    log = config.with_suffix(".log")
+    async with asyncio.timeout(PATIENCE):
+        while b"forwarder started" not in log.read_bytes()[since:]:
+            await asyncio.sleep(0.05)

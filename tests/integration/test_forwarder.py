@@ -14,6 +14,7 @@ from tests.integration.processes import (
     Addresses,
     ended,
     forwarder,
+    settled,
     simulator,
     written_config,
 )
@@ -121,7 +122,7 @@ async def test_a_killed_forwarder_loses_nothing_and_repeats_equal_ids(
     chance = random.Random(20261121)  # noqa: S311 - when to kill
     async with simulator() as at:
         config = written_config(tmp_path, at)
-        process = await forwarder(config)
+        logged, process = 0, await forwarder(config)
         for number in range(10):
             event = {
                 "type": "Freeze",
@@ -133,7 +134,9 @@ async def test_a_killed_forwarder_loses_nothing_and_repeats_equal_ids(
             await asyncio.sleep(chance.uniform(0.0, 1.2))
             process.kill()
             await process.wait()
+            logged = config.with_suffix(".log").stat().st_size
             process = await forwarder(config)
+        await settled(config, logged)
         found = await until(at, lambda found: len({e["subject"] for e in found}) == 10)
         code = await ended(process)
 
