@@ -1,0 +1,70 @@
+"""``sebridge demo`` as a person runs it."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+
+async def demo(folder: Path, *arguments: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "bridge", "demo", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env={**os.environ, "TMPDIR": str(folder)},
+    )
+
+
+async def text_of(process: asyncio.subprocess.Process) -> str:
+    output, _ = await asyncio.wait_for(process.communicate(), 60)
+    return output.decode()
+
+
+async def test_demo_ends_well_when_everything_arrived(tmp_path: Path) -> None:
+    picture = tmp_path / "demo.svg"
+
+    process = await demo(tmp_path, "--svg", str(picture))
+    text = await text_of(process)
+
+    assert process.returncode == 0, text
+    assert "Everything arrived, and the approval reached IMDS." in text
+    assert "reply: relayed" in text
+    assert "http://" not in picture.read_text().replace("http://www.w3.org", "")
+
+
+async def test_demo_of_a_cancelled_maintenance_approves_nothing(tmp_path: Path) -> None:
+    process = await demo(tmp_path, "--scenario", "cancelled-maintenance")
+    text = await text_of(process)
+
+    assert process.returncode == 0, text
+    assert "cancelled" in text
+    assert "StartRequest" not in text
+
+
+async def test_demo_of_an_unknown_scenario_names_the_known_ones(tmp_path: Path) -> None:
+    process = await demo(tmp_path, "--scenario", "nope")
+    text = await text_of(process)
+
+    assert process.returncode == 2
+    assert "live-migration" in text
+    assert "Traceback" not in text
+
+
+async def test_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
+    process = await demo(tmp_path)
+    assert process.stdout is not None
+    async with asyncio.timeout(30):
+        while b"scheduled" not in await process.stdout.readline():
+            pass
+
+    process.send_signal(signal.SIGINT)
+    text = await text_of(process)
+
+    assert process.returncode == 1
+    assert "Traceback" not in text
+    assert not list(tmp_path.glob("sebridge-demo-*"))
