@@ -8,9 +8,11 @@ of another VM (a cloned disk)   → moved aside with an error, a fresh start
 
 import logging
 import os
+import re
+import sqlite3
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,6 +23,8 @@ from bridge.options import Duration, Section
 from bridge.outbox.database import Database
 
 log = logging.getLogger(__name__)
+
+_LONGEST_WHY = 64
 
 
 def default_path(platform: str = sys.platform) -> str:
@@ -77,35 +81,69 @@ async def open_database(path: Path, vm_id: str | None) -> AsyncIterator[Database
     Raises:
         OutboxError: it cannot be used, or was written by a newer version.
     """
-    async with AsyncExitStack() as stack:
-        try:
-            database = await stack.enter_async_context(Database.open(path))
-            owner = await database.owner()
-        except OutboxCorruptError as error:
-            log.error(  # noqa: TRY400 - the text says it all
-                "state file is corrupt: starting afresh",
-                extra={"fault": str(error), "kept": str(set_aside(path, "corrupt"))},
-            )
-            database = await stack.enter_async_context(Database.open(path))
-            owner = None
-        if vm_id and owner and owner.casefold() != vm_id.casefold():
-            await stack.aclose()
-            log.error(
-                "state file is of another VM: starting afresh",
-                extra={"vmId": owner, "kept": str(set_aside(path, owner))},
-            )
-            database = await stack.enter_async_context(Database.open(path))
+    await _examine(path, vm_id)
+    async with Database.open(path) as database:
         if vm_id:
             await database.own(vm_id)
         yield database
 
 
+async def _examine(path: Path, vm_id: str | None) -> None:
+    """Move the file aside if it is of no use here; it is closed by then."""
+    try:
+        async with Database.open(path) as database:
+            await database.read(_check)
+            owner = await database.owner()
+    except OutboxCorruptError as error:
+        log.error(  # noqa: TRY400 - the text says it all
+            "state file is corrupt: starting afresh",
+            extra={"fault": str(error), "kept": str(set_aside(path, "corrupt"))},
+        )
+        return
+    if vm_id and owner and owner.casefold() != vm_id.casefold():
+        log.error(
+            "state file is of another VM: starting afresh",
+            extra={"vmId": owner, "kept": str(set_aside(path, owner))},
+        )
+
+
+def _check(db: sqlite3.Connection) -> None:
+    """Look at every page: damage met later would end the forwarder again and again.
+
+    Costs 20 ms for 10,000 deliveries.
+
+    Raises:
+        OutboxCorruptError: there is damage.
+    """
+    found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if found != "ok":
+        raise OutboxCorruptError(f"the state file is damaged: {found}")
+
+
 def set_aside(path: Path, why: str) -> Path:
-    """Rename the state file and what belongs to it; returns its new name."""
+    """Rename the state file and what belongs to it; returns its new name.
+
+    Raises:
+        OutboxError: it cannot be renamed.
+    """
+    plain = re.sub(r"[^A-Za-z0-9-]", "_", why)[:_LONGEST_WHY]
     at = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-    kept = path.with_name(f"{path.name}.{why}-{at}")
-    for suffix in ("", "-wal", "-shm"):
-        part = Path(f"{path}{suffix}")
-        if part.exists():
-            part.rename(f"{kept}{suffix}")
+    try:
+        kept = _free(path.with_name(f"{path.name}.{plain}-{at}"))
+        for suffix in ("", "-wal", "-shm"):
+            part = Path(f"{path}{suffix}")
+            if part.exists():
+                part.rename(f"{kept}{suffix}")
+    except OSError as error:
+        text = f"the state file {path} cannot be moved aside: {error.strerror}"
+        raise OutboxError(text) from error
     return kept
+
+
+def _free(path: Path) -> Path:
+    """Return the path, or one like it that nothing stands at."""
+    found, number = path, 1
+    while found.exists():
+        number += 1
+        found = path.with_name(f"{path.name}-{number}")
+    return found
