@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 from azure.servicebus.aio import ServiceBusClient
+from jsonschema import FormatChecker, validate
 
+from bridge import schemas
 from tests.integration.processes import (
     PATIENCE,
     Addresses,
@@ -21,6 +23,8 @@ from tests.integration.processes import (
 
 pytestmark = pytest.mark.integration
 
+DATA = Path(__file__).parent.parent / "data"
+CLOUDEVENTS = json.loads((DATA / "cloudevents.schema.json").read_text())
 SCENARIOS = {
     "live-migration": ["scheduled", "started", "completed"],
     "user-reboot": ["scheduled", "started", "completed"],
@@ -94,6 +98,9 @@ async def test_every_transition_of_a_scenario_reaches_every_sink(
             code = await ended(process)
 
     assert kinds(at_webhook) == kinds(on_bus) == expected
+    for event in (*at_webhook, *on_bus):
+        validate(event, CLOUDEVENTS, format_checker=FormatChecker())
+        validate(event, schemas.event(), format_checker=FormatChecker())
     assert [e["id"] for e in at_webhook] == [e["id"] for e in on_bus]
     assert code == 0
 

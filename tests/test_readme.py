@@ -1,0 +1,40 @@
+"""What the README claims and no other test holds."""
+
+import json
+import re
+from pathlib import Path
+
+from bridge.events import numbered
+from bridge.hashing import hash32
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def test_id_vector_is_what_the_code_makes_of_it() -> None:
+    cause = re.search(r"printf '%s' '(\[.*?\])' \| sha256sum", README)
+    told = re.search(r"cut -c1-32\n([0-9a-f]{32})\n", README)
+    assert cause
+    assert told
+
+    parsed = json.loads(cause[1])
+
+    assert numbered(parsed, 0) == told[1] == hash32(parsed)
+
+
+def test_every_command_of_the_program_is_named() -> None:
+    for command in ("run", "check", "status", "outbox", "simulate", "demo", "schema"):
+        assert f"sebridge {command}" in README
+
+
+def test_every_scenario_is_named() -> None:
+    folder = ROOT / "bridge" / "simulator" / "scenarios"
+    names = [p.stem for p in folder.glob("*.json") if "documents-" not in p.stem]
+
+    assert len(names) == 8
+    assert all(f"`{name}`" in README for name in names)
+
+
+def test_links_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", README):
+        assert target.startswith("http") or (ROOT / target).exists(), target
