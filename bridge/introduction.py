@@ -7,7 +7,9 @@ of this bridge, and in the end there is a name that says that nothing is known.
 import asyncio
 import logging
 import platform
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Protocol
 from urllib.parse import quote
 
 import msgspec
@@ -15,7 +17,6 @@ import msgspec
 from bridge.clock import Clock
 from bridge.errors import MetadataError
 from bridge.identity import Identity, IdentityConfig
-from bridge.imds.client import MetadataClient
 from bridge.outbox.database import Database
 from bridge.outbox.store import load, save
 
@@ -28,8 +29,20 @@ _IDENTITY = "identity"
 _SOURCE = "source"
 
 
+class Instance(Protocol):
+    """Who can be asked who this VM is."""
+
+    async def instance(self) -> Mapping[str, object]:
+        """Return the ``compute`` object of instance metadata.
+
+        Raises:
+            MetadataError: it cannot be had now.
+        """
+        ...
+
+
 async def introduce(
-    client: MetadataClient, config: IdentityConfig, clock: Clock, stop: asyncio.Event
+    client: Instance, config: IdentityConfig, clock: Clock, stop: asyncio.Event
 ) -> Identity | None:
     """Ask instance metadata who this VM is, for a minute at most.
 
@@ -73,7 +86,7 @@ async def settle(
         identity: as learned; None when it is not known.
         configured_source: ``events.source``; "" = not configured.
     """
-    identity = identity or await remembered(database) or Identity()
+    identity = _completed(identity or Identity(), await remembered(database))
     last = await database.run(lambda db: load(db, _SOURCE))
     source = configured_source or identity.source or (last.decode() if last else "")
     if not source:
@@ -87,6 +100,18 @@ async def settle(
         del values[_SOURCE]  # a makeshift: what is learned later is better
     await database.run(lambda db: save(db, values))
     return Origin(identity, source)
+
+
+def _completed(identity: Identity, last: Identity | None) -> Identity:
+    """Fill in from the last life what only instance metadata could have said.
+
+    Metadata always names a subscription, so without one it has not answered; what
+    it leaves out when it answers is not so any more.
+    """
+    if last is None or identity.subscription_id is not None:
+        return identity
+    known = {key: value for key, value in asdict(identity).items() if value}
+    return Identity(**{**asdict(last), **known})
 
 
 async def remembered(database: Database) -> Identity | None:

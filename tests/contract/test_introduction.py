@@ -1,0 +1,304 @@
+"""Who this VM is: asked patiently, remembered, or made up with a warning."""
+
+import asyncio
+import re
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from bridge.errors import MetadataError, MetadataUnavailableError
+from bridge.identity import Identity, IdentityConfig
+from bridge.introduction import Instance, introduce, remembered, settle
+from bridge.outbox.database import Database
+from tests.builders import ME
+from tests.fakes import FakeClock, turns
+
+GONE = MetadataUnavailableError("IMDS answered 503", outcome="503")
+COMPUTE = {
+    "name": "WestNO_0",
+    "vmId": "13f56399",
+    "resourceId": "/subscriptions/S/resourceGroups/RG/providers/x/y/WestNO_0",
+    "location": "westnorway",
+    "vmScaleSetName": "WestNO",
+    "subscriptionId": "S",
+    "resourceGroupName": "RG",
+}
+SOURCE = "/subscriptions/s/resourcegroups/rg/providers/microsoft.compute"
+LEARNED = Identity.from_metadata(COMPUTE)
+
+
+@dataclass
+class FakeInstance:
+    """Instance metadata by script: the last answer stays."""
+
+    answers: "deque[Mapping[str, object] | MetadataError]" = field(
+        default_factory=lambda: deque([COMPUTE])
+    )
+    asked: int = 0
+
+    async def instance(self) -> Mapping[str, object]:
+        self.asked += 1
+        answer = self.answers.popleft() if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, MetadataError):
+            raise answer
+        return answer
+
+
+_INSTANCE: type[Instance] = FakeInstance
+
+
+@dataclass
+class Introduction:
+    """An introduction under way."""
+
+    task: "asyncio.Task[Identity | None]"
+    instance: FakeInstance
+    clock: FakeClock
+    stop: asyncio.Event
+
+
+async def begun(
+    clock: FakeClock,
+    *answers: Mapping[str, object] | MetadataError,
+    config: IdentityConfig | None = None,
+    is_stopped: bool = False,
+) -> Introduction:
+    instance, stop = FakeInstance(deque(answers)), asyncio.Event()
+    if is_stopped:
+        stop.set()
+    asking = introduce(instance, config or IdentityConfig(), clock, stop)
+    task = asyncio.ensure_future(asking)
+    await turns()
+    return Introduction(task, instance, clock, stop)
+
+
+# -- asking --------------------------------------------------------------------
+
+
+async def test_what_metadata_says_is_taken_at_once(clock: FakeClock) -> None:
+    introduction = await begun(clock, COMPUTE)
+
+    assert await introduction.task == LEARNED
+    assert clock.waits == []
+
+
+async def test_metadata_is_asked_again_until_it_answers(clock: FakeClock) -> None:
+    introduction = await begun(clock, GONE, GONE, GONE, COMPUTE)
+
+    await clock.advance(0.5 + 1 + 2)
+
+    assert await introduction.task == LEARNED
+    assert clock.waits == [0.5, 1, 2]
+
+
+async def test_metadata_is_asked_for_a_minute_and_no_longer(
+    clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    introduction = await begun(clock, GONE)
+
+    await clock.advance(50)
+    assert not introduction.task.done()
+    await clock.advance(10)
+
+    assert await introduction.task is None
+    assert sum(clock.waits) <= 60
+    assert max(clock.waits) == 5
+    assert caplog.messages == ["who this VM is cannot be had"]
+
+
+async def test_waiting_is_told_once(
+    clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    introduction = await begun(clock, GONE, GONE, GONE, COMPUTE)
+
+    await clock.advance(60)
+
+    assert await introduction.task == LEARNED
+    assert caplog.messages == ["asking who this VM is"]
+
+
+async def test_identity_of_the_configuration_overrides_metadata(
+    clock: FakeClock,
+) -> None:
+    config = IdentityConfig(vm_name="other")
+    introduction = await begun(clock, COMPUTE, config=config)
+
+    identity = await introduction.task
+
+    assert identity == LEARNED.overridden(config)
+
+
+async def test_complete_identity_is_not_waited_for(clock: FakeClock) -> None:
+    config = IdentityConfig(vm_name="a", vm_id="b", resource_id="/c")
+    introduction = await begun(clock, GONE, config=config)
+
+    assert await introduction.task == Identity().overridden(config)
+    assert clock.waits == []
+    assert introduction.instance.asked == 1
+
+
+async def test_metadata_adds_what_a_complete_identity_does_not_say(
+    clock: FakeClock,
+) -> None:
+    config = IdentityConfig(vm_name="a", vm_id="b", resource_id="/c")
+    introduction = await begun(clock, COMPUTE, config=config)
+
+    identity = await introduction.task
+
+    assert identity is not None
+    assert identity.vm_scale_set_name == "WestNO"
+
+
+async def test_incomplete_identity_is_used_once_patience_is_over(
+    clock: FakeClock,
+) -> None:
+    introduction = await begun(clock, GONE, config=IdentityConfig(vm_name="a"))
+
+    await clock.advance(60)
+
+    assert await introduction.task == Identity(vm_name="a")
+
+
+async def test_stop_ends_the_waiting(clock: FakeClock) -> None:
+    introduction = await begun(clock, GONE)
+    assert not introduction.task.done()
+
+    introduction.stop.set()
+    await turns()
+
+    assert introduction.task.done()
+    assert introduction.instance.asked == 1
+
+
+async def test_nobody_is_asked_after_a_stop(clock: FakeClock) -> None:
+    introduction = await begun(clock, COMPUTE, is_stopped=True)
+
+    assert await introduction.task is None
+    assert introduction.instance.asked == 0
+
+
+# -- settling ------------------------------------------------------------------
+
+
+@pytest.fixture
+async def database(state_path: Path) -> AsyncIterator[Database]:
+    async with Database.open(state_path) as opened:
+        yield opened
+
+
+async def test_source_is_the_resource_group_of_the_vm(database: Database) -> None:
+    origin = await settle(database, LEARNED, "")
+
+    assert origin.source == SOURCE
+    assert origin.identity == LEARNED
+
+
+async def test_configured_source_wins(database: Database) -> None:
+    await settle(database, LEARNED, "")
+
+    assert (await settle(database, LEARNED, "/mine")).source == "/mine"
+
+
+async def test_configured_source_is_forgotten_once_metadata_answers(
+    database: Database,
+) -> None:
+    await settle(database, LEARNED, "/mine")
+
+    assert (await settle(database, LEARNED, "")).source == SOURCE
+
+
+async def test_identity_and_source_of_the_last_life_serve_when_nobody_answers(
+    database: Database,
+) -> None:
+    await settle(database, LEARNED, "")
+
+    origin = await settle(database, None, "")
+
+    assert (origin.identity, origin.source) == (LEARNED, SOURCE)
+
+
+async def test_identity_of_the_last_life_survives_a_restart(
+    state_path: Path,
+) -> None:
+    async with Database.open(state_path) as first:
+        await settle(first, ME, "")
+    async with Database.open(state_path) as second:
+        assert await remembered(second) == ME
+
+
+async def test_source_of_the_last_life_serves_an_identity_without_one(
+    database: Database,
+) -> None:
+    await settle(database, LEARNED, "")
+
+    origin = await settle(database, Identity(vm_name="WestNO_0"), "")
+
+    assert origin.source == SOURCE
+
+
+async def test_last_life_fills_in_what_the_configuration_alone_does_not_say(
+    database: Database,
+) -> None:
+    """[identity] names the VM, IMDS is down: vmId and group are still known."""
+    await settle(database, LEARNED, "")
+
+    origin = await settle(database, Identity(vm_name="other"), "")
+
+    assert origin.identity == LEARNED.overridden(IdentityConfig(vm_name="other"))
+    assert await remembered(database) == origin.identity
+
+
+async def test_complete_identity_keeps_the_group_of_the_last_life(
+    database: Database,
+) -> None:
+    """Else the sessions of approvals would change with each start IMDS misses."""
+    await settle(database, LEARNED, "")
+    given = Identity(vm_name="a", vm_id="b", resource_id=LEARNED.resource_id)
+
+    origin = await settle(database, given, "")
+
+    assert origin.identity.group == "westno"
+
+
+async def test_metadata_that_answers_is_believed_in_what_it_leaves_out(
+    database: Database,
+) -> None:
+    """A VM may be detached from its scale set."""
+    await settle(database, LEARNED, "")
+    now = Identity.from_metadata({**COMPUTE, "vmScaleSetName": ""})
+
+    assert (await settle(database, now, "")).identity.vm_scale_set_name is None
+
+
+async def test_unknown_vm_is_named_by_its_host_with_a_warning(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    origin = await settle(database, None, "")
+
+    assert re.fullmatch(r"urn:sebridge:[a-z0-9._~%-]+", origin.source)
+    assert origin.identity == Identity()
+    assert origin.identity.is_named_in(["WestNO_0"]) is None
+    assert caplog.messages == ["no resource group is known: the source names this host"]
+
+
+async def test_makeshift_source_is_not_remembered(database: Database) -> None:
+    await settle(database, None, "")
+
+    assert (await settle(database, LEARNED, "")).source == SOURCE
+
+
+async def test_makeshift_does_not_displace_a_better_source(
+    database: Database,
+) -> None:
+    await settle(database, LEARNED, "")
+    await settle(database, None, "urn:sebridge:mine")
+
+    assert (await settle(database, None, "")).source == SOURCE
+
+
+async def test_fresh_state_remembers_nobody(database: Database) -> None:
+    assert await remembered(database) is None
