@@ -56,7 +56,7 @@ class Ledger:
         """Return the deliveries that are meant, oldest first."""
         condition, values = selection.condition
         ordered = f"{condition} ORDER BY d.id LIMIT ?"
-        return await self.database.run(
+        return await self.database.read(
             lambda db: rows.select(db, ordered, (*values, limit))
         )
 
@@ -72,8 +72,11 @@ class Ledger:
         def job(db: sqlite3.Connection) -> tuple[list[Delivery], list[Delivery]]:
             condition, values = selection.condition
             found = rows.select(db, f"{condition} ORDER BY d.id", values)
-            late = [d for d in found if not force and _is_overtaken(db, d)]
-            sent = [d for d in found if d not in late]
+            told = {} if force else _last_told(db, found)
+            sent, late = list[Delivery](), list[Delivery]()
+            for delivery in found:
+                newest = told.get((delivery.sink, delivery.key), 0)
+                (late if newest > delivery.id else sent).append(delivery)
             for delivery in sent:
                 _revive(db, delivery, now)
             return sent, late
@@ -81,11 +84,12 @@ class Ledger:
         return await self.database.run(job)
 
     async def discard(self, selection: Selection, *, now: float) -> list[Delivery]:
-        """Give deliveries up for good; they stay to be seen until pruned."""
+        """Give up what is not delivered yet; it stays to be seen until pruned."""
 
         def job(db: sqlite3.Connection) -> list[Delivery]:
             condition, values = selection.condition
-            found = rows.select(db, f"{condition} ORDER BY d.id", values)
+            undelivered = f"{condition} AND d.state IN ('pending', 'dead')"
+            found = rows.select(db, f"{undelivered} ORDER BY d.id", values)
             for delivery in found:
                 db.execute(
                     """UPDATE deliveries SET state = 'discarded', is_head = 0,
@@ -98,13 +102,14 @@ class Ledger:
         return await self.database.run(job)
 
 
-def _is_overtaken(db: sqlite3.Connection, delivery: Delivery) -> bool:
-    if delivery.key is None:
-        return False
-    query = """SELECT 1 FROM deliveries WHERE sink = ? AND key = ? AND id > ?
-        AND state = 'delivered' LIMIT 1"""
-    found = db.execute(query, (delivery.sink, delivery.key, delivery.id))
-    return found.fetchone() is not None
+def _last_told(
+    db: sqlite3.Connection, found: list[Delivery]
+) -> dict[tuple[str, str | None], int]:
+    """Return the last delivered one of each sink and key, in one pass."""
+    query = """SELECT sink, key, max(id) FROM deliveries NOT INDEXED
+        WHERE id > ? AND state = 'delivered' AND key IS NOT NULL GROUP BY sink, key"""
+    oldest = min((delivery.id for delivery in found), default=0)
+    return {(sink, key): newest for sink, key, newest in db.execute(query, (oldest,))}
 
 
 def _revive(db: sqlite3.Connection, delivery: Delivery, now: float) -> None:

@@ -1,7 +1,8 @@
 """The statements on deliveries: insert, head of each key, due, settle.
 
 The head of a key is the first of its pending deliveries; only heads are ever due,
-which keeps the order per sink and EventId without holding up other EventIds.
+which keeps the order per sink and EventId without holding up other EventIds. What looks
+at one key names its index: left to choose, SQLite walks through all that is pending.
 """
 
 import sqlite3
@@ -84,13 +85,13 @@ def insert(  # noqa: PLR0913 - one per column
         """INSERT INTO deliveries
            (item, sink, key, state, is_head, due, urgent_from, urgent_until)
            VALUES (?, ?, ?, 'pending', NOT EXISTS (
-               SELECT 1 FROM deliveries WHERE sink = ? AND key = ? AND key NOT NULL
-               AND state = 'pending'), ?, ?, ?)""",
+               SELECT 1 FROM deliveries INDEXED BY deliveries_key
+               WHERE sink = ? AND key = ? AND state = 'pending'), ?, ?, ?)""",
         (item, sink, key, sink, key, now, *window),
     )
     if window[1] is not None and key is not None:
         db.execute(
-            """UPDATE deliveries SET
+            """UPDATE deliveries INDEXED BY deliveries_key SET
                urgent_from = min(coalesce(urgent_from, ?1), ?1),
                urgent_until = max(coalesce(urgent_until, ?2), ?2)
                WHERE sink = ?3 AND key = ?4 AND state = 'pending'""",
@@ -103,8 +104,8 @@ def behead(db: sqlite3.Connection, sink: str, key: str | None) -> None:
     if key is None:
         return
     db.execute(
-        """UPDATE deliveries SET is_head = (id = (
-               SELECT min(id) FROM deliveries
+        """UPDATE deliveries INDEXED BY deliveries_key SET is_head = (id = (
+               SELECT min(id) FROM deliveries INDEXED BY deliveries_key
                WHERE sink = ?1 AND key = ?2 AND state = 'pending'))
            WHERE sink = ?1 AND key = ?2 AND state = 'pending'""",
         (sink, key),
