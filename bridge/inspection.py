@@ -21,6 +21,7 @@ from bridge.transitions import Watch
 
 _PATIENCE = 2.0
 _RECENT = 10
+_KEYS = {"vm", "document", "imds", "sinks", "approvals"}
 
 
 async def status(config: Config, clock: Clock) -> dict[str, object]:
@@ -46,13 +47,11 @@ async def _running(config: Config) -> dict[str, object] | None:
     try:
         async with (
             aiohttp.ClientSession(trust_env=False, timeout=timeout) as session,
-            session.get(url, headers=headers) as response,
+            session.get(url, headers=headers, allow_redirects=False) as response,
         ):
-            body = await response.read()
-            is_good = response.status == 200
-            return (
-                msgspec.json.decode(body, type=dict[str, object]) if is_good else None
-            )
+            answer = msgspec.json.decode(await response.read(), type=dict[str, object])
+            is_ours = response.status == 200 and answer.keys() >= _KEYS
+            return answer if is_ours else None
     except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError):
         return None
 
@@ -76,15 +75,17 @@ async def _stored(config: Config, clock: Clock) -> dict[str, object]:
         watch = checkpoint.decode(body) if body else Watch()
         tallies = await outbox.tallies()
         now = clock.now().timestamp()
+        # Without a port to ask, it may well be running.
+        state = "not answering" if config.http.listen else "unknown"
         return {
             "vm": vm_of(identity),
             "document": document_of(watch),
             "imds": {
                 "lastSuccess": rfc3339(watch.seen.at) if watch.seen else None,
-                "state": "not running",
+                "state": state,
             },
             "sinks": [
-                sink_of(sink.name, "not running", tallies.get(sink.name), now)
+                sink_of(sink.name, state, tallies.get(sink.name), now)
                 for sink in config.sinks
             ],
             "approvals": [

@@ -1,0 +1,331 @@
+"""Status for the command line: of the running forwarder, else of its state file."""
+
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from aiohttp import web
+
+from bridge import config as configuration
+from bridge import health, inspection
+from bridge.config import Config
+from bridge.errors import OutboxCorruptError, OutboxError, Reason
+from bridge.events import Teller
+from bridge.introduction import settle
+from bridge.outbox.store import Decision, Outbox
+from bridge.poller import Poller
+from bridge.status import Board
+from bridge.telemetry import Metrics
+from tests.builders import EVENT_ID, ME, SINK, body_of, imds_event, router, told
+from tests.fakes import START, FakeClock, FakeMetadata
+
+TOKEN = "S3CR3T"
+
+
+def free_port() -> int:
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as probe:
+        found: int = probe.getsockname()[1]
+        return found
+
+
+def config_of(state: Path, listen: str = "", token: str = "") -> Config:
+    tables: dict[str, object] = {
+        "state": {"path": str(state)},
+        "http": {"listen": listen, **({"token": token} if token else {})},
+        "sinks": [
+            {"name": SINK, "type": "webhook", "url": "https://siem.example"},
+            {"name": "ops", "type": "slack", "webhook_url": "https://slack.example"},
+        ],
+    }
+    return configuration.parse(tables, file="b.toml", environ={})
+
+
+@pytest.fixture
+async def lived(
+    state_path: Path, clock: FakeClock, metrics: Metrics, teller: Teller
+) -> Path:
+    """Return the state file of a forwarder that has seen an event and ended."""
+    metadata = FakeMetadata()
+    metadata.says(body_of(imds_event()))
+    async with Outbox.open(state_path, router()) as outbox:
+        await settle(outbox.database, ME, "")
+        poller = Poller(
+            client=metadata, outbox=outbox, teller=teller, clock=clock, metrics=metrics
+        )
+        await poller.step()
+    return state_path
+
+
+async def status_of(config: Config, clock: FakeClock) -> Any:
+    """Return the status as JSON would carry it."""
+    return orjson.loads(orjson.dumps(await inspection.status(config, clock)))
+
+
+# -- from the state file -------------------------------------------------------
+
+
+async def test_status_of_a_forwarder_that_does_not_run(
+    lived: Path, clock: FakeClock
+) -> None:
+    clock.pass_by(60)
+
+    status = await status_of(config_of(lived), clock)
+
+    assert status["vm"] == {
+        "vmName": ME.vm_name,
+        "vmId": ME.vm_id,
+        "resourceId": ME.resource_id,
+        "location": ME.location,
+        "vmScaleSetName": ME.vm_scale_set_name,
+    }
+    assert status["document"] == {"incarnation": 2, "events": [imds_event()]}
+    assert status["imds"]["lastSuccess"] == "2026-03-02T12:00:00Z"
+    assert status["approvals"] == []
+
+
+async def test_every_sink_of_the_configuration_is_shown(
+    lived: Path, clock: FakeClock
+) -> None:
+    clock.pass_by(60)
+
+    status = await status_of(config_of(lived), clock)
+
+    one = {"name": SINK, "pending": 1, "dead": 0, "oldestSeconds": 60}
+    other = {"name": "ops", "pending": 0, "dead": 0, "oldestSeconds": None}
+    for shown, known in zip(status["sinks"], (one, other), strict=True):
+        assert shown.items() >= known.items()
+        assert shown["lastError"] is None
+
+
+async def test_last_error_is_that_of_the_newest_dead_letter(
+    lived: Path, clock: FakeClock
+) -> None:
+    async with Outbox.open(lived, router()) as outbox:
+        (delivery,), _ = await outbox.due(SINK, now=clock.now().timestamp(), limit=1)
+        await outbox.bury(
+            delivery, now=0, error="siem answered 400", reason=Reason.REJECTED
+        )
+
+    shown = (await status_of(config_of(lived), clock))["sinks"][0]
+
+    assert (shown["dead"], shown["lastError"]) == (1, "siem answered 400")
+
+
+async def test_age_is_never_negative(lived: Path, clock: FakeClock) -> None:
+    """The clock may have been set back since."""
+    clock.jump(-3600)
+
+    shown = (await status_of(config_of(lived), clock))["sinks"][0]
+
+    assert shown["oldestSeconds"] == 0
+
+
+async def test_ten_newest_outcomes_are_shown(lived: Path, clock: FakeClock) -> None:
+    async with Outbox.open(lived, router()) as outbox:
+        for number in range(12):
+            decision = Decision(
+                message=f"m{number}",
+                key=EVENT_ID,
+                event_id=EVENT_ID,
+                sequence=number,
+                state="relayed",
+                data=orjson.dumps({"outcome": number}),
+            )
+            await outbox.commit([], now=number, decisions=[decision])
+
+    status = await status_of(config_of(lived), clock)
+
+    assert [a["outcome"] for a in status["approvals"]] == [*range(11, 1, -1)]
+
+
+async def test_state_file_in_which_nothing_was_seen_yet_has_the_same_shape(
+    state_path: Path, clock: FakeClock
+) -> None:
+    async with Outbox.open(state_path, router()):
+        pass
+
+    status = await status_of(config_of(state_path), clock)
+
+    assert status["vm"]["vmName"] is None
+    assert status["document"] == {"incarnation": None, "events": []}
+    assert status["imds"]["lastSuccess"] is None
+
+
+async def test_nothing_at_all_is_one_clear_error(
+    state_path: Path, clock: FakeClock
+) -> None:
+    with pytest.raises(OutboxError, match=r"there is no state file .*: has it"):
+        await inspection.status(config_of(state_path), clock)
+
+    assert not list(state_path.parent.iterdir())
+
+
+async def test_damaged_state_file_is_one_clear_error(
+    lived: Path, clock: FakeClock
+) -> None:
+    with lived.open("r+b") as file:
+        file.write(b"no database" * 100)
+
+    with pytest.raises(OutboxCorruptError):
+        await inspection.status(config_of(lived), clock)
+
+
+# -- from the running forwarder ------------------------------------------------
+
+
+@asynccontextmanager
+async def running(
+    config: Config, clock: FakeClock, metrics: Metrics
+) -> AsyncIterator[None]:
+    """Serve the health port of a forwarder that is starting."""
+    async with health.serve(config.http, Board(clock=clock, metrics=metrics)):
+        yield
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])  # noqa: S104 - asked, too
+async def test_running_forwarder_is_asked(
+    host: str, lived: Path, clock: FakeClock, metrics: Metrics
+) -> None:
+    config = config_of(lived, f"{host}:{free_port()}", TOKEN)
+
+    async with running(config, clock, metrics):
+        status = await status_of(config, clock)
+
+    assert status["imds"]["state"] == "starting"
+
+
+@pytest.mark.parametrize("host", ["[::1]", "[::]"])
+async def test_running_forwarder_is_asked_over_ipv6(
+    host: str, lived: Path, clock: FakeClock, metrics: Metrics
+) -> None:
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    config = config_of(lived, f"{host}:{free_port()}", TOKEN)
+
+    async with running(config, clock, metrics):
+        status = await status_of(config, clock)
+
+    assert status["imds"]["state"] == "starting"
+
+
+async def test_running_forwarder_is_asked_without_any_proxy(
+    lived: Path, clock: FakeClock, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    config = config_of(lived, f"127.0.0.1:{free_port()}")
+
+    async with running(config, clock, metrics):
+        status = await status_of(config, clock)
+
+    assert status["imds"]["state"] == "starting"
+
+
+async def test_status_of_the_running_forwarder_is_the_same_shape_as_the_stored(
+    lived: Path, clock: FakeClock, metrics: Metrics
+) -> None:
+    config = config_of(lived, f"127.0.0.1:{free_port()}")
+    async with running(config, clock, metrics):
+        asked = await status_of(config, clock)
+
+    stored = await status_of(config, clock)
+
+    assert set(asked) == set(stored)
+    assert set(asked["vm"]) == set(stored["vm"])
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        web.Response(status=401),
+        web.Response(status=500),
+        web.Response(body=b"<html>"),
+        web.Response(body=b"[]"),
+        web.Response(body=b"\xff"),
+        web.Response(body=b"{}"),
+        web.Response(body=b'{"version": {"number": "8.1"}}'),
+        web.Response(status=302, headers={"Location": "/status"}),
+    ],
+    ids=["401", "500", "html", "list", "bytes", "empty", "another program", "loop"],
+)
+async def test_state_file_is_read_when_somebody_else_answers(
+    answer: web.Response, lived: Path, clock: FakeClock
+) -> None:
+    config = config_of(lived, f"127.0.0.1:{free_port()}")
+
+    async with another_program(config, answer):
+        status = await status_of(config, clock)
+
+    assert status["document"]["incarnation"] == 2
+
+
+@asynccontextmanager
+async def another_program(config: Config, answer: web.Response) -> AsyncIterator[None]:
+    async def handle(_: web.Request) -> web.Response:
+        return answer
+
+    app = web.Application()
+    app.router.add_get("/{any:.*}", handle)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, *config.http.address).start()
+    try:
+        yield
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("listen", "state"),
+    [
+        ("127.0.0.1:1", "not answering"),
+        ("127.0.0.1:0", "not answering"),
+        ("", "unknown"),
+    ],
+)
+async def test_state_file_is_read_when_nobody_answers(
+    listen: str, state: str, lived: Path, clock: FakeClock
+) -> None:
+    """Without a port to ask it may well be running, so nothing is claimed."""
+    status = await status_of(config_of(lived, listen), clock)
+
+    assert status["document"]["incarnation"] == 2
+    assert status["imds"]["state"] == state
+    assert [sink["state"] for sink in status["sinks"]] == [state, state]
+
+
+async def test_token_of_a_forwarder_is_never_shown(
+    lived: Path, clock: FakeClock
+) -> None:
+    status = await inspection.status(config_of(lived, token=TOKEN), clock)
+
+    assert TOKEN not in inspection.as_text(status)
+
+
+# -- for people ----------------------------------------------------------------
+
+
+async def test_text_is_the_status_indented(lived: Path, clock: FakeClock) -> None:
+    status = await inspection.status(config_of(lived), clock)
+
+    text = inspection.as_text(status)
+
+    assert orjson.loads(text) == await status_of(config_of(lived), clock)
+    assert text.startswith('{\n  "vm": {\n')
+
+
+async def test_pending_work_shows_how_old_it_is(
+    state_path: Path, clock: FakeClock
+) -> None:
+    async with Outbox.open(state_path, router()) as outbox:
+        await outbox.commit([told("a")], now=START.timestamp())
+    clock.pass_by(90)
+
+    shown = (await status_of(config_of(state_path), clock))["sinks"][0]
+
+    assert shown["oldestSeconds"] == 90
