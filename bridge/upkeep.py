@@ -1,12 +1,16 @@
 """Upkeep of the state file: old rows go, and changes by other processes are seen."""
 
 import asyncio
+import logging
 import sqlite3
 from dataclasses import dataclass
 
 from bridge.clock import Clock
+from bridge.errors import OutboxCorruptError, OutboxError
 from bridge.outbox.store import Outbox
 from bridge.poller import Poller
+
+log = logging.getLogger(__name__)
 
 _LOOK_EVERY = 2.0
 _PRUNE_EVERY = 3600.0
@@ -28,6 +32,7 @@ class Upkeep:
     name: str = "upkeep"
     _version: int | None = None
     _prune_at: float = float("-inf")
+    _is_put_off: bool = False
 
     async def run(self, stop: asyncio.Event) -> None:
         """Keep up until asked to stop."""
@@ -36,8 +41,25 @@ class Upkeep:
             await self.clock.wait(stop, _LOOK_EVERY)
 
     async def step(self) -> None:
-        """Look once."""
-        version = await self.outbox.database.run(_data_version)
+        """Look once; what cannot be done now is done later.
+
+        Raises:
+            OutboxCorruptError: the state file is damaged.
+        """
+        try:
+            await self._look()
+        except OutboxCorruptError:
+            raise
+        except OutboxError as error:  # a full disk, another process's lock
+            if not self._is_put_off:
+                fault = {"fault": str(error)}
+                log.warning("upkeep of the state file put off", extra=fault)
+            self._is_put_off = True
+        else:
+            self._is_put_off = False
+
+    async def _look(self) -> None:
+        version = await self.outbox.database.read(_data_version)
         if self._version is not None and version != self._version:
             self.outbox.wake_all()
         self._version = version

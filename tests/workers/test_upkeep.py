@@ -1,0 +1,286 @@
+"""Upkeep: old rows go in steps, and what another process changes is noticed."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.errors import OutboxCorruptError
+from bridge.events import Teller
+from bridge.outbox.database import connect
+from bridge.outbox.ledger import Ledger, Selection
+from bridge.outbox.store import Outbox
+from bridge.poller import Poller
+from bridge.telemetry import Metrics
+from bridge.upkeep import Upkeep
+from bridge.workers import Worker
+from tests.builders import EVENT_ID, SINK, body_of, imds_event, router, told
+from tests.fakes import FakeClock, FakeMetadata, settled
+
+WEEK = 7 * 86400.0
+_WORKER: type[Worker] = Upkeep
+
+
+@pytest.fixture
+def poller(
+    outbox: Outbox,
+    metadata: FakeMetadata,
+    teller: Teller,
+    clock: FakeClock,
+    metrics: Metrics,
+) -> Poller:
+    return Poller(
+        client=metadata, outbox=outbox, teller=teller, clock=clock, metrics=metrics
+    )
+
+
+@pytest.fixture
+def upkeep(outbox: Outbox, poller: Poller, clock: FakeClock) -> Upkeep:
+    return Upkeep(outbox, poller, clock, WEEK)
+
+
+async def delivered(outbox: Outbox, clock: FakeClock, count: int) -> None:
+    """Leave deliveries behind that were made just now."""
+    now = clock.now().timestamp()
+    await outbox.commit([told(f"{n}") for n in range(count)], now=now)
+    found, _ = await outbox.due(SINK, now=now, limit=count)
+    await asyncio.gather(*(outbox.delivered(one, now=now) for one in found))
+
+
+async def left(outbox: Outbox) -> int:
+    return len(await Ledger(outbox.database).find(Selection()))
+
+
+def make(sql: str) -> Callable[[Any], Any]:
+    return lambda db: db.execute(sql).fetchone()
+
+
+# -- pruning -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("age", "kept"), [(WEEK - 1, 3), (WEEK + 1, 0)])
+async def test_what_was_delivered_is_kept_for_the_retention(
+    age: float, kept: int, upkeep: Upkeep, clock: FakeClock
+) -> None:
+    await delivered(upkeep.outbox, clock, 3)
+    clock.pass_by(age)
+
+    await upkeep.step()
+
+    assert await left(upkeep.outbox) == kept
+
+
+async def test_much_is_pruned_in_steps_so_that_nobody_waits_long(
+    upkeep: Upkeep, clock: FakeClock
+) -> None:
+    await delivered(upkeep.outbox, clock, 1200)
+    clock.pass_by(WEEK + 1)
+
+    kept = []
+    for _ in range(4):
+        await upkeep.step()
+        kept.append(await left(upkeep.outbox))
+
+    assert kept == [700, 200, 0, 0]
+
+
+async def test_pruning_is_done_once_an_hour(upkeep: Upkeep, clock: FakeClock) -> None:
+    await upkeep.step()
+    await delivered(upkeep.outbox, clock, 1)
+    upkeep.retention = 10
+
+    clock.pass_by(3599)
+    await upkeep.step()
+    assert await left(upkeep.outbox) == 1
+
+    clock.pass_by(1)
+    await upkeep.step()
+    assert await left(upkeep.outbox) == 0
+
+
+async def test_wall_clock_set_ahead_prunes_no_sooner(
+    upkeep: Upkeep, clock: FakeClock
+) -> None:
+    await upkeep.step()
+    await delivered(upkeep.outbox, clock, 1)
+
+    clock.jump(10 * WEEK)
+    await upkeep.step()
+
+    assert await left(upkeep.outbox) == 1
+
+
+async def test_what_is_not_delivered_is_kept_whatever_its_age(
+    upkeep: Upkeep, clock: FakeClock
+) -> None:
+    await upkeep.outbox.commit([told("1")], now=clock.now().timestamp())
+    clock.pass_by(10 * WEEK)
+
+    await upkeep.step()
+
+    assert await left(upkeep.outbox) == 1
+
+
+async def test_event_still_in_the_document_is_remembered_whatever_its_age(
+    upkeep: Upkeep, poller: Poller, metadata: FakeMetadata, clock: FakeClock
+) -> None:
+    """It may be announced further ahead than the retention."""
+    metadata.says(body_of(imds_event()))
+    await poller.step()
+    clock.pass_by(WEEK + 1)
+
+    await upkeep.step()
+
+    assert await upkeep.outbox.was_seen(EVENT_ID)
+
+
+async def test_event_that_is_gone_is_forgotten_after_the_retention(
+    upkeep: Upkeep, poller: Poller, metadata: FakeMetadata, clock: FakeClock
+) -> None:
+    metadata.says(body_of(imds_event()), body_of(incarnation=3))
+    await poller.step()
+    await poller.step()
+    clock.pass_by(WEEK + 1)
+
+    await upkeep.step()
+
+    assert not await upkeep.outbox.was_seen(EVENT_ID)
+
+
+# -- other processes -------------------------------------------------------------
+
+
+async def test_relays_look_again_when_another_process_has_acted(
+    upkeep: Upkeep, state_path: Path
+) -> None:
+    news = upkeep.outbox.news(SINK)
+    await upkeep.step()
+    news.clear()
+
+    async with Outbox.open(state_path, router()) as other:
+        await other.save({"x": b""})
+    await upkeep.step()
+
+    assert news.is_set()
+
+
+async def test_relays_are_left_alone_when_only_this_process_writes(
+    upkeep: Upkeep,
+) -> None:
+    news = upkeep.outbox.news(SINK)
+    await upkeep.step()
+    news.clear()
+
+    await upkeep.outbox.save({"x": b""})
+    await upkeep.step()
+
+    assert not news.is_set()
+
+
+async def test_change_is_noticed_once(upkeep: Upkeep, state_path: Path) -> None:
+    news = upkeep.outbox.news(SINK)
+    await upkeep.step()
+    async with Outbox.open(state_path, router()) as other:
+        await other.save({"x": b""})
+    await upkeep.step()
+    news.clear()
+
+    await upkeep.step()
+
+    assert not news.is_set()
+
+
+# -- while the state file is in trouble ------------------------------------------
+
+
+async def test_state_file_that_cannot_be_written_is_told_once_and_tried_again(
+    upkeep: Upkeep, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A full disk must not end the forwarder: pruning is what may help it."""
+    await delivered(upkeep.outbox, clock, 1)
+    clock.pass_by(WEEK + 1)
+    await upkeep.outbox.database.read(make("PRAGMA query_only = ON"))
+
+    for _ in range(3):
+        await upkeep.step()
+    assert caplog.messages == ["upkeep of the state file put off"]
+
+    await upkeep.outbox.database.read(make("PRAGMA query_only = OFF"))
+    await upkeep.step()
+    assert await left(upkeep.outbox) == 0
+
+
+async def test_state_file_held_by_another_process_is_no_reason_to_end(
+    upkeep: Upkeep, state_path: Path
+) -> None:
+    await upkeep.outbox.database.run(make("PRAGMA busy_timeout = 10"))
+    other = connect(state_path)
+    other.execute("BEGIN IMMEDIATE")
+
+    await upkeep.step()
+
+    other.close()
+
+
+async def test_trouble_is_told_again_after_it_was_over(
+    upkeep: Upkeep, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        await upkeep.outbox.database.read(make("PRAGMA query_only = ON"))
+        clock.pass_by(3600)
+        await upkeep.step()
+        await upkeep.outbox.database.read(make("PRAGMA query_only = OFF"))
+        await upkeep.step()
+
+    assert len(caplog.messages) == 2
+
+
+class DamagedOutbox(Outbox):
+    """An outbox whose file turns out to be damaged when it is pruned."""
+
+    async def prune(
+        self, *, before: float, now: float, alive: frozenset[str], limit: int = 500
+    ) -> int:
+        raise OutboxCorruptError("the state file is damaged")
+
+
+async def test_damaged_state_file_ends_the_forwarder(upkeep: Upkeep) -> None:
+    """It is moved aside at the next start."""
+    upkeep.outbox = DamagedOutbox(upkeep.outbox.database, upkeep.outbox.router)
+
+    with pytest.raises(OutboxCorruptError):
+        await upkeep.step()
+
+
+# -- the loop --------------------------------------------------------------------
+
+
+async def test_upkeep_looks_every_two_seconds_until_asked_to_stop(
+    upkeep: Upkeep, clock: FakeClock
+) -> None:
+    stop = asyncio.Event()
+    task = asyncio.ensure_future(upkeep.run(stop))
+    for _ in range(3):
+        await settled(upkeep.outbox)
+        await clock.advance(2)
+    await settled(upkeep.outbox)
+    assert not task.done()
+
+    stop.set()
+    await task
+
+    assert set(clock.waits) == {2.0}
+    assert len(clock.waits) == 4
+
+
+async def test_nothing_is_begun_after_a_stop(upkeep: Upkeep, clock: FakeClock) -> None:
+    await delivered(upkeep.outbox, clock, 1)
+    clock.pass_by(WEEK + 1)
+    stop = asyncio.Event()
+    stop.set()
+
+    await upkeep.run(stop)
+
+    assert await left(upkeep.outbox) == 1
