@@ -36,6 +36,7 @@ _UNFORESEEN_ATTEMPTS = 10
 _ATTEMPT_LIMIT = 60.0
 _LONGEST_WAIT = 60.0
 _JUMP = 1.0
+_LEAST_DELAY = 0.1  # quarters of quarters of a notice come to no end
 
 Deliver = Callable[[Delivery], Awaitable[None]]
 
@@ -261,7 +262,7 @@ class Relay:
             await self._bury(delivery, error, reason)
             return
         now = self.clock.now().timestamp()
-        delay = self._delay(delivery, now, retry_after)
+        delay = max(self._delay(delivery, now, retry_after), _LEAST_DELAY)
         await self.outbox.postpone(
             delivery, due=now + delay, error=str(error), reason=error.reason
         )

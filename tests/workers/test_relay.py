@@ -268,8 +268,22 @@ async def test_urgent_backoff_is_at_most_a_quarter_of_the_notice(
             await rig.look()
             left = START.timestamp() + notice - rig.clock.now().timestamp()
 
-            assert 0 <= rig.wait <= left / 4 + 1e-6
+            assert 0 <= rig.wait <= max(left / 4, 0.1) + 1e-6
             rig.clock.pass_by(rig.wait)
+
+
+async def test_urgent_one_is_not_tried_without_end_as_its_notice_runs_out(
+    outbox: Outbox,
+) -> None:
+    """A quarter of what is left, again and again, comes to no end."""
+    async with rig_of(outbox, chance=lambda: 0.0) as rig:
+        rig.sink.always = BUSY
+        await rig.put(told("1", not_before=soon(1.0)))
+        for _ in range(30):
+            await rig.look()
+            rig.clock.pass_by(max(rig.wait, 0.001))
+
+        assert rig.clock.now().timestamp() >= START.timestamp() + 1.0
 
 
 async def test_urgent_one_is_tried_again_on_time_beside_a_hanging_one(
