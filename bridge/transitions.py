@@ -231,7 +231,7 @@ class _Look:
 
     def announced(self, event: ScheduledEvent) -> bool | None:
         before = self.watch.known.get(event.key)
-        if event.status == SCHEDULED or (before and before.announced):
+        if event.status == SCHEDULED:
             return True
         if before:
             return before.announced

@@ -378,6 +378,15 @@ def test_announced_is_false_when_first_seen_started_without_a_gap() -> None:
     assert (step.announced, gone.announced) == (False, False)
 
 
+def test_gap_is_longer_than_ten_seconds() -> None:
+    eye = Observer()
+    eye.sees(number=1)
+
+    (step,) = eye.sees(started(), number=2, after=10)
+
+    assert step.announced is False
+
+
 def test_announced_is_not_known_on_the_first_look_of_all() -> None:
     (step,) = Observer().sees(started(), number=2)
 
@@ -447,6 +456,15 @@ def test_unobserved_counts_whole_seconds_since_the_last_look() -> None:
     (step,) = eye.sees(imds_event(), number=2, after=2.9)
 
     assert step.unobserved == 2
+
+
+def test_unobserved_may_be_nothing() -> None:
+    eye = observer_of()
+    eye.watch = restarted(eye.watch)
+
+    (step,) = eye.sees(imds_event(), number=3, after=0)
+
+    assert step.unobserved == 0
 
 
 def test_unobserved_is_not_known_when_the_clock_ran_backwards_over_a_restart() -> None:

@@ -236,6 +236,13 @@ async def test_change_of_the_document_itself_is_told_where_it_is_wanted(
         assert data_of(one)["document"] == {"DocumentIncarnation": 2, "Events": []}
 
 
+async def test_document_of_the_same_number_is_not_told_as_another(rig: Rig) -> None:
+    rig.poller.with_documents = True
+    await rig.sees(SCHEDULED, body_of(started(), incarnation=2))
+
+    assert await rig.told() == ["scheduled", "started"]
+
+
 async def test_document_that_comes_back_is_told_with_another_id(rig: Rig) -> None:
     rig.poller.with_documents = True
     await rig.sees(EMPTY, *[body_of(incarnation=n) for n in (2, 1, 2)])

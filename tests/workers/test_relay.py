@@ -556,6 +556,34 @@ async def test_probe_that_meets_other_trouble_is_not_followed_by_the_next_at_onc
     assert len(rig.sink.tried) == before + 1
 
 
+async def test_parked_sink_that_is_busy_in_between_is_not_hammered_when_it_refuses(
+    rig: Rig,
+) -> None:
+    await refuse(rig)
+    rig.sink.faults.append(BUSY)
+    rig.sink.always = REFUSED
+    await rig.put(*(told(str(n)) for n in range(1, 9)))
+    await rig.pass_by(310)
+    before = len(rig.sink.tried)
+
+    await rig.pass_by(600)
+
+    assert len(rig.sink.tried) == before + 2
+
+
+async def test_parked_sink_that_takes_no_offence_but_at_one_event_is_probed_on(
+    rig: Rig,
+) -> None:
+    await refuse(rig)
+    rig.sink.faults.extend([BAD, BAD])
+    await rig.put(*(told(str(n)) for n in range(1, 5)))
+
+    await rig.pass_by(310)
+
+    assert rig.relay.state == "ok"
+    assert (await rig.tally).dead == 2
+
+
 async def test_first_success_opens_the_sink_again(rig: Rig) -> None:
     await refuse(rig)
     await rig.put(told("1"), told("2"), told("3"))
@@ -790,6 +818,48 @@ async def test_only_the_newest_heartbeat_waits(rig: Rig) -> None:
     assert names(rig.sink.taken) == ["h1", "h4"]
 
 
+async def test_heartbeat_goes_beside_what_is_in_flight(rig: Rig) -> None:
+    rig.sink.gate("1")
+    await rig.put(told("1"))
+    await rig.look()
+
+    rig.relay.offer(heartbeat("h1"))
+    await rig.look()
+
+    assert names(rig.sink.taken) == ["h1"]
+
+
+async def test_heartbeat_waits_for_a_slot(rig: Rig) -> None:
+    gates = [rig.sink.gate(str(n)) for n in range(4)]
+    await rig.put(*(told(str(n)) for n in range(4)))
+    await rig.look()
+    rig.relay.offer(heartbeat("h1"))
+    await rig.look()
+    assert "h1" not in rig.sink.tried_ids
+
+    for gate in gates:
+        gate.set()
+    await rig.look()
+
+    assert "h1" in names(rig.sink.taken)
+
+
+async def test_heartbeat_waits_as_long_as_the_sink_has_asked_for(rig: Rig) -> None:
+    gate = rig.sink.gate("1")
+    rig.sink.faults.extend([None, throttled(120)])
+    await rig.put(told("1"), told("2"))
+    await rig.look()
+    gate.set()
+    await rig.look()
+    rig.relay.offer(heartbeat("h1"))
+    await rig.pass_by(119)
+    assert "h1" not in rig.sink.tried_ids
+
+    await rig.pass_by(1)
+
+    assert "h1" in names(rig.sink.taken)
+
+
 async def test_heartbeat_waits_while_stored_ones_meet_trouble(rig: Rig) -> None:
     rig.sink.faults.append(BUSY)
     await rig.put(told("1"))
@@ -883,6 +953,7 @@ async def test_each_attempt_leaves_one_line_in_the_log(
         ("INFO", "delivered"),
         ("ERROR", "dead letter"),
     ]
+    assert [r.__dict__["attempt"] for r in caplog.records] == [1, 2, 1]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from bridge.errors import Reason
 from bridge.events import Teller
 from bridge.hashing import hash32
 from bridge.outbox.rows import Delivery
@@ -188,12 +189,29 @@ async def test_heart_beats_at_its_interval_and_not_at_the_start(rig: Rig) -> Non
     ]
 
 
-async def test_heartbeat_tells_what_waits_and_what_is_dead(
-    rig: Rig, state_path: Path
+async def test_heart_is_looked_after_no_later_than_its_beat(rig: Rig) -> None:
+    rig.vitals.heartbeat = 7
+    await rig.answers()
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(rig.vitals.run(stop))
+        for _ in range(14):
+            await settled(rig.outbox)
+            await rig.clock.advance(1)
+        stop.set()
+
+    assert rig.clock.waits[:4] == [5, 2, 5, 2]
+
+
+async def test_heartbeat_tells_what_waits_and_what_is_dead_but_no_replies(
+    rig: Rig,
 ) -> None:
     await rig.outbox.commit(
         [told("1"), told("2")], now=9e9, reply=Reply(key="m", body=b"")
     )
+    await rig.outbox.commit([], now=0, reply=Reply(key="n", body=b""))
+    ((dead,), _) = await rig.outbox.due(REPLIES, now=0, limit=1)
+    await rig.outbox.bury(dead, now=0, error="no", reason=Reason.EXPIRED)
     rig.vitals.heartbeat = 60
     await rig.vitals.step()
 
@@ -202,7 +220,8 @@ async def test_heartbeat_tells_what_waits_and_what_is_dead(
     free = data["freeDiskBytes"]
     assert isinstance(free, int)
     assert free > 0
-    assert (await rig.outbox.tallies())[REPLIES].pending == 1
+    tally = (await rig.outbox.tallies())[REPLIES]
+    assert (tally.pending, tally.dead) == (1, 1)
 
 
 async def test_heartbeat_is_not_stored(rig: Rig) -> None:
