@@ -5,7 +5,7 @@ configuration. The only room that prints, reads argv and touches signals.
 """
 
 import asyncio
-import json
+import io
 import logging
 import os
 import sys
@@ -18,12 +18,22 @@ import click
 from bridge import __version__, app, doctor, inspection, schemas
 from bridge import config as configuration
 from bridge.cli_outbox import outbox
-from bridge.cli_support import FAILED, WRONG, config_option, fail, until_stopped
+from bridge.cli_support import (
+    FAILED,
+    WRONG,
+    config_option,
+    echo_json,
+    fail,
+    until_stopped,
+)
 from bridge.clock import SystemClock
 from bridge.errors import BridgeError, ConfigError, MissingExtraError
 from bridge.telemetry import LogConfig, configure_logging
 
 log = logging.getLogger(__name__)
+
+PORT = click.IntRange(0, 65535)
+SPEED = click.FloatRange(min=0, min_open=True, max=1e6)
 
 
 class Commands(click.Group):
@@ -43,6 +53,9 @@ class Commands(click.Group):
 @click.version_option(__version__, prog_name="sebridge")
 def main() -> None:
     """Azure Scheduled Events to Service Bus, Slack and webhooks, and approvals back."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a code page cannot spell everything
+            stream.reconfigure(errors="backslashreplace")
 
 
 main.add_command(outbox)
@@ -83,20 +96,31 @@ def status(path: Path, *, as_json: bool) -> None:
     """Show what the bridge knows."""
     config = configuration.load(path, os.environ)
     report = asyncio.run(inspection.status(config, SystemClock()))
-    click.echo(json.dumps(report) if as_json else inspection.as_text(report))
+    if as_json:
+        echo_json(report)
+    else:
+        click.echo(inspection.as_text(report))
 
 
 @main.command()
-@click.option("--imds-port", default=0, show_default="any")
-@click.option("--servicebus-port", default=0, show_default="any")
+@click.option(
+    "--imds-port", type=PORT, default=0, show_default="any", help="Of the IMDS."
+)
+@click.option(
+    "--servicebus-port", type=PORT, default=0, show_default="any", help="Of the broker."
+)
 @click.option(
     "--servicebus-config",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Entities, in the official emulator's Config.json format.",
 )
-@click.option("--inbox-port", default=0, show_default="any")
+@click.option(
+    "--inbox-port", type=PORT, default=0, show_default="any", help="Of the receiver."
+)
 @click.option("--scenario", metavar="NAME|FILE", help="A life of events to play.")
-@click.option("--speed", default=1.0, show_default=True, help="How many times faster.")
+@click.option(
+    "--speed", type=SPEED, default=1.0, show_default=True, help="How many times faster."
+)
 def simulate(**options: object) -> None:
     """Run a local IMDS, Service Bus and inbox to develop consumers against."""
     with simulator_extra("the simulator"):
@@ -110,12 +134,14 @@ def simulate(**options: object) -> None:
 
 
 @main.command()
-@click.option("--scenario", default="live-migration", show_default=True)
 @click.option(
-    "--speed",
-    type=click.FloatRange(min=0, min_open=True),
-    help="How many times faster than in reality.",
+    "--scenario",
+    metavar="NAME",
+    default="live-migration",
+    show_default=True,
+    help="The life of an event to watch.",
 )
+@click.option("--speed", type=SPEED, help="How many times faster than in reality.")
 @click.option(
     "--svg",
     type=click.Path(path_type=Path, dir_okay=False),

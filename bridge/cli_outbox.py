@@ -10,12 +10,15 @@ from typing import TypeVar, cast
 import click
 
 from bridge import config as configuration
-from bridge.cli_support import config_option, fail
+from bridge.cli_support import config_option, echo_json, fail
 from bridge.clock import SystemClock
 from bridge.outbox.database import Database
 from bridge.outbox.ledger import Ledger, Selection, State
 from bridge.outbox.ledger import as_json as as_json_of
 from bridge.outbox.rows import Delivery
+from bridge.telemetry import printable
+
+_LARGEST = 2**63 - 1  # that SQLite counts to
 
 
 @click.group()
@@ -47,14 +50,14 @@ def list_(path: Path, *, as_json: bool, **meant: str | None) -> None:
 
 @outbox.command("show")
 @config_option
-@click.argument("number", type=int, metavar="ID")
+@click.argument("number", type=click.IntRange(max=_LARGEST), metavar="ID")
 def show_(path: Path, number: int) -> None:
     """Show one delivery whole, with the event that is sent."""
     found = act(path, lambda ledger, _: ledger.find(Selection(id=number)))
     if not found:
         fail(f"there is no delivery {number}")
     whole = {**as_json_of(found[0]), "event": json.loads(found[0].body)}
-    click.echo(json.dumps(whole, indent=2, ensure_ascii=False))
+    echo_json(whole, indent=2)
 
 
 @outbox.command()
@@ -114,10 +117,10 @@ def show(found: Sequence[Delivery], *, as_json: bool) -> None:
     """Print deliveries: JSON, or a line each."""
     records = [as_json_of(delivery) for delivery in found]
     if as_json:
-        click.echo(json.dumps(records))
+        echo_json(records)
         return
     for r in records:
         line = f"{r['id']:>7}  {r['state']:<9}  {r['sink']:<12}  {r['type']}"
         tried = f"  attempts {r['attempts']}"
         fault = f"  {r['lastError']}" if r["lastError"] else ""
-        click.echo(f"{line}  {r['eventId'] or '-'}{tried}{fault}")
+        click.echo(printable(f"{line}  {r['eventId'] or '-'}{tried}{fault}"))

@@ -1,6 +1,7 @@
 """What every command shares: the ``-c`` option, exit codes, signals."""
 
 import asyncio
+import json
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -20,6 +21,12 @@ def fail(*lines: str, code: int = FAILED) -> NoReturn:
     for line in lines:
         click.echo(f"sebridge: {line}", err=True)
     sys.exit(code)
+
+
+def echo_json(value: object, indent: int | None = None) -> None:
+    """Print JSON that is JSON whatever standard output can spell."""
+    is_unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    click.echo(json.dumps(value, indent=indent, ensure_ascii=not is_unicode))
 
 
 config_option = click.option(
@@ -57,14 +64,14 @@ async def _until_signal(work: Callable[[asyncio.Event], Awaitable[None]]) -> Non
 
     def ask() -> None:
         for number in signals:  # so that a second signal kills
-            if sys.platform == "win32":
+            if sys.platform == "win32":  # pragma: no cover - tests run on POSIX
                 signal.signal(number, signal.SIG_DFL)
             else:
                 loop.remove_signal_handler(number)
         stop.set()
 
     for number in signals:
-        if sys.platform == "win32":
+        if sys.platform == "win32":  # pragma: no cover - tests run on POSIX
             signal.signal(number, lambda *_: loop.call_soon_threadsafe(ask))
         else:
             loop.add_signal_handler(number, ask)

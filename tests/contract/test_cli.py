@@ -1,0 +1,751 @@
+"""The commands: what they print where, and with which exit code they end."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from bridge import __version__, health
+from bridge.cli import main, simulator_extra
+from bridge.cli_support import until_stopped
+from bridge.errors import BridgeError, ConfigError, Reason
+from bridge.health import HttpConfig
+from bridge.outbox.ledger import Ledger, Selection
+from bridge.outbox.store import Outbox
+from bridge.status import Board
+from bridge.telemetry import Metrics
+from tests.builders import router, told
+from tests.fakes import START, FakeClock
+
+NOW = START.timestamp()
+SINK = "siem"
+GOOD = """
+[state]
+path = "{state}"
+[http]
+listen = "{listen}"
+[[sinks]]
+name = "siem"
+type = "webhook"
+url = "https://siem.example/ingest"
+"""
+BAD = """
+[imds]
+poll_intervall = "1s"
+[log]
+level = "loud"
+"""
+COMMANDS = [
+    (),
+    *((name,) for name in ("run", "check", "status", "simulate", "demo", "schema")),
+    ("outbox",),
+    *(("outbox", name) for name in ("list", "show", "retry", "discard")),
+]
+WITH_CONFIG = ["run", "check", "status", "outbox list", "outbox retry"]
+
+
+def sebridge(*arguments: str, env: Mapping[str, str] | None = None) -> Result:
+    return CliRunner().invoke(main, arguments, env=env, catch_exceptions=False)
+
+
+def written(folder: Path, text: str = GOOD, listen: str = "") -> Path:
+    path = folder / "bridge.toml"
+    state = (folder / "state.db").as_posix()
+    path.write_text(text.replace("{state}", state).replace("{listen}", listen))
+    return path
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return written(tmp_path)
+
+
+# -- help and usage ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_explains_itself(command: tuple[str, ...], flag: str) -> None:
+    result = sebridge(*command, flag)
+
+    assert result.exit_code == 0
+    assert result.stdout.startswith("Usage: ")
+    assert result.stderr == ""
+
+
+def test_every_command_and_option_is_explained() -> None:
+    for command in every(main):
+        assert command.help, command.name
+        for option in command.params:
+            if isinstance(option, click.Option):
+                assert option.help, option.name
+
+
+def every(group: click.Group) -> Iterator[click.Command]:
+    for command in group.commands.values():
+        yield command
+        if isinstance(command, click.Group):
+            yield from every(command)
+
+
+def test_version_is_that_of_the_package() -> None:
+    assert sebridge("--version").stdout == f"sebridge, version {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *("", "rum", "run", "check", "outbox", "outbox lst", "schema", "schema x"),
+        *("check -c", "check -c . ", "check --conect -c x", "status -c x y"),
+        *("outbox show -c x", "outbox show -c x one", "outbox list -c x --state big"),
+        *("simulate --speed 0", "simulate --imds-port 65536", "demo --speed 0"),
+        *("simulate --speed inf", "simulate --inbox-port -1", "demo --speed inf"),
+    ],
+)
+def test_wrong_usage_ends_with_2(arguments: str) -> None:
+    result = sebridge(*arguments.split())
+
+    assert result.exit_code == 2
+    assert "Error: " in result.stderr or "Usage: " in result.stderr
+    assert result.stdout == ""
+
+
+# -- configuration -----------------------------------------------------------------
+
+
+def test_good_configuration_is_ok(config: Path) -> None:
+    result = sebridge("check", "-c", str(config))
+
+    assert result.exit_code == 0
+    assert result.stdout == f"{config}: ok\n"
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize("command", WITH_CONFIG)
+def test_all_faults_of_a_configuration_are_told_and_it_ends_with_2(
+    command: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path, BAD)
+
+    result = sebridge(*command.split(), "-c", str(path))
+
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert [line.split(": ")[2] for line in result.stderr.splitlines()] == [
+        "imds.poll_intervall",
+        "log.level",
+    ]
+    assert result.stderr.startswith(f"sebridge: {path}: imds.poll_intervall: unknown ")
+
+
+@pytest.mark.parametrize("command", WITH_CONFIG)
+def test_configuration_that_is_not_there_is_one_sentence(
+    command: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "no.toml"
+
+    result = sebridge(*command.split(), "-c", str(path))
+
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"sebridge: {path}: cannot be read: No such file or directory\n"
+    )
+
+
+def test_literal_secret_is_taken_with_a_warning(tmp_path: Path) -> None:
+    text = GOOD + '[[sinks]]\nname = "ops"\ntype = "slack"\nwebhook_url = "https://x/s"'
+    result = sebridge("check", "-c", str(written(tmp_path, text)))
+
+    assert result.exit_code == 0
+    assert result.stderr.startswith("warning: sinks.ops.webhook_url: a literal secret")
+    assert result.stdout.endswith(": ok\n")
+
+
+def test_environment_overrides_the_configuration(config: Path) -> None:
+    result = sebridge("check", "-c", str(config), env={"SEBRIDGE__LOG__LEVEL": "loud"})
+
+    assert result.exit_code == 2
+    assert "SEBRIDGE__LOG__LEVEL: must be one of" in result.stderr
+
+
+def test_what_cannot_be_reached_is_told_line_by_line(tmp_path: Path) -> None:
+    text = KNOWN + GOOD.replace("https://siem.example", "http://127.0.0.1:1")
+
+    result = sebridge("check", "--connect", "-c", str(written(tmp_path, text)))
+
+    assert result.exit_code == 1
+    imds, sink = result.stdout.splitlines()
+    assert imds.startswith("FAIL imds: ")
+    assert sink.startswith("FAIL sinks.siem: ")
+
+
+# -- schemas -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["config", "event", "approval"])
+def test_schema_is_json(what: str) -> None:
+    result = sebridge("schema", what)
+
+    assert result.exit_code == 0
+    assert result.stdout.isascii()  # so that every terminal can spell it
+    assert json.loads(result.stdout)["$id"] == f"urn:sebridge:schema:{what}:v1"
+
+
+# -- outbox ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def deliveries(config: Path) -> Path:
+    """Return a configuration whose outbox holds one delivery of each kind."""
+
+    async def fill(outbox: Outbox) -> None:
+        await outbox.commit([told(n, key="K") for n in ("1", "2", "3")], now=NOW)
+        await outbox.commit([told("4", key="ŁÓDŹ"), told("5")], now=NOW)
+        for name, state in (("1", "dead"), ("2", "delivered"), ("3", "dead")):
+            (one,) = await outbox.find(SINK, name)
+            if state == "dead":
+                error = "siem answered 400"
+                reason = Reason.REJECTED
+                await outbox.bury(one, now=NOW, error=error, reason=reason)
+            else:
+                await outbox.delivered(one, now=NOW)
+
+    in_outbox(config, fill)
+    return config
+
+
+def in_outbox(config: Path, work: Callable[[Outbox], Awaitable[object]]) -> None:
+    async def working() -> None:
+        path = config.with_name("state.db")
+        async with Outbox.open(path, router({SINK: router().routes["siem"]})) as outbox:
+            await work(outbox)
+
+    asyncio.run(working())
+
+
+def outbox(command: str, config: Path, *arguments: str) -> Result:
+    result = sebridge("outbox", command, "-c", str(config), *arguments)
+    assert result.exit_code == 0, result.stderr
+    return result
+
+
+def listed(config: Path, *arguments: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(
+        outbox("list", config, "--json", *arguments).stdout
+    )
+    return found
+
+
+def events(found: list[dict[str, Any]]) -> list[str]:
+    return [one["cloudEventId"] for one in found]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((), ["1", "2", "3", "4", "5"]),
+        (("--state", "dead"), ["1", "3"]),
+        (("--state", "pending"), ["4", "5"]),
+        (("--state", "delivered"), ["2"]),
+        (("--state", "discarded"), []),
+        (("--event", "k"), ["1", "2", "3"]),
+        (("--event", "łódź"), ["4"]),
+        (("--event", "K", "--state", "delivered"), ["2"]),
+        (("--sink", "siem", "--event", "k"), ["1", "2", "3"]),
+        (("--sink", "nobody"), []),
+    ],
+)
+def test_outbox_lists_what_is_asked_for(
+    arguments: tuple[str, ...], expected: list[str], deliveries: Path
+) -> None:
+    assert events(listed(deliveries, *arguments)) == expected
+
+
+def test_outbox_lists_json_of_the_contract(deliveries: Path) -> None:
+    assert listed(deliveries, "--state", "dead")[0] == {
+        "id": 1,
+        "sink": "siem",
+        "state": "dead",
+        "eventId": "K",
+        "cloudEventId": "1",
+        "type": "sebridge.scheduledevent.scheduled.v1",
+        "attempts": 1,
+        "nextAttempt": None,
+        "lastError": "siem answered 400",
+    }
+
+
+def test_outbox_lists_a_line_each_for_people(deliveries: Path) -> None:
+    lines = outbox("list", deliveries).stdout.splitlines()
+
+    assert len(lines) == 5
+    assert " ".join(lines[0].split()) == (
+        "1 dead siem sebridge.scheduledevent.scheduled.v1 K attempts 1 "
+        "siem answered 400"
+    )
+    assert lines[4].split()[4:] == ["-", "attempts", "0"]
+
+
+def test_strangers_words_move_no_cursor(config: Path) -> None:
+    """An EventId is whatever the service says."""
+    event = told("1", key="a\x1b[2J\nforged")
+    in_outbox(config, lambda outbox: outbox.commit([event], now=NOW))
+
+    text = outbox("list", config).stdout
+
+    assert "\x1b" not in text
+    assert len(text.splitlines()) == 1
+
+
+def test_outbox_shows_a_delivery_with_its_event(deliveries: Path) -> None:
+    shown = json.loads(outbox("show", deliveries, "4").stdout)
+
+    assert shown["event"]["id"] == shown["cloudEventId"] == "4"
+    assert shown["eventId"] == "ŁÓDŹ"
+    assert shown["state"] == "pending"
+
+
+@pytest.mark.parametrize("number", ["0", "6", "-1", str(2**63 - 1)])
+def test_delivery_that_is_none_is_one_sentence(number: str, deliveries: Path) -> None:
+    arguments = ("outbox", "show", "-c", str(deliveries), "--", number)
+
+    result = sebridge(*arguments)
+
+    assert result.exit_code == 1
+    assert result.stderr == f"sebridge: there is no delivery {number}\n"
+
+
+def test_number_beyond_any_delivery_is_wrong_usage(deliveries: Path) -> None:
+    result = sebridge("outbox", "show", "-c", str(deliveries), str(2**63))
+
+    assert result.exit_code == 2
+
+
+def test_retry_sends_dead_letters_in_order_and_says_what_it_leaves_out(
+    deliveries: Path,
+) -> None:
+    result = outbox("retry", deliveries, "--json")
+
+    assert events(json.loads(result.stdout)) == ["3"]
+    assert result.stderr.startswith(
+        "delivery 1 left out: a later step has been delivered"
+    )
+    assert "--force" in result.stderr
+    assert events(listed(deliveries, "--state", "pending")) == ["3", "4", "5"]
+
+
+def test_forced_retry_sends_what_was_overtaken_too(deliveries: Path) -> None:
+    result = outbox("retry", deliveries, "--force", "--json")
+
+    assert events(json.loads(result.stdout)) == ["1", "3"]
+    assert result.stderr == ""
+
+
+def test_retry_is_limited_to_what_is_asked_for(deliveries: Path) -> None:
+    assert outbox("retry", deliveries, "--sink", "nobody", "--json").stdout == "[]\n"
+
+    assert events(listed(deliveries, "--state", "dead")) == ["1", "3"]
+
+
+def test_retry_tries_at_once_what_is_waiting(deliveries: Path) -> None:
+    result = outbox("retry", deliveries, "--state", "pending", "--json")
+
+    assert events(json.loads(result.stdout)) == ["4", "5"]
+
+
+def test_discard_gives_dead_letters_up_and_nothing_else(deliveries: Path) -> None:
+    result = outbox("discard", deliveries, "--json")
+
+    assert events(json.loads(result.stdout)) == ["1", "3"]
+    assert events(listed(deliveries, "--state", "discarded")) == ["1", "3"]
+    assert events(listed(deliveries, "--state", "pending")) == ["4", "5"]
+
+
+def test_discard_of_one_event(deliveries: Path) -> None:
+    outbox("discard", deliveries, "--event", "łódź", "--state", "pending")
+
+    assert events(listed(deliveries, "--state", "discarded")) == ["4"]
+
+
+@pytest.mark.parametrize("command", ["retry", "discard"])
+def test_acting_shows_what_was_acted_on(command: str, deliveries: Path) -> None:
+    text = outbox(command, deliveries).stdout
+
+    assert "sebridge.scheduledevent.scheduled.v1" in text
+
+
+@pytest.mark.parametrize("command", ["list", "retry", "discard"])
+def test_outbox_without_a_state_file_is_one_sentence(
+    command: str, config: Path
+) -> None:
+    result = sebridge("outbox", command, "-c", str(config))
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith("sebridge: there is no state file ")
+    assert len(result.stderr.splitlines()) == 1
+    assert not config.with_name("state.db").exists()
+
+
+def test_damaged_state_file_is_one_sentence(config: Path) -> None:
+    config.with_name("state.db").write_bytes(b"no database" * 1000)
+
+    result = sebridge("outbox", "list", "-c", str(config))
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith("sebridge: the state file ")
+    assert len(result.stderr.splitlines()) == 1
+
+
+# -- status ------------------------------------------------------------------------
+
+
+def test_status_of_a_forwarder_that_does_not_run(deliveries: Path) -> None:
+    result = sebridge("status", "-c", str(deliveries), "--json")
+
+    assert result.exit_code == 0
+    status = json.loads(result.stdout)
+    assert set(status) == {"vm", "document", "imds", "sinks", "approvals"}
+    assert set(status["imds"]) == {"lastSuccess", "state"}
+    (sink,) = status["sinks"]
+    assert set(sink) == {
+        *("name", "state", "pending", "dead", "oldestSeconds", "lastError"),
+    }
+    assert (sink["name"], sink["pending"], sink["dead"]) == ("siem", 2, 2)
+
+
+async def test_status_of_a_running_forwarder(
+    tmp_path: Path, clock: FakeClock, metrics: Metrics
+) -> None:
+    listen = f"127.0.0.1:{free_port()}"
+    config = written(tmp_path, listen=listen)
+    board = Board(clock=clock, metrics=metrics)
+
+    async with health.serve(HttpConfig(listen=listen), board):
+        result = await asyncio.to_thread(sebridge, "status", "-c", str(config))
+
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["imds"]["state"] == "starting"
+
+
+def free_port() -> int:
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as probe:
+        found: int = probe.getsockname()[1]
+        return found
+
+
+def test_status_for_people_is_indented(deliveries: Path) -> None:
+    text = sebridge("status", "-c", str(deliveries)).stdout
+
+    assert text.startswith('{\n  "vm": {')
+
+
+def test_status_without_forwarder_and_state_is_one_sentence(config: Path) -> None:
+    result = sebridge("status", "-c", str(config), "--json")
+
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("sebridge: no forwarder answers, and there is no ")
+    assert len(result.stderr.splitlines()) == 1
+
+
+# -- simulator -----------------------------------------------------------------------
+
+
+def test_scenario_that_is_none_is_one_sentence() -> None:
+    result = sebridge("simulate", "--scenario", "no-such-scenario")
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith("sebridge: ")
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_module_that_is_missing_for_another_reason_is_a_bug_and_told_as_one() -> None:
+    with pytest.raises(ImportError, match="bug"), simulator_extra("the demo"):
+        raise ImportError("bug", name="bridge.gone")
+
+
+# -- processes -----------------------------------------------------------------------
+
+
+def process(
+    *arguments: str, hook: str = "", env: Mapping[str, str] | None = None
+) -> "subprocess.Popen[str]":
+    """Start the command as a process, after a piece of Python has run in it."""
+    code = f"{textwrap.dedent(hook)}\nfrom bridge.__main__ import main\nmain()"
+    return subprocess.Popen(  # noqa: S603 - our own command
+        [sys.executable, "-c", code, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env={**os.environ, **(env or {})},
+        cwd=Path(__file__).parents[2],
+    )
+
+
+def ended(
+    *arguments: str, hook: str = "", env: Mapping[str, str] | None = None
+) -> tuple[int, str, str]:
+    with process(*arguments, hook=hook, env=env) as running:
+        out, err = running.communicate(timeout=60)
+        return running.returncode, out, err
+
+
+BLOCKING = """
+    import sys
+
+    class Blocked:
+        def find_spec(self, name, path=None, target=None):
+            if name.split(".")[0] == "{module}":
+                raise ModuleNotFoundError("No module named '{module}'", name="{module}")
+
+    sys.meta_path.insert(0, Blocked())
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "module", "what"),
+    [
+        ("simulate", "proton", "the simulator"),
+        ("simulate", "cproton", "the simulator"),
+        ("demo", "proton", "the demo"),
+        ("demo", "rich", "the demo"),
+    ],
+)
+def test_missing_extra_is_one_sentence_with_the_command_that_installs_it(
+    command: str, module: str, what: str
+) -> None:
+    code, out, err = ended(command, hook=BLOCKING.replace("{module}", module))
+
+    assert (code, out) == (1, "")
+    assert err == (
+        f"sebridge: {what} needs the extra [simulator]: "
+        "pip install 'scheduled-events-bridge[simulator]'\n"
+    )
+
+
+def test_slack_sink_without_its_extra_is_one_sentence(tmp_path: Path) -> None:
+    text = GOOD.replace('"webhook"', '"slack"').replace("\nurl", "\nwebhook_url")
+    path = written(tmp_path, KNOWN + text)
+
+    code, _, err = ended(
+        "run", "-c", str(path), hook=BLOCKING.replace("{module}", "slack_sdk")
+    )
+
+    assert code == 1
+    assert err.splitlines()[-1] == (
+        "sebridge: the Slack sink needs the extra [slack]: "
+        "pip install 'scheduled-events-bridge[slack]'"
+    )
+    assert "Traceback" not in err
+
+
+# A VM that IMDS need not be asked for, and an IMDS that nobody is.
+KNOWN = """
+[imds]
+endpoint = "http://127.0.0.1:1"
+[identity]
+vm_name = "vm"
+vm_id = "1"
+resource_id = "/subscriptions/s/resourceGroups/g/x"
+"""
+UNKNOWN = """
+[imds]
+endpoint = "http://127.0.0.1:1"
+"""
+
+
+def test_bad_configuration_of_a_process_ends_with_2(tmp_path: Path) -> None:
+    code, out, err = ended("run", "-c", str(written(tmp_path, BAD)))
+
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 2
+
+
+def test_fault_at_run_time_is_one_sentence(tmp_path: Path) -> None:
+    """Although it comes out of a group of exceptions."""
+    (tmp_path / "file").touch()
+    text = GOOD.replace("{state}", f"{tmp_path.as_posix()}/file/state.db")
+
+    code, out, err = ended("run", "-c", str(written(tmp_path, text)))
+
+    assert (code, out) == (1, "")
+    assert err.splitlines()[-1].startswith("sebridge: the state file ")
+    assert "Traceback" not in err
+
+
+def test_placeholder_that_is_not_known_here_ends_with_2(tmp_path: Path) -> None:
+    text = KNOWN.replace('vm_name = "vm"', "") + 'location = "x"\n' + GOOD
+    text = text.replace('resource_id = "/subscriptions/s/resourceGroups/g/x"', "")
+    path = written(tmp_path, text + 'headers = {"x-vm" = "{vm_name}"}')
+
+    code, _, err = ended("run", "-c", str(path), hook=IMPATIENT)
+
+    assert code == 2
+    assert err.splitlines()[-1].startswith("sebridge: sinks.siem.headers: {vm_name} ")
+    assert "Traceback" not in err
+
+
+# Nobody is to wait a minute for an IMDS that is not there.
+IMPATIENT = """
+    from bridge import introduction
+    introduction._PATIENCE = 0.1
+"""
+
+
+def test_stop_while_the_vm_is_still_unknown_ends_with_0(tmp_path: Path) -> None:
+    path = written(tmp_path, UNKNOWN + GOOD)
+
+    with process("run", "-c", str(path)) as running:
+        assert running.stderr is not None
+        while "asking who this VM is" not in running.stderr.readline():
+            pass
+        running.send_signal(signal.SIGTERM)
+        code = running.wait(30)
+
+    assert code == 0
+
+
+SLOW = """
+    import sys, time
+
+    class Slow:
+        def find_spec(self, name, path=None, target=None):
+            if name == "click":
+                print("loading", flush=True)
+                time.sleep(30)
+
+    sys.meta_path.insert(0, Slow())
+"""
+
+
+def test_stop_while_the_command_is_still_loading_ends_with_0(config: Path) -> None:
+    with process("run", "-c", str(config), hook=SLOW) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "loading\n"
+        running.send_signal(signal.SIGTERM)
+        code = running.wait(20)
+        assert running.stderr is not None
+        err = running.stderr.read()
+
+    assert (code, err) == (0, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_stop_of_a_running_forwarder_ends_with_0(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    path = written(tmp_path, KNOWN + GOOD)
+
+    with process("run", "-c", str(path)) as running:
+        assert running.stderr is not None
+        while "forwarder started" not in running.stderr.readline():
+            pass
+        running.send_signal(number)
+        code = running.wait(30)
+        err = running.stderr.read()
+
+    assert code == 0
+    assert "forwarder stopped" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("outbox", "list"),
+        ("outbox", "list", "--json"),
+        ("outbox", "show", "4"),
+        ("status",),
+        ("status", "--json"),
+        ("check",),
+    ],
+    ids=" ".join,
+)
+def test_output_that_the_terminal_cannot_spell_is_no_traceback(
+    arguments: tuple[str, ...], encoding: str, deliveries: Path
+) -> None:
+    """As on Windows, where a pipe is in the code page of the system."""
+    code, out, err = ended(
+        *arguments, "-c", str(deliveries), env={"PYTHONIOENCODING": encoding}
+    )
+
+    assert (code, err) == (0, "")
+    if "--json" in arguments or "show" in arguments:
+        assert "ŁÓDŹ" in str(json.loads(out)) or "status" in arguments
+
+
+def test_faults_are_one_a_line_whatever_raised_them() -> None:
+    @click.command()
+    def failing() -> None:
+        raise ConfigError(["a", "b"])
+
+    @click.command()
+    def broken() -> None:
+        raise BridgeError("c")
+
+    main.add_command(failing)
+    main.add_command(broken)
+    try:
+        first, second = sebridge("failing"), sebridge("broken")
+    finally:
+        del main.commands["failing"], main.commands["broken"]
+
+    assert (first.exit_code, first.stderr) == (2, "sebridge: a\nsebridge: b\n")
+    assert (second.exit_code, second.stderr) == (1, "sebridge: c\n")
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        (BridgeError("c"), 1),
+        (ConfigError(["c"]), 2),
+        (ExceptionGroup("", [ExceptionGroup("", [BridgeError("c")])]), 1),
+        (ExceptionGroup("", [ExceptionGroup("", [ConfigError(["c"])])]), 2),
+    ],
+    ids=["error", "fault", "error in a group", "fault in a group"],
+)
+def test_fault_of_what_runs_until_it_is_stopped_is_one_line(
+    fault: Exception, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def work(stop: asyncio.Event) -> None:
+        raise fault
+
+    with pytest.raises(SystemExit) as ended:
+        until_stopped(work)
+
+    assert ended.value.code == code
+    assert capsys.readouterr().err == "sebridge: c\n"
+
+
+def test_bug_of_what_runs_until_it_is_stopped_is_told_as_one() -> None:
+    async def work(stop: asyncio.Event) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        until_stopped(work)
+
+
+def test_what_is_acted_on_while_a_forwarder_runs_is_seen_by_it(
+    deliveries: Path,
+) -> None:
+    async def act(outbox: Outbox) -> None:
+        await asyncio.to_thread(sebridge, "outbox", "retry", "-c", str(deliveries))
+        due, _ = await outbox.due(SINK, now=2 * NOW, limit=9)
+        assert [one.cloud_event_id for one in due] == ["4", "5", "3"]
+        assert len(await Ledger(outbox.database).find(Selection())) == 5
+
+    in_outbox(deliveries, act)
