@@ -662,7 +662,6 @@ def test_stop_of_a_running_forwarder_ends_with_0(
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -676,11 +675,11 @@ def test_stop_of_a_running_forwarder_ends_with_0(
     ids=" ".join,
 )
 def test_output_that_the_terminal_cannot_spell_is_no_traceback(
-    arguments: tuple[str, ...], encoding: str, deliveries: Path
+    arguments: tuple[str, ...], deliveries: Path
 ) -> None:
     """As on Windows, where a pipe is in the code page of the system."""
     code, out, err = ended(
-        *arguments, "-c", str(deliveries), env={"PYTHONIOENCODING": encoding}
+        *arguments, "-c", str(deliveries), env={"PYTHONIOENCODING": "cp1252"}
     )
 
     assert (code, err) == (0, "")
