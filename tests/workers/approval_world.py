@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -65,6 +65,8 @@ class PlayedImds:
     faults: deque[MetadataError] = field(default_factory=deque)
     scenes: deque[tuple[object, ...]] = field(default_factory=deque)
     incarnation: int = 1
+    gate: asyncio.Event | None = None
+    on_look: Callable[[], None] = lambda: None
     _shown: tuple[object, ...] = ()
 
     def shows(self, *events: object, next_: tuple[object, ...] | None = None) -> None:
@@ -75,11 +77,15 @@ class PlayedImds:
             self.scenes.append(next_)
 
     async def fresh(self) -> Look:
+        if self.gate is not None:
+            await self.gate.wait()
         if self.faults:
             raise self.faults.popleft()
         await self.look()
         found = document(*self._shown, incarnation=self.incarnation)
-        return Look(document=found, watch=self.watch, now=self.clock.now())
+        look = Look(document=found, watch=self.watch, now=self.clock.now())
+        self.on_look()
+        return look
 
     async def look(self) -> None:
         found = document(*self._shown, incarnation=self.incarnation)

@@ -7,18 +7,19 @@ the bridge may die on the way.
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from bridge.approvals.handling import Settlement
+from bridge.approvals.handling import Settlement, key_of
 from bridge.approvals.listener import Listener
 from bridge.errors import ApprovalQueueError, MetadataUnavailableError
 from bridge.hashing import hash32
-from bridge.outbox.store import Decision
+from bridge.outbox.store import Decision, Outbox
 from tests.builders import EVENT_ID, imds_event, started
-from tests.fakes import START
+from tests.fakes import START, FakeClock
 from tests.workers.approval_world import (
     ENTITY,
     PlayedQueue,
@@ -563,11 +564,155 @@ async def test_settlement_that_fails_ends_nothing(world: World) -> None:
 
 
 async def test_no_more_than_thirty_two_are_handled_at_once(world: World) -> None:
+    world.desk = replace(world.desk, clock=FakeClock())
     world.imds.shows(*(imds_event(str(n)) for n in range(40)))
+    world.imds.gate = asyncio.Event()
     queue = PlayedQueue()
     for n in range(40):
         queue.waiting.put_nowait(message(str(n), message_id=str(n), sequence=n))
+    running = asyncio.create_task(listening(world, queue, until=40))
+    while queue.waiting.qsize() > 8:
+        await asyncio.sleep(0)
+    for _ in range(100):
+        await asyncio.sleep(0)
 
-    await listening(world, queue, until=40)
-
+    assert queue.waiting.qsize() == 8
+    world.imds.gate.set()
+    await running
     assert sorted(world.imds.posts) == sorted(map(str, range(40)))
+
+
+async def test_failure_in_doubt_is_looked_at_once_more(world: World) -> None:
+    """NotBefore has come: the event begins, and the POST may have begun it."""
+    world.imds.shows(imds_event())
+    world.imds.answers.extend([NO_ANSWER] * 500)
+    handling = asyncio.create_task(world.handle(message(EVENT_ID)))
+    while world.clock.now() < START + timedelta(minutes=14):
+        await asyncio.sleep(0)
+    world.imds.shows(started())
+
+    assert await handling == COMPLETE
+    assert await world.kinds() == ["relayed"]
+
+
+async def test_failure_in_doubt_stays_one_where_nothing_is_known(world: World) -> None:
+    world.imds.shows(imds_event())
+    world.imds.answers.append(NO_ANSWER)
+    world.imds.faults.append(NO_ANSWER)
+    handling = asyncio.create_task(world.handle(message(EVENT_ID)))
+    while not world.imds.posts:
+        await asyncio.sleep(0)
+    world.imds.faults.extend([NO_ANSWER] * 500)
+
+    assert dead(await handling) == "ImdsUnavailable"
+
+
+async def test_look_that_grew_old_before_the_post_is_repeated(world: World) -> None:
+    """The machine froze in between: what was seen may not be so any more."""
+    world.imds.shows(imds_event())
+    intend = world.outbox.intend
+
+    class Freezing(Outbox):
+        async def intend(self, decision: Decision, *, now: float) -> None:
+            await intend(decision, now=now)
+            if decision.posted:
+                world.clock.pass_by(60)
+                world.imds.shows(started())
+
+    frozen = Freezing(world.outbox.database, world.outbox.router)
+    world.desk = replace(world.desk, outbox=frozen)
+
+    assert await world.handle(message(EVENT_ID)) == COMPLETE
+    assert not world.imds.posts
+    assert await world.kinds() == ["already-started"]
+
+
+async def test_doubt_ends_with_what_the_last_look_shows(world: World) -> None:
+    """The last try fails at NotBefore; one more look still shows the event begun."""
+    world.imds.shows(imds_event())
+    world.imds.answers.append(NO_ANSWER)
+    handling = asyncio.create_task(world.handle(message(EVENT_ID)))
+    while not world.imds.posts:
+        await asyncio.sleep(0)
+    while world.clock.now() < START + timedelta(minutes=15):
+        world.imds.faults.append(NO_ANSWER)  # one for each look until then
+        waits = len(world.clock.waits)
+        while len(world.clock.waits) == waits:
+            await asyncio.sleep(0)
+    world.imds.faults.append(NO_ANSWER)
+    world.imds.shows(started())
+
+    assert await handling == COMPLETE
+    (event,) = await world.outcomes()
+    assert (event.data["outcome"], event.data["confirmed"]) == ("relayed", False)
+
+
+async def test_redelivery_is_patient_while_imds_comes_back_after_a_reboot(
+    world: World,
+) -> None:
+    """The event it relayed has come and gone; IMDS may take two minutes to answer."""
+    world.imds.shows(imds_event())
+    await died_with_intent(world, posted=True)
+    world.clock.pass_by(20 * 60)
+    world.imds.shows()
+    world.imds.incarnation += 1
+    world.imds.faults.extend([NO_ANSWER] * 5)
+
+    assert await world.handle(message(EVENT_ID)) == COMPLETE
+    assert await world.kinds() == ["relayed"]
+
+
+async def test_stop_after_a_post_in_doubt_keeps_the_intent(world: World) -> None:
+    world.imds.shows(imds_event())
+    world.imds.answers.extend([NO_ANSWER] * 500)
+    stop = asyncio.Event()
+    approval = message(EVENT_ID)
+    handling = asyncio.create_task(world.handle(approval, stop))
+    while not world.imds.posts:
+        await asyncio.sleep(0)
+    stop.set()
+
+    assert await handling is None
+    kept = await world.outbox.decisions(key_of(ENTITY, approval))
+    assert kept[EVENT_ID].posted
+
+
+async def test_nothing_is_posted_once_asked_to_stop(world: World) -> None:
+    stop = asyncio.Event()
+    world.imds.shows(imds_event())
+    world.imds.on_look = stop.set
+
+    assert await world.handle(message(EVENT_ID), stop) is None
+    assert not world.imds.posts
+
+
+async def test_max_age_beyond_the_calendar_is_none(world: World) -> None:
+    world.with_terms(max_age=1e12)
+    world.imds.shows(imds_event())
+
+    assert await world.handle(message(EVENT_ID)) == COMPLETE
+
+
+async def test_abandoned_message_is_given_back(tmp_path: Path) -> None:
+    async with world_of(tmp_path / "state.db", abandons_unknown=True) as world:
+        world.imds.shows()
+        queue = PlayedQueue()
+        queue.waiting.put_nowait(message(EVENT_ID))
+
+        await listening(world, queue, until=1)
+
+        assert queue.settled == [("abandon", "lock-7", "")]
+
+
+async def test_handling_that_is_stopped_settles_nothing(world: World) -> None:
+    world.imds.shows()
+    world.imds.gate = asyncio.Event()
+    queue, stop = PlayedQueue(), asyncio.Event()
+    queue.waiting.put_nowait(message(EVENT_ID))
+    running = asyncio.create_task(Listener(queue, world.desk).run(stop))
+    while queue.waiting.qsize():
+        await asyncio.sleep(0)
+    stop.set()
+    await running
+
+    assert not queue.settled

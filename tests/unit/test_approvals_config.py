@@ -1,0 +1,44 @@
+"""``[approvals]``: what is refused before anything starts."""
+
+import pytest
+
+from bridge.approvals.listener import ApprovalsConfig
+from bridge.options import Reader
+
+NAMESPACE = {"namespace": "contoso.servicebus.windows.net"}
+
+
+def faults(**keys: object) -> list[str]:
+    reader = Reader("f.toml")
+    reader.section(ApprovalsConfig, {**NAMESPACE, **keys}, "approvals")
+    return [fault.removeprefix("f.toml: approvals.") for fault in reader.faults]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"queue": "q"},
+        {"topic": "t", "subscription": "s"},
+        {"queue": "q", "sessions": ["{vm_id}", "group-7"]},
+    ],
+)
+def test_entity_and_sessions_are_taken(keys: dict[str, object]) -> None:
+    assert not faults(**keys)
+
+
+@pytest.mark.parametrize(
+    ("keys", "place"),
+    [
+        ({}, "queue: "),
+        ({"queue": "q", "topic": "t", "subscription": "s"}, "queue: "),
+        ({"topic": "t"}, "subscription: "),
+        ({"queue": "q", "subscription": "s"}, "subscription: "),
+        ({"queue": "q", "sessions": [""]}, "sessions[0]: "),
+        ({"queue": "q", "sessions": ["a", "{vm}"]}, "sessions[1]: "),
+        ({"queue": "q", "on_unknown": "drop"}, "on_unknown: "),
+    ],
+)
+def test_fault_names_its_place(keys: dict[str, object], place: str) -> None:
+    found = faults(**keys)
+
+    assert any(fault.startswith(place) for fault in found), found
