@@ -230,6 +230,14 @@ async def test_urgent_one_lends_its_urgency_to_those_before_it(
     assert await due(outbox) == ["1", "old"]
 
 
+async def test_step_without_urgency_takes_none_away(outbox: Outbox) -> None:
+    await outbox.commit([told("old")], now=NOW - 60)
+    await outbox.commit([told("1", key="K", not_before=at(30))], now=NOW)
+    await outbox.commit([told("2", key="K", is_last=True)], now=NOW)
+
+    assert await due(outbox) == ["1", "old"]
+
+
 async def test_urgency_is_lent_to_nobody_else(state_path: Path) -> None:
     updates = Route(when=When(transitions=("updated",)), scope="all", lifecycle=True)
     async with Outbox.open(state_path, router({A: route(), B: updates})) as outbox:
@@ -328,6 +336,15 @@ async def test_tallies_tell_how_each_sink_stands(state_path: Path) -> None:
             A: Tally(pending=2, dead=1, delivered=1, oldest=NOW, last_error="no"),
             B: Tally(pending=4, oldest=NOW - 60),
         }
+
+
+async def test_last_error_is_of_what_waits_longest(outbox: Outbox) -> None:
+    await put(outbox, "1", "2")
+    one, two = await rows(outbox)
+    await bury(outbox, one)
+    await outbox.postpone(two, due=NOW, error="busy", reason=Reason.SERVER)
+
+    assert (await outbox.tallies())[SINK].last_error == "busy"
 
 
 async def test_last_error_is_of_the_dead_when_nothing_waits(outbox: Outbox) -> None:

@@ -272,6 +272,10 @@ def test_what_is_nested_absurdly_deep_beside_the_events_is_not_kept(deep: int) -
     assert orjson.dumps(found.raw)
 
 
+def test_event_id_as_long_as_may_be_is_read() -> None:
+    assert list(document(imds_event("X" * 1024)).events) == ["X" * 1024]
+
+
 def test_event_as_deep_as_may_be_stands_in_the_document() -> None:
     deepest = imds_event("a", Deep=json.loads("[" * 62 + "]" * 62))
 
