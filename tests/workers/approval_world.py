@@ -17,7 +17,11 @@ from bridge.approvals.looking import Look, Starter, Watcher
 from bridge.approvals.policy import Terms
 from bridge.approvals.received import ReceivedMessage
 from bridge.cloudevent import CloudEvent
-from bridge.errors import ApprovalQueueError, MetadataError
+from bridge.errors import (
+    ApprovalQueueError,
+    MetadataError,
+    MetadataUnavailableError,
+)
 from bridge.outbox import rows
 from bridge.outbox.store import REPLIES, Checkpoint, Outbox
 from bridge.transitions import Moment, Watch, diff
@@ -67,6 +71,7 @@ class PlayedImds:
     incarnation: int = 1
     gate: asyncio.Event | None = None
     on_look: Callable[[], None] = lambda: None
+    is_dark: Callable[[], bool] = lambda: False
     _shown: tuple[object, ...] = ()
 
     def shows(self, *events: object, next_: tuple[object, ...] | None = None) -> None:
@@ -81,6 +86,8 @@ class PlayedImds:
             await self.gate.wait()
         if self.faults:
             raise self.faults.popleft()
+        if self.is_dark():
+            raise MetadataUnavailableError("no answer", outcome="timeout")
         await self.look()
         found = document(*self._shown, incarnation=self.incarnation)
         look = Look(document=found, watch=self.watch, now=self.clock.now())
