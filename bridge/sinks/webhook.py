@@ -109,8 +109,8 @@ def _header_faults(name: str, value: Address) -> Iterator[str]:
     if _CONTROL.search(value.reveal()):
         yield "must not hold line breaks or other control characters"
     if value.is_literal:  # a secret may well hold braces of its own
-        for unknown in unknown_placeholders(value.reference):
-            yield f"unknown placeholder {{{unknown}}}"
+        if unknown_placeholders(value.reference):  # never shown: it may be a secret
+            yield "unknown placeholder; allowed are {vm_id}, {vm_name} and {group}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
