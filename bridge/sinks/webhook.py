@@ -108,9 +108,10 @@ def _header_faults(name: str, value: Address) -> Iterator[str]:
         yield "is set by the sink itself"
     if _CONTROL.search(value.reveal()):
         yield "must not hold line breaks or other control characters"
-    if value.is_literal:  # a secret may well hold braces of its own
-        if unknown_placeholders(value.reference):  # never shown: it may be a secret
-            yield "unknown placeholder; allowed are {vm_id}, {vm_name} and {group}"
+    # What a variable or file holds may well have braces of its own; and what stands
+    # here openly may be a secret all the same, so it is not repeated.
+    if value.is_literal and unknown_placeholders(value.reference):
+        yield "unknown placeholder; allowed are {vm_id}, {vm_name} and {group}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
