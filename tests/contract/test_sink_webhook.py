@@ -236,8 +236,10 @@ async def test_success_whose_body_breaks_off_is_a_success(
         ),
         (
             {"headers": {"x-a": "{vm_nmae}"}},
-            "headers.x-a: unknown placeholder; "
-            "allowed are {vm_id}, {vm_name} and {group}",
+            (
+                "headers.x-a: unknown placeholder; "
+                "allowed are {vm_id}, {vm_name} and {group}"
+            ),
         ),
         (
             {"content_mode": "avro"},
