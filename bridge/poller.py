@@ -42,6 +42,7 @@ _UNCONDITIONAL_EVERY = 10.0
 _PATIENT_AFTER_TIMEOUTS = 3
 _LONGEST_BACKOFF = 10.0
 _REFUSED_BACKOFF = 60.0
+_LONGEST_WISH = 300.0  # a Retry-After beyond it would be blindness
 _TOUCH_EVERY = 60.0
 _REMIND_EVERY = 60.0
 _LEAST_OVERDUE = 30.0
@@ -92,7 +93,7 @@ class _Patience:
             doubled = least * 2.0 ** min(self.failures - 1, 10)
             self.wait = max(least, min(doubled, _LONGEST_BACKOFF))
         if isinstance(error, MetadataUnavailableError) and error.retry_after:
-            self.wait = max(self.wait, error.retry_after)
+            self.wait = max(self.wait, min(error.retry_after, _LONGEST_WISH))
 
     def is_patient(self) -> bool:
         """Whether the next request may take two minutes."""

@@ -225,6 +225,7 @@ class _Look:
             gap is not None
             and gap <= self.window
             and self.watch.was_complete
+            and self.watch.fall is None
             and before is not None
             and self.document.incarnation == before + 1
         )

@@ -50,7 +50,7 @@ _FRESH_FOR = 5.0  # a machine that froze for longer has to look again
 _RETURN_PATIENCE = 180.0  # after a reboot IMDS may take two minutes to answer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Anchor:
     """When the last look was: ``now`` by IMDS's clock, the others by ours."""
 
@@ -76,6 +76,7 @@ class Pursuit:
     was_tried: bool
     terms: Terms
     _began: float = field(init=False)
+    _anchor: _Anchor = field(init=False)
     _may_have_worked: bool = field(init=False)
     _was_posted: bool = False
     _status: int | None = None
@@ -83,10 +84,11 @@ class Pursuit:
     _failures: int = 0
     _absent_since: float | None = None
     _event: ScheduledEvent | None = None
-    _anchor: _Anchor | None = None
 
     def __post_init__(self) -> None:
-        self._began = self.desk.clock.monotonic()
+        clock = self.desk.clock
+        self._began = clock.monotonic()
+        self._anchor = _Anchor(clock.now(), clock.now(), self._began)
         self._may_have_worked = self.was_tried
 
     async def run(self, stop: asyncio.Event) -> Conclusion | None:
@@ -124,18 +126,21 @@ class Pursuit:
             look = await unless(stop, self.desk.watcher.fresh())
         except MetadataError as error:
             return await self._later(stop, error)
-        step = Wait() if look is None else await self._decide(look)
-        if isinstance(step, Conclusion):
-            return step
-        if isinstance(step, Post) and look is not None:
-            return await self._post(step.event, look, stop)
-        await self.desk.clock.wait(stop, _LOOK_AGAIN)
-        return None
+        if look is None:
+            return None
+        match await self._decide(look):
+            case Conclusion() as conclusion:
+                return conclusion
+            case Post(event=event):
+                return await self._post(event, look, stop)
+            case Wait():
+                await self.desk.clock.wait(stop, _LOOK_AGAIN)
+                return None
 
     async def _decide(self, look: Look) -> Conclusion | Post | Wait:
         clock, key = self.desk.clock, self.request.key
         now = clock.monotonic()
-        self._anchor = _Anchor(now=look.now, wall=clock.now(), monotonic=now)
+        self._anchor = _Anchor(look.now, clock.now(), now)
         event = look.document.events.get(key)
         self._event = event or self._event
         if self._absent_since is None and is_absent(key, look):
@@ -229,22 +234,14 @@ class Pursuit:
 
     def _now(self) -> datetime:
         """Return the time by IMDS's clock, if it has told it, else by ours."""
-        clock, anchor = self.desk.clock, self._anchor
-        if anchor is None:
-            return clock.now()
-        return anchor.now + timedelta(seconds=clock.monotonic() - anchor.monotonic)
+        gone = self.desk.clock.monotonic() - self._anchor.monotonic
+        return self._anchor.now + timedelta(seconds=gone)
 
     def _is_stale(self) -> bool:
         """Whether so much time passed since the look that another is due."""
         clock, anchor = self.desk.clock, self._anchor
-        return (
-            anchor is None
-            or max(
-                (clock.now() - anchor.wall).total_seconds(),
-                clock.monotonic() - anchor.monotonic,
-            )
-            > _FRESH_FOR
-        )
+        by_wall = (clock.now() - anchor.wall).total_seconds()
+        return max(by_wall, clock.monotonic() - anchor.monotonic) > _FRESH_FOR
 
 
 async def unless(stop: asyncio.Event, work: Coroutine[object, object, T]) -> T | None:

@@ -112,9 +112,7 @@ def behead(db: sqlite3.Connection, sink: str, key: str | None) -> None:
     )
 
 
-def due(
-    db: sqlite3.Connection, sink: str, now: float, limit: int, *, urgent_only: bool
-) -> list[Delivery]:
+def due(db: sqlite3.Connection, sink: str, now: float, limit: int) -> list[Delivery]:
     """Return what is due for a sink, urgent ones first and then by age."""
     found = select(
         db,
@@ -123,7 +121,7 @@ def due(
            ORDER BY d.urgent_until LIMIT ?""",
         (sink, now, now, now, limit),
     )
-    if urgent_only or len(found) >= limit:
+    if len(found) >= limit:
         return found
     rest = select(
         db,

@@ -174,12 +174,12 @@ class Outbox:
     # -- deliveries ----------------------------------------------------------
 
     async def due(
-        self, sink: str, *, now: float, limit: int, urgent_only: bool = False
+        self, sink: str, *, now: float, limit: int
     ) -> tuple[list[Delivery], float | None]:
         """Return what is due for a sink now, and when the next after that will be."""
         return await self.database.read(
             lambda db: (
-                rows.due(db, sink, now, limit, urgent_only=urgent_only),
+                rows.due(db, sink, now, limit),
                 rows.next_due(db, sink, now),
             )
         )

@@ -250,14 +250,6 @@ async def test_urgency_is_lent_to_nobody_else(state_path: Path) -> None:
         assert await due(outbox, sink=B) == ["1L", "1K"]
 
 
-async def test_only_urgent_ones_are_offered_when_asked_for(outbox: Outbox) -> None:
-    await outbox.commit([told("1"), told("x", not_before=at(30))], now=NOW)
-
-    found, _ = await outbox.due(SINK, now=NOW, limit=9, urgent_only=True)
-
-    assert [d.cloud_event_id for d in found] == ["x"]
-
-
 # -- settling ------------------------------------------------------------------
 
 

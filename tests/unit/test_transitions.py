@@ -387,6 +387,16 @@ def test_gap_is_longer_than_ten_seconds() -> None:
     assert step.announced is False
 
 
+def test_announced_is_not_known_while_a_fall_is_not_over() -> None:
+    """Events come back then, so it may well have been announced before."""
+    eye = observer_of(number=9)
+    eye.sees(number=2)
+
+    (step,) = eye.sees(started(), number=3)
+
+    assert step.announced is None
+
+
 def test_announced_is_not_known_on_the_first_look_of_all() -> None:
     (step,) = Observer().sees(started(), number=2)
 

@@ -648,6 +648,13 @@ async def test_good_answer_brings_the_pace_back(rig: Rig) -> None:
     assert await times_of(rig, 10) == [0, 1, 3, 7, 8, 9, 10]
 
 
+async def test_wish_of_imds_to_be_left_alone_has_its_limit(rig: Rig) -> None:
+    rig.metadata.fails(unavailable("429", 86_400))
+    rig.metadata.says(EMPTY)
+
+    assert await times_of(rig, 301) == [0, 300, 301]
+
+
 async def test_wish_of_imds_is_obeyed_when_longer(rig: Rig) -> None:
     rig.metadata.fails(unavailable("429", 7), unavailable("429", 0.5))
     rig.metadata.says(EMPTY)
