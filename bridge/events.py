@@ -9,12 +9,11 @@ Source: DESIGN section 4.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
-import orjson
-
 from bridge.cloudevent import CloudEvent
+from bridge.fitting import fitted
 from bridge.hashing import hash32
 from bridge.identity import Identity
 from bridge.imds.document import Document, ScheduledEvent
@@ -22,12 +21,7 @@ from bridge.options import Duration, Section
 from bridge.routing import Scope, Subject
 from bridge.transitions import Transition, TransitionKind
 
-MAX_BYTES = 60 * 1024
-_MANY_RESOURCES = 100
-_LONG_DESCRIPTION = 1024
 _LONG_ATTRIBUTE = 256
-_LONG_TEXT = 1024
-_LONG_NAME = 64
 _DISRUPTIVE = {"Reboot", "Redeploy", "Preempt", "Terminate"}
 _SEVERITY_NUMBERS = {"INFO": 9, "WARN": 13, "ERROR": 17}
 # What CloudEvents forbids in a string attribute: controls and noncharacters.
@@ -229,14 +223,18 @@ def from_outcome(teller: Teller, outcome: Outcome, observed_at: datetime) -> Tol
     """Turn the outcome of an approval into what is told of it."""
     is_good = outcome.outcome in {"relayed", "already-started"}
     cause = [*outcome.origin, outcome.event_id, outcome.outcome]
-    seen = _attributes(outcome.event) if outcome.event else {}
-    if outcome.event_id:
-        seen = {**seen, "correlationid": _clean(outcome.event_id)}
+    # The document's spelling, where there is one: sessions and subjects have case.
+    spelled = outcome.event.event_id if outcome.event else outcome.event_id
+    seen: dict[str, str | int] = {}
+    if outcome.event:
+        seen = _attributes(outcome.event)
+    elif spelled:
+        seen = {"correlationid": _clean(spelled)}
     cloud_event = CloudEvent(
         id=hash32(cause),
         source=teller.source,
         type=f"{teller.prefix}.startrequest.{outcome.outcome}.v1",
-        subject=_clean(outcome.event_id) if outcome.event_id else None,
+        subject=_clean(spelled) if spelled else None,
         time=rfc3339(observed_at),
         dataschema="urn:sebridge:schema:startrequest:v1",
         extensions=seen | _severity("INFO" if is_good else "WARN"),
@@ -314,108 +312,6 @@ def from_document(
         cause=hash32(cause),
         subject=Subject(is_lifecycle=True),
     )
-
-
-def fitted(event: CloudEvent) -> CloudEvent:
-    """Return the event cut down to 60 KiB, with what was dropped named in it."""
-    steps = (_without_previous, _fewer_resources, _shorter_description, _known_only)
-    dropped: list[str] = []
-    data = dict(event.data)
-    for step in (*steps, _without_document):
-        if len(event.to_json()) <= MAX_BYTES:
-            break
-        if name := step(data):
-            dropped.append(name)
-            event = replace(event, data={**data, "truncated": list(dropped)})
-    return event
-
-
-def _without_previous(data: dict[str, object]) -> str | None:
-    if data.get("previous") is None:
-        return None
-    data["previous"] = None
-    return "previous"
-
-
-def _fewer_resources(data: dict[str, object]) -> str | None:
-    event = data.get("event")
-    names = event.get("Resources") if isinstance(event, dict) else None
-    if not isinstance(event, dict) or not isinstance(names, list):
-        return None
-    if len(names) <= _MANY_RESOURCES:
-        return None
-    data["event"] = {**event, "Resources": names[:_MANY_RESOURCES]}
-    return "Resources"
-
-
-def _shorter_description(data: dict[str, object]) -> str | None:
-    event = data.get("event")
-    text = event.get("Description") if isinstance(event, dict) else None
-    if not isinstance(event, dict) or not isinstance(text, str):
-        return None
-    short = text.encode()[:_LONG_DESCRIPTION].decode(errors="ignore")
-    if short == text:
-        return None
-    data["event"] = {**event, "Description": short}
-    return "Description"
-
-
-_SMALL_FIELDS = (
-    "EventId",
-    "EventStatus",
-    "EventType",
-    "ResourceType",
-    "Resources",
-    "NotBefore",
-    "Description",
-    "EventSource",
-    "DurationInSeconds",
-)
-
-
-def _known_only(data: dict[str, object]) -> str | None:
-    """Drop what makes an event too large although nothing we know of does."""
-    event = data.get("event")
-    if not isinstance(event, dict):
-        return None
-    data["event"] = {
-        name: _small(name, event[name]) for name in _SMALL_FIELDS if name in event
-    }
-    changes = data.get("changes")
-    if isinstance(changes, list):
-        data["changes"] = [name for name in changes if name in _SMALL_FIELDS]
-    return "event"
-
-
-def _small(name: str, value: object) -> object:
-    """Return a value cut to a size that ten of them can have."""
-    if isinstance(value, str):
-        return value if name == "EventId" else _cut(value, _LONG_TEXT)
-    if isinstance(value, list):
-        names = [item for item in value[:_MANY_RESOURCES] if isinstance(item, str)]
-        return [_cut(item, _LONG_NAME) for item in names]
-    return None if isinstance(value, dict) else value
-
-
-def _cut(text: str, limit: int) -> str:
-    """Return as much of a text as takes ``limit`` bytes, written as JSON.
-
-    Control characters take six each there, so that counting characters, or bytes
-    of UTF-8, is not enough.
-    """
-    size = 0
-    for index, character in enumerate(text):
-        size += len(orjson.dumps(character)) - len(b'""')
-        if size > limit:
-            return text[:index]
-    return text
-
-
-def _without_document(data: dict[str, object]) -> str | None:
-    if "document" not in data:
-        return None
-    data["document"] = None
-    return "document"
 
 
 def _looks(

@@ -12,7 +12,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import orjson
@@ -31,6 +31,7 @@ from bridge.approvals.received import ReceivedMessage
 from bridge.errors import MalformedApprovalError
 from bridge.events import Outcome, from_outcome, rfc3339
 from bridge.hashing import hash32
+from bridge.imds.document import ScheduledEvent
 from bridge.outbox.store import Decision, Reply
 
 log = logging.getLogger(__name__)
@@ -112,7 +113,7 @@ class Handling:
         if earlier is None or earlier.sequence != self.message.sequence_number:
             conclusion = Conclusion(kind=kind, reason=reason)
             await asyncio.shield(self._commit(None, conclusion, of=1))
-        return _settlement([kind])
+        return replace(_settlement([kind]), words=reason)
 
     async def _pursue(self, request: Request, of: int, stop: asyncio.Event) -> None:
         earlier = self._earlier.get(request.key)
@@ -173,7 +174,7 @@ class Handling:
         outcome = self._outcome(request, conclusion)
         told = from_outcome(desk.teller, outcome, now)
         key = request.key if request else ""
-        self._told[key] = orjson.dumps(outcome.data(desk.teller, now))
+        self._told[key] = orjson.dumps(told.event.data)
         self._kinds[key] = conclusion.kind
         decision = Decision(
             message=self.key,
@@ -202,6 +203,7 @@ class Handling:
 
     def _outcome(self, request: Request | None, conclusion: Conclusion) -> Outcome:
         message, approval = self.message, self._approval
+        enqueued_at = message.enqueued_at
         expires_at = approval.expires_at if approval else None
         return Outcome(
             outcome=conclusion.kind.value,
@@ -212,7 +214,7 @@ class Handling:
             reason=conclusion.reason,
             request={
                 "messageId": message.message_id,
-                "enqueuedAt": rfc3339(message.enqueued_at or self._began),
+                "enqueuedAt": rfc3339(enqueued_at) if enqueued_at else None,
                 "approvedBy": approval.approved_by if approval else None,
                 "reason": approval.reason if approval else None,
                 "expiresAt": rfc3339(expires_at) if expires_at else None,
@@ -242,10 +244,12 @@ class Handling:
 def _again(kind: OutcomeKind, earlier: Decision) -> Conclusion:
     """Return what was concluded of an EventId that is asked for once more."""
     data = orjson.loads(earlier.data or b"{}")
+    raw = data.get("event")
     return Conclusion(
         kind=kind,
+        event=ScheduledEvent(event_id=raw["EventId"], raw=raw) if raw else None,
         confirmed=data.get("confirmed"),
-        reason="the same again",
+        reason=data.get("reason"),
         imds_status=data.get("imdsStatus"),
     )
 

@@ -1,11 +1,12 @@
 """The approval listener: messages in, each handled on its own, then settled.
 
-    receive ─▶ one handling per message, 32 at most ─▶ complete | dead-letter | abandon
+    receive ─▶ one handling per message, 100 at most ─▶ complete | dead-letter | abandon
 
 A message that waits for IMDS holds up no other. One that is delivered again while
 its first delivery is still being handled is not handled twice: the handling that
 runs settles the latest delivery, whose lock is the one that holds. The same message
 sent twice has its second handled after its first, and so finds what was decided.
+What still waits when the bridge stops is given back, for whoever is there then.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from bridge.retry import RetryPolicy
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE = 32
+_AT_ONCE = 100  # so many locks can be renewed in time, even half-minute ones
 _BACKOFF = RetryPolicy(first=1.0, max_backoff=30.0)
 _LEAST_WAIT = 0.5
 
@@ -48,11 +49,20 @@ class ApprovalsConfig(NamespaceConfig, frozen=True, kw_only=True):
 
     def faults(self) -> Iterator[tuple[str, str]]:
         """Check the namespace, that there is one entity, and the placeholders."""
-        yield from super().faults()
+        found = list(super().faults())
+        yield from found
         if bool(self.queue) == bool(self.topic):
             yield "queue", "exactly one of queue and topic must be given"
+        elif not found and self.entity not in {None, self.queue or self.topic}:
+            key = "queue" if self.queue else "topic"
+            yield key, "is not the EntityPath in connection_string"
         if bool(self.topic) != bool(self.subscription):
             yield "subscription", "topic and subscription must be given together"
+        if not self.max_age:
+            yield "max_age", "must be more than 0, or every request is too old"
+        yield from self._session_faults()
+
+    def _session_faults(self) -> Iterator[tuple[str, str]]:
         for index, session in enumerate(self.sessions):
             place = f"sessions[{index}]"
             if not session:
@@ -143,9 +153,11 @@ class Listener:
         handling = self._running[name]
         try:
             async with turn:
-                settlement = await handling.run(stop)
-            if settlement is not None:
-                await self._settle(handling.message, settlement)
+                settlement = await handling.run(stop) or Settlement("abandon")
+            settled = None
+            while settled is not handling.message:  # it may come anew meanwhile
+                settled = handling.message
+                await self._settle(settled, settlement)
         finally:
             del self._running[name]
             self._room.set()

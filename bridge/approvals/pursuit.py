@@ -128,14 +128,13 @@ class Pursuit:
             return await self._later(stop, error)
         if look is None:
             return None
-        match await self._decide(look):
-            case Conclusion() as conclusion:
-                return conclusion
-            case Post(event=event):
-                return await self._post(event, look, stop)
-            case Wait():
-                await self.desk.clock.wait(stop, _LOOK_AGAIN)
-                return None
+        step = await self._decide(look)
+        if isinstance(step, Conclusion):
+            return step
+        if isinstance(step, Post):
+            return await self._post(step.event, look, stop)
+        await self.desk.clock.wait(stop, _LOOK_AGAIN)
+        return None
 
     async def _decide(self, look: Look) -> Conclusion | Post | Wait:
         clock, key = self.desk.clock, self.request.key

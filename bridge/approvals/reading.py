@@ -15,18 +15,23 @@ def read(message: "ServiceBusReceivedMessage") -> ReceivedMessage:
     """Return what the listener sees of a message; this does not raise."""
     return ReceivedMessage(
         lock_token=str(message.lock_token),
-        message_id=message.message_id,
+        message_id=_name(message.message_id),
         sequence_number=message.sequence_number,
         enqueued_at=message.enqueued_time_utc,
         body=body_of(message.body),
         delivery_count=message.delivery_count or 0,
         application_properties=_properties(message.application_properties),
         content_type=message.content_type,
-        reply_to=message.reply_to,
-        reply_to_session_id=message.reply_to_session_id,
-        session_id=message.session_id,
+        reply_to=_name(message.reply_to),
+        reply_to_session_id=_name(message.reply_to_session_id),
+        session_id=_name(message.session_id),
         locked_until=message.locked_until_utc,
     )
+
+
+def _name(value: object) -> str | None:
+    """Return a name as text: AMQP also lets it be a UUID, a number or bytes."""
+    return None if value is None else str(text_of(value))
 
 
 def body_of(body: object) -> bytes:

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from bridge.cloudevent import STRUCTURED_TYPE, CloudEvent
 from bridge.events import (
-    MAX_BYTES,
     EventsConfig,
     Outcome,
     Told,
@@ -29,6 +28,7 @@ from bridge.events import (
     from_transition,
     rfc3339,
 )
+from bridge.fitting import MAX_BYTES
 from bridge.hashing import hash32
 from bridge.identity import Identity
 from bridge.imds.document import ScheduledEvent, parse
