@@ -36,9 +36,25 @@ def test_entity_and_sessions_are_taken(keys: dict[str, object]) -> None:
         ({"queue": "q", "sessions": [""]}, "sessions[0]: "),
         ({"queue": "q", "sessions": ["a", "{vm}"]}, "sessions[1]: "),
         ({"queue": "q", "on_unknown": "drop"}, "on_unknown: "),
+        ({"queue": "q", "max_age": 0}, "max_age: "),
     ],
 )
 def test_fault_names_its_place(keys: dict[str, object], place: str) -> None:
     found = faults(**keys)
 
     assert any(fault.startswith(place) for fault in found), found
+
+
+@pytest.mark.parametrize("keys", [{"queue": "q"}, {"topic": "t", "subscription": "s"}])
+def test_entity_must_be_the_one_that_the_connection_string_is_good_for(
+    keys: dict[str, object],
+) -> None:
+    text = "Endpoint=sb://ns.example.net/;SharedAccessKeyName=n;SharedAccessKey=k"
+    reader = Reader("f.toml")
+    table = {**keys, "connection_string": f"{text};EntityPath=other"}
+
+    reader.section(ApprovalsConfig, table, "approvals")
+
+    (fault,) = reader.faults
+    assert next(iter(keys)) in fault
+    assert "EntityPath" in fault

@@ -480,12 +480,22 @@ def test_outcome_without_a_readable_event_id_has_no_subject() -> None:
     assert (found.key, found.subject.events) == (None, ())
 
 
-def test_outcome_names_the_event_as_the_approver_spelled_it() -> None:
+def test_outcome_names_the_event_as_the_document_spells_it() -> None:
+    """Sessions and subjects have case: it must join the event's other steps."""
     found = from_outcome(teller_of(), outcome(event_id=EVENT_ID.lower()), START)
+
+    assert found.event.subject == EVENT_ID
+    assert found.event.extensions["correlationid"] == EVENT_ID
+    assert found.key == EVENT_ID
+
+
+def test_outcome_without_an_event_names_it_as_the_approver_spelled_it() -> None:
+    told = outcome("unknown-event", event_id=EVENT_ID.lower(), event=None)
+
+    found = from_outcome(teller_of(), told, START)
 
     assert found.event.subject == EVENT_ID.lower()
     assert found.event.extensions["correlationid"] == EVENT_ID.lower()
-    assert found.key == EVENT_ID
 
 
 def test_bridges_own_event_is_told_as_the_contract_says() -> None:

@@ -563,14 +563,14 @@ async def test_settlement_that_fails_ends_nothing(world: World) -> None:
     assert len(world.imds.posts) == 1
 
 
-async def test_no_more_than_thirty_two_are_handled_at_once(world: World) -> None:
+async def test_no_more_than_a_hundred_are_handled_at_once(world: World) -> None:
     world.desk = replace(world.desk, clock=FakeClock())
-    world.imds.shows(*(imds_event(str(n)) for n in range(40)))
+    world.imds.shows(*(imds_event(str(n)) for n in range(108)))
     world.imds.gate = asyncio.Event()
     queue = PlayedQueue()
-    for n in range(40):
+    for n in range(108):
         queue.waiting.put_nowait(message(str(n), message_id=str(n), sequence=n))
-    running = asyncio.create_task(listening(world, queue, until=40))
+    running = asyncio.create_task(listening(world, queue, until=108))
     while queue.waiting.qsize() > 8:
         await asyncio.sleep(0)
     for _ in range(100):
@@ -579,7 +579,7 @@ async def test_no_more_than_thirty_two_are_handled_at_once(world: World) -> None
     assert queue.waiting.qsize() == 8
     world.imds.gate.set()
     await running
-    assert sorted(world.imds.posts) == sorted(map(str, range(40)))
+    assert sorted(world.imds.posts) == sorted(map(str, range(108)))
 
 
 async def test_failure_in_doubt_is_looked_at_once_more(world: World) -> None:
@@ -699,7 +699,9 @@ async def test_abandoned_message_is_given_back(tmp_path: Path) -> None:
         assert queue.settled == [("abandon", "lock-7", "")]
 
 
-async def test_handling_that_is_stopped_settles_nothing(world: World) -> None:
+async def test_message_that_waits_when_the_bridge_stops_is_given_back(
+    world: World,
+) -> None:
     world.imds.shows()
     world.imds.gate = asyncio.Event()
     queue, stop = PlayedQueue(), asyncio.Event()
@@ -710,4 +712,4 @@ async def test_handling_that_is_stopped_settles_nothing(world: World) -> None:
     stop.set()
     await running
 
-    assert not queue.settled
+    assert queue.settled == [("abandon", "lock-7", "")]
