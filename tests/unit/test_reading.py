@@ -25,7 +25,7 @@ class SdkMessage:
     reply_to_session_id: object = None
     session_id: object = None
     application_properties: dict[bytes, object] | None = None
-    lock_token: UUID = UUID(ID)
+    lock_token: str = ID
     sequence_number: int = 7
     enqueued_time_utc: datetime = START
     locked_until_utc: datetime | None = None
