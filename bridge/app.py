@@ -2,7 +2,7 @@
 
 Knows nothing of signals, arguments or exit codes, so that it can run anywhere.
 
-    lock → health port → who am I → state file → sinks → workers … stop → farewell
+    lock → health port → who am I → state file → sinks → workers … stop
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from bridge.telemetry import Metrics
 from bridge.transport import open_session
 from bridge.upkeep import Upkeep
 from bridge.vitals import Vitals
-from bridge.workers import Worker, run_workers
+from bridge.workers import Worker, run_workers, unless
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ async def run(config: Config, stop: asyncio.Event, clock: Clock) -> None:
         client = await stack.enter_async_context(
             open_client(config.imds, clock, metrics)
         )
-        identity = await introduce(client, config.identity, clock, stop)
+        identity = await unless(stop, introduce(client, config.identity, clock, stop))
         if stop.is_set():
             return
         database = await stack.enter_async_context(
@@ -71,7 +71,6 @@ async def run(config: Config, stop: asyncio.Event, clock: Clock) -> None:
         workers = await house.furnish(stack)
         log.info("forwarder started", extra={"vm": teller.reporter})
         await run_workers(workers, stop, grace=config.shutdown_grace)
-        await house.farewell()
     log.info("forwarder stopped")
 
 
@@ -86,7 +85,6 @@ class House:
     client: MetadataClient
     database: Database
     teller: Teller
-    vitals: Vitals | None = None
 
     async def furnish(self, stack: AsyncExitStack) -> list[Worker]:
         """Open the sinks and build the workers.
@@ -107,7 +105,7 @@ class House:
         )
         await poller.restore()
         path = Path(self.config.state.path)
-        self.vitals = Vitals(
+        vitals = Vitals(
             outbox=outbox,
             poller=poller,
             relays=relays,
@@ -120,7 +118,7 @@ class House:
         self.board.outbox, self.board.poller = outbox, poller
         self.board.teller, self.board.relays = self.teller, relays
         reception = await self._reception(stack, outbox, poller)
-        return [poller, self.vitals, upkeep, *relays, *reception]
+        return [poller, vitals, upkeep, *relays, *reception]
 
     async def _reception(
         self, stack: AsyncExitStack, outbox: Outbox, poller: Poller
@@ -147,19 +145,6 @@ class House:
         except ValueError as error:
             raise ConfigError([f"approvals.sessions: {error}"]) from error
         return [*listeners, reception.replies(stack)]
-
-    async def farewell(self) -> None:
-        """Tell that the bridge has stopped: the one event begun after the stop."""
-        if self.vitals is None:
-            return
-        event = await self.vitals.tell("stopped")
-        try:
-            async with asyncio.timeout(min(2.0, self.config.shutdown_grace)):
-                async with asyncio.TaskGroup() as calls:
-                    for relay in self.vitals.relays:
-                        calls.create_task(relay.last_call(event))
-        except TimeoutError:
-            log.info("not everybody was told of the stop; it stays in the outbox")
 
     def _router(self) -> Router:
         return Router(

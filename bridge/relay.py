@@ -5,7 +5,7 @@ restart and can be listed. Order holds per EventId (the outbox offers heads only
 other EventIds are not held up, and one attempt slot is kept for urgent deliveries.
 
     open ──three refusals in a row──▶ parked ──first success──▶ open
-    parked: deliveries stay; one is tried now and then, and every urgent one
+    parked: deliveries stay; one is tried now and then, and each urgent one twice
 """
 
 import asyncio
@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 _PARK_AFTER = 3
 _LONGEST_PROBE = 300.0
 _LEAST_ATTEMPTS = 3
+_URGENT_ATTEMPTS = 2  # before NotBefore, whatever the sink wishes
 _UNFORESEEN_ATTEMPTS = 10
 _ATTEMPT_LIMIT = 60.0
 _LONGEST_WAIT = 60.0
@@ -88,6 +89,7 @@ class Relay:
     _flying: dict[int, Delivery] = field(default_factory=dict)
     _heartbeat: Delivery | None = None
     _offset: float | None = None  # of the wall clock to the monotonic one
+    _running: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def name(self) -> str:
@@ -114,16 +116,21 @@ class Relay:
     async def run(self, stop: asyncio.Event) -> None:
         """Deliver until asked to stop; attempts in flight are finished."""
         news = self.outbox.news(self.sink)
-        async with waking(stop, news), asyncio.TaskGroup() as attempts:
+        async with (
+            self._running,
+            waking(stop, news),
+            asyncio.TaskGroup() as attempts,
+        ):
             while not stop.is_set():
                 wait = await self.step(attempts)
                 await self.clock.wait(news, wait)
 
     async def last_call(self, cloud_event_id: str) -> None:
         """Try one event once, after the end of ``run``: that the bridge has stopped."""
-        for delivery in await self.outbox.find(self.sink, cloud_event_id):
-            self._flying[delivery.id] = delivery
-            await self._attempt(delivery, self._standing.refusals)
+        async with self._running:
+            for delivery in await self.outbox.find(self.sink, cloud_event_id):
+                self._flying[delivery.id] = delivery
+                await self._attempt(delivery, self._standing.refusals)
 
     async def step(self, attempts: asyncio.TaskGroup) -> float:
         """Begin every attempt that may begin now.
@@ -186,7 +193,9 @@ class Relay:
     def _may_begin(self, delivery: Delivery, now: float) -> bool:
         if len(self._flying) > self.policy.slots:
             return False
-        if is_urgent(delivery, now):
+        if is_urgent(delivery, now) and (
+            not self._standing.is_parked or delivery.attempts < _URGENT_ATTEMPTS
+        ):
             return True
         ordinary = sum(not is_urgent(d, now) for d in self._flying.values())
         monotonic = self.clock.monotonic()
@@ -329,9 +338,9 @@ class Relay:
             return min(delay, ahead) if ahead > 0 else delay
         left = (delivery.urgent_until or now) - now
         delay = min(backoff.delay(attempt, unit=unit), left / 4)
-        if retry_after is not None and retry_after < left * 3 / 4:
-            delay = max(delay, retry_after)
-        return delay
+        wish = retry_after or 0.0
+        is_granted = wish < left * 3 / 4 or attempt >= _URGENT_ATTEMPTS
+        return max(delay, wish) if is_granted else delay
 
     async def _bury(
         self, delivery: Delivery, error: DeliveryError, reason: Reason

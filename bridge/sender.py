@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _ATTEMPT_SECONDS = 10.0  # to open a sender and send with it
 _STALE_SECONDS = 5.0  # to find out that a sender is dead
-_CLOSE_SECONDS = 2.0
+_CLOSE_SECONDS = 1.0
 _MOST_AT_ONCE = 100
 _LONGEST_ID = 128
 

@@ -1,4 +1,4 @@
-"""The bridge's own life, told as events: started, IMDS lost and found, heartbeats."""
+"""The bridge's own life as events: started, IMDS lost and found, heartbeats, stopped."""
 
 import asyncio
 import shutil
@@ -37,13 +37,21 @@ class Vitals:
     _beat_at: float = 0.0
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Tell what there is to tell until asked to stop."""
+        """Tell what there is to tell until asked to stop, and then that of the stop.
+
+        The last one is the only event begun after the stop. It is tried once, by each
+        relay when what it has in flight is done; otherwise the next life sends it.
+        """
         await self.tell("started")
         if self.heartbeat:
             self._beat_at = self.clock.monotonic() + self.heartbeat
         while not stop.is_set():
             await self.step()
             await self.clock.wait(stop, self._wait())
+        event = await self.tell("stopped")
+        async with asyncio.TaskGroup() as calls:
+            for relay in self.relays:
+                calls.create_task(relay.last_call(event), name=f"{relay.name}:last")
 
     async def step(self) -> None:
         """Look once whether something has changed or a heartbeat is due."""

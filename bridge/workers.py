@@ -7,11 +7,14 @@ Source: the shape of kopf's and alertmanager's lifecycles, on asyncio.TaskGroup.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from bridge.errors import WorkerExitedError
+
+
+T = TypeVar("T")
 
 
 class Worker(Protocol):
@@ -64,3 +67,13 @@ async def waking(stop: asyncio.Event, wake: asyncio.Event) -> AsyncIterator[None
             yield
         finally:
             watcher.cancel()
+
+
+async def unless(stop: asyncio.Event, work: Coroutine[object, object, T]) -> T | None:
+    """Return what ``work`` returns; None, and cancel it, as soon as ``stop`` is set."""
+    async with asyncio.TaskGroup() as group:
+        tasks = group.create_task(work), group.create_task(stop.wait())
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+    return None if tasks[0].cancelled() else tasks[0].result()

@@ -381,6 +381,16 @@ async def test_urgent_one_is_tried_twice_before_not_before_whatever_the_sink_wis
     assert len(rig.sink.tried) >= 2
 
 
+async def test_urgent_one_that_was_tried_twice_obeys_any_wish(rig: Rig) -> None:
+    rig.sink.always = throttled(86400)
+    await rig.put(told("1", not_before=soon(600)))
+    await rig.look()
+
+    await rig.pass_by(86400)
+
+    assert len(rig.sink.tried) == 2
+
+
 async def test_urgent_one_obeys_a_wish_that_leaves_time_enough(rig: Rig) -> None:
     rig.sink.faults.append(throttled(20))
     await rig.put(told("1", not_before=soon(30)))
@@ -601,6 +611,19 @@ async def test_urgent_one_is_tried_although_the_sink_is_parked(rig: Rig) -> None
     await rig.look()
 
     assert names(rig.sink.taken)[0] == "1"
+
+
+async def test_parked_sink_is_tried_with_an_urgent_one_twice_and_then_as_others(
+    rig: Rig,
+) -> None:
+    await refuse(rig)
+    rig.sink.always, tried = REFUSED, len(rig.sink.tried)
+    await rig.put(told("1", is_started=True))
+    await rig.look()
+
+    await rig.pass_by(59)
+
+    assert rig.sink.tried_ids[tried:] == ["1", "1"]
 
 
 async def test_waiting_for_a_person_does_not_count_as_age(outbox: Outbox) -> None:
@@ -1048,6 +1071,24 @@ async def test_last_call_tries_one_event_once(rig: Rig) -> None:
 
     assert rig.sink.tried_ids == ["2"]
     assert (await rig.tally).pending == 2
+
+
+async def test_last_call_comes_after_what_is_in_flight(rig: Rig) -> None:
+    gate = rig.sink.gate("1")
+    stop = asyncio.Event()
+    rig.group.create_task(rig.relay.run(stop))
+    await rig.put(told("1"))
+    await settled(rig.outbox)
+    stop.set()
+    await rig.put(told("2"))
+
+    call = rig.group.create_task(rig.relay.last_call("2"))
+    await settled(rig.outbox)
+    assert rig.sink.tried_ids == ["1"]
+    gate.set()
+    await call
+
+    assert rig.sink.tried_ids == ["1", "2"]
 
 
 async def test_relay_is_named_after_its_sink(outbox: Outbox) -> None:

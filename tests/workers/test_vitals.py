@@ -149,6 +149,17 @@ async def test_started_is_told_first(rig: Rig) -> None:
         stop.set()
 
 
+async def test_stopped_is_told_last_and_tried_once(rig: Rig) -> None:
+    stop = asyncio.Event()
+    stop.set()
+
+    await rig.vitals.run(stop)
+
+    tried = [one.type for sink in rig.sinks.values() for one in sink.tried]
+    assert set(tried) == {"sebridge.bridge.stopped.v1"}
+    assert await rig.told() == ["bridge.started.v1"]
+
+
 async def test_imds_is_looked_at_every_few_seconds(rig: Rig) -> None:
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as group:
@@ -158,7 +169,8 @@ async def test_imds_is_looked_at_every_few_seconds(rig: Rig) -> None:
             await settled(rig.outbox)
         stop.set()
 
-    assert await rig.told() == ["bridge.started.v1", "bridge.imds-unreachable.v1"]
+    told = await rig.told()
+    assert told[:2] == ["bridge.started.v1", "bridge.imds-unreachable.v1"]
 
 
 # -- heartbeats ----------------------------------------------------------------

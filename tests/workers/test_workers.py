@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from bridge.errors import WorkerExitedError
-from bridge.workers import run_workers, waking
+from bridge.workers import run_workers, unless, waking
 from tests.fakes import FakeWorker, turns
 
 
@@ -146,5 +146,36 @@ async def test_error_inside_is_not_hidden_by_the_waiting() -> None:
     with pytest.raises(ExceptionGroup) as caught:
         async with waking(asyncio.Event(), asyncio.Event()):
             raise ZeroDivisionError
+
+    assert caught.group_contains(ZeroDivisionError)
+
+
+async def forever() -> str:
+    await asyncio.Event().wait()
+    return "never"
+
+
+async def at_once() -> str:
+    return "done"
+
+
+async def broken() -> str:
+    raise ZeroDivisionError
+
+
+async def test_work_is_dropped_as_soon_as_the_stop_is_asked_for() -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().call_soon(stop.set)
+
+    assert await unless(stop, forever()) is None
+
+
+async def test_work_that_ends_before_the_stop_gives_its_result() -> None:
+    assert await unless(asyncio.Event(), at_once()) == "done"
+
+
+async def test_work_that_fails_before_the_stop_surfaces() -> None:
+    with pytest.raises(ExceptionGroup) as caught:
+        await unless(asyncio.Event(), broken())
 
     assert caught.group_contains(ZeroDivisionError)
