@@ -114,7 +114,14 @@ class House:
             heartbeat=self.config.events.heartbeat,
             state_path=path,
         )
-        upkeep = Upkeep(outbox, poller, self.clock, self.config.state.retention)
+        upkeep = Upkeep(
+            outbox=outbox,
+            poller=poller,
+            relays=relays,
+            clock=self.clock,
+            metrics=self.metrics,
+            retention=self.config.state.retention,
+        )
         self.board.outbox, self.board.poller = outbox, poller
         self.board.teller, self.board.relays = self.teller, relays
         reception = await self._reception(stack, outbox, poller)

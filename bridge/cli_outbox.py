@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -49,22 +50,27 @@ def list_(path: Path, *, as_json: bool, **meant: str | None) -> None:
 
 
 @outbox.command("show")
-@config_option
-@click.argument("number", type=click.IntRange(max=_LARGEST), metavar="ID")
-def show_(path: Path, number: int) -> None:
-    """Show one delivery whole, with the event that is sent."""
-    found = act(path, lambda ledger, _: ledger.find(Selection(id=number)))
-    if not found:
+@selecting
+@click.argument(
+    "number", type=click.IntRange(max=_LARGEST), metavar="[ID]", required=False
+)
+def show_(
+    path: Path, *, number: int | None, as_json: bool, **meant: str | None
+) -> None:
+    """Show one delivery whole, or all that are meant, with the event that is sent."""
+    chosen = replace(selection(None, **meant), id=number)
+    found = act(path, lambda ledger, _: ledger.find(chosen))
+    if number is not None and not found:
         fail(f"there is no delivery {number}")
-    whole = {**as_json_of(found[0]), "event": json.loads(found[0].body)}
-    echo_json(whole, indent=2)
+    whole = [{**as_json_of(one), "event": json.loads(one.body)} for one in found]
+    echo_json(whole if number is None else whole[0], indent=None if as_json else 2)
 
 
 @outbox.command()
 @selecting
 @click.option("--force", is_flag=True, help="Also what a later step has overtaken.")
 def retry(path: Path, *, as_json: bool, force: bool, **meant: str | None) -> None:
-    """Send dead letters again, in order, and try at once what is waiting."""
+    """Send dead letters again, in order; what waits, also for a parked sink, too."""
     chosen = selection(("dead",), **meant)
     sent, late = act(
         path, lambda ledger, now: ledger.retry(chosen, now=now, force=force)

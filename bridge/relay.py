@@ -113,6 +113,12 @@ class Relay:
         self._heartbeat = heartbeat
         self.outbox.news(self.sink).set()
 
+    def resume(self) -> None:
+        """Forget all that keeps deliveries waiting: a person has asked for it."""
+        self._recovered()
+        self._standing = _Standing()
+        self.outbox.news(self.sink).set()
+
     async def run(self, stop: asyncio.Event) -> None:
         """Deliver until asked to stop; attempts in flight are finished."""
         news = self.outbox.news(self.sink)

@@ -1,14 +1,17 @@
-"""Upkeep of the state file: old rows go, and changes by other processes are seen."""
+"""Upkeep of the state file: old rows go, and what people do from outside is seen."""
 
 import asyncio
 import logging
 import sqlite3
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from bridge.clock import Clock
 from bridge.errors import OutboxCorruptError, OutboxError
 from bridge.outbox.store import Outbox
 from bridge.poller import Poller
+from bridge.relay import Relay
+from bridge.telemetry import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +22,7 @@ _STEP = 500
 
 @dataclass(slots=True)
 class Upkeep:
-    """Prunes once an hour; wakes the relays when ``sebridge outbox`` has acted.
+    """Prunes once an hour; tells the relays when ``sebridge outbox`` has acted.
 
     Attributes:
         retention: seconds.
@@ -27,10 +30,14 @@ class Upkeep:
 
     outbox: Outbox
     poller: Poller
+    relays: Sequence[Relay]
     clock: Clock
+    metrics: Metrics
     retention: float
     name: str = "upkeep"
     _version: int | None = None
+    _retries: dict[str | None, int] = field(default_factory=dict)
+    _discarded: dict[str, int] = field(default_factory=dict)
     _prune_at: float = float("-inf")
     _is_put_off: bool = False
 
@@ -60,11 +67,25 @@ class Upkeep:
 
     async def _look(self) -> None:
         version = await self.outbox.database.read(_data_version)
-        if self._version is not None and version != self._version:
-            self.outbox.wake_all()
+        if version != self._version:
+            await self._follow(is_first=self._version is None)
         self._version = version
         if self.clock.monotonic() >= self._prune_at:
             await self._prune()
+
+    async def _follow(self, *, is_first: bool) -> None:
+        """See what another process has done to the deliveries."""
+        retries, discarded = await self.outbox.retries(), await self._tallied()
+        if not is_first:
+            self.outbox.wake_all()
+            asked = {s for s, n in retries.items() if n != self._retries.get(s)}
+            for relay in self.relays:
+                if asked & {None, relay.sink}:
+                    relay.resume()
+                more = discarded.get(relay.sink, 0) - self._discarded.get(relay.sink, 0)
+                counter = self.metrics.deliveries.labels(relay.sink, "discarded")
+                counter.inc(max(more, 0))
+        self._retries, self._discarded = retries, discarded
 
     async def _prune(self) -> None:
         """Drop one step's worth of old rows; the rest at the next look."""
@@ -75,8 +96,14 @@ class Upkeep:
             alive=frozenset(self.poller.watch.known),
             limit=_STEP,
         )
+        self._discarded = await self._tallied()
         if gone < _STEP:
             self._prune_at = self.clock.monotonic() + _PRUNE_EVERY
+
+    async def _tallied(self) -> dict[str, int]:
+        """Return how many deliveries of each sink are discarded and not yet pruned."""
+        tallies = await self.outbox.tallies()
+        return {sink: tally.discarded for sink, tally in tallies.items()}
 
 
 def _data_version(db: sqlite3.Connection) -> int:

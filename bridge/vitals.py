@@ -1,4 +1,4 @@
-"""The bridge's own life as events: started, IMDS lost and found, heartbeats, stopped."""
+"""The bridge's own life as events: started, IMDS lost and found, its heartbeats."""
 
 import asyncio
 import shutil

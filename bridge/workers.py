@@ -13,7 +13,6 @@ from typing import Protocol, TypeVar
 
 from bridge.errors import WorkerExitedError
 
-
 T = TypeVar("T")
 
 

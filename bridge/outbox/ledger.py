@@ -6,7 +6,7 @@ news after new.
 """
 
 import sqlite3
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -14,7 +14,7 @@ from bridge.events import rfc3339
 from bridge.outbox import rows
 from bridge.outbox.database import Database
 from bridge.outbox.rows import Delivery
-from bridge.outbox.store import REPLIES
+from bridge.outbox.store import REPLIES, ask_to_retry
 
 State = Literal["pending", "dead", "delivered", "discarded"]
 
@@ -63,11 +63,14 @@ class Ledger:
     async def retry(
         self, selection: Selection, *, now: float, force: bool
     ) -> tuple[list[Delivery], list[Delivery]]:
-        """Make deliveries due now.
+        """Make deliveries due now, and let relays forget what keeps them waiting.
+
+        What else waits for the same sink and EventId is tried at once too.
 
         Returns:
             Those that will be sent, and those that a later step has overtaken.
         """
+        waiting = replace(selection, states=("pending",))
 
         def job(db: sqlite3.Connection) -> tuple[list[Delivery], list[Delivery]]:
             condition, values = selection.condition
@@ -79,6 +82,9 @@ class Ledger:
                 (late if newest > delivery.id else sent).append(delivery)
             for delivery in sent:
                 _revive(db, delivery, now)
+            if selection.id is None:
+                _hasten(db, waiting, now)
+            ask_to_retry(db, selection.sink)
             return sent, late
 
         return await self.database.run(job)
@@ -100,6 +106,17 @@ class Ledger:
             return found
 
         return await self.database.run(job)
+
+
+def _hasten(db: sqlite3.Connection, selection: Selection, now: float) -> None:
+    """Make due now what is due later."""
+    condition, values = selection.condition
+    db.execute(
+        f"""UPDATE deliveries SET due = ? WHERE id IN (
+            SELECT d.id FROM deliveries d JOIN items i ON i.id = d.item
+            WHERE {condition} AND d.due > ?)""",  # noqa: S608 - conditions of ours
+        (now, *values, now),
+    )
 
 
 def _last_told(

@@ -25,6 +25,7 @@ from bridge.outbox.rows import Delivery
 from bridge.routing import Router
 
 CHECKPOINT = "checkpoint"
+_RETRY = "retry:"
 REPLIES = "$replies"  # the pseudo sink of replies: no name of a sink may hold a $
 
 
@@ -77,6 +78,7 @@ class Tally:
     pending: int = 0
     dead: int = 0
     delivered: int = 0
+    discarded: int = 0
     oldest: float | None = None
     last_error: str | None = None
 
@@ -246,6 +248,16 @@ class Outbox:
             lambda db: rows.select(db, condition, (cloud_event_id, sink))
         )
 
+    async def retries(self) -> dict[str | None, int]:
+        """Return how often a person asked to try a sink, or all (None), at once."""
+
+        def job(db: sqlite3.Connection) -> dict[str | None, int]:
+            query = "SELECT key, value FROM meta WHERE key GLOB ?"
+            found = db.execute(query, (f"{_RETRY}*",))
+            return {k.removeprefix(_RETRY) or None: int(v) for k, v in found}
+
+        return await self.database.read(job)
+
     async def tallies(self) -> dict[str, Tally]:
         """Return how each sink stands that ever had a delivery."""
         return await self.database.read(_tallies)
@@ -342,6 +354,15 @@ def load(db: sqlite3.Connection, name: str) -> bytes | None:
 def save(db: sqlite3.Connection, values: Mapping[str, bytes]) -> None:
     """Keep values under their names."""
     db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", list(values.items()))
+
+
+def ask_to_retry(db: sqlite3.Connection, sink: str | None) -> None:
+    """Note that a person wants a sink, or all, to be tried at once."""
+    db.execute(
+        """INSERT INTO meta VALUES (?, 1)
+           ON CONFLICT DO UPDATE SET value = value + 1""",
+        (f"{_RETRY}{sink or ''}",),
+    )
 
 
 def _keep(db: sqlite3.Connection, checkpoint: Checkpoint, now: float) -> None:
@@ -454,6 +475,7 @@ def _tally(db: sqlite3.Connection, sink: str, states: dict[str, int]) -> Tally:
         pending=states.get("pending", 0),
         dead=states.get("dead", 0),
         delivered=states.get("delivered", 0),
+        discarded=states.get("discarded", 0),
         oldest=oldest[0],
         last_error=oldest[1] or dead[0],
     )

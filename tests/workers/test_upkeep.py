@@ -7,17 +7,19 @@ from typing import Any
 
 import pytest
 
-from bridge.errors import OutboxCorruptError
+from bridge.errors import OutboxCorruptError, Reason, RefusedDeliveryError
 from bridge.events import Teller
 from bridge.outbox.database import connect
 from bridge.outbox.ledger import Ledger, Selection
 from bridge.outbox.store import Outbox
 from bridge.poller import Poller
+from bridge.relay import Relay, RelayPolicy
+from bridge.retry import RetryPolicy
 from bridge.telemetry import Metrics
 from bridge.upkeep import Upkeep
 from bridge.workers import Worker
 from tests.builders import EVENT_ID, SINK, body_of, imds_event, router, told
-from tests.fakes import FakeClock, FakeMetadata, settled
+from tests.fakes import FakeClock, FakeMetadata, RecordingSink, settled
 
 WEEK = 7 * 86400.0
 _WORKER: type[Worker] = Upkeep
@@ -37,8 +39,37 @@ def poller(
 
 
 @pytest.fixture
-def upkeep(outbox: Outbox, poller: Poller, clock: FakeClock) -> Upkeep:
-    return Upkeep(outbox, poller, clock, WEEK)
+def sink() -> RecordingSink:
+    return RecordingSink()
+
+
+@pytest.fixture
+def relay(
+    outbox: Outbox, clock: FakeClock, metrics: Metrics, sink: RecordingSink
+) -> Relay:
+    return Relay(
+        sink=SINK,
+        deliver=sink,
+        outbox=outbox,
+        clock=clock,
+        metrics=metrics,
+        policy=RelayPolicy(backoff=RetryPolicy(), max_age=86400, slots=4),
+        chance=lambda: 1.0,
+    )
+
+
+@pytest.fixture
+def upkeep(
+    outbox: Outbox, poller: Poller, relay: Relay, clock: FakeClock, metrics: Metrics
+) -> Upkeep:
+    return Upkeep(
+        outbox=outbox,
+        poller=poller,
+        relays=[relay],
+        clock=clock,
+        metrics=metrics,
+        retention=WEEK,
+    )
 
 
 async def delivered(outbox: Outbox, clock: FakeClock, count: int) -> None:
@@ -190,6 +221,82 @@ async def test_change_is_noticed_once(upkeep: Upkeep, state_path: Path) -> None:
     await upkeep.step()
 
     assert not news.is_set()
+
+
+REFUSED = RefusedDeliveryError("siem answered 401", Reason.UNAUTHORIZED)
+
+
+async def look(relay: Relay) -> None:
+    """Let the relay look, and what it begins end."""
+    async with asyncio.TaskGroup() as group:
+        await relay.step(group)
+
+
+async def parked(relay: Relay, sink: RecordingSink, clock: FakeClock) -> None:
+    """Let a delivery be refused until the sink is parked."""
+    sink.always = REFUSED
+    await relay.outbox.commit([told("1")], now=clock.now().timestamp())
+    while relay.state != "parked":
+        await look(relay)
+        clock.pass_by(60)
+
+
+@pytest.mark.parametrize("asked", [SINK, None])
+async def test_parked_sink_is_tried_at_once_when_a_person_asks_for_it(  # noqa: PLR0913, PLR0917 - fixtures
+    upkeep: Upkeep,
+    relay: Relay,
+    sink: RecordingSink,
+    clock: FakeClock,
+    state_path: Path,
+    asked: str | None,
+) -> None:
+    await upkeep.step()
+    await parked(relay, sink, clock)
+    await look(relay)
+    tried, sink.always = len(sink.tried), None
+
+    async with Outbox.open(state_path, router()) as other:
+        selection = Selection(sink=asked, states=("dead",))
+        now = clock.now().timestamp()
+        await Ledger(other.database).retry(selection, now=now, force=False)
+    await upkeep.step()
+    await look(relay)
+
+    assert (relay.state, len(sink.tried)) == ("ok", tried + 1)
+
+
+async def test_sink_that_nobody_asked_for_stays_parked(
+    upkeep: Upkeep,
+    relay: Relay,
+    sink: RecordingSink,
+    clock: FakeClock,
+    state_path: Path,
+) -> None:
+    await upkeep.step()
+    await parked(relay, sink, clock)
+
+    async with Outbox.open(state_path, router()) as other:
+        selection = Selection(sink="other")
+        await Ledger(other.database).retry(selection, now=0, force=False)
+    await upkeep.step()
+
+    assert relay.state == "parked"
+
+
+async def test_what_another_process_discards_is_counted(
+    upkeep: Upkeep, metrics: Metrics, clock: FakeClock, state_path: Path
+) -> None:
+    await upkeep.step()
+    now = clock.now().timestamp()
+    await upkeep.outbox.commit([told("1"), told("2")], now=now)
+
+    async with Outbox.open(state_path, router()) as other:
+        await Ledger(other.database).discard(Selection(), now=now)
+    await upkeep.step()
+    clock.pass_by(2 * WEEK)
+    await upkeep.step()
+
+    assert metrics.deliveries.labels(SINK, "discarded")._value.get() == 2
 
 
 # -- while the state file is in trouble ------------------------------------------

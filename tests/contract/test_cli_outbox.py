@@ -1,0 +1,93 @@
+"""``sebridge outbox`` beyond its lists: what is shown, and what is tried at once."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from bridge.cli import main
+from bridge.errors import Reason
+from bridge.outbox.ledger import Ledger, Selection
+from bridge.outbox.rows import Delivery
+from bridge.outbox.store import Outbox
+from tests.builders import SINK, router, told
+
+NOW = 1_800_000_000.0
+CONFIG = """
+[imds]
+endpoint = "http://127.0.0.1:9"
+[state]
+path = "{state}"
+[[sinks]]
+name = "siem"
+type = "webhook"
+url = "http://127.0.0.1:9/"
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """Return a configuration whose outbox holds two waiting and a dead delivery."""
+    path = tmp_path / "bridge.toml"
+    path.write_text(CONFIG.format(state=(tmp_path / "state.db").as_posix()))
+
+    async def fill() -> None:
+        async with Outbox.open(tmp_path / "state.db", router()) as outbox:
+            events = [told("1", key="K"), told("2", key="K"), told("3", key="L")]
+            await outbox.commit(events, now=NOW)
+            first, _, third = await Ledger(outbox.database).find(Selection())
+            await outbox.postpone(
+                first, due=NOW * 2, error="busy", reason=Reason.SERVER
+            )
+            await outbox.bury(third, now=NOW, error="bad", reason=Reason.REJECTED)
+
+    asyncio.run(fill())
+    return path
+
+
+def outbox(command: str, config: Path, *arguments: str) -> Result:
+    result = CliRunner().invoke(
+        main, ["outbox", command, "-c", str(config), *arguments]
+    )
+    assert result.exit_code == 0, result.stderr
+    return result
+
+
+def deliveries(config: Path) -> list[Delivery]:
+    async def find() -> list[Delivery]:
+        async with Outbox.open(config.with_name("state.db"), router()) as opened:
+            return await Ledger(opened.database).find(Selection())
+
+    return asyncio.run(find())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((), ["1", "2", "3"]),
+        (("--event", "k"), ["1", "2"]),
+        (("--state", "dead"), ["3"]),
+        (("--sink", "nobody"), []),
+        (("--json", "--sink", SINK, "--event", "L"), ["3"]),
+    ],
+)
+def test_deliveries_that_are_meant_are_shown_whole(
+    arguments: tuple[str, ...], expected: list[str], config: Path
+) -> None:
+    shown = json.loads(outbox("show", config, *arguments).stdout)
+
+    assert [one["event"]["id"] for one in shown] == expected
+
+
+def test_retry_tries_what_waits_at_once_too(config: Path) -> None:
+    outbox("retry", config, "--event", "K")
+
+    assert next(one.due for one in deliveries(config)) < NOW * 2
+
+
+def test_retry_leaves_what_was_not_meant_waiting(config: Path) -> None:
+    outbox("retry", config, "--event", "L")
+
+    assert next(one.due for one in deliveries(config)) == NOW * 2
