@@ -109,7 +109,7 @@ def test_version_is_that_of_the_package() -> None:
     [
         *("", "rum", "run", "check", "outbox", "outbox lst", "schema", "schema x"),
         *("check -c", "check -c . ", "check --conect -c x", "status -c x y"),
-        *("outbox show -c x", "outbox show -c x one", "outbox list -c x --state big"),
+        *("outbox show -c x one", "outbox list -c x --state big"),
         *("simulate --speed 0", "simulate --imds-port 65536", "demo --speed 0"),
         *("simulate --speed inf", "simulate --inbox-port -1", "demo --speed inf"),
     ],
