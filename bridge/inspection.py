@@ -14,7 +14,8 @@ from bridge.events import rfc3339
 from bridge.identity import Identity
 from bridge.introduction import remembered
 from bridge.outbox.database import Database
-from bridge.outbox.store import CHECKPOINT, Outbox
+from bridge.outbox.records import CHECKPOINT
+from bridge.outbox.store import Outbox
 from bridge.routing import Router
 from bridge.status import document_of, sink_of, vm_of
 from bridge.transitions import Watch

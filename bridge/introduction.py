@@ -18,7 +18,7 @@ from bridge.clock import Clock
 from bridge.errors import MetadataError
 from bridge.identity import Identity, IdentityConfig
 from bridge.outbox.database import Database
-from bridge.outbox.store import load, save
+from bridge.outbox.statements import load, save
 
 log = logging.getLogger(__name__)
 

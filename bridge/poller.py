@@ -31,7 +31,8 @@ from bridge.events import (
 from bridge.hashing import hash32
 from bridge.imds.client import Answer, ImdsConfig
 from bridge.imds.document import Document, parse
-from bridge.outbox.store import CHECKPOINT, Checkpoint, Outbox
+from bridge.outbox.records import CHECKPOINT, Checkpoint
+from bridge.outbox.store import Outbox
 from bridge.telemetry import Metrics, type_label
 from bridge.transitions import Moment, Transition, Watch, diff, same_again
 from bridge.workers import waking

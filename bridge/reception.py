@@ -14,8 +14,9 @@ from bridge.approvals.replies import ReplySender
 from bridge.clock import Clock
 from bridge.events import Teller
 from bridge.imds.client import MetadataClient
+from bridge.outbox.records import REPLIES
 from bridge.outbox.rows import Delivery
-from bridge.outbox.store import REPLIES, Outbox
+from bridge.outbox.store import Outbox
 from bridge.poller import Poller
 from bridge.relay import Relay, RelayPolicy
 from bridge.retry import RetryPolicy

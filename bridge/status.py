@@ -9,7 +9,8 @@ import orjson
 from bridge.clock import Clock
 from bridge.events import Teller, rfc3339
 from bridge.identity import Identity
-from bridge.outbox.store import Outbox, Tally
+from bridge.outbox.records import Tally
+from bridge.outbox.store import Outbox
 from bridge.poller import Poller
 from bridge.relay import Relay
 from bridge.telemetry import Metrics

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from bridge.clock import Clock
 from bridge.events import Teller, Told, from_bridge
+from bridge.outbox.records import REPLIES
 from bridge.outbox.rows import Delivery
-from bridge.outbox.store import REPLIES, Outbox
+from bridge.outbox.store import Outbox
 from bridge.poller import Poller
 from bridge.relay import Relay
 

@@ -32,7 +32,7 @@ from bridge.errors import MalformedApprovalError
 from bridge.events import Outcome, from_outcome, rfc3339
 from bridge.hashing import hash32
 from bridge.imds.document import ScheduledEvent
-from bridge.outbox.store import Decision, Reply
+from bridge.outbox.records import Decision, Reply
 
 log = logging.getLogger(__name__)
 

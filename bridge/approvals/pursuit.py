@@ -33,7 +33,7 @@ from bridge.approvals.policy import (
 )
 from bridge.errors import MetadataError, MetadataUnavailableError
 from bridge.imds.document import ScheduledEvent
-from bridge.outbox.store import Decision
+from bridge.outbox.records import Decision
 from bridge.retry import RetryPolicy
 
 log = logging.getLogger(__name__)

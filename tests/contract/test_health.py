@@ -19,7 +19,8 @@ from bridge.errors import BridgeError, MetadataUnavailableError, OutboxError
 from bridge.events import Teller
 from bridge.health import HttpConfig
 from bridge.options import Secret
-from bridge.outbox.store import Decision, Outbox
+from bridge.outbox.records import Decision
+from bridge.outbox.store import Outbox
 from bridge.poller import Poller
 from bridge.relay import Relay, RelayPolicy
 from bridge.retry import RetryPolicy

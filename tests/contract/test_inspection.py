@@ -17,7 +17,8 @@ from bridge.config import Config
 from bridge.errors import OutboxCorruptError, OutboxError, Reason
 from bridge.events import Teller
 from bridge.introduction import settle
-from bridge.outbox.store import Decision, Outbox
+from bridge.outbox.records import Decision
+from bridge.outbox.store import Outbox
 from bridge.poller import Poller
 from bridge.status import Board
 from bridge.telemetry import Metrics

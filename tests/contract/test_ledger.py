@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from bridge.errors import Reason
 from bridge.outbox.ledger import Ledger, Selection, State, as_json
+from bridge.outbox.records import Reply
 from bridge.outbox.rows import Delivery
-from bridge.outbox.store import Outbox, Reply
+from bridge.outbox.store import Outbox
 from tests.builders import route, router, told
 
 NOW = 1_800_000_000.0

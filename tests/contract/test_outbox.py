@@ -22,17 +22,17 @@ from bridge.errors import (
     Reason,
 )
 from bridge.outbox.database import Database, connect
-from bridge.outbox.rows import Delivery
-from bridge.outbox.schema import MIGRATIONS
-from bridge.outbox.store import (
+from bridge.outbox.records import (
     CHECKPOINT,
     REPLIES,
     Checkpoint,
     Decision,
-    Outbox,
     Reply,
     Tally,
 )
+from bridge.outbox.rows import Delivery
+from bridge.outbox.schema import MIGRATIONS
+from bridge.outbox.store import Outbox
 from bridge.routing import Route, Subject, When
 from tests.builders import SINK, imds_event, route, router, told
 
@@ -621,6 +621,7 @@ async def test_memory_of_what_is_alive_is_kept(outbox: Outbox) -> None:
 
     assert await outbox.was_seen("K")
     assert await outbox.posted() == {"K"}
+    assert await outbox.told(["1"]) == {"1": 1}
 
 
 async def test_sinks_follow_an_event_announced_long_ahead(state_path: Path) -> None:
@@ -838,6 +839,19 @@ async def test_empty_file_becomes_one_of_ours(empty_file: Path) -> None:
             lambda db: db.execute("PRAGMA user_version").fetchone()
         )
         assert version == len(MIGRATIONS)
+
+
+async def test_file_of_an_older_version_keeps_what_it_holds(state_path: Path) -> None:
+    old = sqlite3.connect(state_path)
+    old.executescript(f"{MIGRATIONS[0]} PRAGMA user_version = 1;")
+    old.execute("INSERT INTO told VALUES ('cause', 3, 1.0)")
+    old.commit()
+    old.close()
+
+    async with opened(state_path) as outbox:
+        assert await outbox.told(["cause"]) == {"cause": 3}
+        await put(outbox, "1")
+        assert await outbox.told(["1"]) == {"1": 1}
 
 
 async def test_file_is_written_as_durably_as_sqlite_can(outbox: Outbox) -> None:

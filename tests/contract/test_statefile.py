@@ -11,7 +11,7 @@ import pytest
 
 from bridge.errors import NewerSchemaError, OutboxError, OutboxLockedError
 from bridge.outbox.database import Database, connect
-from bridge.outbox.store import load, save
+from bridge.outbox.statements import load, save
 from bridge.statefile import default_path, locked, open_database, set_aside
 
 MINE = "13f56399-bd52-4150-9748-7190aae1ff21"

@@ -23,7 +23,8 @@ from bridge.errors import (
     MetadataUnavailableError,
 )
 from bridge.outbox import rows
-from bridge.outbox.store import REPLIES, Checkpoint, Outbox
+from bridge.outbox.records import REPLIES, Checkpoint
+from bridge.outbox.store import Outbox
 from bridge.transitions import Moment, Watch, diff
 from tests.builders import SINK, document, router, teller_of
 from tests.fakes import START

@@ -17,7 +17,8 @@ from bridge.approvals.handling import Settlement, key_of
 from bridge.approvals.listener import Listener
 from bridge.errors import ApprovalQueueError, MetadataUnavailableError
 from bridge.hashing import hash32
-from bridge.outbox.store import Decision, Outbox
+from bridge.outbox.records import Decision
+from bridge.outbox.store import Outbox
 from tests.builders import EVENT_ID, imds_event, started
 from tests.fakes import START, FakeClock
 from tests.workers.approval_world import (

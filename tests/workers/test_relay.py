@@ -20,8 +20,9 @@ from bridge.errors import (
     TransientDeliveryError,
 )
 from bridge.events import Told
+from bridge.outbox.records import Tally
 from bridge.outbox.rows import Delivery
-from bridge.outbox.store import Outbox, Tally
+from bridge.outbox.store import Outbox
 from bridge.relay import Relay, RelayPolicy, is_urgent
 from bridge.retry import RetryPolicy
 from bridge.telemetry import Metrics

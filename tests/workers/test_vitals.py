@@ -9,8 +9,9 @@ import pytest
 from bridge.errors import Reason
 from bridge.events import Teller
 from bridge.hashing import hash32
+from bridge.outbox.records import REPLIES, Reply
 from bridge.outbox.rows import Delivery
-from bridge.outbox.store import REPLIES, Outbox, Reply
+from bridge.outbox.store import Outbox
 from bridge.poller import Poller
 from bridge.relay import Relay, RelayPolicy
 from bridge.retry import RetryPolicy
