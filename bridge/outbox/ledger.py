@@ -13,8 +13,9 @@ from typing import Literal
 from bridge.events import rfc3339
 from bridge.outbox import rows
 from bridge.outbox.database import Database
+from bridge.outbox.records import REPLIES
 from bridge.outbox.rows import Delivery
-from bridge.outbox.store import REPLIES, ask_to_retry
+from bridge.outbox.statements import ask_to_retry
 
 State = Literal["pending", "dead", "delivered", "discarded"]
 

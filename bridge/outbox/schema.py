@@ -98,6 +98,11 @@ MIGRATIONS = (
     CREATE INDEX approvals_at ON approvals (at);
     CREATE INDEX approvals_key ON approvals (key) WHERE posted;
     """,
+    """
+    -- Whose event it was: what was told of one is remembered as long as it lives.
+    ALTER TABLE told ADD COLUMN key TEXT;
+    CREATE INDEX told_key ON told (key) WHERE key IS NOT NULL;
+    """,
 )
 
 

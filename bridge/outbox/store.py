@@ -19,68 +19,11 @@ from pathlib import Path
 
 from bridge.errors import Reason
 from bridge.events import Told
-from bridge.outbox import rows
+from bridge.outbox import rows, statements
 from bridge.outbox.database import Database
+from bridge.outbox.records import REPLIES, Checkpoint, Decision, Reply, Tally
 from bridge.outbox.rows import Delivery
 from bridge.routing import Router
-
-CHECKPOINT = "checkpoint"
-_RETRY = "retry:"
-REPLIES = "$replies"  # the pseudo sink of replies: no name of a sink may hold a $
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """A reply on its way; ``body`` is what the reply room reads back."""
-
-    key: str
-    body: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """What became of one EventId of one approval message.
-
-    Attributes:
-        message: the hash that the message is known by.
-        key: the EventId as it is compared.
-        state: ``intent``, or the outcome.
-        posted: whether a POST for it was begun.
-        data: the outcome as it was told, JSON.
-    """
-
-    message: str
-    key: str
-    event_id: str
-    sequence: int | None
-    state: str
-    posted: bool = False
-    data: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
-    """What is known of the document.
-
-    Attributes:
-        body: opaque; read back with ``load(CHECKPOINT)``.
-        sightings: keys of the EventIds that are, or were just now, in it.
-    """
-
-    body: bytes
-    sightings: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
-    """How a sink stands. ``oldest``: seconds since the epoch."""
-
-    pending: int = 0
-    dead: int = 0
-    delivered: int = 0
-    discarded: int = 0
-    oldest: float | None = None
-    last_error: str | None = None
 
 
 @dataclass(slots=True)
@@ -115,11 +58,11 @@ class Outbox:
 
     async def load(self, name: str) -> bytes | None:
         """Return what ``commit`` or ``save`` kept under ``name``."""
-        return await self.database.read(lambda db: load(db, name))
+        return await self.database.read(lambda db: statements.load(db, name))
 
     async def save(self, values: Mapping[str, bytes]) -> None:
         """Keep values under their names."""
-        await self.database.run(lambda db: save(db, values))
+        await self.database.run(lambda db: statements.save(db, values))
 
     async def told(self, causes: Sequence[str]) -> dict[str, int]:
         """Return how often each cause was told, those never told left out."""
@@ -161,12 +104,16 @@ class Outbox:
 
         def job(db: sqlite3.Connection) -> set[str]:
             if checkpoint is not None:
-                _keep(db, checkpoint, now)
+                statements.keep(db, checkpoint, now)
             for decision in decisions:
-                _decide(db, decision, now)
-            sinks = {s for told in events for s in _append(db, self.router, told, now)}
+                statements.decide(db, decision, now)
+            sinks = {
+                s
+                for told in events
+                for s in statements.append(db, self.router, told, now)
+            }
             if reply is not None:
-                _append_reply(db, reply, now)
+                statements.append_reply(db, reply, now)
                 sinks.add(REPLIES)
             return sinks
 
@@ -253,20 +200,20 @@ class Outbox:
 
         def job(db: sqlite3.Connection) -> dict[str | None, int]:
             query = "SELECT key, value FROM meta WHERE key GLOB ?"
-            found = db.execute(query, (f"{_RETRY}*",))
-            return {k.removeprefix(_RETRY) or None: int(v) for k, v in found}
+            found = db.execute(query, (f"{statements.RETRY}*",))
+            return {k.removeprefix(statements.RETRY) or None: int(v) for k, v in found}
 
         return await self.database.read(job)
 
     async def tallies(self) -> dict[str, Tally]:
         """Return how each sink stands that ever had a delivery."""
-        return await self.database.read(_tallies)
+        return await self.database.read(statements.tallies)
 
     # -- approvals -----------------------------------------------------------
 
     async def intend(self, decision: Decision, *, now: float) -> None:
         """Keep an intent, or that a POST for it is begun."""
-        await self.database.run(lambda db: _decide(db, decision, now))
+        await self.database.run(lambda db: statements.decide(db, decision, now))
 
     async def decisions(self, message: str) -> dict[str, Decision]:
         """Return what is kept of a message, by key of the EventId."""
@@ -339,163 +286,7 @@ class Outbox:
         """
 
         def job(db: sqlite3.Connection) -> int:
-            _refresh(db, alive, now)
-            return _prune(db, before, limit)
+            statements.refresh(db, alive, now)
+            return statements.prune(db, before, limit)
 
         return await self.database.run(job)
-
-
-def load(db: sqlite3.Connection, name: str) -> bytes | None:
-    """Return what is kept under ``name``."""
-    row = db.execute("SELECT value FROM meta WHERE key = ?", (name,)).fetchone()
-    return None if row is None else row[0]
-
-
-def save(db: sqlite3.Connection, values: Mapping[str, bytes]) -> None:
-    """Keep values under their names."""
-    db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", list(values.items()))
-
-
-def ask_to_retry(db: sqlite3.Connection, sink: str | None) -> None:
-    """Note that a person wants a sink, or all, to be tried at once."""
-    db.execute(
-        """INSERT INTO meta VALUES (?, 1)
-           ON CONFLICT DO UPDATE SET value = value + 1""",
-        (f"{_RETRY}{sink or ''}",),
-    )
-
-
-def _keep(db: sqlite3.Connection, checkpoint: Checkpoint, now: float) -> None:
-    save(db, {CHECKPOINT: checkpoint.body})
-    db.executemany(
-        "INSERT OR REPLACE INTO sightings VALUES (?, ?)",
-        [(key, now) for key in checkpoint.sightings],
-    )
-
-
-def _refresh(db: sqlite3.Connection, alive: frozenset[str], now: float) -> None:
-    for table in ("sightings", "followers", "approvals"):
-        db.executemany(
-            f"UPDATE {table} SET at = ? WHERE key = ?",  # noqa: S608 - our own names
-            [(now, key) for key in alive],
-        )
-
-
-def _append(
-    db: sqlite3.Connection, router: Router, told: Told, now: float
-) -> tuple[str, ...]:
-    event, key = told.event, told.key
-    db.execute(
-        """INSERT INTO told VALUES (?, 1, ?)
-           ON CONFLICT DO UPDATE SET times = times + 1, at = excluded.at""",
-        (told.cause, now),
-    )
-    not_before = told.not_before.timestamp() if told.not_before else None
-    item = db.execute(
-        """INSERT INTO items
-           (kind, key, event_id, cloud_event_id, type, body, created, not_before)
-           VALUES ('event', ?, ?, ?, ?, ?, ?, ?)""",
-        (
-            key,
-            event.text("correlationid"),
-            event.id,
-            event.type,
-            event.to_json(),
-            now,
-            not_before,
-        ),
-    ).lastrowid
-    query = "SELECT sink FROM followers WHERE key = ?"
-    following = {sink for (sink,) in db.execute(query, (key,))}
-    sinks = router.sinks(told.subject, following)
-    window = rows.urgency(
-        not_before=not_before, is_started=told.is_started, created=now
-    )
-    for sink in sinks:
-        rows.insert(db, item=item or 0, sink=sink, key=key, now=now, window=window)
-        if key is not None and told.subject.transition is not None:
-            db.execute(
-                "INSERT OR REPLACE INTO followers VALUES (?, ?, ?)", (key, sink, now)
-            )
-    if told.is_last:
-        db.execute("DELETE FROM followers WHERE key = ?", (key,))
-    return sinks
-
-
-def _append_reply(db: sqlite3.Connection, reply: Reply, now: float) -> None:
-    item = db.execute(
-        """INSERT INTO items (kind, key, type, body, created)
-           VALUES ('reply', ?, 'reply', ?, ?)""",
-        (reply.key, reply.body, now),
-    ).lastrowid
-    rows.insert(
-        db, item=item or 0, sink=REPLIES, key=None, now=now, window=(None, None)
-    )
-
-
-def _decide(db: sqlite3.Connection, decision: Decision, now: float) -> None:
-    db.execute(
-        """INSERT INTO approvals VALUES (?, ?, ?, ?, ?, ?, ?, ?)
-           ON CONFLICT DO UPDATE SET sequence = excluded.sequence,
-           state = excluded.state, posted = max(posted, excluded.posted),
-           data = coalesce(excluded.data, data), at = excluded.at""",
-        (
-            decision.message,
-            decision.key,
-            decision.event_id,
-            decision.sequence,
-            decision.state,
-            decision.posted,
-            decision.data,
-            now,
-        ),
-    )
-
-
-def _tallies(db: sqlite3.Connection) -> dict[str, Tally]:
-    counts: dict[str, dict[str, int]] = {}
-    for sink, state, n in db.execute("SELECT sink, state, n FROM tallies"):
-        counts.setdefault(sink, {})[state] = n
-    return {sink: _tally(db, sink, states) for sink, states in counts.items()}
-
-
-def _tally(db: sqlite3.Connection, sink: str, states: dict[str, int]) -> Tally:
-    oldest = db.execute(
-        """SELECT i.created, d.last_error FROM deliveries d
-           JOIN items i ON i.id = d.item
-           WHERE d.sink = ? AND d.state = 'pending' ORDER BY d.id LIMIT 1""",
-        (sink,),
-    ).fetchone() or (None, None)
-    dead = db.execute(
-        """SELECT last_error FROM deliveries
-           WHERE sink = ? AND state = 'dead' ORDER BY id DESC LIMIT 1""",
-        (sink,),
-    ).fetchone() or (None,)
-    return Tally(
-        pending=states.get("pending", 0),
-        dead=states.get("dead", 0),
-        delivered=states.get("delivered", 0),
-        discarded=states.get("discarded", 0),
-        oldest=oldest[0],
-        last_error=oldest[1] or dead[0],
-    )
-
-
-def _prune(db: sqlite3.Connection, before: float, limit: int) -> int:
-    items = [
-        (item,)
-        for (item,) in db.execute(
-            """SELECT id FROM items WHERE created < ? AND NOT EXISTS (
-                   SELECT 1 FROM deliveries d WHERE d.item = items.id
-                   AND (d.state IN ('pending', 'dead') OR d.settled >= ?))
-               ORDER BY created LIMIT ?""",
-            (before, before, limit),
-        )
-    ]
-    db.executemany("DELETE FROM deliveries WHERE item = ?", items)
-    db.executemany("DELETE FROM items WHERE id = ?", items)
-    db.execute("DELETE FROM told WHERE at < ?", (before,))
-    db.execute("DELETE FROM sightings WHERE at < ?", (before,))
-    db.execute("DELETE FROM followers WHERE at < ?", (before,))
-    db.execute("DELETE FROM approvals WHERE at < ?", (before,))
-    return len(items)
