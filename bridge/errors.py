@@ -14,6 +14,8 @@
     │  ├─ RefusedDeliveryError                the sink as a whole refuses: park
     │  └─ PermanentDeliveryError              this delivery becomes a dead letter
     ├─ OutboxError                            fatal: the process ends non-zero
+    │  ├─ OutboxUnavailableError              no room, no right, or held by another
+    │  ├─ OutboxFullError                     no room in memory either: told later
     │  ├─ OutboxCorruptError                  moved aside, a fresh start
     │  ├─ OutboxLockedError                   a second instance on one state file
     │  └─ NewerSchemaError                    written by a newer version
@@ -135,6 +137,14 @@ class PermanentDeliveryError(DeliveryError):
 
 class OutboxError(BridgeError):
     """The state file cannot be used."""
+
+
+class OutboxUnavailableError(OutboxError):
+    """The state file cannot be written now: no room, no right, or a lock."""
+
+
+class OutboxFullError(OutboxError):
+    """Neither disk nor memory has room for another event."""
 
 
 class OutboxCorruptError(OutboxError):

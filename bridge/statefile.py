@@ -82,7 +82,7 @@ async def open_database(path: Path, vm_id: str | None) -> AsyncIterator[Database
         OutboxError: it cannot be used, or was written by a newer version.
     """
     await _examine(path, vm_id)
-    async with Database.open(path) as database:
+    async with Database.open(path, may_degrade=True) as database:
         if vm_id:
             await database.own(vm_id)
         yield database
@@ -91,7 +91,7 @@ async def open_database(path: Path, vm_id: str | None) -> AsyncIterator[Database
 async def _examine(path: Path, vm_id: str | None) -> None:
     """Move the file aside if it is of no use here; it is closed by then."""
     try:
-        async with Database.open(path) as database:
+        async with Database.open(path, may_degrade=True) as database:
             await database.read(_check)
             owner = await database.owner()
     except OutboxCorruptError as error:

@@ -66,6 +66,8 @@ class Upkeep:
             self._is_put_off = False
 
     async def _look(self) -> None:
+        if self.outbox.database.is_degraded:
+            await self.outbox.database.heal()
         version = await self.outbox.database.read(_data_version)
         if version != self._version:
             await self._follow(is_first=self._version is None)

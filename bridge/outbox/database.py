@@ -1,66 +1,55 @@
-"""One SQLite connection in one thread, with group commit.
+"""One SQLite connection in one thread, with group commit, and memory for bad days.
 
 Whatever the house wants of the state file is a job: a function of the connection.
 Jobs that wait at the same time share one transaction, and so one fsync: under load
 this is what makes synchronous=FULL affordable. A job is told to be done only after
 its transaction has been committed. Each runs in a savepoint of its own, so one that
 fails takes nothing else with it.
+
+    on disk ──cannot be written──▶ in memory: a twin takes jobs, a journal keeps them
+       ▲                               │
+       └──────────── heal ─────────────┘  the journal is done on the disk, in order
+
+A kill while in memory loses what is there: the checkpoint goes with it, so the next
+life tells the same again with the same ids.
 """
 
 import asyncio
+import logging
 import queue
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bridge.errors import OutboxCorruptError, OutboxError
-from bridge.outbox.schema import migrate
+from bridge.errors import OutboxError, OutboxUnavailableError
+from bridge.outbox.connection import (
+    BUSY_SECONDS,
+    Connection,
+    connect,
+    is_unwritable,
+    translated,
+    twin_of,
+)
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Job = Callable[[sqlite3.Connection], T]
+Job = Callable[[Connection], T]
+Result = tuple[object, Exception | None]
 _GROUP = 256
-_BUSY_TIMEOUT = 5.0
-
-
-def connect(path: Path) -> sqlite3.Connection:
-    """Open the file as this house wants it, and bring it to the present version.
-
-    Raises:
-        OutboxError: it cannot be opened or is no healthy database of ours.
-    """
-    try:
-        connection = sqlite3.connect(
-            path,
-            timeout=_BUSY_TIMEOUT,
-            isolation_level=None,
-            check_same_thread=False,
-        )
-    except sqlite3.Error as error:
-        raise OutboxError(f"the state file {path} cannot be opened: {error}") from error
-    try:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA cache_size = -2048")
-        migrate(connection)
-    except sqlite3.Error as error:
-        connection.close()
-        text = f"the state file {path} cannot be used: {error}"
-        is_corrupt = not isinstance(error, sqlite3.OperationalError)
-        raise (OutboxCorruptError if is_corrupt else OutboxError)(text) from error
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+_HEAL_BUSY_SECONDS = 0.1  # others wait meanwhile
+_TROUBLE = "the state file cannot be read or written"
 
 
 @dataclass(frozen=True, slots=True)
 class _Ticket:
     job: Job[Any]
     is_read: bool
+    is_kept: bool
     loop: asyncio.AbstractEventLoop
     future: "asyncio.Future[Any]"
 
@@ -74,11 +63,27 @@ class _Ticket:
 
 
 @dataclass(slots=True)
-class Database:
-    """The state file, off the event loop."""
+class _Memory:
+    """What stands in for the disk: the twin, and what the disk has yet to be told."""
 
-    connection: sqlite3.Connection
-    fault: str | None = None  # why the last transaction failed; None = it did not
+    twin: Connection
+    journal: list[Job[Any]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Database:
+    """The state file, off the event loop.
+
+    Attributes:
+        fault: why the disk cannot be written now; None = it can.
+    """
+
+    path: Path
+    fault: str | None = None
+    _file: Connection | None = None
+    _memory: _Memory | None = None
+    _may_degrade: bool = False
+    _is_healing: bool = False
     _is_closed: bool = False
     _tickets: "queue.SimpleQueue[_Ticket | None]" = field(
         default_factory=queue.SimpleQueue
@@ -86,14 +91,20 @@ class Database:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, path: Path) -> AsyncIterator["Database"]:
+    async def open(
+        cls, path: Path, *, may_degrade: bool = False
+    ) -> AsyncIterator["Database"]:
         """Open the file and its thread; on leaving, finish every job and close.
+
+        Args:
+            path: the file.
+            may_degrade: go on in memory while the disk cannot be written.
 
         Raises:
             OutboxError: the file cannot be used.
         """
-        connection = await asyncio.to_thread(connect, path)
-        database = cls(connection)
+        database = cls(path, _may_degrade=may_degrade)
+        await asyncio.to_thread(database._start)
         thread = threading.Thread(target=database._work, name="outbox", daemon=True)
         thread.start()
         try:
@@ -103,15 +114,32 @@ class Database:
             database._tickets.put(None)
             await asyncio.to_thread(thread.join)
 
-    async def run(self, job: Job[T]) -> T:
+    @property
+    def connection(self) -> Connection:
+        """What jobs are done on: the file, or its twin."""
+        connection = self._memory.twin if self._memory else self._file
+        assert connection is not None, "the state file is open"  # noqa: S101
+        return connection
+
+    @property
+    def is_degraded(self) -> bool:
+        """Whether what is told now is in memory only."""
+        return self._memory is not None
+
+    async def run(self, job: Job[T], *, is_kept: bool = True) -> T:
         """Run ``job`` in a transaction and return what it returned, once committed.
 
         Cancelling the caller does not undo the job.
 
+        Args:
+            job: what is to be done.
+            is_kept: whether it is to be done on the disk later, when it was done
+                in memory; False for what will have passed by then.
+
         Raises:
             OutboxError: the job or the commit failed; nothing of it is kept.
         """
-        return await self._queue(job, is_read=False)
+        return await self._queue(job, is_read=False, is_kept=is_kept)
 
     async def read(self, job: Job[T]) -> T:
         """Run a ``job`` that only reads; it asks for no lock and costs no commit.
@@ -119,14 +147,19 @@ class Database:
         Raises:
             OutboxError: the job failed.
         """
-        return await self._queue(job, is_read=True)
+        return await self._queue(job, is_read=True, is_kept=False)
 
-    async def _queue(self, job: Job[T], *, is_read: bool) -> T:
+    async def heal(self) -> None:
+        """Try to write what is in memory only to the disk, and go on there."""
+        self._is_healing = True
+        await self.read(lambda _: None)
+
+    async def _queue(self, job: Job[T], *, is_read: bool, is_kept: bool) -> T:
         if self._is_closed:
             raise OutboxError("the state file is closed")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._tickets.put(_Ticket(job, is_read, loop, future))
+        self._tickets.put(_Ticket(job, is_read, is_kept, loop, future))
         return await future
 
     async def owner(self) -> str | None:
@@ -148,6 +181,16 @@ class Database:
 
         await self.run(job)
 
+    # -- in the thread -------------------------------------------------------
+
+    def _start(self) -> None:
+        try:
+            self._file = connect(self.path)
+        except OutboxUnavailableError as error:
+            if not self._may_degrade or self.path.is_dir():
+                raise
+            self._degrade(error)
+
     def _work(self) -> None:
         while (ticket := self._tickets.get()) is not None:
             group = [ticket]
@@ -157,65 +200,146 @@ class Database:
                     is_last = True
                     break
                 group.append(another)
-            self._transact(group)
+            if self._is_healing:
+                self._heal()
+            self._serve(group)
             if is_last:
                 break
-        self.connection.close()
+        self._finish()
 
-    def _transact(self, group: list[_Ticket]) -> None:
-        results: list[tuple[object, Exception | None]]
+    def _finish(self) -> None:
+        self._heal()
+        if self._memory is not None:
+            log.error(
+                "state file still cannot be written: the next start tells it again",
+                extra={"changes": len(self._memory.journal)},
+            )
+            self._memory.twin.close()
+        if self._file is not None:
+            self._file.close()
+
+    def _serve(self, group: list[_Ticket]) -> None:
         if all(ticket.is_read for ticket in group):
             results = [self._look(ticket.job) for ticket in group]
-            self._tell(group, results)
-            return
-        try:
-            self.connection.execute("BEGIN IMMEDIATE")
-            results = [self._attempt(ticket.job) for ticket in group]
-            self.connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            if self.connection.in_transaction:
-                self.connection.execute("ROLLBACK")
-            results = [(None, _translated(error))] * len(group)
-            self.fault = str(error)
         else:
-            self.fault = None
-        self._tell(group, results)
-
-    def _tell(
-        self, group: list[_Ticket], results: list[tuple[object, Exception | None]]
-    ) -> None:
+            results = self._transact(group)
         for ticket, (result, fault) in zip(group, results, strict=True):
             ticket.loop.call_soon_threadsafe(ticket.settle, result, fault)
 
-    def _look(self, job: Job[object]) -> tuple[object, Exception | None]:
+    def _look(self, job: Job[object]) -> Result:
         try:
             return job(self.connection), None
         except Exception as error:  # noqa: BLE001 - handed to whoever asked
-            is_foreign = isinstance(error, sqlite3.Error)
-            return None, _translated(error) if is_foreign else error
+            return None, _told(error)
 
-    def _attempt(self, job: Job[object]) -> tuple[object, Exception | None]:
-        self.connection.execute("SAVEPOINT job")
+    def _transact(self, group: list[_Ticket]) -> list[Result]:
+        jobs = [ticket.job for ticket in group]
         try:
-            result = job(self.connection)
-        except Exception as error:
-            if not self.connection.in_transaction:
-                raise  # SQLite has rolled back everything: a full disk, say
-            self.connection.execute("ROLLBACK TO job")
-            self.connection.execute("RELEASE job")
-            is_foreign = isinstance(error, sqlite3.Error)
-            return None, _translated(error) if is_foreign else error
-        self.connection.execute("RELEASE job")
-        return result, None
+            results = self._do(jobs)
+        except (sqlite3.Error, OutboxError) as error:
+            self.fault = str(error)
+            return [(None, _told(error))] * len(group)
+        if self._memory is None:
+            self.fault = None
+        else:
+            kept = zip(group, results, strict=True)
+            self._memory.journal += [t.job for t, (_, e) in kept if t.is_kept and not e]
+        return results
+
+    def _do(self, jobs: list[Job[Any]]) -> list[Result]:
+        """Do jobs on the disk, or in memory where that fails."""
+        try:
+            return _done(self.connection, jobs)
+        except sqlite3.Error as error:
+            can_change = self._may_degrade and self._memory is None
+            if not can_change or not is_unwritable(error):
+                raise
+            self._degrade(error)
+            return _done(self.connection, jobs)
+
+    def _degrade(self, error: Exception) -> None:
+        self._memory = _Memory(twin_of(self.path))
+        self.fault = str(error)
+        log.error(
+            "state file cannot be written: going on in memory",
+            extra={"fault": self.fault},
+        )
+
+    def _heal(self) -> None:
+        self._is_healing = False
+        if self._memory is None:
+            return
+        try:
+            self._file = self._file or connect(self.path)
+            with _healing(self._file):
+                self._catch_up(self._file, self._memory.journal)
+        except (sqlite3.Error, OutboxError):
+            return  # said once, when it began
+        self._memory.twin.close()
+        self._memory, self.fault = None, None
+        log.info("state file can be written again")
+
+    @staticmethod
+    def _catch_up(file: Connection, journal: list[Job[Any]]) -> None:
+        """Do on the disk what was done in memory; what is done is done."""
+        _done(file, [_touch])
+        while journal:
+            part = journal[:_GROUP]
+            for _, error in _done(file, part):
+                if error is not None:
+                    log.error("change lost on its way to disk: %s", error)
+            del journal[: len(part)]
 
 
-_DAMAGED = {"SQLITE_CORRUPT", "SQLITE_NOTADB"}
+@contextmanager
+def _healing(file: Connection) -> Iterator[None]:
+    """Let nobody wait long, and mark what was in memory first."""
+    file.is_durable = False
+    file.execute(f"PRAGMA busy_timeout = {int(_HEAL_BUSY_SECONDS * 1000)}")
+    try:
+        yield
+    finally:
+        file.is_durable = True
+        file.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
 
 
-def _translated(error: Exception) -> OutboxError:
-    name = getattr(error, "sqlite_errorname", "")
-    is_damaged = any(name.startswith(damage) for damage in _DAMAGED)
-    kind = OutboxCorruptError if is_damaged else OutboxError
-    fault = kind(f"the state file cannot be read or written: {error}")
-    fault.__cause__ = error
-    return fault
+def _touch(db: sqlite3.Connection) -> None:
+    """Write something: the only proof that the disk can be written."""
+    db.execute("INSERT OR REPLACE INTO meta VALUES ('healed', 1)")
+
+
+def _done(db: Connection, jobs: list[Job[Any]]) -> list[Result]:
+    """Do jobs in one transaction.
+
+    Raises:
+        sqlite3.Error: nothing of it was done.
+    """
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        results = [_attempted(db, job) for job in jobs]
+        db.execute("COMMIT")
+    except sqlite3.Error:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+    return results
+
+
+def _attempted(db: Connection, job: Job[object]) -> Result:
+    db.execute("SAVEPOINT job")
+    try:
+        result = job(db)
+    except Exception as error:
+        is_disk = isinstance(error, sqlite3.Error) and is_unwritable(error)
+        if is_disk or not db.in_transaction:
+            raise
+        db.execute("ROLLBACK TO job")
+        db.execute("RELEASE job")
+        return None, _told(error)
+    db.execute("RELEASE job")
+    return result, None
+
+
+def _told(error: Exception) -> Exception:
+    """Return an error as whoever asked knows it."""
+    return translated(error, _TROUBLE) if isinstance(error, sqlite3.Error) else error

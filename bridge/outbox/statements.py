@@ -2,9 +2,13 @@
 
 import sqlite3
 from collections.abc import Mapping
+from dataclasses import replace
 
+from bridge.cloudevent import CloudEvent
+from bridge.errors import OutboxFullError
 from bridge.events import Told
 from bridge.outbox import rows
+from bridge.outbox.connection import Connection
 from bridge.outbox.records import (
     CHECKPOINT,
     REPLIES,
@@ -56,11 +60,13 @@ def refresh(db: sqlite3.Connection, alive: frozenset[str], now: float) -> None:
         )
 
 
-def append(
-    db: sqlite3.Connection, router: Router, told: Told, now: float
-) -> tuple[str, ...]:
-    """Put an event into the outbox; returns the sinks that are told."""
-    event, key = told.event, told.key
+def append(db: Connection, router: Router, told: Told, now: float) -> tuple[str, ...]:
+    """Put an event into the outbox; returns the sinks that are told.
+
+    Raises:
+        OutboxFullError: there is no room for it in memory, and no disk.
+    """
+    event, key = _marked(told.event, db), told.key
     db.execute(
         """INSERT INTO told (cause, times, at, key) VALUES (?, 1, ?, ?)
            ON CONFLICT DO UPDATE SET times = times + 1, at = excluded.at""",
@@ -96,6 +102,17 @@ def append(
     if told.is_last:
         db.execute("DELETE FROM followers WHERE key = ?", (key,))
     return sinks
+
+
+def _marked(event: CloudEvent, db: Connection) -> CloudEvent:
+    """Return the event as it is told while there is room for it."""
+    if db.room is not None:
+        if db.room <= 0:
+            raise OutboxFullError("neither disk nor memory has room for another event")
+        db.room -= 1
+    if db.is_durable:
+        return event
+    return replace(event, data={**event.data, "durable": False})
 
 
 def append_reply(db: sqlite3.Connection, reply: Reply, now: float) -> None:

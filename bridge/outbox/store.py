@@ -20,6 +20,7 @@ from pathlib import Path
 from bridge.errors import Reason
 from bridge.events import Told
 from bridge.outbox import rows, statements
+from bridge.outbox.connection import Connection
 from bridge.outbox.database import Database
 from bridge.outbox.records import REPLIES, Checkpoint, Decision, Reply, Tally
 from bridge.outbox.rows import Delivery
@@ -61,8 +62,8 @@ class Outbox:
         return await self.database.read(lambda db: statements.load(db, name))
 
     async def save(self, values: Mapping[str, bytes]) -> None:
-        """Keep values under their names."""
-        await self.database.run(lambda db: statements.save(db, values))
+        """Keep values under their names: such as are renewed now and then."""
+        await self.database.run(lambda db: statements.save(db, values), is_kept=False)
 
     async def told(self, causes: Sequence[str]) -> dict[str, int]:
         """Return how often each cause was told, those never told left out."""
@@ -102,7 +103,7 @@ class Outbox:
             reply: what is answered to their sender.
         """
 
-        def job(db: sqlite3.Connection) -> set[str]:
+        def job(db: Connection) -> set[str]:
             if checkpoint is not None:
                 statements.keep(db, checkpoint, now)
             for decision in decisions:
@@ -161,7 +162,7 @@ class Outbox:
                 (due, error, reason.value, delivery.id),
             )
 
-        await self.database.run(job)
+        await self.database.run(job, is_kept=False)
 
     async def hasten(self, sink: str, *, beyond: float, now: float) -> None:
         """Make due now what is due later than ``beyond``."""
@@ -173,7 +174,7 @@ class Outbox:
                 (now, sink, beyond),
             )
 
-        await self.database.run(job)
+        await self.database.run(job, is_kept=False)
 
     async def bring_forward(self, sink: str, seconds: float) -> None:
         """Make everything due so much earlier: the clock was set back."""
@@ -185,7 +186,7 @@ class Outbox:
                 (seconds, sink),
             )
 
-        await self.database.run(job)
+        await self.database.run(job, is_kept=False)
 
     async def find(self, sink: str, cloud_event_id: str) -> list[Delivery]:
         """Return the pending deliveries of one CloudEvent to one sink."""
@@ -289,4 +290,4 @@ class Outbox:
             statements.refresh(db, alive, now)
             return statements.prune(db, before, limit)
 
-        return await self.database.run(job)
+        return await self.database.run(job, is_kept=False)

@@ -21,7 +21,8 @@ from bridge.errors import (
     OutboxError,
     Reason,
 )
-from bridge.outbox.database import Database, connect
+from bridge.outbox.connection import connect
+from bridge.outbox.database import Database
 from bridge.outbox.records import (
     CHECKPOINT,
     REPLIES,

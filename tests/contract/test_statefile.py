@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from bridge.errors import NewerSchemaError, OutboxError, OutboxLockedError
-from bridge.outbox.database import Database, connect
+from bridge.outbox.connection import connect
+from bridge.outbox.database import Database
 from bridge.outbox.statements import load, save
 from bridge.statefile import default_path, locked, open_database, set_aside
 

@@ -9,7 +9,7 @@ import pytest
 
 from bridge.errors import OutboxCorruptError, Reason, RefusedDeliveryError
 from bridge.events import Teller
-from bridge.outbox.database import connect
+from bridge.outbox.connection import connect
 from bridge.outbox.ledger import Ledger, Selection
 from bridge.outbox.store import Outbox
 from bridge.poller import Poller
