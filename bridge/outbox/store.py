@@ -11,13 +11,14 @@ the first attempt to deliver any of them. Rows are never merged by id.
 
 import asyncio
 import json
+import logging
 import sqlite3
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bridge.errors import Reason
+from bridge.errors import OutboxFullError, Reason
 from bridge.events import Told
 from bridge.outbox import rows, statements
 from bridge.outbox.connection import Connection
@@ -25,6 +26,8 @@ from bridge.outbox.database import Database
 from bridge.outbox.records import REPLIES, Checkpoint, Decision, Reply, Tally
 from bridge.outbox.rows import Delivery
 from bridge.routing import Router
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -95,12 +98,18 @@ class Outbox:
     ) -> None:
         """Keep everything that one look at the world has brought, or nothing of it.
 
+        Where there is no room for an event, neither on disk nor in memory, what was
+        decided is kept all the same; but no checkpoint without its events.
+
         Args:
             events: what is told of it.
             now: seconds since the epoch.
             checkpoint: what is known from now on.
             decisions: what was decided on approvals.
             reply: what is answered to their sender.
+
+        Raises:
+            OutboxFullError: there is no room, and the next look tells it again.
         """
 
         def job(db: Connection) -> set[str]:
@@ -108,11 +117,14 @@ class Outbox:
                 statements.keep(db, checkpoint, now)
             for decision in decisions:
                 statements.decide(db, decision, now)
-            sinks = {
-                s
-                for told in events
-                for s in statements.append(db, self.router, told, now)
-            }
+            sinks = set[str]()
+            for told in events:
+                try:
+                    sinks.update(statements.append(db, self.router, told, now))
+                except OutboxFullError as error:
+                    if checkpoint is not None:
+                        raise
+                    _tell_of_loss(told, error)
             if reply is not None:
                 statements.append_reply(db, reply, now)
                 sinks.add(REPLIES)
@@ -291,3 +303,10 @@ class Outbox:
             return statements.prune(db, before, limit)
 
         return await self.database.run(job, is_kept=False)
+
+
+def _tell_of_loss(told: Told, error: OutboxFullError) -> None:
+    log.error(
+        "event dropped",
+        extra={"type": told.event.type, "key": told.key, "fault": str(error)},
+    )

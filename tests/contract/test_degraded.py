@@ -284,6 +284,23 @@ async def test_memory_has_its_limit_too(
         assert await outbox.load(CHECKPOINT) == b"four"
 
 
+async def test_what_was_decided_is_kept_although_it_cannot_be_told(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connection, "MOST_IN_MEMORY", 0)
+    decision = Decision(
+        message="m", key="K", event_id="k", sequence=1, state="relayed", data=b"{}"
+    )
+    async with opened(disk.state) as outbox:
+        await put(outbox, "0")
+        disk.fill()
+        await outbox.commit([told("1", key="K")], now=NOW, decisions=[decision])
+
+        assert await outbox.decisions("m") == {"K": decision}
+        assert await states(outbox) == {"0": "pending"}
+    assert "event dropped" in caplog.text
+
+
 async def test_change_that_the_disk_refuses_later_holds_up_no_other(
     disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
