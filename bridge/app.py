@@ -121,6 +121,7 @@ class House:
             clock=self.clock,
             metrics=self.metrics,
             retention=self.config.state.retention,
+            max_size=self.config.state.max_size,
         )
         self.board.outbox, self.board.poller = outbox, poller
         self.board.teller, self.board.relays = self.teller, relays

@@ -12,13 +12,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Any, Literal, Self, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LONGEST = 1e9  # thirty years: nobody means more, and clocks can still add it
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
+_BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+_BYTES |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_SIZE = re.compile(r"([0-9]{1,15})\s*(B|[KMG]i?B)?")
 PLACEHOLDERS = ("vm_id", "vm_name", "group")
 
 
@@ -44,6 +48,28 @@ class Duration(float):
         raise ValueError(
             "must be a number of seconds or a string with a unit, "
             'such as "500ms", "30s", "5m", "24h" or "7d"'
+        )
+
+
+class Size(int):
+    """A number of bytes, written ``1000000`` or ``"256MB"``, ``"1GiB"``."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: object) -> Self:
+        """Read a number of bytes or a string with a unit.
+
+        Raises:
+            ValueError: it is neither.
+        """
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return cls(value)
+        if isinstance(value, str) and (m := _SIZE.fullmatch(value.strip())):
+            return cls(int(m[1]) * _BYTES[m[2] or "B"])
+        raise ValueError(
+            "must be a number of bytes or a string with a unit, "
+            'such as "500KB", "256MB" or "1GB"'
         )
 
 
@@ -104,8 +130,13 @@ def _read_secret_file(path: Path) -> str:
 class Section(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of one room. Field names are the keys of the file."""
 
-    def faults(self) -> Iterator[tuple[str, str]]:
-        """Yield ``(key, what is wrong)`` for what one field alone cannot tell."""
+    def faults(self) -> Iterator[tuple[str, ...]]:
+        """Yield ``(key, what is wrong)`` for what a type alone cannot tell.
+
+        A value that could not be read has a stand-in that counts as given. Nothing is
+        told of its own key; a fault that also depends on what another key holds
+        names that one too, as ``(key, what is wrong, other key)``.
+        """
         return iter(())
 
 
@@ -156,19 +187,20 @@ class Reader:
         for key in table:
             if key not in fields:
                 self.unknown(place, str(key), fields)
-        before = len(self.faults)
+        unread: set[str] = set()
         values: dict[str, Any] = {}
         for key, spec in fields.items():
-            where = f"{place}.{key}" if place else key
+            where = _at(place, key)
             if key in table:
-                self._value(values, spec, table[key], where)
+                values[spec.name] = self._value(spec.type, table[key], where, unread)
             elif spec.required:
                 self.fault(where, "is missing")
-        if len(self.faults) > before:
-            return None
+                unread.add(where)
+                values[spec.name] = _stand_in(spec.type)
         result = kind(**values)
-        for key, what in result.faults():
-            self.fault(f"{place}.{key}" if place else key, what)
+        for key, what, *others in result.faults():
+            if unread.isdisjoint(_at(place, part) for part in (key, *others)):
+                self.fault(_origin(table.get(key), _at(place, key)), what)
         return result if len(self.faults) == found else None
 
     @staticmethod
@@ -179,57 +211,59 @@ class Reader:
 
     def unknown(self, place: str, key: str, valid: Mapping[str, object]) -> None:
         """Note an unknown key, and which one may have been meant."""
-        where = f"{place}.{key}" if place else key
         near = difflib.get_close_matches(key, list(valid), n=1, cutoff=0.5)
         hint = (
             f"did you mean {near[0]!r}?"
             if near
             else "allowed are " + ", ".join(sorted(valid))
         )
-        self.fault(where, f"unknown key; {hint}")
+        self.fault(_at(place, key), f"unknown key; {hint}")
 
     def _value(
-        self,
-        values: dict[str, Any],
-        spec: msgspec.structs.FieldInfo,
-        value: object,
-        where: str,
-    ) -> None:
-        nested = _section_of(spec.type)
+        self, annotation: Any, value: object, where: str, unread: set[str]
+    ) -> Any:
+        """Read a value; one that cannot be read is told, and a stand-in returned.
+
+        Args:
+            annotation: the type that is wanted.
+            value: as it stands in the table.
+            where: its place.
+            unread: to which the places of what cannot be read are added.
+        """
+        nested = _section_of(annotation)
         if nested is not None and isinstance(value, Mapping):
             if (section := self.section(nested, value, where)) is not None:
-                values[spec.name] = section
-            return
-        is_text = isinstance(value, FromEnvironment)  # whatever it is to be
-        if isinstance(value, FromEnvironment):
-            where, value = value.variable, str(value)
-        try:
-            values[spec.name] = msgspec.convert(
-                value, spec.type, strict=not is_text, dec_hook=self._decode
+                return section
+        elif isinstance(value, Mapping) and (kind := _held(annotation, dict)):
+            return {
+                key: self._value(kind, item, f"{where}.{key}", unread)
+                for key, item in value.items()
+            }
+        elif isinstance(value, list) and (kind := _held(annotation, tuple)):
+            return tuple(
+                self._value(kind, item, f"{where}[{index}]", unread)
+                for index, item in enumerate(value)
             )
-        except msgspec.ValidationError as error:
-            if not self._wrong_items(spec.type, value, where):
-                self.fault(*_plain(where, str(error), spec.type))
-
-    def _wrong_items(self, annotation: object, value: object, where: str) -> bool:
-        """Tell each wrong item of a list or table by its place; False if none is."""
-        container, kind = _held(annotation)
-        items: list[tuple[str, object]] = []
-        if container is dict and isinstance(value, Mapping):
-            items = [(f"{where}.{key}", item) for key, item in value.items()]
-        elif container is tuple and isinstance(value, list):
-            items = [(f"{where}[{i}]", item) for i, item in enumerate(value)]
-        found = len(self.faults)
-        for place, item in items:
+        else:
             try:
-                msgspec.convert(item, kind, dec_hook=self._decode)
+                return self._converted(annotation, value)
             except msgspec.ValidationError as error:
-                self.fault(*_plain(place, str(error), kind))
-        return len(self.faults) > found
+                self.fault(_origin(value, where), _plain(str(error), annotation))
+        unread.add(where)
+        return _stand_in(annotation)
+
+    def _converted(self, annotation: Any, value: object) -> Any:
+        is_text = isinstance(value, FromEnvironment)  # whatever it is to be
+        return msgspec.convert(
+            str(value) if is_text else value,
+            annotation,
+            strict=not is_text,
+            dec_hook=self._decode,
+        )
 
     def _decode(self, kind: type, value: object) -> object:
-        if kind is Duration:
-            return Duration.parse(value)
+        if kind in {Duration, Size}:
+            return kind.parse(value)
         if issubclass(kind, Secret):
             if not isinstance(value, str) or not value:
                 raise ValueError('must be a string: "env:NAME", "file:PATH" or itself')
@@ -239,26 +273,53 @@ class Reader:
         raise NotImplementedError(kind)
 
 
+def _at(place: str, key: str) -> str:
+    """Return the place of a key in the table at ``place``; "" is the root."""
+    return f"{place}.{key}" if place else key
+
+
+def _origin(value: object, where: str) -> str:
+    """Return where a value comes from: its place in the file, or a variable."""
+    return value.variable if isinstance(value, FromEnvironment) else where
+
+
+def _alternatives(annotation: Any) -> tuple[Any, ...]:
+    """Return the types of a union; of any other annotation, itself."""
+    is_union = get_origin(annotation) in {Union, UnionType}
+    return get_args(annotation) if is_union else (annotation,)
+
+
 def _section_of(annotation: object) -> type[Section] | None:
     """Return the section class that an annotation names, also as ``X | None``."""
-    for part in (annotation, *get_args(annotation)):
+    for part in _alternatives(annotation):
         if isinstance(part, type) and issubclass(part, Section):
             return part
     return None
 
 
-def _held(annotation: object) -> tuple[object, Any]:
-    """Return ``(dict or tuple, what it holds)``, also as ``X | None``; else Nones."""
-    for part in (annotation, *get_args(annotation)):
-        if get_origin(part) is tuple:
-            return tuple, get_args(part)[0]
-        if get_origin(part) is dict:
-            return dict, get_args(part)[1]
-    return None, None
+def _held(annotation: object, container: type) -> Any:
+    """Return what a dict or tuple holds, also as ``X | None``; None if it is none."""
+    for part in _alternatives(annotation):
+        if get_origin(part) is container:
+            return get_args(part)[container is dict]
+    return None
+
+
+def _stand_in(annotation: Any) -> Any:
+    """Return what takes the place of a value that was given but cannot be read."""
+    parts = _alternatives(annotation)
+    for part in parts:
+        if part is str:
+            return "?"
+        if isinstance(part, type) and issubclass(part, Secret):
+            return part("?", {})
+    if NoneType in parts:
+        return None
+    choices = _choices(annotation)
+    return next(choices, None) or (get_origin(annotation) or annotation)()
 
 
 _EXPECTED = re.compile(r"Expected `(?P<want>[^`]+)`, got `(?P<got>[^`]+)`")
-_AT = re.compile(r" - at `(?:\$|key in \$)(?P<path>[^`]*)`$")
 _TYPES = {
     "str": "a string",
     "int": "a whole number",
@@ -269,33 +330,31 @@ _TYPES = {
 }
 
 
-def _plain(where: str, message: str, annotation: object) -> tuple[str, str]:
-    """Turn msgspec's words into ours; returns the place and what is wrong."""
-    if at := _AT.search(message):
-        where, message = where + at["path"], message[: at.start()]
+def _plain(message: str, annotation: object) -> str:
+    """Turn msgspec's words into ours."""
     if match := _EXPECTED.fullmatch(message):
         kinds = [w for w in match["want"].split(" | ") if w != "null"]
         want = " or ".join(_TYPES.get(kind, kind) for kind in kinds)
-        return where, f"must be {want}, not {_TYPES.get(match['got'], match['got'])}"
+        return f"must be {want}, not {_TYPES.get(match['got'], match['got'])}"
     if message.startswith("Invalid enum value"):
         allowed = ", ".join(f'"{value}"' for value in _choices(annotation))
-        return where, f"must be one of {allowed}"
-    return where, message
+        return f"must be one of {allowed}"
+    return message
 
 
 def _choices(annotation: object) -> Iterator[str]:
-    """Yield the texts that a Literal, a StrEnum or a list of them allows."""
-    if isinstance(annotation, type) and issubclass(annotation, StrEnum):
-        yield from annotation
-    elif get_origin(annotation) is Literal:
-        yield from get_args(annotation)
-    else:
-        for part in get_args(annotation):
-            yield from _choices(part)
+    """Yield the texts that a Literal or a StrEnum allows, also as ``X | None``."""
+    for part in _alternatives(annotation):
+        if isinstance(part, type) and issubclass(part, StrEnum):
+            yield from part
+        elif get_origin(part) is Literal:
+            yield from get_args(part)
+
+
+_BRACES = re.compile(r"\{[^{}]*\}?|\}")
 
 
 def unknown_placeholders(text: str) -> tuple[str, ...]:
-    """Return the placeholders in ``text`` that nobody can fill in."""
-    return tuple(
-        name for name in re.findall(r"\{([^{}]*)\}", text) if name not in PLACEHOLDERS
-    )
+    """Return what stands in braces and nobody can fill in, and braces left over."""
+    known = {f"{{{name}}}" for name in PLACEHOLDERS}
+    return tuple(part for part in _BRACES.findall(text) if part not in known)

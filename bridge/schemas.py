@@ -12,7 +12,7 @@ import msgspec
 
 from bridge.approvals.listener import ApprovalsConfig
 from bridge.config import Settings
-from bridge.options import Address, Duration, Reader, Section
+from bridge.options import Address, Duration, Reader, Section, Size
 from bridge.sinks.registry import SINK_TYPES
 from bridge.telemetry import OUTCOMES
 from bridge.transitions import TransitionKind
@@ -23,6 +23,13 @@ _DURATION = {
     "anyOf": [
         {"type": "number", "minimum": 0},
         {"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*(ms|s|m|h|d)?\s*$"},
+    ],
+}
+_SIZE = {
+    "description": 'bytes, or text with a unit: "500KB", "256MB", "1GB"',
+    "anyOf": [
+        {"type": "integer", "minimum": 0},
+        {"type": "string", "pattern": r"^\s*\d{1,15}\s*(B|[KMG]i?B)?\s*$"},
     ],
 }
 _SECRET = {"type": "string", "description": '"env:NAME", "file:PATH", or the secret'}
@@ -86,6 +93,8 @@ def _field(kind: type[Section], field: msgspec.structs.FieldInfo) -> Json:
 def _hook(kind: type) -> Json:
     if issubclass(kind, Duration):
         return dict(_DURATION)
+    if issubclass(kind, Size):
+        return dict(_SIZE)
     return dict(_ADDRESS if issubclass(kind, Address) else _SECRET)
 
 

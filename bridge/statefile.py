@@ -19,12 +19,13 @@ from pathlib import Path
 import filelock
 
 from bridge.errors import OutboxCorruptError, OutboxError, OutboxLockedError
-from bridge.options import Duration, Section
+from bridge.options import Duration, Section, Size
 from bridge.outbox.database import Database
 
 log = logging.getLogger(__name__)
 
 _LONGEST_WHY = 64
+_LEAST_SIZE = 10**6  # the memory of what was told needs some room
 
 
 def default_path(platform: str = sys.platform) -> str:
@@ -39,11 +40,14 @@ class StateConfig(Section, frozen=True, kw_only=True):
 
     path: str = default_path()
     retention: Duration = Duration(7 * 86400)
+    max_size: Size = Size(256 * 10**6)
 
     def faults(self) -> Iterator[tuple[str, str]]:
         """Refuse what would forget approvals while their events live."""
         if self.retention < 3600:
             yield "retention", "must be at least 1h"
+        if self.max_size < _LEAST_SIZE:
+            yield "max_size", "must be at least 1MB"
         if not self.path:
             yield "path", "must not be empty"
 

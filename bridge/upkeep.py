@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 
 _LOOK_EVERY = 2.0
 _PRUNE_EVERY = 3600.0
+_SHRINK_EVERY = 60.0
+_SHRINK_STEP = 20  # items: no more is to go than has to
 _STEP = 500
 
 
@@ -26,6 +28,7 @@ class Upkeep:
 
     Attributes:
         retention: seconds.
+        max_size: bytes of the state file, beyond which what is delivered goes sooner.
     """
 
     outbox: Outbox
@@ -34,12 +37,15 @@ class Upkeep:
     clock: Clock
     metrics: Metrics
     retention: float
+    max_size: int
     name: str = "upkeep"
     _version: int | None = None
     _retries: dict[str | None, int] = field(default_factory=dict)
     _discarded: dict[str, int] = field(default_factory=dict)
     _prune_at: float = float("-inf")
+    _shrink_at: float = float("-inf")
     _is_put_off: bool = False
+    _is_too_large: bool = False
 
     async def run(self, stop: asyncio.Event) -> None:
         """Keep up until asked to stop."""
@@ -74,6 +80,8 @@ class Upkeep:
         self._version = version
         if self.clock.monotonic() >= self._prune_at:
             await self._prune()
+        if self.clock.monotonic() >= self._shrink_at:
+            await self._shrink()
 
     async def _follow(self, *, is_first: bool) -> None:
         """See what another process has done to the deliveries."""
@@ -101,6 +109,22 @@ class Upkeep:
         self._discarded = await self._tallied()
         if gone < _STEP:
             self._prune_at = self.clock.monotonic() + _PRUNE_EVERY
+
+    async def _shrink(self) -> None:
+        """Drop one step's worth of delivered rows if the file is too large."""
+        gone, too_many = await self.outbox.shrink(
+            most=self.max_size, limit=_SHRINK_STEP
+        )
+        if gone and too_many:
+            return
+        self._shrink_at = self.clock.monotonic() + _SHRINK_EVERY
+        if too_many and not self._is_too_large:
+            log.warning(
+                "state file is larger than state.max_size: what is left in it waits "
+                "to be delivered",
+                extra={"bytesTooMany": too_many},
+            )
+        self._is_too_large = too_many > 0
 
     async def _tallied(self) -> dict[str, int]:
         """Return how many deliveries of each sink are discarded and not yet pruned."""

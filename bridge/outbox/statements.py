@@ -196,3 +196,26 @@ def prune(db: sqlite3.Connection, before: float, limit: int) -> int:
     db.execute("DELETE FROM followers WHERE at < ?", (before,))
     db.execute("DELETE FROM approvals WHERE at < ?", (before,))
     return len(items)
+
+
+def size(db: sqlite3.Connection) -> int:
+    """Return how many bytes of the file hold something."""
+    pages, free, bytes_each = (
+        db.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("page_count", "freelist_count", "page_size")
+    )
+    return int((pages - free) * bytes_each)
+
+
+def drop_oldest(db: sqlite3.Connection, limit: int) -> int:
+    """Drop the oldest items that wait for nobody; returns how many went."""
+    items = db.execute(
+        """SELECT id FROM items WHERE NOT EXISTS (
+               SELECT 1 FROM deliveries d WHERE d.item = items.id
+               AND d.state IN ('pending', 'dead'))
+           ORDER BY id LIMIT ?""",
+        (limit,),
+    ).fetchall()
+    db.executemany("DELETE FROM deliveries WHERE item = ?", items)
+    db.executemany("DELETE FROM items WHERE id = ?", items)
+    return len(items)

@@ -304,6 +304,26 @@ class Outbox:
 
         return await self.database.run(job, is_kept=False)
 
+    async def shrink(self, *, most: int, limit: int = 500) -> tuple[int, int]:
+        """Drop the oldest of what is delivered while the file is too large.
+
+        What is not delivered is never dropped.
+
+        Args:
+            most: bytes.
+            limit: so many items at most, so that nobody waits long.
+
+        Returns:
+            How many items went, and how many bytes are too many now.
+        """
+
+        def job(db: sqlite3.Connection) -> tuple[int, int]:
+            too_many = statements.size(db) - most
+            gone = statements.drop_oldest(db, limit) if too_many > 0 else 0
+            return gone, max(statements.size(db) - most, 0)
+
+        return await self.database.run(job, is_kept=False)
+
 
 def _tell_of_loss(told: Told, error: OutboxFullError) -> None:
     log.error(

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from bridge import statefile
 from bridge.errors import OutboxCorruptError, Reason, RefusedDeliveryError
 from bridge.events import Teller
 from bridge.outbox.connection import connect
 from bridge.outbox.ledger import Ledger, Selection
+from bridge.outbox.statements import size
 from bridge.outbox.store import Outbox
 from bridge.poller import Poller
 from bridge.relay import Relay, RelayPolicy
@@ -69,6 +71,7 @@ def upkeep(
         clock=clock,
         metrics=metrics,
         retention=WEEK,
+        max_size=256 * 1024 * 1024,
     )
 
 
@@ -178,6 +181,64 @@ async def test_event_that_is_gone_is_forgotten_after_the_retention(
     await upkeep.step()
 
     assert not await upkeep.outbox.was_seen(EVENT_ID)
+
+
+# -- size ------------------------------------------------------------------------
+
+
+async def large(outbox: Outbox, clock: FakeClock, *names: str) -> None:
+    now = clock.now().timestamp()
+    for name in names:
+        await outbox.commit([told(name, data={"x": "y" * 10_000})], now=now)
+
+
+async def test_file_that_grows_too_large_drops_what_is_delivered_oldest_first(
+    upkeep: Upkeep, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    outbox, now = upkeep.outbox, clock.now().timestamp()
+    await large(outbox, clock, *(f"{n}" for n in range(40)))
+    for n in range(30):
+        (one,) = await outbox.find(SINK, f"{n}")
+        await outbox.delivered(one, now=now)
+    await large(outbox, clock, "new")
+    (one,) = await outbox.find(SINK, "new")
+    await outbox.delivered(one, now=now)
+    upkeep.max_size = await outbox.database.read(size) - 1
+
+    await upkeep.step()
+
+    found = await Ledger(outbox.database).find(Selection())
+    kept = [one.cloud_event_id for one in found]
+    assert kept == [*(f"{n}" for n in range(20, 40)), "new"]
+    assert caplog.records == []
+
+
+async def test_what_is_not_delivered_is_never_dropped_for_size(
+    upkeep: Upkeep, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    await large(upkeep.outbox, clock, *(f"{n}" for n in range(5)))
+    upkeep.max_size = 1000
+
+    for _ in range(3):
+        await upkeep.step()
+        clock.pass_by(60)
+
+    assert await left(upkeep.outbox) == 5
+    assert [r.message.split(":")[0] for r in caplog.records] == [
+        "state file is larger than state.max_size"
+    ]
+
+
+async def test_much_is_dropped_in_steps(upkeep: Upkeep, clock: FakeClock) -> None:
+    await delivered(upkeep.outbox, clock, 50)
+    upkeep.max_size = 1000
+
+    counts = []
+    for _ in range(4):
+        await upkeep.step()
+        counts.append(await left(upkeep.outbox))
+
+    assert counts == [30, 10, 0, 0]
 
 
 # -- other processes -------------------------------------------------------------
@@ -329,6 +390,25 @@ async def test_state_file_held_by_another_process_is_no_reason_to_end(
     await upkeep.step()
 
     other.close()
+
+
+async def test_what_is_in_memory_goes_to_disk_as_soon_as_it_can(
+    upkeep: Upkeep, clock: FakeClock, state_path: Path
+) -> None:
+    async with statefile.open_database(state_path, None) as database:
+        upkeep.outbox = Outbox(database, router())
+        await database.read(make("PRAGMA busy_timeout = 50"))
+        other = connect(state_path)
+        other.execute("BEGIN IMMEDIATE")
+        await upkeep.outbox.commit([told("1")], now=clock.now().timestamp())
+        await upkeep.step()
+        assert database.is_degraded
+        other.close()
+
+        await upkeep.step()
+
+        assert not database.is_degraded
+        assert await left(upkeep.outbox) == 1
 
 
 async def test_trouble_is_told_again_after_it_was_over(
