@@ -6,7 +6,7 @@ All faults are found at once and raised as one ConfigError; nothing is opened he
 import difflib
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from bridge.approvals.listener import ApprovalsConfig
@@ -29,6 +29,7 @@ from bridge.statefile import StateConfig
 from bridge.telemetry import LogConfig
 
 PREFIX = "SEBRIDGE__"
+_LOOP = "the bridge would take its own events for approvals"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 
 
@@ -49,6 +50,16 @@ class Config(Settings, frozen=True, kw_only=True):
 
     sinks: tuple[SinkConfig, ...] = ()
     approvals: ApprovalsConfig | None = None
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """Refuse a sink that sends to where approvals come from: it would loop."""
+        if self.approvals is None:
+            return
+        inlet = self.approvals.target
+        for sink in self.sinks:
+            if (target := sink.target) == inlet:
+                place = f"sinks.{sink.name}.{target.key}"
+                yield place, f"must not be approvals.{inlet.key}: {_LOOP}"
 
     def warnings(self) -> list[str]:
         """Return what is allowed but hardly meant."""
@@ -106,11 +117,14 @@ def parse(
     for key in root.keys() - _keys(Settings):
         reader.unknown("", key, _keys(Config))
         del root[key]
-    settings = reader.section(Settings, root, "")
-    if reader.faults or settings is None:
-        raise ConfigError(sorted(reader.faults))
+    settings = reader.section(Settings, root, "") or Settings()
     values = {name: getattr(settings, name) for name in _keys(Settings)}
-    return Config(**values, sinks=sinks, approvals=approvals_config)
+    config = Config(**values, sinks=sinks, approvals=approvals_config)
+    for place, what in config.faults():
+        reader.fault(place, what)
+    if reader.faults:
+        raise ConfigError(sorted(reader.faults))
+    return config
 
 
 def _sinks(tables: object, reader: Reader) -> tuple[SinkConfig, ...]:
@@ -156,6 +170,8 @@ def _sink(table: Mapping[str, object], place: str, reader: Reader) -> SinkConfig
         hint = f"; did you mean {near[0]!r}?" if near else ""
         what = "is missing" if kind is None else f"{kind!r} is no type of sink"
         reader.fault(f"{place}.type", f"{what}{hint}; allowed are {allowed}")
+        shared = {key: table[key] for key in _keys(SinkConfig) if key in table}
+        reader.section(SinkConfig, {**shared, "type": ""}, place)
         return None
     return reader.section(SINK_TYPES[kind], table, place)
 

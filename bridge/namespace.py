@@ -8,8 +8,8 @@ import os
 import re
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 from urllib.parse import urlsplit
 
@@ -40,7 +40,8 @@ class ConnectionString:
     """What a connection string says, but for the secret in it.
 
     Attributes:
-        host: in lower case; with the port only for an emulator, as the SDK has it.
+        host: in lower case; with the port only for an emulator that is not at the
+            usual one, as the SDK has it.
         entity: EntityPath: the one entity it is good for; None = any.
         is_emulator: whether it is spoken to without TLS.
     """
@@ -66,7 +67,7 @@ class ConnectionString:
                 "nor a SharedAccessSignature"
             )
         return cls(
-            host=host if is_emulator else host.partition(":")[0],
+            host=host.removesuffix(":5672") if is_emulator else host.partition(":")[0],
             entity=parts.get("entitypath") or None,
             is_emulator=is_emulator,
         )
@@ -103,7 +104,7 @@ class NamespaceConfig(Section, frozen=True, kw_only=True):
     transport: TransportKind = "amqp"
     http_proxy: Address | None = None
 
-    def faults(self) -> Iterator[tuple[str, str]]:
+    def faults(self) -> Iterator[tuple[str, ...]]:
         """Check that there is one way in, and that it can be one."""
         if bool(self.namespace) == (self.connection_string is not None):
             one = "exactly one of namespace and connection_string must be given"
@@ -122,11 +123,11 @@ class NamespaceConfig(Section, frozen=True, kw_only=True):
                 yield "client_id", "is for a namespace with a credential"
         yield from self._proxy_faults()
 
-    def _proxy_faults(self) -> Iterator[tuple[str, str]]:
+    def _proxy_faults(self) -> Iterator[tuple[str, ...]]:
         if self.http_proxy is None:
             return
         if self.transport != "amqp-websocket":
-            yield "http_proxy", 'needs transport = "amqp-websocket"'
+            yield "http_proxy", 'needs transport = "amqp-websocket"', "transport"
         if not is_http(self.http_proxy.reveal()):
             yield "http_proxy", 'must be a URL such as "http://proxy.example:3128"'
 
@@ -151,6 +152,44 @@ class NamespaceConfig(Section, frozen=True, kw_only=True):
         if self.connection_string is None:
             return None
         return ConnectionString.parse(self.connection_string.reveal()).entity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entity:
+    """A queue or topic, to be compared as Service Bus does: without case.
+
+    Attributes:
+        key: under which the configuration names it; makes no difference.
+        host: as ``NamespaceConfig.host``.
+        name: in lower case.
+    """
+
+    key: str = field(compare=False)
+    host: str
+    name: str
+
+
+def entity_in(where: NamespaceConfig, queue: str, topic: str) -> Entity:
+    """Return the queue or topic of a namespace.
+
+    Raises:
+        ValueError: the connection string cannot be read any more.
+    """
+    key, name = ("queue", queue) if queue else ("topic", topic)
+    return Entity(key=key, host=where.host, name=name.strip("/").lower())
+
+
+def entity_faults(
+    where: NamespaceConfig, queue: str, topic: str
+) -> Iterator[tuple[str, str]]:
+    """Check that there is one entity, and that the connection string is good for it."""
+    if bool(queue) == bool(topic):
+        yield "queue", "exactly one of queue and topic must be given"
+        return
+    with suppress(ValueError):  # a fault of its own
+        key, name = ("queue", queue) if queue else ("topic", topic)
+        if (where.entity or name).lower() != name.lower():
+            yield key, "is not the EntityPath in connection_string"
 
 
 @asynccontextmanager

@@ -20,8 +20,8 @@ from bridge.approvals.desk import Desk
 from bridge.approvals.handling import Handling, Settlement, key_of
 from bridge.approvals.received import ReceivedMessage
 from bridge.errors import ApprovalQueueError
-from bridge.namespace import NamespaceConfig
-from bridge.options import Duration, unknown_placeholders
+from bridge.namespace import Entity, NamespaceConfig, entity_faults, entity_in
+from bridge.options import PLACEHOLDERS, Duration, unknown_placeholders
 from bridge.retry import RetryPolicy
 
 log = logging.getLogger(__name__)
@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 _AT_ONCE = 100  # so many locks can be renewed in time, even half-minute ones
 _BACKOFF = RetryPolicy(first=1.0, max_backoff=30.0)
 _LEAST_WAIT = 0.5
+_ALLOWED = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
 
 
 Name = tuple[str, int | None]  # key of the message, and its sequence number
@@ -47,15 +48,15 @@ class ApprovalsConfig(NamespaceConfig, frozen=True, kw_only=True):
     allow_event_types: tuple[str, ...] = ()
     max_age: Duration = Duration(86400)
 
-    def faults(self) -> Iterator[tuple[str, str]]:
+    @property
+    def target(self) -> Entity:
+        """The queue or topic that approvals are sent to, to be compared."""
+        return entity_in(self, self.queue, self.topic)
+
+    def faults(self) -> Iterator[tuple[str, ...]]:
         """Check the namespace, that there is one entity, and the placeholders."""
-        found = list(super().faults())
-        yield from found
-        if bool(self.queue) == bool(self.topic):
-            yield "queue", "exactly one of queue and topic must be given"
-        elif not found and self.entity not in {None, self.queue or self.topic}:
-            key = "queue" if self.queue else "topic"
-            yield key, "is not the EntityPath in connection_string"
+        yield from super().faults()
+        yield from entity_faults(self, self.queue, self.topic)
         if bool(self.topic) != bool(self.subscription):
             yield "subscription", "topic and subscription must be given together"
         if not self.max_age:
@@ -67,8 +68,8 @@ class ApprovalsConfig(NamespaceConfig, frozen=True, kw_only=True):
             place = f"sessions[{index}]"
             if not session:
                 yield place, "must not be empty"
-            for name in unknown_placeholders(session):
-                yield place, f"{{{name}}} is no placeholder"
+            for part in unknown_placeholders(session):
+                yield place, f"{part!r} is no placeholder; allowed are {_ALLOWED}"
 
 
 class Queue(Protocol):

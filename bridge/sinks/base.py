@@ -4,7 +4,7 @@ A new sink is one file with a ``SinkConfig`` and a ``Sink``, and one line in
 ``registry.py``. Rendering belongs into a pure function of that file.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
@@ -12,6 +12,7 @@ from typing import ClassVar, Protocol
 import aiohttp
 
 from bridge.cloudevent import CloudEvent
+from bridge.namespace import Entity
 from bridge.options import Duration, Section
 from bridge.routing import Route, Scope, When
 
@@ -74,6 +75,11 @@ class RetryConfig(Section, frozen=True, kw_only=True):
     max_age: Duration = Duration(86400)
     max_backoff: Duration = Duration(60)
 
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """Refuse to try without a pause."""
+        if not self.max_backoff:
+            yield "max_backoff", "must be more than 0s"
+
 
 class SinkConfig(Section, frozen=True, kw_only=True):
     """What every sink has; each type adds its own keys and ``open``."""
@@ -96,6 +102,11 @@ class SinkConfig(Section, frozen=True, kw_only=True):
             scope=self.when.scope or self.default_scope,
             lifecycle=self.default_lifecycle if lifecycle is None else lifecycle,
         )
+
+    @property
+    def target(self) -> Entity | None:
+        """The Service Bus entity that is sent to; None where there is none."""
+        return None
 
     def open(self, resources: Resources) -> AbstractAsyncContextManager[Sink]:
         """Return a context manager that connects lazily and closes cleanly.

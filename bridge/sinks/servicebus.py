@@ -11,7 +11,14 @@ from typing import ClassVar, Literal
 
 from bridge.cloudevent import STRUCTURED_TYPE, CloudEvent
 from bridge.errors import ConfigError
-from bridge.namespace import CredentialKind, NamespaceConfig, TransportKind
+from bridge.namespace import (
+    CredentialKind,
+    Entity,
+    NamespaceConfig,
+    TransportKind,
+    entity_faults,
+    entity_in,
+)
 from bridge.options import Address, Secret
 from bridge.routing import Scope
 from bridge.sender import Message, Sender, short_id
@@ -51,15 +58,15 @@ class ServiceBusSinkConfig(SinkConfig, frozen=True, kw_only=True):
         """The queue or topic that is sent to."""
         return self.queue or self.topic
 
-    def faults(self) -> Iterator[tuple[str, str]]:
+    @property
+    def target(self) -> Entity:
+        """The same, to be compared."""
+        return entity_in(self.where, self.queue, self.topic)
+
+    def faults(self) -> Iterator[tuple[str, ...]]:
         """Check the namespace, and that there is one entity to send to."""
-        found = list(self.where.faults())
-        yield from found
-        if bool(self.queue) == bool(self.topic):
-            yield "queue", "exactly one of queue and topic must be given"
-        elif not found and self.where.entity not in {None, self.entity}:
-            key = "queue" if self.queue else "topic"
-            yield key, "is not the EntityPath in connection_string"
+        yield from self.where.faults()
+        yield from entity_faults(self.where, self.queue, self.topic)
 
     @asynccontextmanager
     async def open(self, resources: Resources) -> AsyncIterator["ServiceBusSink"]:

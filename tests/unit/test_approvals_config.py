@@ -34,7 +34,9 @@ def test_entity_and_sessions_are_taken(keys: dict[str, object]) -> None:
         ({"topic": "t"}, "subscription: "),
         ({"queue": "q", "subscription": "s"}, "subscription: "),
         ({"queue": "q", "sessions": [""]}, "sessions[0]: "),
-        ({"queue": "q", "sessions": ["a", "{vm}"]}, "sessions[1]: "),
+        ({"queue": "q", "sessions": ["a", "{vm}"]}, "sessions[1]: '{vm}' is no "),
+        ({"queue": "q", "sessions": ["a", "{vm_id"]}, "sessions[1]: '{vm_id' is no "),
+        ({"queue": "q", "sessions": ["{vm_id}}"]}, "sessions[0]: '}' is no "),
         ({"queue": "q", "on_unknown": "drop"}, "on_unknown: "),
         ({"queue": "q", "max_age": 0}, "max_age: "),
     ],
@@ -43,6 +45,16 @@ def test_fault_names_its_place(keys: dict[str, object], place: str) -> None:
     found = faults(**keys)
 
     assert any(fault.startswith(place) for fault in found), found
+
+
+def test_entity_is_compared_with_the_connection_string_without_case() -> None:
+    text = "Endpoint=sb://ns.example.net/;SharedAccessKeyName=n;SharedAccessKey=k"
+
+    assert not faults(
+        queue="Approvals",
+        namespace="",
+        connection_string=f"{text};EntityPath=APPROVALS",
+    )
 
 
 @pytest.mark.parametrize("keys", [{"queue": "q"}, {"topic": "t", "subscription": "s"}])

@@ -1,5 +1,6 @@
 """The whole configuration: every fault at once, with its place, and never a secret."""
 
+import contextlib
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -14,8 +15,13 @@ from hypothesis import strategies as st
 from bridge.approvals.listener import ApprovalsConfig
 from bridge.config import Config, Settings, load, parse
 from bridge.errors import ConfigError
+from bridge.events import EventsConfig
+from bridge.health import HttpConfig
+from bridge.imds.client import ImdsConfig
 from bridge.options import Section
 from bridge.sinks.registry import SINK_TYPES
+from bridge.statefile import StateConfig
+from tests.strategies import JSON_VALUES
 
 EXAMPLE = Path(__file__).parents[2] / "config" / "bridge.example.toml"
 SECRET = "hunter2-is-my-secret"
@@ -28,6 +34,14 @@ BUS = {
     "topic": "scheduled-events",
 }
 APPROVALS = {"namespace": "contoso.servicebus.windows.net", "queue": "vm-approvals"}
+EMULATOR = (
+    "Endpoint=sb://localhost{};SharedAccessKeyName=n;SharedAccessKey=k;"
+    "UseDevelopmentEmulator=true"
+)
+CONNECTION_STRING = (
+    "Endpoint=sb://contoso.servicebus.windows.net/;SharedAccessKeyName=n;"
+    f"SharedAccessKey={SECRET}"
+)
 ENVIRON = {
     "SLACK_WEBHOOK_URL": "https://hooks.slack.example/services/x",
     "SIEM_AUTHORIZATION": "Bearer x",
@@ -140,11 +154,196 @@ def test_all_faults_are_told_at_once() -> None:
     assert [fault.split(": ")[0] for fault in faults(tables)] == [
         "approvals.queu",
         "imds.endpoint",
+        "imds.poll_interval",
         "log",
         "shutdown_grase",
         "sinks.a.type",
         "sinks.ops.timeout",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        (
+            """
+            [events]
+            heartbeat = "soon"
+            type_prefix = "-"
+            source = "a b"
+            [imds]
+            api_version = "2038-01-01"
+            endpoint = "ftp://x"
+            poll_interval = 0
+            request_timeout = 0
+            [state]
+            path = ""
+            retention = "soon"
+            """,
+            (
+                *("events.heartbeat", "events.source", "events.type_prefix"),
+                *("imds.api_version", "imds.endpoint", "imds.poll_interval"),
+                *("imds.request_timeout", "state.path", "state.retention"),
+            ),
+        ),
+        (
+            """
+            [http]
+            listen = "0.0.0.0:1"
+            tokn = "x"
+            """,
+            ("http.token", "http.tokn"),
+        ),
+        (
+            """
+            [http]
+            listen = "nowhere"
+            token = "env:GONE"
+            """,
+            ("http.listen", "http.token"),
+        ),
+        (
+            """
+            [[sinks]]
+            name = "bus"
+            type = "servicebus"
+            namespace = "http://x"
+            session = "all"
+            queue = "q"
+            topic = "t"
+            http_proxy = "proxy"
+            client_id = 5
+            when = {scope = 1}
+            """,
+            (
+                *("sinks.bus.client_id", "sinks.bus.http_proxy"),
+                *("sinks.bus.http_proxy", "sinks.bus.namespace", "sinks.bus.queue"),
+                *("sinks.bus.session", "sinks.bus.when.scope"),
+            ),
+        ),
+        (
+            """
+            [[sinks]]
+            name = "bus"
+            type = "servicebus"
+            namespace = "contoso.servicebus.windows.net"
+            connection_string = "env:GONE"
+            """,
+            ("sinks.bus.connection_string", "sinks.bus.namespace", "sinks.bus.queue"),
+        ),
+        (
+            """
+            [[sinks]]
+            name = "-"
+            type = "webhook"
+            timeout = 0
+            proxy = "p"
+            headers = {x-a = 5, x-b = "{vm", Host = "x"}
+            [sinks.when]
+            resources = []
+            transitions = ["begun"]
+            [sinks.retry]
+            max_age = "x"
+            max_backoff = 0
+            """,
+            (
+                *("sinks[0].headers.Host", "sinks[0].headers.x-a"),
+                *("sinks[0].headers.x-b", "sinks[0].name", "sinks[0].proxy"),
+                *("sinks[0].retry.max_age", "sinks[0].retry.max_backoff"),
+                *("sinks[0].timeout", "sinks[0].url", "sinks[0].when.resources"),
+                "sinks[0].when.transitions[0]",
+            ),
+        ),
+        (
+            """
+            [[sinks]]
+            type = "webhok"
+            when = {scope = 1}
+            retry = {age = 1}
+            """,
+            (
+                *("sinks[0].name", "sinks[0].retry.age", "sinks[0].type"),
+                "sinks[0].when.scope",
+            ),
+        ),
+        (
+            """
+            [approvals]
+            connection_string = "env:GONE"
+            client_id = "c"
+            topic = "t"
+            sessions = [5, "{vm"]
+            on_unknown = "drop"
+            unknown_grace = -1
+            max_age = 0
+            """,
+            (
+                *("approvals.client_id", "approvals.connection_string"),
+                *("approvals.max_age", "approvals.on_unknown"),
+                *("approvals.sessions[0]", "approvals.sessions[1]"),
+                *("approvals.subscription", "approvals.unknown_grace"),
+            ),
+        ),
+    ],
+)
+def test_no_fault_hides_another(text: str, places: tuple[str, ...]) -> None:
+    found = faults(tomllib.loads(text))
+
+    assert sorted(fault.split(": ")[0] for fault in found) == list(places)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"connection_string": "env:GONE", "queue": "q"},
+        {"connection_string": "5ec12e7", "queue": "q"},
+        {"connection_string": f"{CONNECTION_STRING};EntityPath=q", "queue": 5},
+        {"namespace": 5, "queue": "q"},
+        {**APPROVALS, "transport": "amqp-web", "http_proxy": "http://p:3128"},
+        {**APPROVALS, "transport": "amqp-websocket", "http_proxy": "env:GONE"},
+        {"namespace": "a.b", "topic": "t", "subscription": 5},
+    ],
+)
+def test_no_fault_follows_from_another(table: dict[str, object]) -> None:
+    assert len(faults({"approvals": table})) == 1
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            key: JSON_VALUES
+            | st.dictionaries(
+                st.sampled_from(sorted(set(kind.__struct_fields__))), JSON_VALUES
+            )
+            for key, kind in (
+                ("imds", ImdsConfig),
+                ("events", EventsConfig),
+                ("http", HttpConfig),
+                ("state", StateConfig),
+                ("approvals", ApprovalsConfig),
+            )
+        },
+    ),
+    st.lists(
+        st.sampled_from(sorted(SINK_TYPES)).flatmap(
+            lambda kind: st.fixed_dictionaries(
+                {"type": st.just(kind)},
+                optional={
+                    key: JSON_VALUES | st.just("x")
+                    for key in SINK_TYPES[kind].__struct_fields__
+                    if key != "type"
+                },
+            )
+        ),
+        max_size=2,
+    ),
+)
+def test_any_configuration_is_read_or_has_faults(
+    tables: dict[str, object], found: list[dict[str, object]]
+) -> None:
+    with contextlib.suppress(ConfigError):
+        read({**tables, "sinks": found})
 
 
 @pytest.mark.parametrize(
@@ -188,7 +387,7 @@ def test_unknown_key_is_told_with_the_nearest(
         ("[sinks]", "sinks: must be a list of tables: [[sinks]]"),
         ("sinks = [1]", "sinks[0]: must be a table: [[sinks]]"),
         ('[[sinks]]\nname = "a"', "sinks.a.type: is missing; allowed are "),
-        ('[[sinks]]\ntype = ["slack"]', "sinks[0].type: "),
+        ('[[sinks]]\nname = "a"\ntype = ["slack"]', "sinks.a.type: "),
     ],
 )
 def test_value_of_a_wrong_type_is_told_with_what_is_allowed(
@@ -322,6 +521,84 @@ def test_state_that_would_forget_is_refused(
     state: dict[str, object], fault: str
 ) -> None:
     assert faults({"state": state}) == [fault]
+
+
+# -- sections that do not go together --------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sink", "approvals", "keys"),
+    [
+        (
+            {"namespace": "Contoso.servicebus.windows.net", "queue": "VM-Approvals"},
+            APPROVALS,
+            ("queue", "queue"),
+        ),
+        (
+            {"connection_string": CONNECTION_STRING, "queue": "vm-approvals"},
+            APPROVALS,
+            ("queue", "queue"),
+        ),
+        (
+            {
+                "namespace": "contoso.servicebus.windows.net",
+                "topic": "/approvals/",
+            },
+            {
+                "connection_string": f"{CONNECTION_STRING.upper()}".replace(
+                    "SB://CONTOSO", "sb://contoso"
+                ),
+                "topic": "approvals",
+                "subscription": "s",
+            },
+            ("topic", "topic"),
+        ),
+        (
+            {"connection_string": EMULATOR.format(":5672"), "topic": "x"},
+            {"connection_string": EMULATOR.format(""), "queue": "x"},
+            ("topic", "queue"),
+        ),
+    ],
+)
+def test_sink_that_sends_to_where_approvals_come_from_is_refused(
+    sink: dict[str, object], approvals: dict[str, object], keys: tuple[str, str]
+) -> None:
+    """It would read its own events as approvals, and tell of that, for ever."""
+    tables = sinks(WEBHOOK, {"name": "bus", "type": "servicebus", **sink})
+
+    (fault,) = faults({**tables, "approvals": approvals})
+
+    places = f"sinks.bus.{keys[0]}: must not be approvals.{keys[1]}: "
+    assert fault == f"{places}the bridge would take its own events for approvals"
+
+
+def test_loop_is_told_beside_faults_of_other_sections() -> None:
+    sink = {**BUS, "topic": "", "queue": "vm-approvals"}
+    tables = {**sinks(sink), "approvals": APPROVALS, "imds": {"poll_interval": 0}}
+
+    assert [fault.split(": ")[0] for fault in faults(tables)] == [
+        "imds.poll_interval",
+        "sinks.bus.queue",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sink", "approvals"),
+    [
+        ({"queue": "other"}, {}),
+        ({"queue": "vm-approvals", "namespace": "other.servicebus.windows.net"}, {}),
+        (
+            {"queue": "x", "namespace": "", "connection_string": EMULATOR.format(":1")},
+            {"queue": "x", "namespace": "", "connection_string": EMULATOR.format("")},
+        ),
+    ],
+)
+def test_sink_beside_the_approvals_is_taken(
+    sink: dict[str, object], approvals: dict[str, object]
+) -> None:
+    tables = sinks({**BUS, "topic": "", **sink})
+
+    assert read({**tables, "approvals": {**APPROVALS, **approvals}}).approvals
 
 
 # -- overrides from the environment ----------------------------------------------

@@ -41,16 +41,27 @@ class Outer(Section, frozen=True, kw_only=True):
     is_on: bool = False
     size: Literal["small", "large"] = "small"
     colours: tuple[Colour, ...] = ()
+    labels: tuple[str, ...] = ()
     wait: Duration = Duration(5)
     token: Secret | None = None
     headers: dict[str, Address] | None = None
     inner: Inner | None = None
 
-    def faults(self) -> Iterator[tuple[str, str]]:
+    def faults(self) -> Iterator[tuple[str, ...]]:
         if self.count > 10:
             yield "count", "must be at most 10"
         if self.ratio < 0:
             yield "ratio", "must not be negative"
+        if self.name and self.token:
+            yield "name", "is given beside a token"
+        if 5 < self.count <= 10 and self.size == "small":
+            yield "count", "is for large ones", "size"
+        for key, value in (self.headers or {}).items():
+            if "!" in value.reveal():
+                yield f"headers.{key}", "must not shout"
+        for index, label in enumerate(self.labels):
+            if len(label) > 5:
+                yield f"labels[{index}]", "is too long"
 
 
 def read(table: object, **environ: str) -> tuple[Outer | None, list[str]]:
@@ -166,7 +177,7 @@ def test_fault_names_the_file_the_place_and_what_is_allowed(
         ("nmae", "did you mean 'name'?"),
         ("Size", "did you mean 'size'?"),
         ("header", "did you mean 'headers'?"),
-        ("zzzzzzzz", "allowed are colours, count, headers, inner, is_on, name, "),
+        ("zzzzzzzz", "allowed are colours, count, headers, inner, is_on, labels, "),
     ],
 )
 def test_unknown_key_is_a_fault_that_names_the_nearest(key: str, hint: str) -> None:
@@ -202,6 +213,56 @@ def test_faults_of_the_whole_are_told_beside_an_unknown_key() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("table", "places"),
+    [
+        ({"size": 5, "count": 11, "ratio": -1}, ["size", "count", "ratio"]),
+        ({"inner": {"depth": "x"}, "count": 11}, ["inner.depth", "count"]),
+        ({"inner": {}, "count": 11}, ["inner.depth", "count"]),
+        ({"inner": 5, "wait": "soon", "count": 11}, ["wait", "inner", "count"]),
+        (
+            {"headers": {"a": 5, "b": "no!"}, "labels": [5, "longer"]},
+            ["labels[0]", "headers.a", "headers.b", "labels[1]"],
+        ),
+        ({"colours": ["red", 5], "count": 11}, ["colours[1]", "count"]),
+    ],
+)
+def test_faults_of_the_whole_are_told_beside_those_of_its_parts(
+    table: dict[str, object], places: list[str]
+) -> None:
+    found, faults = read(table)
+
+    assert found is None
+    assert [f.removeprefix("b.toml: outer.").split(": ")[0] for f in faults] == places
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"count": 10, "size": "big"},
+        {"name": "n", "token": "env:GONE"},
+        {"headers": {"a!": 5}},
+        {"labels": [["longer"]]},
+        {"count": "11"},
+    ],
+)
+def test_no_fault_follows_from_another(table: dict[str, object]) -> None:
+    """What cannot be read counts as given, but of its value nothing is known."""
+    _, faults = read(table)
+
+    told = [f for f in faults if "is given beside" not in f]
+    assert len(told) == 1
+
+
+def test_two_are_told_from_one_another_though_one_of_them_cannot_be_read() -> None:
+    _, faults = read({"name": "n", "token": "env:GONE"})
+
+    assert faults == [
+        "b.toml: outer.token: the environment variable GONE is not set",
+        "b.toml: outer.name: is given beside a token",
+    ]
+
+
 def test_fault_at_the_root_names_only_the_key() -> None:
     reader = Reader("b.toml")
     reader.section(Outer, {"nmae": 1, "count": 11, "inner": {}}, "")
@@ -210,6 +271,7 @@ def test_fault_at_the_root_names_only_the_key() -> None:
     assert [fault.split(": ", 1)[1][:14] for fault in reader.faults] == [
         "nmae: unknown ",
         "inner.depth: i",
+        "count: must be",
         "is odd",
     ]
 
@@ -272,6 +334,14 @@ def test_text_that_does_not_fit_is_a_fault_that_names_the_variable(
 
     assert found is None
     assert faults[0].startswith("b.toml: SEBRIDGE__OUTER__KEY: must be ")
+
+
+def test_fault_of_the_whole_names_the_variable_that_its_key_came_from() -> None:
+    text = FromEnvironment.of("SEBRIDGE__OUTER__COUNT", "11")
+
+    assert read({"count": text})[1] == [
+        "b.toml: SEBRIDGE__OUTER__COUNT: must be at most 10"
+    ]
 
 
 # -- secrets -------------------------------------------------------------------
@@ -370,8 +440,13 @@ def test_secret_never_shows_in_a_fault(table: dict[str, object]) -> None:
     ("text", "unknown"),
     [
         ("x-{vm_id}-{vm_name}-{group}", ()),
-        ("{vmid}{}{group}", ("vmid", "")),
-        ("no braces } {", ()),
+        ("no braces", ()),
+        ("{vmid}{}{group}", ("{vmid}", "{}")),
+        ("{vm_id", ("{vm_id",)),
+        ("vm_id}", ("}",)),
+        ("{{vm_id}}", ("{", "}")),
+        ("{vm_id}}{ group}", ("}", "{ group}")),
+        ("} {", ("}", "{")),
     ],
 )
 def test_placeholders_that_nobody_fills_in_are_found(
