@@ -4,7 +4,8 @@ What the SDK asks of its users, and what is done about it here:
 
 * A sender breaks, and hangs, when two coroutines use it: one at a time does, and it
   takes along all that wait meanwhile, as one batch.
-* Opening costs half a second, so a sender is opened once and kept.
+* Opening costs half a second, so a sender is opened once and kept; one that was idle
+  for minutes, which networks drop without a word, is opened anew before it is needed.
 * It may be found dead when next used (an idle link is detached, a token expires, a
   connection is dropped): then, and only then, there is a quick second attempt.
 * Without a timeout a send to a peer that went silent never ends. After one it is
@@ -13,6 +14,7 @@ What the SDK asks of its users, and what is done about it here:
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 _ATTEMPT_SECONDS = 10.0  # to open a sender and send with it
 _STALE_SECONDS = 5.0  # to find out that a sender is dead
 _CLOSE_SECONDS = 1.0
+_WARM_SECONDS = 200.0  # load balancers of Azure forget a connection after 4 minutes
 _MOST_AT_ONCE = 100
 _LONGEST_ID = 128
 
@@ -90,6 +93,7 @@ class Sender:
         self._sender: ServiceBusSender | None = None
         self._is_suspect = False
         self._may_batch = True
+        self._used = float("-inf")
 
     @property
     def is_idle(self) -> bool:
@@ -127,6 +131,21 @@ class Sender:
             async with self._guard, asyncio.timeout(_ATTEMPT_SECONDS):
                 await self._drop()
                 await self._open()
+
+    async def keep_warm(self, every: float = _WARM_SECONDS) -> None:
+        """Open the sender, and anew whenever it was idle, until cancelled.
+
+        What goes wrong is of no matter: the next message finds it out.
+
+        Args:
+            every: seconds of idleness.
+        """
+        while True:
+            idle = time.monotonic() - self._used
+            if idle >= every and self.is_idle:
+                with suppress(*failures()):
+                    await self.reach()
+            await asyncio.sleep(max(every - idle, every / 10))
 
     async def close(self) -> None:
         """Close after what is under way."""
@@ -191,12 +210,14 @@ class Sender:
             self._is_suspect = not leaves_link_whole(error)
             raise
         self._is_suspect = False
+        self._used = time.monotonic()
         return sent
 
     async def _open(self) -> "ServiceBusSender":
         handle = open_handle(self._config, lambda c: c.get_queue_sender(self._entity))
         self._sender = await self._stack.enter_async_context(handle)
         self._may_batch = True
+        self._used = time.monotonic()
         return self._sender
 
     async def _drop(self) -> None:

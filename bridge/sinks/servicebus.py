@@ -4,6 +4,7 @@ Source: DESIGN section 4, "Service Bus message"; CloudEvents AMQP binding (struc
 mode, with every attribute repeated as an application property for filters).
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -70,7 +71,7 @@ class ServiceBusSinkConfig(SinkConfig, frozen=True, kw_only=True):
 
     @asynccontextmanager
     async def open(self, resources: Resources) -> AsyncIterator["ServiceBusSink"]:
-        """Make the sink; nothing is connected before the first delivery.
+        """Make the sink, and keep its sender warm.
 
         Raises:
             ConfigError: the connection string cannot be read any more.
@@ -85,6 +86,7 @@ class ServiceBusSinkConfig(SinkConfig, frozen=True, kw_only=True):
         if approvals is not None and approvals.namespace != host:
             approvals = None
         sender = Sender(self.where, self.entity)
+        warmth = asyncio.create_task(sender.keep_warm(), name=f"{self.name}: warmth")
         try:
             yield ServiceBusSink(
                 sender=sender,
@@ -93,6 +95,8 @@ class ServiceBusSinkConfig(SinkConfig, frozen=True, kw_only=True):
                 approvals=approvals,
             )
         finally:
+            warmth.cancel()
+            await asyncio.gather(warmth, return_exceptions=True)
             await sender.close()
 
     async def reach(self, resources: Resources) -> str:
