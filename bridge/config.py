@@ -65,8 +65,9 @@ class Config(Settings, frozen=True, kw_only=True):
         """Return what is allowed but hardly meant."""
         found = [
             f"{place}: a literal secret; better env:NAME or file:PATH"
-            for place, secret in _secrets(self)
-            if secret.is_literal and not isinstance(secret, Address)
+            for place, key, secret in _secrets(self)
+            if secret.is_literal
+            and (not isinstance(secret, Address) or secret.holds_secret(key))
         ]
         if not self.sinks:
             found.append("sinks: there are none: events are observed and not sent")
@@ -289,16 +290,24 @@ def _copied(value: Mapping[str, object]) -> dict[str, object]:
     }
 
 
-def _secrets(section: Section, place: str = "") -> list[tuple[str, Secret]]:
-    """Return every secret in a section with its place."""
-    found: list[tuple[str, Secret]] = []
+def _secrets(section: Section, prefix: str = "") -> Iterator[tuple[str, str, Secret]]:
+    """Yield the place, the key and the value of every secret in a section."""
     for key in section.__struct_fields__:
-        value, where = getattr(section, key), f"{place}.{key}" if place else key
-        if isinstance(value, Secret):
-            found.append((where, value))
-        elif isinstance(value, Section):
-            found += _secrets(value, where)
-        elif key == "sinks":
+        value = getattr(section, key)
+        if key == "sinks":
             for sink in value:
-                found += _secrets(sink, f"sinks.{sink.name}")
-    return found
+                yield from _secrets(sink, f"sinks.{sink.name}.")
+        else:
+            yield from _secrets_at(f"{prefix}{key}", key, value)
+
+
+def _secrets_at(
+    place: str, key: str, value: object
+) -> Iterator[tuple[str, str, Secret]]:
+    if isinstance(value, Secret):
+        yield place, key, value
+    elif isinstance(value, Section):
+        yield from _secrets(value, f"{place}.")
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield from _secrets_at(f"{place}.{name}", name, item)

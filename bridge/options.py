@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Self, TypeVar, Union, get_args, get_origin
+from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
@@ -23,6 +24,10 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
 _BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _BYTES |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _SIZE = re.compile(r"([0-9]{1,15})\s*(B|[KMG]i?B)?")
+_SECRETIVE = re.compile(
+    r"auth|code|cookie|credential|key|passw|secret|\bsig\b|signature|token",
+    re.IGNORECASE,
+)
 PLACEHOLDERS = ("vm_id", "vm_name", "group")
 
 
@@ -114,6 +119,20 @@ class Address(Secret):
     """A URL or header value: as a secret, but may stand in the file openly."""
 
     __slots__ = ()
+
+    def holds_secret(self, key: str) -> bool:
+        """Whether it seems so, by its key or by what stands in a URL."""
+        return bool(_SECRETIVE.search(key)) or _holds_secret(self.reference)
+
+
+def _holds_secret(url: str) -> bool:
+    """Whether there are credentials in a URL, or in its query."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    names = [name for name, _ in parse_qsl(parts.query)]
+    return "@" in parts.netloc or any(map(_SECRETIVE.search, names))
 
 
 def _read_secret_file(path: Path) -> str:

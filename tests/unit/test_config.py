@@ -756,8 +756,69 @@ def test_literal_secret_is_taken_with_a_warning() -> None:
     ]
 
 
-def test_url_and_header_may_stand_in_the_file_without_a_warning() -> None:
-    assert read(sinks({**WEBHOOK, "headers": {"x-team": "infra"}})).warnings() == []
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"headers": {"x-team": "infra", "x-vm": "{vm_id}", "accept": "*/*"}},
+        {"url": "https://siem.example/ingest?team=infra&design=1&api-version=2"},
+        {"url": "https://siem.example/ingest?code=&sig"},
+        {"proxy": "http://proxy.example:3128"},
+        {"url": "https://siem.example/?{}"},
+    ],
+)
+def test_url_and_header_may_stand_in_the_file_without_a_warning(
+    keys: dict[str, object],
+) -> None:
+    assert read(sinks({**WEBHOOK, **keys})).warnings() == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "place"),
+    [
+        ({"url": f"https://user:{SECRET}@siem.example/"}, "url"),
+        ({"url": f"https://{SECRET}@siem.example/"}, "url"),
+        ({"url": f"https://siem.example/?code={SECRET}"}, "url"),
+        ({"url": f"https://siem.example/?team=a&Sig={SECRET}"}, "url"),
+        ({"url": f"https://siem.example/?access_token={SECRET}"}, "url"),
+        ({"url": f"https://siem.example/?subscription-key={SECRET}"}, "url"),
+        ({"proxy": f"http://user:{SECRET}@proxy.example:3128"}, "proxy"),
+        *(
+            ({"headers": {"x-team": "infra", name: SECRET}}, f"headers.{name}")
+            for name in (
+                *("Authorization", "x-api-key", "X-Functions-Key", "x-auth"),
+                *("apikey", "x-vault-token", "client-secret", "x-code", "cookie"),
+                *("x-hub-signature", "x-password"),
+            )
+        ),
+    ],
+)
+def test_address_that_seems_to_hold_a_secret_is_taken_with_a_warning(
+    keys: dict[str, object], place: str
+) -> None:
+    (warning,) = read(sinks({**WEBHOOK, **keys})).warnings()
+
+    assert warning == (
+        f"sinks.siem.{place}: a literal secret; better env:NAME or file:PATH"
+    )
+
+
+def test_secret_in_the_proxy_of_a_namespace_is_taken_with_a_warning() -> None:
+    proxy = f"http://user:{SECRET}@proxy.example:3128"
+    more = {"transport": "amqp-websocket", "http_proxy": proxy}
+
+    found = read({**sinks({**BUS, **more}), "approvals": {**APPROVALS, **more}})
+
+    assert [warning.split(": ")[0] for warning in found.warnings()] == [
+        "sinks.bus.http_proxy",
+        "approvals.http_proxy",
+    ]
+
+
+def test_referenced_address_is_no_cause_to_warn() -> None:
+    url = f"https://user:{SECRET}@siem.example/?code={SECRET}"
+    keys = {"url": "env:URL", "headers": {"authorization": "env:AUTH"}}
+
+    assert read(sinks({**WEBHOOK, **keys}), URL=url, AUTH=SECRET).warnings() == []
 
 
 def test_referenced_secret_is_no_cause_to_warn(tmp_path: Path) -> None:
