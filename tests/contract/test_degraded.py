@@ -7,10 +7,8 @@ import asyncio
 import json
 import logging
 import sqlite3
-import subprocess
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,43 +23,10 @@ from bridge.outbox.rows import Delivery
 from bridge.outbox.schema import MIGRATIONS
 from bridge.outbox.store import Outbox
 from tests.builders import route, router, told
+from tests.disks import Disk
 
 NOW = 1_800_000_000.0
 A = "a"
-
-
-@dataclass
-class Disk:
-    """A small disk that can be filled."""
-
-    path: Path
-
-    @property
-    def state(self) -> Path:
-        return self.path / "state.db"
-
-    def fill(self) -> None:
-        with suppress(OSError):
-            (self.path / "ballast").write_bytes(bytes(2 * 1024 * 1024))
-
-    def clear(self) -> None:
-        (self.path / "ballast").unlink()
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    """Mount a disk of a megabyte."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    how = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(path)]
-    try:
-        subprocess.run(how, check=True, capture_output=True)  # noqa: S603 - ours
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("a small disk can be mounted by root only")
-    try:
-        yield Disk(path)
-    finally:
-        subprocess.run(["umount", "-l", str(path)], check=True)  # noqa: S603, S607 - ours
 
 
 @asynccontextmanager

@@ -1,0 +1,43 @@
+"""A real disk that is small enough to be filled."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+
+@dataclass
+class Disk:
+    """A small disk that can be filled."""
+
+    path: Path
+
+    @property
+    def state(self) -> Path:
+        return self.path / "state.db"
+
+    def fill(self) -> None:
+        with suppress(OSError):
+            (self.path / "ballast").write_bytes(bytes(2 * 1024 * 1024))
+
+    def clear(self) -> None:
+        (self.path / "ballast").unlink()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    """Mount a disk of a megabyte."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    how = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(path)]
+    try:
+        subprocess.run(how, check=True, capture_output=True)  # noqa: S603 - ours
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("a small disk can be mounted by root only")
+    try:
+        yield Disk(path)
+    finally:
+        subprocess.run(["umount", "-l", str(path)], check=True)  # noqa: S603, S607 - ours
