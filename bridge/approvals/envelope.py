@@ -2,10 +2,11 @@
 
 A reply goes where the sender of an approval says, within the same namespace, so only
 entities that the configuration names are answered: and never one that would bring
-the answer back as an approval, or among the events.
+the answer back as an approval, or among the events, nor anything that lies below it.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from typing import Self
@@ -13,6 +14,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 import orjson
+
+# What entities are called; no "$DeadLetterQueue", "..", "%2D" or other way round.
+_NAME = "[A-Za-z0-9][A-Za-z0-9._~-]*"
+_PATH = re.compile(f"{_NAME}(/{_NAME})*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,16 +79,28 @@ class ReplyRules:
         """Make rules of names in any case."""
         return cls(
             allowed=tuple(glob.casefold() for glob in allowed),
-            forbidden=frozenset(name.casefold() for name in forbidden),
+            forbidden=frozenset(_bare(name) for name in forbidden),
         )
 
     def entity(self, reply_to: str) -> str | None:
         """Return the entity that a ReplyTo names; None if it may not be answered."""
         entity = _entity(reply_to)
-        name = entity.casefold()
-        if not name or name in self.forbidden:
+        name = _bare(entity)
+        if not _PATH.fullmatch(entity) or not self.forbidden.isdisjoint(_upward(name)):
             return None
         return entity if any(fnmatchcase(name, glob) for glob in self.allowed) else None
+
+
+def _bare(entity: str) -> str:
+    """Return a name as it is compared."""
+    return entity.strip("/").casefold()
+
+
+def _upward(name: str) -> Iterator[str]:
+    """Yield a path and all that it lies below."""
+    while name:
+        yield name
+        name = name.rpartition("/")[0]
 
 
 def _entity(reply_to: str) -> str:

@@ -29,6 +29,36 @@ def test_only_entities_that_are_allowed_are_answered(
     assert RULES.entity(reply_to) == entity
 
 
+ANYONE = ReplyRules.of(["*", "*/*"], ["vm-approvals", "/Events/", "news/a"])
+
+
+@pytest.mark.parametrize(
+    "reply_to",
+    [
+        *("vm-approvals", "VM-APPROVALS", "//vm-approvals/", "events", "EVENTS/"),
+        *("vm-approvals/$DeadLetterQueue", "Vm-Approvals/$deadletterqueue"),
+        *("vm-approvals/Subscriptions/s", "events/subscriptions/s/$DeadLetterQueue"),
+        *("replies/$DeadLetterQueue", "replies/$deadletterqueue", "$DeadLetterQueue"),
+        *("replies/Subscriptions/s/$DEADLETTERQUEUE", "replies/$management", "$cbs"),
+        *("sb://ns.servicebus.windows.net/vm-approvals", "news/A", "news/a/b"),
+        *("ns.servicebus.windows.net/vm-approvals/$DeadLetterQueue", "x//y"),
+        *("vm%2Dapprovals", "x/../vm-approvals", "./events", "vm-approvals\\x", "a b"),
+        *("events\n", "events\t/x", "\u017fevents", "vm-approvals?x", "events#x"),
+    ],
+)
+def test_no_glob_reaches_the_approvals_the_events_or_what_lies_below(
+    reply_to: str,
+) -> None:
+    assert ANYONE.entity(reply_to) is None
+
+
+@pytest.mark.parametrize(
+    "reply_to", ["vm-approvals-2", "event", "news", "a/b", "A.b_~"]
+)
+def test_names_that_only_look_alike_are_answered(reply_to: str) -> None:
+    assert ANYONE.entity(reply_to) == reply_to
+
+
 def test_envelope_reads_back_what_it_wrote() -> None:
     envelope = ReplyEnvelope(
         entity="replies",
