@@ -96,15 +96,21 @@ T = TypeVar("T")
 
 def act(path: Path, work: Callable[[Ledger, float], Awaitable[T]]) -> T:
     """Open the state file of a configuration and work on its deliveries."""
-    state = Path(configuration.load(path, os.environ).state.path)
-    if not state.is_file():
-        fail(f"there is no state file {state}: nothing was ever to be delivered")
+    state = stored(path)
 
     async def working() -> T:
         async with Database.open(state) as database:
             return await work(Ledger(database), SystemClock().now().timestamp())
 
     return asyncio.run(working())
+
+
+def stored(path: Path) -> Path:
+    """Return the state file of a configuration; ends the command if there is none."""
+    state = Path(configuration.load(path, os.environ).state.path)
+    if not state.is_file():
+        fail(f"there is no state file {state}: nothing was ever to be delivered")
+    return state
 
 
 def selection(

@@ -14,7 +14,6 @@ What the SDK asks of its users, and what is done about it here:
 """
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
@@ -141,7 +140,7 @@ class Sender:
             every: seconds of idleness.
         """
         while True:
-            idle = time.monotonic() - self._used
+            idle = _now() - self._used
             if idle >= every and self.is_idle:
                 with suppress(*failures()):
                     await self.reach()
@@ -210,14 +209,14 @@ class Sender:
             self._is_suspect = not leaves_link_whole(error)
             raise
         self._is_suspect = False
-        self._used = time.monotonic()
+        self._used = _now()
         return sent
 
     async def _open(self) -> "ServiceBusSender":
         handle = open_handle(self._config, lambda c: c.get_queue_sender(self._entity))
         self._sender = await self._stack.enter_async_context(handle)
         self._may_batch = True
-        self._used = time.monotonic()
+        self._used = _now()
         return self._sender
 
     async def _drop(self) -> None:
@@ -229,6 +228,10 @@ class Sender:
         with suppress(*failures()):
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await stack.aclose()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 async def _transfer(sender: "ServiceBusSender", batch: list[_Waiting]) -> int:

@@ -17,6 +17,8 @@ from bridge.outbox.records import REPLIES
 from bridge.outbox.rows import Delivery
 from bridge.outbox.statements import ask_to_retry
 
+_OF_ITEM = "d.item = ? ORDER BY d.sink"
+
 State = Literal["pending", "dead", "delivered", "discarded"]
 
 
@@ -48,6 +50,20 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
+class Observation:
+    """A CloudEvent that was told, and where it went.
+
+    Attributes:
+        number: grows with time.
+        body: the CloudEvent, JSON.
+    """
+
+    number: int
+    body: bytes
+    deliveries: tuple[Delivery, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Ledger:
     """The deliveries of a state file."""
 
@@ -60,6 +76,29 @@ class Ledger:
         return await self.database.read(
             lambda db: rows.select(db, ordered, (*values, limit))
         )
+
+    async def told(
+        self, *, after: int = 0, newest: int, event_id: str | None = None
+    ) -> list[Observation]:
+        """Return what was told since ``after``, oldest first.
+
+        Args:
+            after: number of the last one seen.
+            newest: so many of the newest at most.
+            event_id: only of this EventId.
+        """
+        key = event_id and event_id.upper()
+        query = """SELECT id, body FROM items WHERE kind = 'event' AND id > ?
+            AND (? IS NULL OR key = ?) ORDER BY id DESC LIMIT ?"""
+
+        def job(db: sqlite3.Connection) -> list[Observation]:
+            found = db.execute(query, (after, key, key, newest)).fetchall()
+            return [
+                Observation(n, body, tuple(rows.select(db, _OF_ITEM, (n,))))
+                for n, body in reversed(found)
+            ]
+
+        return await self.database.read(job)
 
     async def retry(
         self, selection: Selection, *, now: float, force: bool

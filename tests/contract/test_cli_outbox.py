@@ -91,3 +91,80 @@ def test_retry_leaves_what_was_not_meant_waiting(config: Path) -> None:
     outbox("retry", config, "--event", "L")
 
     assert next(one.due for one in deliveries(config)) == NOW * 2
+
+
+# -- events ----------------------------------------------------------------------
+
+
+def events(config: Path, *arguments: str) -> str:
+    result = CliRunner().invoke(main, ["events", "-c", str(config), *arguments])
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+def test_events_tell_what_was_observed_and_where_it_went(config: Path) -> None:
+    found = json.loads(events(config, "--json"))
+
+    assert [one["event"]["id"] for one in found] == ["1", "2", "3"]
+    assert found[0]["deliveries"] == [
+        {"sink": SINK, "state": "pending", "attempts": 1, "lastError": "busy"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--last", "2"), ["2", "3"]),
+        (("--last", "0"), []),
+        (("--event", "k"), ["1", "2"]),
+        (("--event", "nobody's"), []),
+    ],
+)
+def test_events_are_those_that_are_asked_for(
+    arguments: tuple[str, ...], expected: list[str], config: Path
+) -> None:
+    found = json.loads(events(config, "--json", *arguments))
+
+    assert [one["event"]["id"] for one in found] == expected
+
+
+def test_events_for_people_say_what_is_not_delivered_and_why(config: Path) -> None:
+    lines = events(config).splitlines()
+
+    assert len(lines) == 5
+    assert lines[0].endswith("siem: pending")
+    assert lines[1].strip() == "siem: busy"
+    assert lines[4].strip() == "siem: bad"
+
+
+def test_events_that_went_to_nobody_say_so(tmp_path: Path) -> None:
+    path = tmp_path / "bridge.toml"
+    path.write_text(CONFIG.format(state=(tmp_path / "state.db").as_posix()))
+
+    async def fill() -> None:
+        async with Outbox.open(tmp_path / "state.db", router({})) as outbox:
+            await outbox.commit([told("1")], now=NOW)
+
+    asyncio.run(fill())
+
+    assert events(path).rstrip().endswith("to nobody")
+
+
+def test_events_are_followed_until_ctrl_c(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    naps = list[float]()
+
+    async def nap(seconds: float) -> None:
+        naps.append(seconds)
+        if len(naps) == 3:
+            raise KeyboardInterrupt
+        async with Outbox.open(config.with_name("state.db"), router()) as outbox:
+            await outbox.commit([told(f"new-{len(naps)}")], now=NOW)
+
+    monkeypatch.setattr("bridge.cli_events.asyncio.sleep", nap)
+
+    lines = events(config, "--follow", "--json", "--last", "1").splitlines()
+
+    ids = [json.loads(line)["event"]["id"] for line in lines]
+    assert ids == ["3", "new-1", "new-2"]
