@@ -29,7 +29,7 @@ from bridge.cli_support import (
 )
 from bridge.clock import SystemClock
 from bridge.errors import BridgeError, ConfigError, MissingExtraError
-from bridge.telemetry import LogConfig, configure_logging
+from bridge.telemetry import LogConfig, configure_logging, printable
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,11 @@ def run(path: Path) -> None:
 
 @main.command()
 @config_option
-@click.option("--connect", is_flag=True, help="Also reach IMDS and every sink.")
+@click.option(
+    "--connect",
+    is_flag=True,
+    help="Also reach IMDS, entities and endpoints; nothing is published.",
+)
 def check(path: Path, *, connect: bool) -> None:
     """Validate the configuration: all faults at once."""
     config = configuration.load(path, os.environ)
@@ -85,7 +89,8 @@ def check(path: Path, *, connect: bool) -> None:
     if connect:
         findings = asyncio.run(doctor.examine(config, SystemClock()))
         for finding in findings:
-            click.echo(f"{'ok  ' if finding.is_good else 'FAIL'} {finding.text}")
+            mark = "ok  " if finding.is_good else "FAIL"
+            click.echo(f"{mark} {printable(finding.text)}")
         if not all(finding.is_good for finding in findings):
             sys.exit(FAILED)
     click.echo(f"{path}: ok")

@@ -186,8 +186,9 @@ def test_what_cannot_be_reached_is_told_line_by_line(tmp_path: Path) -> None:
     result = sebridge("check", "--connect", "-c", str(written(tmp_path, text)))
 
     assert result.exit_code == 1
-    imds, sink = result.stdout.splitlines()
-    assert imds.startswith("FAIL imds: ")
+    metadata, events, sink = result.stdout.splitlines()
+    assert metadata.startswith("ok   imds: instance metadata: ")  # none is needed
+    assert events.startswith("FAIL imds: scheduledevents: ")
     assert sink.startswith("FAIL sinks.siem: ")
 
 
