@@ -351,13 +351,12 @@ _TYPES = {
 
 def _plain(message: str, annotation: object) -> str:
     """Turn msgspec's words into ours."""
+    if allowed := ", ".join(f'"{value}"' for value in _choices(annotation)):
+        return f"must be one of {allowed}"
     if match := _EXPECTED.fullmatch(message):
         kinds = [w for w in match["want"].split(" | ") if w != "null"]
         want = " or ".join(_TYPES.get(kind, kind) for kind in kinds)
         return f"must be {want}, not {_TYPES.get(match['got'], match['got'])}"
-    if message.startswith("Invalid enum value"):
-        allowed = ", ".join(f'"{value}"' for value in _choices(annotation))
-        return f"must be one of {allowed}"
     return message
 
 

@@ -148,6 +148,7 @@ def test_empty_table_means_the_defaults() -> None:
         ({"count": True}, "outer.count: must be a whole number, not true or false"),
         ({"is_on": 1}, "outer.is_on: must be true or false, not a whole number"),
         ({"size": "big"}, 'outer.size: must be one of "small", "large"'),
+        ({"size": 5}, 'outer.size: must be one of "small", "large"'),
         ({"colours": "red"}, "outer.colours: must be a list, not a string"),
         ({"colours": ["red", "x"]}, 'outer.colours[1]: must be one of "red", "blue"'),
         ({"inner": 5}, "outer.inner: must be a table, not a whole number"),
