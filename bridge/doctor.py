@@ -89,7 +89,7 @@ class _Visit:
         """Read the document; the first time, this enables the service for the VM."""
         patience = self.config.imds.first_request_timeout
         answer = await client.fetch(etag=None, timeout=patience)
-        return f"answers, {len(parse(answer.body or b'').events)} events now"
+        return f"answers; events now: {len(parse(answer.body or b'').events)}"
 
     async def sink(self, config: SinkConfig) -> str:
         """Reach the other side of a sink."""

@@ -61,7 +61,7 @@ def bad(findings: list[Finding]) -> list[str]:
 async def test_imds_says_who_this_is_and_what_is_scheduled(imds: ImdsSimulator) -> None:
     assert good(await examined(config_of(imds.url))) == [
         f"imds: instance metadata: this VM is {VM}",
-        "imds: scheduledevents: answers, 0 events now",
+        "imds: scheduledevents: answers; events now: 0",
     ]
 
 
