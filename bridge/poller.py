@@ -19,6 +19,7 @@ from bridge.errors import (
     MetadataError,
     MetadataRefusedError,
     MetadataUnavailableError,
+    OutboxFullError,
 )
 from bridge.events import (
     Teller,
@@ -43,6 +44,7 @@ _UNCONDITIONAL_EVERY = 10.0
 _PATIENT_AFTER_TIMEOUTS = 3
 _LONGEST_BACKOFF = 10.0
 _REFUSED_BACKOFF = 60.0
+_LEAST_BACKOFF = 1.0
 _LONGEST_WISH = 300.0  # a Retry-After beyond it would be blindness
 _TOUCH_EVERY = 60.0
 _REMIND_EVERY = 60.0
@@ -77,6 +79,7 @@ class _Patience:
     reminded: float = float("-inf")
     outcome: str = "starting"
     wait: float = 0.0
+    is_asked_for: bool = False  # by IMDS: nobody may cut it short
 
     def good(self) -> None:
         self.is_first, self.failures, self.timeouts = False, 0, 0
@@ -86,15 +89,16 @@ class _Patience:
         self.failures += 1
         self.timeouts = self.timeouts + 1 if error.outcome == "timeout" else 0
         self.outcome = error.outcome
-        if isinstance(error, MetadataRefusedError):
-            self.wait = _REFUSED_BACKOFF
-        elif isinstance(error, MalformedDocumentError):
+        is_refused = isinstance(error, MetadataRefusedError)
+        longest = _REFUSED_BACKOFF if is_refused else _LONGEST_BACKOFF
+        doubled = least * 2.0 ** min(self.failures - 1, 10)
+        self.wait = max(least, min(doubled, longest))
+        if isinstance(error, MalformedDocumentError):
             self.wait = least
-        else:
-            doubled = least * 2.0 ** min(self.failures - 1, 10)
-            self.wait = max(least, min(doubled, _LONGEST_BACKOFF))
-        if isinstance(error, MetadataUnavailableError) and error.retry_after:
-            self.wait = max(self.wait, min(error.retry_after, _LONGEST_WISH))
+        wish = getattr(error, "retry_after", None)
+        self.is_asked_for = bool(wish)
+        if wish:
+            self.wait = max(self.wait, min(wish, _LONGEST_WISH))
 
     def is_patient(self) -> bool:
         """Whether the next request may take two minutes."""
@@ -168,7 +172,8 @@ class Poller:
         waiting, self._waiting = self._waiting, []
         try:
             look = await self._look(is_asked=bool(waiting))
-        except MetadataError as error:
+        except (MetadataError, OutboxFullError) as fault:
+            error = fault if isinstance(fault, MetadataError) else _no_room(fault)
             self._note(error)
             for future in waiting:
                 if not future.done():
@@ -199,12 +204,20 @@ class Poller:
 
     async def _pause(self, stop: asyncio.Event, began: float) -> None:
         if self._patience.wait:
-            await self.clock.wait(stop, self._patience.wait)
+            await self._hold_back(stop)
             return
         if self.clock.monotonic() - self._touched >= _TOUCH_EVERY:
             await self._touch()
         left = began + self.client.config.poll_interval - self.clock.monotonic()
         await self.clock.wait(self._wake, left)
+
+    async def _hold_back(self, stop: asyncio.Event) -> None:
+        """Wait after a failure; who needs a fresh look may cut short what is ours."""
+        wait = self._patience.wait
+        least = max(self.client.config.poll_interval, _LEAST_BACKOFF)
+        held = wait if self._patience.is_asked_for else min(wait, least)
+        if not await self.clock.wait(stop, held):
+            await self.clock.wait(self._wake, wait - held)
 
     async def _touch(self) -> None:
         """Keep on disk when the document was last seen, also if nothing happens."""
@@ -341,10 +354,11 @@ class Poller:
         self._patience.bad(error, self.client.config.poll_interval)
         now = self.clock.monotonic()
         is_loud = isinstance(error, MetadataRefusedError)
+        is_passing = isinstance(error, MetadataUnavailableError)
         if is_loud or now - self._patience.reminded >= _REMIND_EVERY:
             self._patience.reminded = now
             log.log(
-                logging.WARNING if not is_loud else logging.ERROR,
+                logging.WARNING if is_passing else logging.ERROR,
                 "no document from IMDS",
                 extra={
                     "fault": str(error),
@@ -352,6 +366,11 @@ class Poller:
                     "retryInSeconds": round(self._patience.wait, 3),
                 },
             )
+
+
+def _no_room(fault: OutboxFullError) -> MetadataError:
+    """Return what it means: the document is as good as not read."""
+    return MetadataUnavailableError(str(fault), outcome="no-room")
 
 
 def _stopping() -> MetadataError:

@@ -69,10 +69,11 @@ async def waking(stop: asyncio.Event, wake: asyncio.Event) -> AsyncIterator[None
 
 
 async def unless(stop: asyncio.Event, work: Coroutine[object, object, T]) -> T | None:
-    """Return what ``work`` returns; None, and cancel it, as soon as ``stop`` is set."""
-    async with asyncio.TaskGroup() as group:
-        tasks = group.create_task(work), group.create_task(stop.wait())
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            task.cancel()
-    return None if tasks[0].cancelled() else tasks[0].result()
+    """Return what ``work`` returns; None if ``stop`` is set before it has."""
+    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        working.cancel()
+        stopping.cancel()

@@ -48,6 +48,7 @@ class Starter(Protocol):
         """POST one EventId, in the document's own spelling; return the status.
 
         Raises:
-            MetadataUnavailableError: there was no answer: it may have worked.
+            MetadataUnavailableError: there was no answer: it may have worked; or
+                IMDS asks for patience, and ``outcome`` is the status.
         """
         ...

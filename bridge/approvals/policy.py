@@ -228,7 +228,8 @@ def _refusal(event: ScheduledEvent, approval: Approval, terms: Terms) -> str | N
     if not _is_allowed(event, terms):
         return "EventTypeNotAllowed"
     if approval.approved_event is not None:
-        seen = ScheduledEvent(event_id=event.event_id, raw=approval.approved_event)
+        named = approval.approved_event.get("EventId", event.event_id)
+        seen = ScheduledEvent(event_id=str(named), raw=approval.approved_event)
         if any(_changes(seen, event)):
             return "EventChanged"
     return None
@@ -242,6 +243,7 @@ def _is_allowed(event: ScheduledEvent, terms: Terms) -> bool:
 def _changes(seen: ScheduledEvent, event: ScheduledEvent) -> Iterator[bool]:
     """Yield whether what the approver saw has become another, or a worse event."""
     before, after = _known_duration(seen), _known_duration(event)
+    yield seen.key != event.key
     yield (seen.event_type or "").casefold() != (event.event_type or "").casefold()
     yield before is not None and (after is None or after > before)
     yield not {*map(bare, event.resources)} <= {*map(bare, seen.resources)}

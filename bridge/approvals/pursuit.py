@@ -12,10 +12,8 @@ the very reason why the process died.
 
 import asyncio
 import logging
-from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TypeVar
 
 from bridge.approvals.desk import Desk
 from bridge.approvals.looking import Look
@@ -35,10 +33,9 @@ from bridge.errors import MetadataError, MetadataUnavailableError
 from bridge.imds.document import ScheduledEvent
 from bridge.outbox.records import Decision
 from bridge.retry import RetryPolicy
+from bridge.workers import unless
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 INTENT = "intent"
 _BACKOFF = RetryPolicy(first=1.0, max_backoff=30.0)
@@ -167,9 +164,16 @@ class Pursuit:
                 event.event_id, incarnation=look.document.incarnation
             )
         except MetadataError as error:
-            self._status, self._may_have_worked = None, True
+            self._note(error)
             return await self._later(stop, error)
         return await self._answered(self._status, event, stop)
+
+    def _note(self, error: MetadataError) -> None:
+        """Remember what came of a POST: it may have worked unless IMDS said no."""
+        self._status = int(error.outcome) if error.outcome.isdigit() else None
+        is_doubtful = self._status is None or self._status >= 500
+        self._may_have_worked = self._may_have_worked or is_doubtful
+        self._refusals = 0
 
     async def _answered(
         self, status: int, event: ScheduledEvent, stop: asyncio.Event
@@ -179,9 +183,9 @@ class Pursuit:
             return Conclusion(kind=kind, event=event, confirmed=True)
         text = f"IMDS answered {status} to POST"
         if status != 400:
-            self._refusals = 0
-            self._may_have_worked = self._may_have_worked or status >= 500
-            return await self._later(stop, MetadataError(text, outcome=str(status)))
+            error = MetadataError(text, outcome=str(status))
+            self._note(error)
+            return await self._later(stop, error)
         self._refusals += 1
         if self._refusals == _MOST_REFUSALS:
             return Conclusion(kind=OutcomeKind.REJECTED, event=event, reason=text)
@@ -241,14 +245,3 @@ class Pursuit:
         clock, anchor = self.desk.clock, self._anchor
         by_wall = (clock.now() - anchor.wall).total_seconds()
         return max(by_wall, clock.monotonic() - anchor.monotonic) > _FRESH_FOR
-
-
-async def unless(stop: asyncio.Event, work: Coroutine[object, object, T]) -> T | None:
-    """Return what ``work`` returns; None if ``stop`` is set before it has."""
-    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else None
-    finally:
-        working.cancel()
-        stopping.cancel()

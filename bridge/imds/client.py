@@ -119,7 +119,8 @@ class MetadataClient:
         """Relay one StartRequest; returns the HTTP status.
 
         Raises:
-            MetadataUnavailableError: there was no answer, so it may have worked.
+            MetadataUnavailableError: there was no answer, so it may have worked; or
+                IMDS asks for patience (``retry_after``).
         """
         body: dict[str, object] = {"StartRequests": [{"EventId": event_id}]}
         if self.config.api_version == "2017-03-01" and incarnation is not None:
@@ -134,7 +135,7 @@ class MetadataClient:
             ):
                 return 200
         except MetadataError as error:
-            if error.outcome.isdigit():
+            if error.outcome.isdigit() and not getattr(error, "retry_after", None):
                 return int(error.outcome)
             raise
 

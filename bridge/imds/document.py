@@ -5,10 +5,16 @@ field of an unexpected type is passed on verbatim and counts as absent for what 
 derived from it. Strict where nothing sensible could be said: a body that is no
 JSON object with an ``Events`` array says nothing at all.
 
+JSON allows what no later step could hold: a number beyond 64 bits is carried as
+text, digit for digit, and half of a surrogate pair as U+FFFD, so that every VM
+carries the same.
+
 Source: https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events
 """
 
 import json
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,6 +27,8 @@ from bridge.errors import MalformedDocumentError
 MAX_BYTES = 1024 * 1024
 _MAX_DEPTH = 64  # deeper than anything sane; our JSON writer ends at 254
 _MAX_EVENT_ID = 1024
+_LONG_NUMBER = re.compile(rb"[0-9]{19}")  # a fast reader would round it
+_REPLACEMENT = "\ufffd"
 
 SCHEDULED = "Scheduled"
 STARTED = "Started"
@@ -145,12 +153,60 @@ def _root(body: bytes) -> dict[str, object]:
     if not body.strip():
         raise MalformedDocumentError("the document is empty")
     try:
-        root = orjson.loads(body.removeprefix(b"\xef\xbb\xbf"))
-    except orjson.JSONDecodeError as error:
-        raise MalformedDocumentError(f"the document is no JSON ({error})") from error
+        root = _loaded(body.removeprefix(b"\xef\xbb\xbf"))
+    except (ValueError, RecursionError) as error:
+        cause = str(error) or "it is nested too deep"
+        raise MalformedDocumentError(f"the document is no JSON ({cause})") from error
     if not isinstance(root, dict):
         raise MalformedDocumentError("the document is no JSON object")
     return root
+
+
+def _loaded(body: bytes) -> object:
+    """Read JSON fast, and slowly where it holds what few can.
+
+    Raises:
+        ValueError: it is no JSON.
+        RecursionError: it is nested absurdly deep.
+    """
+    if not _LONG_NUMBER.search(body):
+        try:
+            return orjson.loads(body)
+        except orjson.JSONDecodeError:
+            pass  # the other reader has the last word
+    text = body.decode()
+    value = json.loads(
+        text, parse_int=_int, parse_float=_float, parse_constant=_no_constant
+    )
+    return _whole(value) if "\\ud" in text.lower() else value
+
+
+def _int(text: str) -> int | str:
+    """Return a number that 64 bits can hold, else its digits."""
+    if len(text) > len(str(-(2**63))):
+        return text
+    number = int(text)
+    return number if -(2**63) <= number < 2**64 else text
+
+
+def _float(text: str) -> float | str:
+    number = float(text)
+    return number if math.isfinite(number) else text
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(f"{name} is no number")
+
+
+def _whole(value: object) -> object:
+    """Return a value with U+FFFD for every half of a surrogate pair."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    if isinstance(value, dict):
+        return {_whole(name): _whole(item) for name, item in value.items()}
+    return value
 
 
 def _element(element: object) -> ScheduledEvent | str:
@@ -160,6 +216,8 @@ def _element(element: object) -> ScheduledEvent | str:
     event_id = element.get("EventId")
     if not isinstance(event_id, str) or not event_id.strip():
         return "has no EventId that is a string"
+    if _REPLACEMENT in event_id:
+        return "has an EventId that is no Unicode text"
     if len(event_id) > _MAX_EVENT_ID:
         return f"has an EventId of more than {_MAX_EVENT_ID} characters"
     if _is_deep(element):

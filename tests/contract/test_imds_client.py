@@ -491,6 +491,17 @@ async def test_answer_to_an_approval_is_its_status(
     assert requests_total(metrics, "POST", outcome) == 1
 
 
+async def test_approval_that_imds_wants_later_says_when(
+    client: MetadataClient, imds: Imds
+) -> None:
+    imds.says(429, b"", Retry_After="7")
+
+    with pytest.raises(MetadataUnavailableError) as caught:
+        await client.start("a", incarnation=None)
+
+    assert (caught.value.outcome, caught.value.retry_after) == ("429", 7)
+
+
 async def test_approval_without_an_answer_is_in_doubt(
     client: MetadataClient, imds: Imds
 ) -> None:

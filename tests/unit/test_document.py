@@ -149,8 +149,6 @@ def test_incarnation_may_be_absent() -> None:
         b'{"events": []}',
         b'{"Events": [], "x": NaN}',
         b'{"Events": [], "x": "\xff"}',
-        b'{"Events": [], "x": "\\ud800"}',
-        b'{"Events": [], "x": 1e400}',
         b'{"Events":' + b"[" * 5000,
         b'{"Events": []}' + b" " * MAX_BYTES,
     ],

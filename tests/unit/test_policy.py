@@ -245,6 +245,26 @@ def test_event_worse_than_the_approver_saw_is_denied(
         assert step.reason == "EventChanged"
 
 
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        (EVENT_ID.lower(), "Post"),
+        (EVENT_ID.upper(), "Post"),
+        ("another", "denied"),
+        (7, "denied"),
+        (None, "Post"),
+    ],
+)
+def test_what_the_approver_saw_is_this_event(named: object, expected: str) -> None:
+    seen = imds_event(EVENT_ID) | {"EventId": named}
+    if named is None:
+        del seen["EventId"]
+
+    step = decide(request(approved_event=seen), look(imds_event()), NEW, TERMS)
+
+    assert kind_of(step) == expected
+
+
 def test_started_event_is_not_denied_any_more() -> None:
     asked = request(approved_event=imds_event(EventType="Freeze"))
 

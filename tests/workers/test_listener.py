@@ -256,6 +256,32 @@ async def test_anything_else_is_tried_until_it_works(world: World, status: int) 
     assert await world.kinds() == ["relayed"]
 
 
+async def test_wish_of_imds_to_be_asked_later_is_obeyed(world: World) -> None:
+    world.imds.shows(imds_event())
+    world.imds.answers.append(
+        MetadataUnavailableError("busy", outcome="429", retry_after=60)
+    )
+
+    assert await world.handle(message(EVENT_ID)) == COMPLETE
+    assert world.clock.now() >= START + timedelta(seconds=60)
+    (event,) = await world.outcomes()
+    assert (event.data["imdsStatus"], event.data["confirmed"]) == (200, True)
+
+
+async def test_event_that_starts_after_a_refused_post_was_not_relayed_here(
+    world: World,
+) -> None:
+    """IMDS has said no: whoever started it, it was not this bridge."""
+    world.imds.shows(imds_event(), next_=(started(),))
+    world.imds.answers.append(
+        MetadataUnavailableError("busy", outcome="429", retry_after=1)
+    )
+
+    await world.handle(message(EVENT_ID))
+
+    assert await world.kinds() == ["already-started"]
+
+
 async def test_what_never_works_fails_at_not_before(world: World) -> None:
     world.imds.shows(imds_event())  # NotBefore is 15 minutes ahead
     world.imds.answers.extend([404] * 10_000)

@@ -15,6 +15,7 @@ from bridge.errors import (
     MetadataRefusedError,
     MetadataUnavailableError,
     OutboxError,
+    OutboxFullError,
 )
 from bridge.events import Teller
 from bridge.imds.client import ImdsConfig
@@ -441,6 +442,7 @@ async def test_malformed_document_is_logged_once_a_minute(
 
     assert len(caplog.records) == 3
     assert {r.message for r in caplog.records} == {"no document from IMDS"}
+    assert {r.levelname for r in caplog.records} == {"ERROR"}
     assert caplog.records[0].__dict__["fault"] == "the document has no Events array"
 
 
@@ -664,10 +666,71 @@ async def test_wish_of_imds_is_obeyed_when_longer(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("status", ["400", "403"])
-async def test_refusal_is_followed_by_a_minute_of_quiet(rig: Rig, status: str) -> None:
+async def test_refusals_are_followed_by_waits_of_up_to_a_minute(
+    rig: Rig, status: str
+) -> None:
+    """One stray answer must not cost the half minute that a notice may have."""
     rig.metadata.fails(refused(status))
 
-    assert await times_of(rig, 125) == [0, 60, 120]
+    assert await times_of(rig, 190) == [0, 1, 3, 7, 15, 31, 63, 123, 183]
+
+
+async def asked_after(rig: Rig, seconds: float, error: MetadataError) -> list[float]:
+    """Return when requests were made if somebody needs a fresh look after a failure."""
+    found = list[float]()
+    rig.metadata.fails(refused("403"), refused("403"), refused("403"), error)
+    rig.metadata.says(EMPTY)
+    async with running(rig):
+        await live(rig, 7)
+        count = len(rig.metadata.asked)
+        await live(rig, seconds)
+        look = asyncio.ensure_future(outcome_of(rig.poller))
+        for tick in range(20):
+            found += [tick] * (len(rig.metadata.asked) - count)
+            count = len(rig.metadata.asked)
+            await live(rig, 1, step=1)
+        await look
+    return found
+
+
+async def test_approval_that_waits_cuts_a_long_wait_short(rig: Rig) -> None:
+    times = await asked_after(rig, 3, refused("403"))
+
+    assert times[0] <= 1
+
+
+async def test_approval_that_waits_does_not_make_failures_follow_at_once(
+    rig: Rig,
+) -> None:
+    times = await asked_after(rig, 0, refused("403"))
+
+    assert times[0] == 1
+
+
+async def test_approval_that_waits_does_not_cut_short_what_imds_asked_for(
+    rig: Rig,
+) -> None:
+    times = await asked_after(rig, 3, unavailable("429", 10))
+
+    assert times[0] >= 7
+
+
+async def test_document_that_finds_no_room_is_told_later(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def full(*_: object, **__: object) -> None:
+        raise OutboxFullError("neither disk nor memory has room for another event")
+
+    monkeypatch.setattr(Outbox, "commit", full)
+    rig.metadata.says(SCHEDULED)
+    await rig.poller.step()
+    assert rig.poller.imds_state == "no-room"
+    assert "no document" in caplog.text
+    monkeypatch.undo()
+
+    await rig.poller.step()
+
+    assert await rig.told() == ["scheduled"]
 
 
 async def test_malformed_document_does_not_slow_the_pace(rig: Rig) -> None:

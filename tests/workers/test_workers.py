@@ -175,7 +175,5 @@ async def test_work_that_ends_before_the_stop_gives_its_result() -> None:
 
 
 async def test_work_that_fails_before_the_stop_surfaces() -> None:
-    with pytest.raises(ExceptionGroup) as caught:
+    with pytest.raises(ZeroDivisionError):
         await unless(asyncio.Event(), broken())
-
-    assert caught.group_contains(ZeroDivisionError)
