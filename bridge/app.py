@@ -61,6 +61,7 @@ async def run(config: Config, stop: asyncio.Event, clock: Clock) -> None:
             statefile.open_database(path, identity.vm_id if identity else None)
         )
         origin = await settle(database, identity, config.events.source)
+        config = config.filled_in(origin.identity.expand)
         teller = Teller(
             prefix=config.events.type_prefix,
             source=origin.source,

@@ -101,8 +101,8 @@ def check(path: Path, *, connect: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def status(path: Path, *, as_json: bool) -> None:
     """Show what the bridge knows."""
-    config = configuration.load(path, os.environ)
-    report = asyncio.run(inspection.status(config, SystemClock()))
+    settings, sinks = configuration.load_settings(path, os.environ)
+    report = asyncio.run(inspection.status(settings, sinks, SystemClock()))
     if as_json:
         echo_json(report)
     else:

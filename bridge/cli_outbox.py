@@ -107,7 +107,8 @@ def act(path: Path, work: Callable[[Ledger, float], Awaitable[T]]) -> T:
 
 def stored(path: Path) -> Path:
     """Return the state file of a configuration; ends the command if there is none."""
-    state = Path(configuration.load(path, os.environ).state.path)
+    settings, _ = configuration.load_settings(path, os.environ)
+    state = Path(settings.state.path)
     if not state.is_file():
         fail(f"there is no state file {state}: nothing was ever to be delivered")
     return state

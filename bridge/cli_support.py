@@ -11,6 +11,7 @@ from typing import NoReturn
 import click
 
 from bridge.errors import BridgeError, ConfigError
+from bridge.telemetry import printable
 
 FAILED = 1
 WRONG = 2
@@ -19,7 +20,7 @@ WRONG = 2
 def fail(*lines: str, code: int = FAILED) -> NoReturn:
     """End the process with lines on standard error."""
     for line in lines:
-        click.echo(f"sebridge: {line}", err=True)
+        click.echo(f"sebridge: {printable(line)}", err=True)
     sys.exit(code)
 
 

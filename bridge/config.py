@@ -6,8 +6,11 @@ All faults are found at once and raised as one ConfigError; nothing is opened he
 import difflib
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Self, TypeVar
+
+from msgspec.structs import replace
 
 from bridge.approvals.listener import ApprovalsConfig
 from bridge.errors import ConfigError
@@ -22,6 +25,7 @@ from bridge.options import (
     Reader,
     Secret,
     Section,
+    placeholder_faults,
 )
 from bridge.sinks.base import SinkConfig
 from bridge.sinks.registry import SINK_TYPES
@@ -29,6 +33,7 @@ from bridge.statefile import StateConfig
 from bridge.telemetry import LogConfig
 
 PREFIX = "SEBRIDGE__"
+_ENTITY_KEYS = ("queue", "topic", "subscription")
 _LOOP = "the bridge would take its own events for approvals"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 
@@ -52,7 +57,34 @@ class Config(Settings, frozen=True, kw_only=True):
     approvals: ApprovalsConfig | None = None
 
     def faults(self) -> Iterator[tuple[str, str]]:
-        """Refuse a sink that sends to where approvals come from: it would loop."""
+        """Check the names of entities, and that no sink feeds the approvals."""
+        for place, section in self._parts():
+            for key in _ENTITY_KEYS:
+                for what in placeholder_faults(getattr(section, key, "")):
+                    yield f"{place}.{key}", what
+        yield from self._loops()
+
+    def filled_in(self, expand: Callable[[str], str]) -> Self:
+        """Return the configuration with the names of entities as they are here.
+
+        Args:
+            expand: fills in ``{vm_id}``, ``{vm_name}``, ``{group}``; ValueError.
+
+        Raises:
+            ConfigError: a placeholder has no value on this machine.
+        """
+        sinks = tuple(_named(s, f"sinks.{s.name}", expand) for s in self.sinks)
+        approvals = self.approvals and _named(self.approvals, "approvals", expand)
+        return replace(self, sinks=sinks, approvals=approvals)
+
+    def _parts(self) -> Iterator[tuple[str, Section]]:
+        for sink in self.sinks:
+            yield f"sinks.{sink.name}", sink
+        if self.approvals is not None:
+            yield "approvals", self.approvals
+
+    def _loops(self) -> Iterator[tuple[str, str]]:
+        """Refuse a sink that sends to where approvals come from."""
         if self.approvals is None:
             return
         inlet = self.approvals.target
@@ -74,6 +106,21 @@ class Config(Settings, frozen=True, kw_only=True):
         return found
 
 
+S = TypeVar("S", bound=Section)
+
+
+def _named(part: S, place: str, expand: Callable[[str], str]) -> S:
+    """Return a section with the placeholders in its entity's name filled in."""
+    names = {}
+    for key in _ENTITY_KEYS:
+        if text := getattr(part, key, ""):
+            try:
+                names[key] = expand(text)
+            except ValueError as error:
+                raise ConfigError([f"{place}.{key}: {error}"]) from error
+    return replace(part, **names)
+
+
 def load(path: Path, environ: Mapping[str, str]) -> Config:
     """Read a configuration file.
 
@@ -84,18 +131,42 @@ def load(path: Path, environ: Mapping[str, str]) -> Config:
     Raises:
         ConfigError: with every fault there is, each with its place.
     """
+    return parse(_tables(path), file=str(path), environ=environ)
+
+
+def load_settings(path: Path, environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
+    """Read what a command needs that only looks at what a forwarder has done.
+
+    A person at a shell has not the secrets of the service: sinks and approvals are
+    not read.
+
+    Returns:
+        The settings, and the names of the sinks.
+
+    Raises:
+        ConfigError: with every fault there is, each with its place.
+    """
+    reader = Reader(str(path), environ)
+    root = _overridden(_copied(_tables(path)), reader)
+    names = [table["name"] for table in _sinks_by_name(root.get("sinks")).values()]
+    settings = _settings(root, reader)
+    if reader.faults:
+        raise ConfigError(sorted(reader.faults))
+    return settings, [str(name) for name in names]
+
+
+def _tables(path: Path) -> Mapping[str, object]:
     try:
         text = path.read_bytes().decode("utf-8-sig")  # Windows editors write a BOM
     except (OSError, UnicodeDecodeError) as error:
         cause = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise ConfigError([f"{path}: cannot be read: {cause}"]) from error
     try:
-        tables = tomllib.loads(text)
+        return tomllib.loads(text)
     except ValueError as error:  # also of a number longer than Python reads
         raise ConfigError([f"{path}: no valid TOML: {error}"]) from error
     except RecursionError as error:
         raise ConfigError([f"{path}: no valid TOML: nested too deep"]) from error
-    return parse(tables, file=str(path), environ=environ)
 
 
 def parse(
@@ -115,10 +186,7 @@ def parse(
         if approvals is None
         else reader.section(ApprovalsConfig, approvals, "approvals")
     )
-    for key in root.keys() - _keys(Settings):
-        reader.unknown("", key, _keys(Config))
-        del root[key]
-    settings = reader.section(Settings, root, "") or Settings()
+    settings = _settings(root, reader)
     values = {name: getattr(settings, name) for name in _keys(Settings)}
     config = Config(**values, sinks=sinks, approvals=approvals_config)
     for place, what in config.faults():
@@ -126,6 +194,13 @@ def parse(
     if reader.faults:
         raise ConfigError(sorted(reader.faults))
     return config
+
+
+def _settings(root: Mapping[str, object], reader: Reader) -> Settings:
+    own = {key: value for key, value in root.items() if key in _keys(Settings)}
+    for key in root.keys() - _keys(Config):
+        reader.unknown("", key, _keys(Config))
+    return reader.section(Settings, own, "") or Settings()
 
 
 def _sinks(tables: object, reader: Reader) -> tuple[SinkConfig, ...]:

@@ -9,7 +9,7 @@ from bridge.approvals.listener import ApprovalsConfig
 from bridge.approvals.queue import ApprovalQueue, ApprovalSource
 from bridge.clock import Clock
 from bridge.config import Config
-from bridge.errors import ApprovalQueueError, BridgeError, MetadataError
+from bridge.errors import ApprovalQueueError, BridgeError, ConfigError, MetadataError
 from bridge.identity import Identity
 from bridge.imds.client import MetadataClient, open_client
 from bridge.imds.document import parse
@@ -40,6 +40,10 @@ async def examine(config: Config, clock: Clock) -> list[Finding]:
             await _tried("imds: instance metadata", visit.instance(client)),
             await _tried("imds: scheduledevents", visit.document(client), _SLOW),
         ]
+    try:
+        config = config.filled_in(visit.identity.expand)
+    except ConfigError as error:
+        return [*imds, Finding(is_good=False, text=str(error))]
     tries = [_tried(f"sinks.{one.name}", visit.sink(one)) for one in config.sinks]
     if (approvals := config.approvals) is not None:
         tries += [

@@ -1,5 +1,6 @@
 """Status for the command line: from the running forwarder, else from its state file."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import aiohttp
@@ -8,7 +9,7 @@ import orjson
 
 from bridge import checkpoint
 from bridge.clock import Clock
-from bridge.config import Config
+from bridge.config import Settings
 from bridge.errors import OutboxError
 from bridge.events import rfc3339
 from bridge.identity import Identity
@@ -25,17 +26,24 @@ _RECENT = 10
 _KEYS = {"vm", "document", "imds", "sinks", "approvals"}
 
 
-async def status(config: Config, clock: Clock) -> dict[str, object]:
+async def status(
+    config: Settings, sinks: Sequence[str], clock: Clock
+) -> dict[str, object]:
     """Return what is known, in the shape of ``/status``.
+
+    Args:
+        config: of the forwarder.
+        sinks: the names of its sinks.
+        clock: what time it is.
 
     Raises:
         OutboxError: nobody answers and there is no state file that can be read.
     """
     answer = await _running(config)
-    return await _stored(config, clock) if answer is None else answer
+    return await _stored(config, sinks, clock) if answer is None else answer
 
 
-async def _running(config: Config) -> dict[str, object] | None:
+async def _running(config: Settings) -> dict[str, object] | None:
     """Ask the forwarder of this configuration; None if none answers."""
     if not config.http.listen:
         return None
@@ -66,7 +74,9 @@ def _existing(path: Path) -> Path:
     return path
 
 
-async def _stored(config: Config, clock: Clock) -> dict[str, object]:
+async def _stored(
+    config: Settings, sinks: Sequence[str], clock: Clock
+) -> dict[str, object]:
     path = _existing(Path(config.state.path))
     async with Database.open(path) as database:
         identity = await remembered(database) or Identity()
@@ -85,10 +95,7 @@ async def _stored(config: Config, clock: Clock) -> dict[str, object]:
                 "lastSuccess": rfc3339(watch.seen.at) if watch.seen else None,
                 "state": state,
             },
-            "sinks": [
-                sink_of(sink.name, state, tallies.get(sink.name), now)
-                for sink in config.sinks
-            ],
+            "sinks": [sink_of(sink, state, tallies.get(sink), now) for sink in sinks],
             "approvals": [
                 orjson.loads(body) for body in await outbox.recent_outcomes(_RECENT)
             ],

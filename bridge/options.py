@@ -376,3 +376,10 @@ def unknown_placeholders(text: str) -> tuple[str, ...]:
     """Return what stands in braces and nobody can fill in, and braces left over."""
     known = {f"{{{name}}}" for name in PLACEHOLDERS}
     return tuple(part for part in _BRACES.findall(text) if part not in known)
+
+
+def placeholder_faults(text: str) -> Iterator[str]:
+    """Yield what is wrong with each placeholder that nobody can fill in."""
+    known = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
+    for part in unknown_placeholders(text):
+        yield f"{part!r} is no placeholder; allowed are {known}"

@@ -21,7 +21,7 @@ from bridge.approvals.handling import Handling, Settlement, key_of
 from bridge.approvals.received import ReceivedMessage
 from bridge.errors import ApprovalQueueError
 from bridge.namespace import Entity, NamespaceConfig, entity_faults, entity_in
-from bridge.options import PLACEHOLDERS, Duration, unknown_placeholders
+from bridge.options import Duration, placeholder_faults
 from bridge.retry import RetryPolicy
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,6 @@ log = logging.getLogger(__name__)
 _AT_ONCE = 100  # so many locks can be renewed in time, even half-minute ones
 _BACKOFF = RetryPolicy(first=1.0, max_backoff=30.0)
 _LEAST_WAIT = 0.5
-_ALLOWED = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
 
 
 Name = tuple[str, int | None]  # key of the message, and its sequence number
@@ -68,8 +67,8 @@ class ApprovalsConfig(NamespaceConfig, frozen=True, kw_only=True):
             place = f"sessions[{index}]"
             if not session:
                 yield place, "must not be empty"
-            for part in unknown_placeholders(session):
-                yield place, f"{part!r} is no placeholder; allowed are {_ALLOWED}"
+            for what in placeholder_faults(session):
+                yield place, what
 
 
 class Queue(Protocol):

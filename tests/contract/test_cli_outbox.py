@@ -93,6 +93,19 @@ def test_retry_leaves_what_was_not_meant_waiting(config: Path) -> None:
     assert next(one.due for one in deliveries(config)) == NOW * 2
 
 
+@pytest.mark.parametrize("command", ["outbox list", "events", "status"])
+def test_who_only_looks_needs_no_secret_of_the_service(
+    command: str, config: Path
+) -> None:
+    secret = 'headers = { authorization = "env:ONLY_THE_SERVICE_HAS_IT" }'
+    config.write_text(config.read_text() + f"{secret}\n[http]\nlisten = ''\n")
+
+    result = CliRunner().invoke(main, [*command.split(), "-c", str(config), "--json"])
+
+    assert result.exit_code == 0, result.stderr
+    assert SINK in result.stdout
+
+
 # -- events ----------------------------------------------------------------------
 
 

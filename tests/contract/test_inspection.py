@@ -62,9 +62,14 @@ async def lived(
     return state_path
 
 
+async def status_in(config: Config, clock: FakeClock) -> dict[str, object]:
+    names = [sink.name for sink in config.sinks]
+    return await inspection.status(config, names, clock)
+
+
 async def status_of(config: Config, clock: FakeClock) -> Any:
     """Return the status as JSON would carry it."""
-    return orjson.loads(orjson.dumps(await inspection.status(config, clock)))
+    return orjson.loads(orjson.dumps(await status_in(config, clock)))
 
 
 # -- from the state file -------------------------------------------------------
@@ -161,7 +166,7 @@ async def test_nothing_at_all_is_one_clear_error(
     state_path: Path, clock: FakeClock
 ) -> None:
     with pytest.raises(OutboxError, match=r"there is no state file .*: has it"):
-        await inspection.status(config_of(state_path), clock)
+        await status_in(config_of(state_path), clock)
 
     assert not list(state_path.parent.iterdir())
 
@@ -173,7 +178,7 @@ async def test_damaged_state_file_is_one_clear_error(
         file.write(b"no database" * 100)
 
     with pytest.raises(OutboxCorruptError):
-        await inspection.status(config_of(lived), clock)
+        await status_in(config_of(lived), clock)
 
 
 # -- from the running forwarder ------------------------------------------------
@@ -303,7 +308,7 @@ async def test_state_file_is_read_when_nobody_answers(
 async def test_token_of_a_forwarder_is_never_shown(
     lived: Path, clock: FakeClock
 ) -> None:
-    status = await inspection.status(config_of(lived, token=TOKEN), clock)
+    status = await status_in(config_of(lived, token=TOKEN), clock)
 
     assert TOKEN not in inspection.as_text(status)
 
@@ -312,7 +317,7 @@ async def test_token_of_a_forwarder_is_never_shown(
 
 
 async def test_text_is_the_status_indented(lived: Path, clock: FakeClock) -> None:
-    status = await inspection.status(config_of(lived), clock)
+    status = await status_in(config_of(lived), clock)
 
     text = inspection.as_text(status)
 
