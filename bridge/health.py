@@ -104,7 +104,7 @@ def application(config: HttpConfig, board: Board) -> web.Application:
 
     async def readyz(_: web.Request) -> web.Response:
         missing = board.missing()
-        return _json(missing, status=503 if missing else 200)
+        return _json([*missing, *board.notes()], status=503 if missing else 200)
 
     async def status(_: web.Request) -> web.Response:
         return _json(await board.status())

@@ -61,6 +61,14 @@ class Board:
             found.append(f"state: cannot be written ({self.outbox.database.fault})")
         return found
 
+    def notes(self) -> list[str]:
+        """Return what keeps it from nothing, but wants a person: parked sinks."""
+        return [
+            f"sinks.{relay.sink}: parked ({relay.last_error})"
+            for relay in self.relays
+            if relay.state == "parked"
+        ]
+
     async def status(self) -> dict[str, object]:
         """Return the JSON of ``/status`` and ``sebridge status --json``."""
         if self.outbox is None or self.poller is None or self.teller is None:

@@ -23,6 +23,11 @@ class Disk:
         with suppress(OSError):
             (self.path / "ballast").write_bytes(bytes(2 * 1024 * 1024))
 
+    def remount(self, how: str) -> None:
+        """Make it ``ro`` or ``rw``."""
+        command = ["mount", "-o", f"remount,{how}", str(self.path)]
+        subprocess.run(command, check=True)  # noqa: S603 - ours
+
     def clear(self) -> None:
         (self.path / "ballast").unlink()
 

@@ -287,6 +287,24 @@ async def test_change_that_the_disk_refuses_later_holds_up_no_other(
     assert "change lost" in caplog.text
 
 
+async def test_disk_that_became_read_only_is_gone_around(disk: Disk) -> None:
+    async with opened(disk.state) as outbox:
+        await put(outbox, "1")
+    disk.remount("ro")
+
+    async with statefile.open_database(disk.state, None) as database:
+        outbox = Outbox(database, router({A: route()}))
+        await put(outbox, "2")
+        assert database.is_degraded
+        assert await outbox.told(["1", "2"]) == {"1": 1, "2": 1}
+        await database.heal()
+        assert database.is_degraded
+        disk.remount("rw")
+        await database.heal()
+        assert not database.is_degraded
+        assert await states(outbox) == {"1": "pending", "2": "pending"}
+
+
 # -- other reasons ---------------------------------------------------------------
 
 

@@ -229,6 +229,18 @@ async def fill_disk(outbox: Outbox) -> None:
         await outbox.save({"x": bytes(100_000)})
 
 
+async def test_parked_sink_is_told_of_although_the_bridge_is_ready(
+    bridge: Bridge,
+) -> None:
+    standing = bridge.board.relays[0]._standing
+    standing.is_parked, standing.last_error = True, "siem answered 401"
+
+    status, text = await bridge.get("/readyz")
+
+    assert status == 200
+    assert json.loads(text) == ["sinks.siem: parked (siem answered 401)"]
+
+
 async def test_everything_that_is_missing_is_told_at_once(bridge: Bridge) -> None:
     bridge.board.receivers = {
         "a": FakeReceiver(attached=False),

@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 import shutil
+import signal
 import sqlite3
 import time
 from pathlib import Path
@@ -183,6 +184,31 @@ async def holds(kept: Path, promised: int) -> None:
         assert names == [f"{number}" for number in range(promised)]
         assert await outbox.load(CHECKPOINT) == b"%d" % (promised - 1)
         assert await outbox.load("torn") is None
+
+
+async def test_machine_that_froze_goes_on_where_it_was(tmp_path: Path) -> None:
+    """The process is stopped as a live migration stops a VM, approval and all."""
+    async with simulator() as at:
+        config = written_config(tmp_path, at)
+        process = await forwarder(config)
+        await settled(config, 0)
+        await at.control("POST", "events", freeze(1))
+        found = await told_to(at, "scheduledevent.scheduled.v1")
+        process.send_signal(signal.SIGSTOP)
+        await approve(at, found[-1]["subject"])
+        await at.control("POST", "events", freeze(2))
+        await asyncio.sleep(3)
+        process.send_signal(signal.SIGCONT)
+        found = await told_to(
+            at, "startrequest.relayed.v1", "scheduledevent.started.v1"
+        )
+        async with asyncio.timeout(PATIENCE):
+            while len(await scheduled(at)) < 2:
+                await asyncio.sleep(0.1)
+        code = await ended(process)
+
+    assert code == 0
+    assert one_of(found, "relayed")["subject"] == freeze(1)["eventId"]
 
 
 async def test_sinks_that_are_all_down_hold_up_no_stop_and_lose_nothing(
