@@ -16,7 +16,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
@@ -28,6 +28,7 @@ MAX_BYTES = 1024 * 1024
 _MAX_DEPTH = 64  # deeper than anything sane; our JSON writer ends at 254
 _MAX_EVENT_ID = 1024
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")  # a fast reader would round it
+_HALF = re.compile(r"[\ud800-\udfff]")  # of a surrogate pair: UTF-8 has none
 _REPLACEMENT = "\ufffd"
 
 SCHEDULED = "Scheduled"
@@ -139,11 +140,15 @@ def parse(body: bytes) -> Document:
             faults.append(f"Events[{index}] {event}")
         else:
             events[event.key] = event
+    raw = _shallow(root, elements)
+    if b"\\ud" in body.lower():
+        events = {key: _whole_event(event) for key, event in events.items()}
+        raw = _whole_object(raw)
     return Document(
         incarnation=_incarnation(root.get("DocumentIncarnation")),
         events=events,
         faults=tuple(faults),
-        raw=_shallow(root, elements),
+        raw=raw,
     )
 
 
@@ -174,11 +179,9 @@ def _loaded(body: bytes) -> object:
             return orjson.loads(body)
         except orjson.JSONDecodeError:
             pass  # the other reader has the last word
-    text = body.decode()
-    value = json.loads(
-        text, parse_int=_int, parse_float=_float, parse_constant=_no_constant
+    return json.loads(
+        body.decode(), parse_int=_int, parse_float=_float, parse_constant=_no_constant
     )
-    return _whole(value) if "\\ud" in text.lower() else value
 
 
 def _int(text: str) -> int | str:
@@ -198,15 +201,25 @@ def _no_constant(name: str) -> object:
     raise ValueError(f"{name} is no number")
 
 
+def _whole_event(event: ScheduledEvent) -> ScheduledEvent:
+    return replace(event, raw=_whole_object(event.raw))
+
+
+def _whole_object(raw: Mapping[str, object]) -> dict[str, object]:
+    return {_whole_text(name): _whole(value) for name, value in raw.items()}
+
+
 def _whole(value: object) -> object:
     """Return a value with U+FFFD for every half of a surrogate pair."""
     if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return _whole_text(value)
     if isinstance(value, list):
         return [_whole(item) for item in value]
-    if isinstance(value, dict):
-        return {_whole(name): _whole(item) for name, item in value.items()}
-    return value
+    return _whole_object(value) if isinstance(value, dict) else value
+
+
+def _whole_text(text: str) -> str:
+    return _HALF.sub(_REPLACEMENT, text)
 
 
 def _element(element: object) -> ScheduledEvent | str:
@@ -216,7 +229,7 @@ def _element(element: object) -> ScheduledEvent | str:
     event_id = element.get("EventId")
     if not isinstance(event_id, str) or not event_id.strip():
         return "has no EventId that is a string"
-    if _REPLACEMENT in event_id:
+    if _HALF.search(event_id):
         return "has an EventId that is no Unicode text"
     if len(event_id) > _MAX_EVENT_ID:
         return f"has an EventId of more than {_MAX_EVENT_ID} characters"
