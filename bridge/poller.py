@@ -75,23 +75,28 @@ class _Patience:
     started: float
     is_first: bool = True
     failures: int = 0
+    refusals: int = 0
     timeouts: int = 0
     reminded: float = float("-inf")
+    loudest: int = logging.NOTSET
     outcome: str = "starting"
     wait: float = 0.0
     is_asked_for: bool = False  # by IMDS: nobody may cut it short
 
     def good(self) -> None:
         self.is_first, self.failures, self.timeouts = False, 0, 0
-        self.outcome, self.wait, self.reminded = "ok", 0.0, float("-inf")
+        self.outcome, self.wait, self.refusals = "ok", 0.0, 0
+        self.reminded, self.loudest = float("-inf"), logging.NOTSET
 
     def bad(self, error: MetadataError, least: float) -> None:
         self.failures += 1
         self.timeouts = self.timeouts + 1 if error.outcome == "timeout" else 0
         self.outcome = error.outcome
-        is_refused = isinstance(error, MetadataRefusedError)
-        longest = _REFUSED_BACKOFF if is_refused else _LONGEST_BACKOFF
-        doubled = least * 2.0 ** min(self.failures - 1, 10)
+        count, longest = self.failures, _LONGEST_BACKOFF
+        if isinstance(error, MetadataRefusedError):
+            self.refusals += 1
+            count, longest = self.refusals, _REFUSED_BACKOFF
+        doubled = least * 2.0 ** min(count - 1, 10)
         self.wait = max(least, min(doubled, longest))
         if isinstance(error, MalformedDocumentError):
             self.wait = least
@@ -351,19 +356,20 @@ class Poller:
 
     def _note(self, error: MetadataError) -> None:
         """Remember a failure, and log it: at once, and then once a minute."""
-        self._patience.bad(error, self.client.config.poll_interval)
-        now = self.clock.monotonic()
-        is_loud = isinstance(error, MetadataRefusedError)
+        patience, now = self._patience, self.clock.monotonic()
+        patience.bad(error, self.client.config.poll_interval)
         is_passing = isinstance(error, MetadataUnavailableError)
-        if is_loud or now - self._patience.reminded >= _REMIND_EVERY:
-            self._patience.reminded = now
+        level = logging.WARNING if is_passing else logging.ERROR
+        is_news = level > patience.loudest or isinstance(error, MetadataRefusedError)
+        if is_news or now - patience.reminded >= _REMIND_EVERY:
+            patience.reminded, patience.loudest = now, max(level, patience.loudest)
             log.log(
-                logging.WARNING if is_passing else logging.ERROR,
+                level,
                 "no document from IMDS",
                 extra={
                     "fault": str(error),
-                    "failures": self._patience.failures,
-                    "retryInSeconds": round(self._patience.wait, 3),
+                    "failures": patience.failures,
+                    "retryInSeconds": round(patience.wait, 3),
                 },
             )
 

@@ -446,6 +446,27 @@ async def test_malformed_document_is_logged_once_a_minute(
     assert caplog.records[0].__dict__["fault"] == "the document has no Events array"
 
 
+async def test_graver_trouble_is_logged_at_once_and_then_once_a_minute(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    await rig.fails(unavailable(), unavailable())
+    for _ in range(29):
+        await rig.sees(b"{}")
+        await rig.fails(unavailable())
+
+    assert [r.levelname for r in caplog.records] == ["WARNING", "ERROR"]
+
+
+async def test_trouble_that_comes_again_is_logged_by_its_own_gravity(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    await rig.sees(b"{}", EMPTY)
+    await rig.fails(unavailable())
+    await rig.sees(b"{}")
+
+    assert [r.levelname for r in caplog.records] == ["ERROR", "WARNING", "ERROR"]
+
+
 async def test_new_trouble_after_a_good_document_is_logged_at_once(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -673,6 +694,13 @@ async def test_refusals_are_followed_by_waits_of_up_to_a_minute(
     rig.metadata.fails(refused(status))
 
     assert await times_of(rig, 190) == [0, 1, 3, 7, 15, 31, 63, 123, 183]
+
+
+async def test_refusal_after_an_outage_costs_no_more_than_any_other(rig: Rig) -> None:
+    rig.metadata.fails(*[unavailable()] * 5, refused("400"), unavailable())
+    rig.metadata.says(EMPTY)
+
+    assert await times_of(rig, 37) == [0, 1, 3, 7, 15, 25, 26, 36, 37]
 
 
 async def asked_after(rig: Rig, seconds: float, error: MetadataError) -> list[float]:
