@@ -227,12 +227,21 @@ def _refusal(event: ScheduledEvent, approval: Approval, terms: Terms) -> str | N
     """Return why an event may not be approved, if it may not."""
     if not _is_allowed(event, terms):
         return "EventTypeNotAllowed"
-    if approval.approved_event is not None:
-        named = approval.approved_event.get("EventId", event.event_id)
-        seen = ScheduledEvent(event_id=str(named), raw=approval.approved_event)
-        if any(_changes(seen, event)):
-            return "EventChanged"
-    return None
+    seen = _approved(event, approval)
+    return "EventChanged" if seen and any(_changes(seen, event)) else None
+
+
+def _approved(event: ScheduledEvent, approval: Approval) -> ScheduledEvent | None:
+    """Return what the approver saw of an event; None where nothing is said of it.
+
+    Of several events that are approved at once, it can be only one that was shown.
+    """
+    raw = approval.approved_event
+    if raw is None:
+        return None
+    seen = ScheduledEvent(event_id=str(raw.get("EventId", event.event_id)), raw=raw)
+    is_of_another = seen.key != event.key and len(approval.event_ids) > 1
+    return None if is_of_another else seen
 
 
 def _is_allowed(event: ScheduledEvent, terms: Terms) -> bool:

@@ -265,6 +265,30 @@ def test_what_the_approver_saw_is_this_event(named: object, expected: str) -> No
     assert kind_of(step) == expected
 
 
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        ({}, ["denied", "denied"]),
+        ({"EventId": "a"}, ["denied", "Post"]),
+        ({"EventId": "B"}, ["Post", "denied"]),
+        ({"EventId": "c"}, ["Post", "Post"]),
+    ],
+)
+def test_of_several_only_the_one_that_the_approver_saw_is_compared(
+    named: dict[str, object], expected: list[str]
+) -> None:
+    seen = {"EventType": "Freeze", **named}
+    asked = request("A", event_ids=("A", "b"), approved_event=seen)
+    there = look(imds_event("A", EventType="Reboot"), imds_event("b", EventType="X"))
+
+    steps = [
+        decide(replace(asked, event_id=event_id), there, NEW, TERMS)
+        for event_id in asked.approval.event_ids
+    ]
+
+    assert [kind_of(step) for step in steps] == expected
+
+
 def test_started_event_is_not_denied_any_more() -> None:
     asked = request(approved_event=imds_event(EventType="Freeze"))
 
