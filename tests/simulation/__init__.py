@@ -1,0 +1,1 @@
+"""Deterministic simulation: the forwarder on virtual time, with faults by seed."""

@@ -1,0 +1,399 @@
+"""The edges of the forwarder, simulated: IMDS, sinks and the approval queue."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from bridge.approvals.received import ReceivedMessage
+from bridge.errors import (
+    ApprovalQueueError,
+    MetadataRefusedError,
+    MetadataUnavailableError,
+    PermanentDeliveryError,
+    Reason,
+    RefusedDeliveryError,
+    TransientDeliveryError,
+)
+from bridge.imds.client import Answer, ImdsConfig
+from bridge.options import Duration
+from bridge.outbox.rows import Delivery
+from tests.simulation.plan import POLL, Event, Plan, PlannedApproval, Scene
+from tests.simulation.timeline import true_time
+
+if TYPE_CHECKING:
+    from tests.simulation.world import Life
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A document that a good answer showed."""
+
+    at: float
+    incarnation: int
+    events: Mapping[str, Event]
+    is_whole: bool
+    life: int
+    is_durable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """A StartRequest that reached IMDS."""
+
+    at: float
+    event_id: str
+    life: int
+    is_taken: bool
+
+
+@dataclass(slots=True)
+class Azure:
+    """The truth about the events, whoever looks."""
+
+    plan: Plan
+    incarnation: int = 5
+    events: dict[str, Event] = field(default_factory=dict)
+    posts: list[Post] = field(default_factory=list)
+    fetches: int = 0
+    _is_hidden: bool = False
+    _played: int = 0
+    _begun: list[tuple[float, str]] = field(default_factory=list)
+
+    def show(self, at: float) -> dict[str, Event]:
+        """Return the events as a document shows them now."""
+        while self._played < len(self.plan.scenes):
+            scene = self.plan.scenes[self._played]
+            if scene.at > at:
+                break
+            self._play(scene)
+            self._played += 1
+        for begins, event_id in [b for b in self._begun if b[0] <= at]:
+            self._begun.remove((begins, event_id))
+            self._start(event_id)
+        return {} if self._is_hidden else {k: dict(v) for k, v in self.events.items()}
+
+    def _play(self, scene: Scene) -> None:
+        fields = dict(scene.fields)
+        if scene.change == "reset":
+            self._is_hidden, self.incarnation = True, 1
+        elif scene.change == "return":
+            self._is_hidden, self.incarnation = False, 2
+        elif scene.change == "vanish":
+            if self.events.pop(scene.event_id, None) is not None:
+                self._count()
+        elif scene.change == "update":
+            if scene.event_id in self.events:
+                self.events[scene.event_id].update(fields)
+                self._count()
+        else:
+            self._appear(scene, fields)
+
+    def _appear(self, scene: Scene, fields: dict[str, object]) -> None:
+        if fields:
+            self.events[scene.event_id] = {
+                "EventId": scene.event_id,
+                "EventStatus": "Scheduled",
+                **fields,
+            }
+            self._count()
+        if scene.change == "start":
+            self._start(scene.event_id)
+
+    def _start(self, event_id: str) -> None:
+        event = self.events.get(event_id)
+        if event is not None and event["EventStatus"] != "Started":
+            event.update(EventStatus="Started", NotBefore="")
+            self._count()
+
+    def _count(self) -> None:
+        if not self._is_hidden:
+            self.incarnation += 1
+
+    def begin(self, event_id: str, at: float) -> bool:
+        """Take a StartRequest; False if there is no such event to be started."""
+        event = self.show(at).get(event_id)
+        if event is None:
+            return False
+        number = len(self.posts)
+        self._begun.append((at + 3 * self.plan.chance("begin", number), event_id))
+        return True
+
+
+@dataclass(slots=True)
+class Imds:
+    """IMDS as one life of the forwarder sees it."""
+
+    life: "Life"
+    config: ImdsConfig = field(
+        default_factory=lambda: ImdsConfig(poll_interval=Duration(POLL))
+    )
+    shown: Shown | None = None
+
+    async def fetch(self, *, etag: str | None, timeout: float) -> Answer:  # noqa: ASYNC109
+        """Answer with the document, or with what the seed has in its place."""
+        world, plan = self.life.world, self.life.world.plan
+        self.life.moment("fetch")
+        world.azure.fetches += 1
+        number = world.azure.fetches
+        await asyncio.sleep(0.02 * plan.chance("latency", number))
+        at = self.life.now()
+        if at < plan.end:
+            await self._fail(number, timeout)
+        events = world.azure.show(at)
+        odd = plan.chance("odd", number) if plan.has("imds-odd-bodies") else 1.0
+        if odd < 0.05 and at < plan.end:
+            return Answer(body=b"<html>", etag=None, date=true_time(at))
+        is_whole = odd >= 0.1 or at >= plan.end
+        elements: list[object] = [*events.values()]
+        body = {
+            "DocumentIncarnation": world.azure.incarnation,
+            "Events": elements if is_whole else [7, *elements],
+        }
+        self.shown = Shown(
+            at, world.azure.incarnation, events, is_whole, self.life.number
+        )
+        world.looks.append(self.shown)
+        self.life.moment("fetched")
+        return Answer(body=json.dumps(body).encode(), etag=None, date=true_time(at))
+
+    async def _fail(self, number: int, timeout: float) -> None:  # noqa: ASYNC109
+        plan, at = self.life.world.plan, self.life.now()
+        if not plan.has("imds-errors") or plan.chance("imds", at // 40) > 0.25:
+            return
+        kind = plan.chance("imds", "error", number)
+        if kind < 0.2:
+            await asyncio.sleep(min(timeout, 5.0))
+            raise MetadataUnavailableError("no answer", outcome="timeout")
+        if kind < 0.4:
+            raise MetadataUnavailableError("busy", outcome="429", retry_after=5)
+        if kind < 0.5:
+            raise MetadataRefusedError("bad", outcome="400")
+        if kind < 0.9:
+            raise MetadataUnavailableError("away", outcome="503")
+
+    async def start(self, event_id: str, *, incarnation: int | None) -> int:
+        """Take a StartRequest, or not, or take it and not say so."""
+        world, plan = self.life.world, self.life.world.plan
+        self.life.moment("post")
+        at, number = self.life.now(), len(world.azure.posts)
+        if self.shown is None or event_id not in self.shown.events:
+            world.blame(f"POST of {event_id}, which no document showed")
+        luck = plan.chance("post", number) if plan.has("post-errors") else 1.0
+        is_lost = 0.1 <= luck < 0.25
+        is_taken = luck >= 0.1 and (luck >= 0.45 or is_lost)
+        if luck >= 0.45 or is_lost:
+            is_taken = world.azure.begin(event_id, at)
+        world.azure.posts.append(Post(at, event_id, self.life.number, is_taken))
+        await asyncio.sleep(0.01)
+        self.life.moment("posted")
+        if luck < 0.25:
+            raise MetadataUnavailableError("no answer", outcome="timeout")
+        if luck < 0.45:
+            return 429 if luck < 0.35 else 400
+        return 200 if is_taken else 400
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A delivery that a sink has taken."""
+
+    at: float
+    sink: str
+    delivery: int
+    key: str | None
+    cloud_event_id: str | None
+    life: int
+
+
+@dataclass(slots=True)
+class SimulatedSink:
+    """A sink as the seed will have it."""
+
+    name: str
+    life: "Life"
+
+    async def deliver(self, delivery: Delivery) -> None:
+        """Take a delivery, or fail in one of the ways there are."""
+        world, plan = self.life.world, self.life.world.plan
+        self.life.moment("deliver")
+        attempt = world.attempts.get((self.name, delivery.id), 0) + 1
+        world.attempts[self.name, delivery.id] = attempt
+        name = (self.name, delivery.id, attempt)
+        await asyncio.sleep(0.3 * plan.chance("pace", *name))
+        at = self.life.now()
+        if self._is_in_trouble(name, at):
+            await self._fail(delivery, name)
+        self._take(delivery)
+        self.life.moment("delivered")
+
+    def _is_in_trouble(self, name: tuple[object, ...], at: float) -> bool:
+        plan = self.life.world.plan
+        if self.name == "steady" or at >= plan.end:
+            return False
+        is_bad = plan.chance("bad minute", self.name, at // 60) < 0.4
+        return plan.chance("trouble", *name) < (0.8 if is_bad else 0.05)
+
+    async def _fail(self, delivery: Delivery, name: tuple[object, ...]) -> None:
+        plan, kind = self.life.world.plan, self.life.world.plan.chance("kind", *name)
+        if plan.has("sink-hangs") and kind < 0.2:
+            await asyncio.sleep(100)
+        if plan.has("sink-refusals") and kind < 0.5:
+            raise RefusedDeliveryError("401", Reason.UNAUTHORIZED)
+        if not plan.has("sink-errors"):
+            return
+        if kind < 0.6:
+            self._take(delivery)  # and the answer is lost
+            raise TransientDeliveryError("no answer", Reason.TIMEOUT)
+        if kind < 0.7:
+            raise TransientDeliveryError("429", Reason.THROTTLED, retry_after=30)
+        if kind < 0.72:
+            self.life.world.refused.add((self.name, delivery.id))
+            raise PermanentDeliveryError("400", Reason.REJECTED)
+        if kind < 0.8:
+            raise ValueError("unforeseen")
+        raise TransientDeliveryError("503", Reason.SERVER)
+
+    def _take(self, delivery: Delivery) -> None:
+        self.life.world.taken.append(
+            Taken(
+                self.life.now(),
+                self.name,
+                delivery.id,
+                delivery.key,
+                delivery.cloud_event_id,
+                self.life.number,
+            )
+        )
+
+
+@dataclass(slots=True)
+class Message:
+    """A message on the approval queue, until it is settled."""
+
+    planned: PlannedApproval
+    sequence: int
+    body: bytes
+    enqueued_at: datetime
+    count: int = 0
+    locked_by: int | None = None
+    again_at: float = 0.0
+    settled: str | None = None
+    settled_at: float = 0.0
+
+
+@dataclass(slots=True)
+class Broker:
+    """The approval queue: peek-lock, redelivery, ten deliveries at most."""
+
+    plan: Plan
+    messages: list[Message] = field(default_factory=list)
+    settlements: int = 0
+
+    def put(self, planned: PlannedApproval, seen: Event | None) -> None:
+        """Enqueue what somebody sends."""
+        self.messages.append(
+            Message(
+                planned,
+                len(self.messages) + 1,
+                _body(planned, seen),
+                true_time(planned.at),
+            )
+        )
+
+    def is_quiet(self) -> bool:
+        """Whether everything that was sent is settled."""
+        is_all_sent = len(self.messages) == len(self.plan.approvals)
+        return is_all_sent and all(m.settled for m in self.messages)
+
+
+def _body(planned: PlannedApproval, seen: Event | None) -> bytes:
+    if planned.kind == "invalid":
+        return b'{"StartRequests": [{}]}'
+    event_id = "nobody-knows" if planned.kind == "unknown" else planned.event_id
+    data: dict[str, object] = {"StartRequests": [{"EventId": event_id}]}
+    if planned.kind == "seen" and seen is not None:
+        data["approvedEvent"] = seen
+    if planned.kind == "expired":
+        at = true_time(planned.at) - timedelta(hours=1)
+        data["expiresAt"] = at.isoformat()
+    if planned.kind in {"seen", "expired"}:
+        body: dict[str, object] = {
+            "specversion": "1.0",
+            "id": planned.message_id,
+            "source": "/simulation",
+            "type": "sebridge.startrequest.v1",
+            "data": data,
+        }
+        return json.dumps(body).encode()
+    return json.dumps(data).encode()
+
+
+@dataclass(slots=True)
+class SimulatedQueue:
+    """The receiving end of one life."""
+
+    life: "Life"
+
+    async def receive(self, stop: asyncio.Event) -> list[ReceivedMessage]:
+        """Return a message as soon as one is to be had."""
+        broker = self.life.world.broker
+        for _ in range(30):
+            self.life.moment("receive")
+            if stop.is_set():
+                return []
+            now = self.life.now()
+            for message in broker.messages:
+                if not message.settled and message.again_at <= now:
+                    return [self._lock(message, now)]
+            await self.life.clock.wait(stop, 1.0)
+        return []
+
+    def _lock(self, message: Message, now: float) -> ReceivedMessage:
+        message.locked_by = self.life.number
+        message.again_at = float("inf")  # renewed as long as this life lasts
+        message.count += 1
+        return ReceivedMessage(
+            lock_token=f"{message.sequence}/{message.count}",
+            message_id=message.planned.message_id,
+            sequence_number=message.sequence,
+            enqueued_at=message.enqueued_at,
+            body=message.body,
+            delivery_count=message.count - 1,
+            locked_until=true_time(now + 60),
+        )
+
+    async def complete(self, message: ReceivedMessage) -> None:
+        await self._settle(message, "complete")
+
+    async def abandon(self, message: ReceivedMessage) -> None:
+        await self._settle(message, "abandon")
+
+    async def dead_letter(
+        self, message: ReceivedMessage, reason: str, description: str
+    ) -> None:
+        assert description
+        await self._settle(message, reason)
+
+    async def _settle(self, received: ReceivedMessage, how: str) -> None:
+        world = self.life.world
+        self.life.moment("settle")
+        await asyncio.sleep(0.01)
+        world.broker.settlements += 1
+        number, count = map(int, received.lock_token.split("/"))
+        message = world.broker.messages[number - 1]
+        is_lost = world.plan.has("settle-errors") and (
+            world.plan.chance("settle", world.broker.settlements) < 0.3
+        )
+        if message.settled or message.count != count:
+            raise ApprovalQueueError("the lock of a message is lost")
+        if is_lost and self.life.now() < world.plan.end:
+            message.again_at = self.life.now() + 30
+            raise ApprovalQueueError("the lock of a message is lost")
+        if how == "abandon" and message.count < 10:
+            message.again_at = self.life.now()
+        else:
+            message.settled, message.settled_at = how, self.life.now()
+        self.life.moment("settled")

@@ -1,0 +1,178 @@
+"""The judge bites: bugs are planted one at a time, and each is found."""
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bridge import poller, transitions
+from bridge.approvals import policy, pursuit
+from bridge.approvals.handling import Handling, Settlement
+from bridge.errors import Reason
+from bridge.imds.document import Document, ScheduledEvent, parse
+from bridge.outbox import rows
+from bridge.outbox.database import Database
+from bridge.outbox.records import CHECKPOINT, Decision
+from bridge.outbox.rows import Delivery
+from bridge.outbox.store import Outbox
+from bridge.poller import Poller
+from bridge.relay import Relay
+from tests.simulation.world import run
+
+SEEDS = 250  # so many at most, until a planted bug shows
+
+Patch = pytest.MonkeyPatch
+MUTATIONS: dict[str, Callable[[Patch], None]] = {}
+
+
+def mutation(plant: Callable[[Patch], None]) -> Callable[[Patch], None]:
+    """Add a bug to those that are planted."""
+    MUTATIONS[plant.__name__] = plant
+    return plant
+
+
+@mutation
+def later_steps_do_not_wait_for_earlier_ones(patch: Patch) -> None:
+    def due(
+        db: sqlite3.Connection, sink: str, now: float, limit: int
+    ) -> list[Delivery]:
+        condition = "d.sink = ? AND d.state = 'pending' AND d.due <= ? LIMIT ?"
+        return rows.select(db, condition, (sink, now, limit))
+
+    patch.setattr(rows, "due", due)
+
+
+@mutation
+def delivery_that_failed_is_taken_for_delivered(patch: Patch) -> None:
+    async def postpone(self: Outbox, delivery: Delivery, **_: object) -> None:
+        await self.delivered(delivery, now=delivery.due)
+
+    patch.setattr(Outbox, "postpone", postpone)
+
+
+@mutation
+def checkpoint_is_committed_before_its_events(patch: Patch) -> None:
+    commit = Outbox.commit
+
+    async def split(self: Outbox, events: Any, **given: Any) -> None:
+        if checkpoint := given.pop("checkpoint", None):
+            body = checkpoint.body
+            query = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
+            await self.database.run(lambda db: db.execute(query, (CHECKPOINT, body)))
+        await commit(self, events, **given)
+
+    patch.setattr(Outbox, "commit", split)
+
+
+@mutation
+def repetition_has_the_id_of_the_first_time(patch: Patch) -> None:
+    async def told(self: Outbox, causes: Any) -> dict[str, int]:
+        return {}
+
+    patch.setattr(Outbox, "told", told)
+
+
+@mutation
+def restart_forgets_what_was_seen(patch: Patch) -> None:
+    async def restore(self: Poller) -> None:
+        pass
+
+    patch.setattr(Poller, "restore", restore)
+
+
+@mutation
+def event_that_was_approved_here_is_told_as_cancelled(patch: Patch) -> None:
+    async def posted(self: Outbox) -> frozenset[str]:
+        return frozenset()
+
+    patch.setattr(Outbox, "posted", posted)
+
+
+@mutation
+def absence_counts_after_the_number_fell(patch: Patch) -> None:
+    patch.setattr(transitions._Look, "fall", None)
+
+
+@mutation
+def absence_counts_in_a_document_that_was_not_whole(patch: Patch) -> None:
+    def blind(body: bytes) -> Document:
+        found = parse(body)
+        missing = set(list(found.events)[:1]) if found.faults else set()
+        events = {k: v for k, v in found.events.items() if k not in missing}
+        return replace(found, events=events, faults=())
+
+    patch.setattr(poller, "parse", blind)
+
+
+@mutation
+def whatever_is_asked_for_is_sent_to_imds(patch: Patch) -> None:
+    def absent(request: policy.Request, *_: object) -> policy.Post:
+        return policy.Post(event=ScheduledEvent(event_id=request.event_id, raw={}))
+
+    patch.setattr(policy, "_absent", absent)
+
+
+@mutation
+def event_id_is_sent_as_the_sender_spelled_it(patch: Patch) -> None:
+    whole = pursuit.Pursuit._post
+
+    async def post(self: Any, event: ScheduledEvent, *rest: Any) -> Any:
+        spelled = ScheduledEvent(event_id=self.request.event_id, raw=event.raw)
+        return await whole(self, spelled, *rest)
+
+    patch.setattr(pursuit.Pursuit, "_post", post)
+
+
+@mutation
+def approval_is_settled_before_it_is_handled(patch: Patch) -> None:
+    async def handle(self: Handling, stop: object) -> Settlement:
+        return Settlement("complete")
+
+    patch.setattr(Handling, "run", handle)
+
+
+@mutation
+def approval_that_expired_is_relayed(patch: Patch) -> None:
+    patch.setattr(policy, "_expiry", lambda *_: None)
+
+
+@mutation
+def delivery_is_given_up_after_three_attempts(patch: Patch) -> None:
+    def hopeless(self: Relay, delivery: Delivery, error: object) -> Reason | None:
+        return Reason.EXPIRED if delivery.attempts >= 2 else None
+
+    patch.setattr(Relay, "_is_hopeless", hopeless)
+
+
+@mutation
+def what_was_in_memory_is_not_written_when_there_is_room(patch: Patch) -> None:
+    patch.setattr(Database, "_catch_up", staticmethod(lambda *_: None))
+
+
+@mutation
+def message_that_comes_again_is_handled_again(patch: Patch) -> None:
+    async def decisions(self: Outbox, message: str) -> dict[str, Decision]:
+        return {}
+
+    patch.setattr(Outbox, "decisions", decisions)
+
+
+def found_after(most: int) -> int | None:
+    """Return how many seeds it took until one failed, however it did."""
+    for seed in range(most):
+        try:
+            faults = run(seed).faults
+        except BaseException:  # noqa: BLE001 - a bug may end it in any way
+            return seed + 1
+        if faults:
+            return seed + 1
+    return None
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_planted_bug_is_found(name: str, monkeypatch: Patch) -> None:
+    MUTATIONS[name](monkeypatch)
+
+    assert found_after(SEEDS) is not None

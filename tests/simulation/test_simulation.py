@@ -1,0 +1,44 @@
+"""Some hundreds of seeds; ``python -m tests.simulation --seeds 10000`` runs more."""
+
+from dataclasses import asdict
+
+import pytest
+
+from tests.simulation.plan import TROUBLES, plan_of
+from tests.simulation.world import World, run
+
+CHUNK = 20
+CHUNKS = 18
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_nothing_lost_nothing_forged_nothing_out_of_order(chunk: int) -> None:
+    for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
+        faults = run(seed).faults
+        again = f"replay it: python -m tests.simulation --seed {seed}"
+        assert not faults, "\n".join([again, *faults])
+
+
+def trace(world: World) -> list[object]:
+    """Return everything that happened."""
+    return [
+        world.lives,
+        [asdict(one) for one in world.taken],
+        [asdict(one) for one in world.azure.posts],
+        [asdict(one) for one in world.shown],
+    ]
+
+
+@pytest.mark.parametrize("seed", [1, 3, 10, 16, 134])
+def test_seed_replays_exactly(seed: int) -> None:
+    assert trace(run(seed)) == trace(run(seed))
+
+
+def test_seeds_are_different_histories() -> None:
+    assert trace(run(5)) != trace(run(13))
+
+
+def test_every_trouble_is_met_in_the_seeds_that_are_run() -> None:
+    met = {t for seed in range(CHUNK * CHUNKS) for t in plan_of(seed).troubles}
+
+    assert met == set(TROUBLES)
