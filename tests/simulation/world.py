@@ -151,16 +151,9 @@ class Life:
             if connection:
                 connection.close()
         self._loop.set_exception_handler(lambda *_: None)
-        for task in asyncio.all_tasks(self._loop):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            coroutine = task.get_coro()
-            for _ in range(10):
-                try:
-                    coroutine.close()
-                    break
-                except BaseException:  # noqa: BLE001, S112 - its last words
-                    continue
+        end_all(self._loop)
         self._loop.close()
+        gc.collect()  # now, and not within a later life, whose loop would be found
 
     async def _run(self) -> None:
         self.database = open_now(self)
@@ -270,6 +263,19 @@ class Life:
         return not pending
 
 
+def end_all(loop: VirtualLoop) -> None:
+    """Close the coroutines of a loop that will never run again."""
+    for task in asyncio.all_tasks(loop):
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        coroutine = task.get_coro()
+        for _ in range(10):
+            try:
+                coroutine.close()
+                break
+            except BaseException:  # noqa: BLE001, S112 - its last words
+                continue
+
+
 def run(seed: int) -> World:
     """Run a seed to its end; what went wrong stands in ``faults``."""
     plan = plan_of(seed)
@@ -301,9 +307,12 @@ def quiet() -> Iterator[None]:
     before, hook = logging.root.manager.disable, sys.unraisablehook
     logging.disable(logging.CRITICAL)
     sys.unraisablehook = lambda _: None
+    gc.disable()
+    gc.freeze()
     try:
         yield
-        gc.collect()
     finally:
+        gc.unfreeze()
+        gc.enable()
         logging.disable(before)
         sys.unraisablehook = hook
