@@ -210,6 +210,21 @@ async def test_element_that_cannot_be_read_is_named_in_the_log_and_others_told(
     assert record.__dict__["fault"] == "Events[0] is no object"
 
 
+@pytest.mark.parametrize(
+    "odd", ['"\\ud800"', "1e999", "7" * 400, '{"\\udfff": [12345678901234567890123]}']
+)
+async def test_oddity_that_json_allows_goes_all_the_way(rig: Rig, odd: str) -> None:
+    body = SCHEDULED.replace(b'"Freeze"', odd.encode())
+    await rig.sees(body)
+    later = await rig.restart()
+    await later.sees(body, GONE)
+
+    steps = await later.deliveries()
+    assert [step.type.split(".")[-2] for step in steps] == ["scheduled", "ended"]
+    event_types = [orjson.loads(s.body)["data"]["event"]["EventType"] for s in steps]
+    assert event_types[0] == event_types[1]
+
+
 async def test_absence_after_a_fall_counts_after_five_minutes_of_the_same_bytes(
     rig: Rig,
 ) -> None:
