@@ -7,11 +7,8 @@ of this bridge, and in the end there is a name that says that nothing is known.
 import asyncio
 import logging
 import platform
-import sqlite3
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote
 
@@ -26,15 +23,8 @@ from bridge.outbox.statements import load, save
 log = logging.getLogger(__name__)
 
 _PATIENCE = 60.0
-_HURRY = 10.0  # a notice may be half a minute
 _FIRST_WAIT = 0.5
 _LONGEST_WAIT = 5.0
-_BUSY_SECONDS = 1.0
-_UNKNOWN = "who this VM is cannot be had"
-_UNCHECKED = (
-    "who this VM is cannot be had: it is taken for the one that the state file is of, "
-    "whether the disk was cloned is not known"
-)
 _IDENTITY = "identity"
 _SOURCE = "source"
 
@@ -52,30 +42,16 @@ class Instance(Protocol):
 
 
 async def introduce(
-    client: Instance,
-    config: IdentityConfig,
-    clock: Clock,
-    stop: asyncio.Event,
-    *,
-    is_remembered: bool = False,
+    client: Instance, config: IdentityConfig, clock: Clock, stop: asyncio.Event
 ) -> Identity | None:
-    """Ask instance metadata who this VM is: again and again, for a minute at most.
-
-    Args:
-        client: who is asked.
-        config: what is not asked for.
-        clock: what time it is.
-        stop: ends the asking.
-        is_remembered: the state file tells who this VM was; then ten seconds are
-            enough, and whether the disk is a clone of another's is not known.
+    """Ask instance metadata who this VM is, for a minute at most.
 
     Returns:
         The identity, overridden by ``[identity]``; None if it is not to be had and
         the configuration does not say enough either.
     """
     given = Identity().overridden(config)
-    patience = _HURRY if is_remembered else _PATIENCE
-    deadline, wait = clock.monotonic() + patience, _FIRST_WAIT
+    deadline, wait = clock.monotonic() + _PATIENCE, _FIRST_WAIT
     while not stop.is_set():
         try:
             return Identity.from_metadata(await client.instance()).overridden(config)
@@ -83,8 +59,7 @@ async def introduce(
             if config.is_complete:
                 return given
             if clock.monotonic() + wait > deadline:
-                text = _UNCHECKED if is_remembered else _UNKNOWN
-                log.warning(text, extra={"fault": str(error)})
+                log.warning("who this VM is cannot be had", extra={"fault": str(error)})
                 break
             if wait == _FIRST_WAIT:
                 log.info("asking who this VM is", extra={"fault": str(error)})
@@ -143,26 +118,3 @@ async def remembered(database: Database) -> Identity | None:
     """Return the identity that the last life of this bridge knew."""
     body = await database.run(lambda db: load(db, _IDENTITY))
     return None if body is None else msgspec.json.decode(body, type=Identity)
-
-
-async def is_remembered(path: Path) -> bool:
-    """Whether a state file tells who this VM is, as instance metadata once said it.
-
-    It is only looked at: one that is missing, damaged or of another version tells
-    what it can, and whoever opens it deals with that.
-    """
-    return await asyncio.to_thread(_is_remembered, path)
-
-
-def _is_remembered(path: Path) -> bool:
-    uri = f"{path.absolute().as_uri()}?mode=ro"
-    try:
-        with closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS)) as db:
-            body, source = load(db, _IDENTITY), load(db, _SOURCE)
-    except sqlite3.Error:
-        return False
-    try:
-        last = msgspec.json.decode(body or b"", type=Identity)
-    except (TypeError, ValueError):  # msgspec's errors are the latter
-        return False
-    return bool(source) and last.subscription_id is not None

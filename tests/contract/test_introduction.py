@@ -2,10 +2,8 @@
 
 import asyncio
 import re
-import sqlite3
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,13 +11,7 @@ import pytest
 
 from bridge.errors import MetadataError, MetadataUnavailableError
 from bridge.identity import Identity, IdentityConfig
-from bridge.introduction import (
-    Instance,
-    introduce,
-    is_remembered,
-    remembered,
-    settle,
-)
+from bridge.introduction import Instance, introduce, remembered, settle
 from bridge.outbox.database import Database
 from tests.builders import ME
 from tests.fakes import FakeClock, turns
@@ -73,18 +65,11 @@ async def begun(
     *answers: Mapping[str, object] | MetadataError,
     config: IdentityConfig | None = None,
     is_stopped: bool = False,
-    is_remembered: bool = False,
 ) -> Introduction:
     instance, stop = FakeInstance(deque(answers)), asyncio.Event()
     if is_stopped:
         stop.set()
-    asking = introduce(
-        instance,
-        config or IdentityConfig(),
-        clock,
-        stop,
-        is_remembered=is_remembered,
-    )
+    asking = introduce(instance, config or IdentityConfig(), clock, stop)
     task = asyncio.ensure_future(asking)
     await turns()
     return Introduction(task, instance, clock, stop)
@@ -122,31 +107,6 @@ async def test_metadata_is_asked_for_a_minute_and_no_longer(
     assert sum(clock.waits) <= 60
     assert max(clock.waits) == 5
     assert caplog.messages == ["who this VM is cannot be had"]
-
-
-async def test_vm_that_is_remembered_is_asked_for_ten_seconds_and_no_longer(
-    clock: FakeClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The notice may be half a minute: who this VM was is good enough."""
-    introduction = await begun(clock, GONE, is_remembered=True)
-
-    await clock.advance(7)
-    assert not introduction.task.done()
-    await clock.advance(3)
-
-    assert await introduction.task is None
-    assert sum(clock.waits) <= 10
-    (text,) = caplog.messages
-    assert "whether the disk was cloned" in text
-
-
-async def test_vm_that_is_remembered_is_asked_all_the_same(clock: FakeClock) -> None:
-    """Its disk may be a clone of another's."""
-    introduction = await begun(clock, GONE, COMPUTE, is_remembered=True)
-
-    await clock.advance(0.5)
-
-    assert await introduction.task == LEARNED
 
 
 async def test_waiting_is_told_once(
@@ -342,98 +302,3 @@ async def test_makeshift_does_not_displace_a_better_source(
 
 async def test_fresh_state_remembers_nobody(database: Database) -> None:
     assert await remembered(database) is None
-
-
-# -- a look at the state file before it is opened --------------------------------
-
-
-async def left_behind(path: Path, identity: Identity | None, source: str = "") -> None:
-    async with Database.open(path) as database:
-        await settle(database, identity, source)
-
-
-async def test_state_file_of_an_earlier_life_remembers_who_it_was_of(
-    state_path: Path,
-) -> None:
-    await left_behind(state_path, LEARNED)
-
-    assert await is_remembered(state_path)
-
-
-async def test_state_file_remembers_also_while_it_is_not_closed_properly(
-    state_path: Path, tmp_path: Path
-) -> None:
-    """What a kill leaves behind: the last commits stand in the log beside the file."""
-    killed = tmp_path / "killed.db"
-    async with Database.open(state_path) as database:
-        await settle(database, LEARNED, "")
-        for suffix in ("", "-wal"):
-            copied = Path(f"{state_path}{suffix}").read_bytes()
-            Path(f"{killed}{suffix}").write_bytes(copied)
-
-    assert await is_remembered(killed)
-
-
-@pytest.mark.parametrize(
-    ("identity", "source"),
-    [
-        (None, ""),
-        (None, "/mine"),
-        (Identity(vm_name="a", vm_id="b", resource_id=LEARNED.resource_id), ""),
-    ],
-)
-async def test_vm_that_metadata_never_told_of_is_not_remembered(
-    state_path: Path, identity: Identity | None, source: str
-) -> None:
-    """The configuration says it anew anyway, and less of it."""
-    await left_behind(state_path, identity, source)
-
-    assert not await is_remembered(state_path)
-
-
-async def test_state_file_that_is_missing_remembers_nobody(state_path: Path) -> None:
-    assert not await is_remembered(state_path)
-    assert not state_path.exists()
-
-
-@pytest.mark.parametrize("body", [b"", b"no database", b"SQLite format 3\x00" * 400])
-async def test_damaged_state_file_remembers_nobody(
-    state_path: Path, body: bytes
-) -> None:
-    state_path.write_bytes(body)
-
-    assert not await is_remembered(state_path)
-    assert state_path.read_bytes() == body
-
-
-async def test_place_that_is_no_file_remembers_nobody(tmp_path: Path) -> None:
-    assert not await is_remembered(tmp_path)
-
-
-@pytest.mark.parametrize("value", [b"", b"{", b"[]", b'{"vm_id": 7}', b"\xff", 1])
-async def test_identity_that_cannot_be_read_is_none(
-    state_path: Path, value: bytes | int
-) -> None:
-    await left_behind(state_path, LEARNED)
-    with closing(sqlite3.connect(state_path)) as db, db:
-        db.execute("UPDATE meta SET value = ? WHERE key = 'identity'", (value,))
-
-    assert not await is_remembered(state_path)
-
-
-async def test_state_file_of_a_newer_version_may_remember(state_path: Path) -> None:
-    """It is refused later, by who opens it: the sooner the better."""
-    await left_behind(state_path, LEARNED)
-    with closing(sqlite3.connect(state_path)) as db:
-        db.execute("PRAGMA user_version = 99")
-
-    assert await is_remembered(state_path)
-
-
-async def test_look_at_the_state_file_leaves_it_as_it_is(state_path: Path) -> None:
-    await left_behind(state_path, LEARNED)
-    before = state_path.read_bytes()
-
-    await is_remembered(state_path)
-
-    assert state_path.read_bytes() == before
