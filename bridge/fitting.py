@@ -94,10 +94,10 @@ def _small(name: str, value: object) -> object:
     """Return a value cut to a size that ten of them can have."""
     if isinstance(value, str):
         return value if name == "EventId" else _cut(value, _LONG_TEXT)
-    if isinstance(value, list):
+    if isinstance(value, list) and name == "Resources":
         names = [item for item in value[:_MANY_RESOURCES] if isinstance(item, str)]
         return [_cut(item, _LONG_NAME) for item in names]
-    return None if isinstance(value, dict) else value
+    return None if isinstance(value, (dict, list)) else value
 
 
 def _cut(text: str, limit: int) -> str:

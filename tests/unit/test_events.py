@@ -685,6 +685,20 @@ def test_outcome_of_any_size_fits(
     assert event.data["request"] == request
 
 
+@pytest.mark.parametrize("field", ["Description", "NotBefore", "EventType"])
+def test_list_where_text_belongs_is_not_taken_for_small(field: str) -> None:
+    long = {name: ["\x01" * 200] * 200 for name in (field, "Resources")}
+    raw = {**imds_event(), **long, "Unheard": "z" * 70_000}
+
+    event = tell(transition("scheduled", raw)).event
+
+    shown = event.data["event"]
+    assert isinstance(shown, dict)
+    assert shown[field] is None
+    assert len(shown["Resources"]) == 100
+    assert len(event.to_json()) <= MAX_BYTES
+
+
 def test_outcome_of_more_than_a_message_can_hold_is_told_all_the_same() -> None:
     """Nothing of it can be cut: too large is better than unsaid."""
     result = outcome("invalid", event=None, reason="r" * 70_000)
