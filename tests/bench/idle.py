@@ -1,18 +1,16 @@
 """What an idle forwarder costs, as ratios to bare scripts in the same run.
 
-    python -m tests.bench.idle [seconds]
-
 Memory is resident memory at the end; CPU is what the process used after it had
 settled, per poll. The bare scripts do the least that could be called the same:
 a GET loop with aiohttp, and with the SDK one sender and one receiver open.
 """
 
 import asyncio
-import os
 import sys
 import tempfile
 from pathlib import Path
 
+from tests.bench.measuring import Row, cpu, resident
 from tests.integration.processes import Addresses, simulator
 
 BARE_HTTP = """
@@ -71,18 +69,6 @@ queue = "vm-approvals"
 )
 
 
-def resident(pid: int) -> float:
-    """Return resident memory in MiB."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
-def cpu(pid: int) -> float:
-    """Return the CPU seconds used so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 async def measure(arguments: list[str], seconds: float) -> tuple[float, float]:
     """Run Python with arguments; return MiB and CPU milliseconds per second."""
     process = await asyncio.create_subprocess_exec(sys.executable, *arguments)
@@ -98,8 +84,8 @@ async def measure(arguments: list[str], seconds: float) -> tuple[float, float]:
 
 async def pair(
     what: str, bare: str, config: str, at: Addresses, seconds: float
-) -> None:
-    """Measure a bare script and the forwarder, and print both and the ratios."""
+) -> tuple[Row, Row]:
+    """Measure a bare script and the forwarder: memory, and CPU per poll."""
     with tempfile.TemporaryDirectory() as folder:
         names = {
             "imds": at.imds,
@@ -115,19 +101,29 @@ async def pair(
             measure([str(script)], seconds),
             measure(["-m", "bridge", "run", "-c", str(path)], seconds),
         )
-    sys.stdout.write(
-        f"{what}: memory {two[0]:.1f} MiB / {one[0]:.1f} = {two[0] / one[0]:.2f}; "
-        f"CPU per poll {two[1]:.2f} ms / {one[1]:.2f} = "
-        f"{two[1] / max(one[1], 0.01):.2f}\n"
+    most = "<= 1.35" if bare is BARE_HTTP else "<= 1.3"
+    return (
+        Row(
+            what=f"idle memory, {what}",
+            ours=two[0],
+            bare=one[0],
+            unit="MiB",
+            wanted=most,
+        ),
+        Row(
+            what=f"CPU per idle poll, {what}",
+            ours=two[1],
+            bare=one[1],
+            unit="ms",
+            wanted="<= 1.5",
+        ),
     )
 
 
-async def main(seconds: float) -> None:
-    """Print both pairs."""
+async def rows(seconds: float) -> list[Row]:
+    """Measure both pairs."""
     async with simulator() as at:
-        await pair("webhook only", BARE_HTTP, WEBHOOK_ONLY, at, seconds)
-        await pair("Service Bus and approvals", BARE_SDK, WITH_BUS, at, seconds)
-
-
-if __name__ == "__main__":
-    asyncio.run(main(float(sys.argv[1]) if len(sys.argv) > 1 else 60.0))
+        return [
+            *await pair("webhook only", BARE_HTTP, WEBHOOK_ONLY, at, seconds),
+            *await pair("Service Bus", BARE_SDK, WITH_BUS, at, seconds),
+        ]

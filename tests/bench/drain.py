@@ -1,0 +1,178 @@
+"""A backlog drained: to a webhook, to Service Bus, to many sinks with one hanging."""
+
+import asyncio
+import tempfile
+import time
+from pathlib import Path
+
+import aiohttp
+from aiohttp import web
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient
+
+from bridge.outbox.store import Outbox
+from bridge.sinks.base import SinkConfig
+from tests.bench.measuring import Counter, Row, imds, resident, running, served
+from tests.builders import route, router, told
+from tests.integration.processes import simulator
+
+CONCURRENCY = SinkConfig.concurrency
+
+
+async def backlog(path: Path, sinks: list[str], count: int) -> None:
+    """Leave a backlog, each event with an EventId of its own."""
+    async with Outbox.open(path, router({name: route() for name in sinks})) as outbox:
+        for first in range(0, count, 500):
+            data: dict[str, object] = {"x": "y" * 1000}
+            events = [
+                told(f"{n}", key=f"K{n}", data=data) for n in range(first, first + 500)
+            ]
+            await outbox.commit(events, now=time.time())
+
+
+async def webhook(count: int) -> list[Row]:
+    """Drain to a webhook, against a bare POST loop with as many at a time."""
+    counter = Counter()
+    routes = [*imds(lambda: {"Events": []}), web.post("/hook", counter.take)]
+    async with served(routes) as url:
+        with tempfile.TemporaryDirectory() as folder:
+            state = Path(folder) / "state.db"
+            await backlog(state, ["hook"], count)
+            before = resident()
+            began = time.perf_counter()
+            async with running(tables(url, state, ["hook"])):
+                await counter.expect(count)
+                ours = count / (time.perf_counter() - began)
+                after = resident()
+        bare = await bare_posts(f"{url}/hook", count, counter)
+    return [
+        Row(
+            what="backlog to a webhook, events per second",
+            ours=ours,
+            bare=bare,
+            unit="1/s",
+            wanted=">= 0.5",
+        ),
+        Row(
+            what=f"memory after {count:,} deliveries",
+            ours=after,
+            bare=before,
+            unit="MiB",
+        ),
+    ]
+
+
+def tables(url: str, state: Path, sinks: list[str]) -> dict[str, object]:
+    """Return a configuration with webhooks of these names."""
+    return {
+        "imds": {"endpoint": url},
+        "state": {"path": str(state)},
+        "http": {"listen": ""},
+        "sinks": [
+            {"name": name, "type": "webhook", "url": f"{url}/{name}"} for name in sinks
+        ],
+    }
+
+
+async def bare_posts(url: str, count: int, counter: Counter) -> float:
+    """Return how many POSTs a second a bare loop makes."""
+    numbers = iter(range(count))
+    body = b"x" * 1400
+
+    async def post(session: aiohttp.ClientSession) -> None:
+        for _ in numbers:
+            async with session.post(url, data=body) as response:
+                await response.read()
+
+    async with aiohttp.ClientSession() as session:
+        began = time.perf_counter()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(counter.expect(count))
+            for _ in range(CONCURRENCY):
+                group.create_task(post(session))
+        return count / (time.perf_counter() - began)
+
+
+async def service_bus(count: int) -> list[Row]:
+    """Drain to a topic, against the bare SDK that sends one message at a time."""
+    async with simulator("--imds-port", "0") as at:
+        bare_count = max(count // 5, 50)
+        async with (
+            ServiceBusClient.from_connection_string(at.connection_string) as client,
+            client.get_queue_sender("replies") as sender,
+        ):
+            await sender.send_messages(ServiceBusMessage("warm"))
+            began = time.perf_counter()
+            for _ in range(bare_count):
+                await sender.send_messages(ServiceBusMessage(b"x" * 1400))
+            bare = bare_count / (time.perf_counter() - began)
+        with tempfile.TemporaryDirectory() as folder:
+            state = Path(folder) / "state.db"
+            await backlog(state, ["bus"], count)
+            config = tables(at.imds, state, [])
+            config["sinks"] = [
+                {
+                    "name": "bus",
+                    "type": "servicebus",
+                    "connection_string": at.connection_string,
+                    "topic": "scheduled-events",
+                }
+            ]
+            began = time.perf_counter()
+            async with running(config):
+                await drained(state, count)
+                ours = count / (time.perf_counter() - began)
+    return [
+        Row(
+            what="backlog to Service Bus, events per second",
+            ours=ours,
+            bare=bare,
+            unit="1/s",
+            wanted=">= 0.8",
+        )
+    ]
+
+
+async def drained(state: Path, count: int) -> None:
+    """Return as soon as the backlog is delivered."""
+    async with Outbox.open(state, router({})) as outbox:
+        while (await outbox.tallies())["bus"].delivered < count:
+            await asyncio.sleep(0.05)
+
+
+async def fan_out(count: int) -> list[Row]:
+    """Drain to 1, 4 and 16 sinks of which one hangs; against one sink alone."""
+
+    async def hang(_: web.Request) -> web.Response:
+        await asyncio.sleep(3600)
+        return web.Response()
+
+    rates = {}
+    for sinks in (1, 4, 16):
+        counter = Counter()
+        routes = [
+            *imds(lambda: {"Events": []}),
+            web.post("/hangs", hang),
+            web.post("/{name}", counter.take),
+        ]
+        names = [f"s{number}" for number in range(sinks)]
+        total = count * sinks
+        async with served(routes) as url:
+            with tempfile.TemporaryDirectory() as folder:
+                state = Path(folder) / "state.db"
+                await backlog(state, [*names, "hangs"], count)
+                began = time.perf_counter()
+                config = tables(url, state, [*names, "hangs"])
+                config["shutdown_grace"] = 0
+                async with running(config):
+                    await counter.expect(total)
+                    rates[sinks] = total / (time.perf_counter() - began)
+    return [
+        Row(
+            what=f"deliveries per second to {sinks} sinks, and one that hangs",
+            ours=rate,
+            bare=rates[1],
+            unit="1/s",
+        )
+        for sinks, rate in rates.items()
+    ]

@@ -1,0 +1,169 @@
+"""What grows: rows in the outbox, events in the document; and the first poll."""
+
+import asyncio
+import json
+import sqlite3
+import statistics
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+from aiohttp import web
+
+from bridge.imds.client import Answer, ImdsConfig
+from bridge.outbox.store import Outbox
+from bridge.poller import Poller
+from bridge.telemetry import Metrics
+from tests.bench.measuring import Row, served
+from tests.builders import SINK, imds_event, router, teller_of, told
+from tests.fakes import FakeClock
+
+_FILL = """
+WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows})
+INSERT INTO items (kind, key, event_id, cloud_event_id, type, body, created)
+    SELECT 'event', 'K' || i, 'K' || i, 'id' || i, 't', zeroblob(300), i FROM n;
+INSERT INTO deliveries (item, sink, key, state, is_head, due, settled)
+    SELECT id, '{sink}', key, '{state}', {state_is_pending}, 1e10 + id, NULL FROM items;
+"""
+
+
+async def outbox_rows(most: int) -> list[Row]:
+    """Append and due with so many rows, against a thousand."""
+    rows = []
+    for state in ("delivered", "pending"):
+        small, large = [await append_and_due(n, state) for n in (1000, most)]
+        rows.append(
+            Row(
+                what=f"append and due, {most:,} rows {state}",
+                ours=large,
+                bare=small,
+                unit="ms",
+                wanted="<= 1.5",
+            )
+        )
+    return rows
+
+
+def _execute(statement: str, db: sqlite3.Connection) -> None:
+    db.execute(statement)
+
+
+async def append_and_due(count: int, state: str) -> float:
+    """Return the milliseconds of one append and one due, as a median."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "state.db"
+        async with Outbox.open(path, router()) as outbox:
+            script = _FILL.format(
+                rows=count,
+                sink=SINK,
+                state=state,
+                state_is_pending=int(state == "pending"),
+            )
+            for statement in script.split(";")[:2]:
+                await outbox.database.run(partial(_execute, statement))
+            times = []
+            for number in range(300):
+                began = time.perf_counter()
+                await outbox.commit([told(f"n{number}", key=f"N{number}")], now=2.0)
+                (one,), _ = await outbox.due(SINK, now=3.0, limit=10)
+                times.append((time.perf_counter() - began) * 1000)
+                await outbox.delivered(one, now=3.0)
+    return statistics.median(times)
+
+
+class Played:
+    """An IMDS whose document differs at each look."""
+
+    def __init__(self, events: int) -> None:
+        self.config = ImdsConfig()
+        self._events = [imds_event(f"E{n}") for n in range(events)]
+        self._number = 0
+
+    async def fetch(self, *, etag: str | None, timeout: float) -> Answer:  # noqa: ASYNC109
+        """Return a document with another number and the same events."""
+        self._number += 1
+        body = {"DocumentIncarnation": self._number, "Events": self._events}
+        return Answer(body=json.dumps(body).encode(), etag=None, date=None)
+
+
+async def poll_cost(rounds: int) -> list[Row]:
+    """Cost of a poll of a changed document with 0, 10, 100, 1,000 events."""
+    costs = {}
+    for count in (0, 10, 100, 1000):
+        with tempfile.TemporaryDirectory() as folder:
+            async with Outbox.open(Path(folder) / "state.db", router()) as outbox:
+                poller = Poller(
+                    client=Played(count),
+                    outbox=outbox,
+                    teller=teller_of(),
+                    clock=FakeClock(),
+                    metrics=Metrics([SINK], "1"),
+                )
+                await poller.step()
+                began = time.perf_counter()
+                for _ in range(rounds):
+                    await poller.step()
+                costs[count] = (time.perf_counter() - began) * 1000 / rounds
+    return [
+        Row(
+            what=f"look at a document with {count:,} events",
+            ours=cost,
+            bare=costs[0],
+            unit="ms",
+        )
+        for count, cost in costs.items()
+    ]
+
+
+async def first_poll() -> list[Row]:
+    """From the start of the process to its first GET of the document."""
+    first = asyncio.Event()
+
+    async def events(_: web.Request) -> web.Response:
+        first.set()
+        return web.json_response({"DocumentIncarnation": 1, "Events": []})
+
+    async def compute(_: web.Request) -> web.Response:
+        return web.json_response({"name": "vm", "vmId": "id"})
+
+    routes = [
+        web.get("/metadata/scheduledevents", events),
+        web.get("/metadata/instance/compute", compute),
+        web.get("/bare", events),
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        async with served(routes) as url:
+            config = Path(folder) / "bridge.toml"
+            state = (Path(folder) / "state.db").as_posix()
+            config.write_text(
+                f'[imds]\nendpoint = "{url}"\n[state]\npath = "{state}"\n'
+                '[http]\nlisten = ""\n[log]\nlevel = "error"\n'
+            )
+            script = Path(folder) / "bare.py"
+            script.write_text(
+                "import aiohttp, asyncio\n"
+                "async def main():\n"
+                "    async with aiohttp.ClientSession() as s:\n"
+                f"        await s.get('{url}/bare')\n"
+                "asyncio.run(main())\n"
+            )
+            ours = await started(["-m", "bridge", "run", "-c", str(config)], first)
+            bare = await started([str(script)], first)
+    return [Row(what="start to first poll", ours=ours, bare=bare, unit="ms")]
+
+
+async def started(arguments: list[str], first: asyncio.Event) -> float:
+    """Return the milliseconds until a process has asked, as a median of five."""
+    times = []
+    for _ in range(5):
+        first.clear()
+        began = time.perf_counter()
+        process = await asyncio.create_subprocess_exec(sys.executable, *arguments)
+        await first.wait()
+        times.append((time.perf_counter() - began) * 1000)
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+    return statistics.median(times)
