@@ -266,12 +266,13 @@ class Poller:
 
     async def _observe(self, document: Document, now: Moment) -> None:
         before = self.watch
+        is_any_gone = not before.known.keys() <= document.events.keys()
         after, steps = diff(
             before,
             document,
             now,
             poll_interval=self.client.config.poll_interval,
-            relayed=await self.outbox.posted(),
+            relayed=await self.outbox.posted() if is_any_gone else frozenset(),
         )
         for fault in document.faults:
             log.error("element of the document left out", extra={"fault": fault})

@@ -20,7 +20,7 @@ import queue
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -42,6 +42,8 @@ Job = Callable[[Connection], T]
 Result = tuple[object, Exception | None]
 _GROUP = 256
 _HEAL_BUSY_SECONDS = 0.1  # others wait meanwhile
+_TIDY_AFTER = 10  # commits: well before SQLite does it in the middle of one
+_QUIET_SECONDS = 0.1
 _TROUBLE = "the state file cannot be read or written"
 
 
@@ -85,6 +87,7 @@ class Database:
     _may_degrade: bool = False
     _is_healing: bool = False
     _is_closed: bool = False
+    _untidied: int = 0  # commits since the log was written back
     _tickets: "queue.SimpleQueue[_Ticket | None]" = field(
         default_factory=queue.SimpleQueue
     )
@@ -192,7 +195,7 @@ class Database:
             self._degrade(error)
 
     def _work(self) -> None:
-        while (ticket := self._tickets.get()) is not None:
+        while (ticket := self._next()) is not None:
             group = [ticket]
             is_last = False
             while len(group) < _GROUP and not self._tickets.empty():
@@ -206,6 +209,22 @@ class Database:
             if is_last:
                 break
         self._finish()
+
+    def _next(self) -> _Ticket | None:
+        """Return the next ticket; quiet moments are for what would hold one up."""
+        if self._untidied >= _TIDY_AFTER:
+            try:
+                return self._tickets.get(timeout=_QUIET_SECONDS)
+            except queue.Empty:
+                self._tidy()
+        return self._tickets.get()
+
+    def _tidy(self) -> None:
+        """Write back the log of SQLite, so that no commit has to."""
+        self._untidied = 0
+        if self._file is not None and self._memory is None:
+            with suppress(sqlite3.Error):
+                self._file.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def _finish(self) -> None:
         self._heal()
@@ -234,6 +253,7 @@ class Database:
 
     def _transact(self, group: list[_Ticket]) -> list[Result]:
         jobs = [ticket.job for ticket in group]
+        self._untidied += 1
         try:
             results = self._do(jobs)
         except (sqlite3.Error, OutboxError) as error:

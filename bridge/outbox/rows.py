@@ -81,15 +81,19 @@ def insert(  # noqa: PLR0913 - one per column
     window: tuple[float | None, float | None],
 ) -> None:
     """Add a delivery behind those of its key, and lend those its urgency."""
+    (is_head,) = db.execute(
+        """SELECT NOT EXISTS (
+               SELECT 1 FROM deliveries INDEXED BY deliveries_key
+               WHERE sink = ? AND key = ? AND state = 'pending')""",
+        (sink, key),
+    ).fetchone()
     db.execute(
         """INSERT INTO deliveries
            (item, sink, key, state, is_head, due, urgent_from, urgent_until)
-           VALUES (?, ?, ?, 'pending', NOT EXISTS (
-               SELECT 1 FROM deliveries INDEXED BY deliveries_key
-               WHERE sink = ? AND key = ? AND state = 'pending'), ?, ?, ?)""",
-        (item, sink, key, sink, key, now, *window),
+           VALUES (?, ?, ?, 'pending', ?, ?, ?, ?)""",
+        (item, sink, key, is_head, now, *window),
     )
-    if window[1] is not None and key is not None:
+    if window[1] is not None and not is_head:
         db.execute(
             """UPDATE deliveries INDEXED BY deliveries_key SET
                urgent_from = min(coalesce(urgent_from, ?1), ?1),

@@ -6,7 +6,7 @@ import sqlite3
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -758,6 +758,34 @@ async def test_jobs_beyond_one_group_are_all_done(outbox: Outbox) -> None:
     names = [str(n) for n in range(600)]
 
     assert await together(outbox.database, *map(keep, names)) == names
+
+
+async def test_log_is_written_back_in_quiet_moments(
+    state_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of a commit it would hold up what cannot wait."""
+    monkeypatch.setattr("bridge.outbox.database._QUIET_SECONDS", 0.0)
+    copy = tmp_path / "file-without-log.db"
+
+    def count() -> int:
+        shutil.copy(state_path, copy)
+        with closing(sqlite3.connect(copy)) as db:
+            try:
+                return int(db.execute("SELECT count(*) FROM items").fetchone()[0])
+            except sqlite3.DatabaseError:
+                return 0  # not even the tables are there, or it is being written
+
+    async with opened(state_path) as outbox:
+        await put(outbox, "0")
+        before = count()
+        for number in range(20):
+            await put(outbox, str(number))
+        async with asyncio.timeout(30):
+            while count() < 10:
+                await asyncio.sleep(0)
+
+        assert before == 0
+        assert len(await due(outbox, sink=A)) == 21
 
 
 async def test_full_disk_fails_the_commit_and_is_remembered_until_one_works(
