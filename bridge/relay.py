@@ -10,8 +10,11 @@ other EventIds are not held up, and one attempt slot is kept for urgent deliveri
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+
+from prometheus_client import Counter, Histogram
 
 from bridge.clock import Clock
 from bridge.errors import (
@@ -67,6 +70,11 @@ class _Standing:
     hold_until: float = 0.0
     last_error: str | None = None
 
+    @property
+    def is_troubled(self) -> bool:
+        """Whether there is anything that a success would end."""
+        return self.is_parked or self.last_error is not None or self.refusals > 0
+
 
 @dataclass(slots=True)
 class Relay:
@@ -87,9 +95,17 @@ class Relay:
     chance: Callable[[], float]
     _standing: _Standing = field(default_factory=_Standing)
     _flying: dict[int, Delivery] = field(default_factory=dict)
+    _ready: list[Delivery] = field(default_factory=list)  # due, and not begun
+    _landed: dict[int, Delivery] = field(default_factory=dict)  # taken, not yet noted
     _heartbeat: Delivery | None = None
     _offset: float | None = None  # of the wall clock to the monotonic one
     _running: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _delivered: Counter = field(init=False)
+    _seconds: Histogram = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._delivered = self.metrics.deliveries.labels(self.sink, "delivered")
+        self._seconds = self.metrics.delivery_seconds.labels(self.sink)
 
     @property
     def name(self) -> str:
@@ -130,13 +146,14 @@ class Relay:
             while not stop.is_set():
                 wait = await self.step(attempts)
                 await self.clock.wait(news, wait)
+            self._ready = []
 
     async def last_call(self, cloud_event_id: str) -> None:
         """Try one event once, after the end of ``run``: that the bridge has stopped."""
         async with self._running:
             for delivery in await self.outbox.find(self.sink, cloud_event_id):
                 self._flying[delivery.id] = delivery
-                await self._attempt(delivery, self._standing.refusals)
+                await self._attempt(delivery, self._standing.refusals, None)
 
     async def step(self, attempts: asyncio.TaskGroup) -> float:
         """Begin every attempt that may begin now.
@@ -148,15 +165,34 @@ class Relay:
         await self._follow_clock()
         now = self.clock.now().timestamp()
         due, next_due = await self.outbox.due(
-            self.sink, now=now, limit=2 * self.policy.slots + len(self._flying) + 2
+            self.sink,
+            now=now,
+            limit=4 * self.policy.slots,
+            but=self._flying.keys() | self._landed.keys(),
         )
-        self._begin_heartbeat(attempts, is_alone=not due and next_due is None)
-        for delivery in due:
-            if delivery.id not in self._flying and self._may_begin(delivery, now):
-                self._flying[delivery.id] = delivery
-                attempt = self._attempt(delivery, self._standing.refusals)
-                attempts.create_task(attempt, name=f"{self.name}:{delivery.id}")
+        is_alone = not due and next_due is None and not self._flying
+        self._begin_heartbeat(attempts, is_alone=is_alone)
+        self._ready = due
+        self._begin(attempts)
         return self._wait(now, next_due)
+
+    def _begin(self, attempts: asyncio.TaskGroup) -> None:
+        """Begin what may begin of what is due, urgent first; the rest waits."""
+        now = self.clock.now().timestamp()
+        ready, waiting = deque(self._ready), list[Delivery]()
+        while ready:
+            delivery = ready.popleft()
+            if delivery.id in self._flying or delivery.id in self._landed:
+                continue
+            if self._may_begin(delivery, now):
+                self._flying[delivery.id] = delivery
+                attempt = self._attempt(delivery, self._standing.refusals, attempts)
+                attempts.create_task(attempt, name=f"{self.name}:{delivery.id}")
+                continue
+            waiting.append(delivery)
+            if not is_urgent(delivery, now):
+                break  # nor may any behind it
+        self._ready = [*waiting, *ready]
 
     async def _follow_clock(self) -> None:
         """Keep due times right when the wall clock was set back.
@@ -220,15 +256,44 @@ class Relay:
             waits.append(next_due - now)
         return min([*waits, _LONGEST_WAIT])
 
-    async def _attempt(self, delivery: Delivery, refusals: int) -> None:
+    async def _attempt(
+        self, delivery: Delivery, refusals: int, others: asyncio.TaskGroup | None
+    ) -> None:
+        """Make an attempt, and draw the conclusions.
+
+        Args:
+            delivery: what is tried.
+            refusals: how many there had been when it began.
+            others: where the next one begins at once; None = nothing more begins.
+        """
         try:
             if (error := await self._try(delivery)) is None:
-                await asyncio.shield(self._succeeded(delivery))
+                self._succeeded(delivery)
             else:
                 await self._failed(delivery, error, refusals)
         finally:
             del self._flying[delivery.id]
+        if others is not None:
+            self._begin(others)
+        if error is not None or not self._ready:
             self.outbox.news(self.sink).set()
+        if error is None and len(self._landed) == 1:
+            await self._note_landed()
+
+    async def _note_landed(self) -> None:
+        """Note what the sink has taken, many at a time, while others already fly."""
+        while self._landed:
+            landed = tuple(self._landed.values())
+            now = self.clock.now().timestamp()
+            try:
+                await self.outbox.delivered(*landed, now=now)
+            finally:
+                for delivery in landed:
+                    del self._landed[delivery.id]
+            # What comes after them may be due now; but is not looked for each time.
+            is_any_urgent = any(is_urgent(delivery, now) for delivery in landed)
+            if is_any_urgent or len(self._ready) < self.policy.slots:
+                self.outbox.news(self.sink).set()
 
     async def _try(self, delivery: Delivery) -> DeliveryError | None:
         """Make one attempt; return what it failed with."""
@@ -253,14 +318,13 @@ class Relay:
         self._standing = _Standing(hold_until=self._standing.hold_until)
         self.metrics.parked.labels(self.sink).set(0)
 
-    async def _succeeded(self, delivery: Delivery) -> None:
+    def _succeeded(self, delivery: Delivery) -> None:
         now = self.clock.now().timestamp()
-        await self.outbox.delivered(delivery, now=now)
-        self._recovered()
-        self.metrics.deliveries.labels(self.sink, "delivered").inc()
-        self.metrics.delivery_seconds.labels(self.sink).observe(
-            max(0.0, now - delivery.created)
-        )
+        self._landed[delivery.id] = delivery
+        if self._standing.is_troubled:
+            self._recovered()
+        self._delivered.inc()
+        self._seconds.observe(max(0.0, now - delivery.created))
         if delivery.not_before is not None and now > delivery.not_before:
             self.metrics.late.labels(self.sink).inc()
         log.info("delivered", extra=_fields(delivery))

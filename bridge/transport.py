@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -109,7 +110,7 @@ async def exchange(
             return Answer(
                 status=response.status,
                 body=await _read(response),
-                retry_after=retry_after(response.headers, _answered(response.headers)),
+                retry_after=_wish(response.headers),
             )
 
 
@@ -140,12 +141,15 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
     return body
 
 
-def _answered(headers: Mapping[str, str]) -> datetime:
-    """Return when the other side answered, by its own clock where it says so."""
+def _wish(headers: Mapping[str, str]) -> float | None:
+    """Read Retry-After, by the other side's own clock where it tells its time."""
+    if "Retry-After" not in headers:
+        return None
     try:
-        return _http_date(headers.get("Date", ""))
+        answered = _http_date(headers.get("Date", ""))
     except ValueError:
-        return SystemClock().now()
+        answered = SystemClock().now()
+    return retry_after(headers, answered)
 
 
 def failure(
@@ -234,6 +238,7 @@ def is_http(url: str) -> bool:
         return False
 
 
+@lru_cache(maxsize=64)  # one per sink, at each delivery
 def redact(url: str) -> str:
     """Return scheme and host of a URL: all of it that may be shown."""
     try:

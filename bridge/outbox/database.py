@@ -52,7 +52,6 @@ class _Ticket:
     job: Job[Any]
     is_read: bool
     is_kept: bool
-    loop: asyncio.AbstractEventLoop
     future: "asyncio.Future[Any]"
 
     def settle(self, result: object, error: Exception | None) -> None:
@@ -160,9 +159,8 @@ class Database:
     async def _queue(self, job: Job[T], *, is_read: bool, is_kept: bool) -> T:
         if self._is_closed:
             raise OutboxError("the state file is closed")
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-        self._tickets.put(_Ticket(job, is_read, is_kept, loop, future))
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._tickets.put(_Ticket(job, is_read, is_kept, future))
         return await future
 
     async def owner(self) -> str | None:
@@ -242,8 +240,8 @@ class Database:
             results = [self._look(ticket.job) for ticket in group]
         else:
             results = self._transact(group)
-        for ticket, (result, fault) in zip(group, results, strict=True):
-            ticket.loop.call_soon_threadsafe(ticket.settle, result, fault)
+        loop = group[0].future.get_loop()
+        loop.call_soon_threadsafe(_settle, group, results)
 
     def _look(self, job: Job[object]) -> Result:
         try:
@@ -309,6 +307,11 @@ class Database:
                 if error is not None:
                     log.error("change lost on its way to disk: %s", error)
             del journal[: len(part)]
+
+
+def _settle(group: list[_Ticket], results: list[Result]) -> None:
+    for ticket, (result, fault) in zip(group, results, strict=True):
+        ticket.settle(result, fault)
 
 
 @contextmanager

@@ -5,7 +5,9 @@ which keeps the order per sink and EventId without holding up other EventIds. Wh
 at one key names its index: left to choose, SQLite walks through all that is pending.
 """
 
+import json
 import sqlite3
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 _URGENT_BEFORE = 900.0  # a NotBefore within 15 minutes
@@ -116,22 +118,39 @@ def behead(db: sqlite3.Connection, sink: str, key: str | None) -> None:
     )
 
 
-def due(db: sqlite3.Connection, sink: str, now: float, limit: int) -> list[Delivery]:
-    """Return what is due for a sink, urgent ones first and then by age."""
+def due(
+    db: sqlite3.Connection,
+    sink: str,
+    now: float,
+    limit: int,
+    but: Iterable[int] = (),
+) -> list[Delivery]:
+    """Return what is due for a sink, urgent ones first and then by age.
+
+    Args:
+        db: the state file.
+        sink: whose.
+        now: seconds since the epoch.
+        limit: so many at most.
+        but: ids that are left out.
+    """
+    left_out = json.dumps(list(but))
     found = select(
         db,
         """d.sink = ? AND d.state = 'pending' AND d.is_head
            AND d.urgent_until > ? AND d.urgent_from <= ? AND d.due <= ?
+           AND d.id NOT IN (SELECT value FROM json_each(?))
            ORDER BY d.urgent_until LIMIT ?""",
-        (sink, now, now, now, limit),
+        (sink, now, now, now, left_out, limit),
     )
     if len(found) >= limit:
         return found
     rest = select(
         db,
         """d.sink = ? AND d.state = 'pending' AND d.is_head AND d.due <= ?
+           AND d.id NOT IN (SELECT value FROM json_each(?))
            ORDER BY d.due, d.id LIMIT ?""",
-        (sink, now, limit),
+        (sink, now, left_out, limit),
     )
     urgent = {d.id for d in found}
     return [*found, *(d for d in rest if d.id not in urgent)][:limit]
@@ -145,6 +164,31 @@ def next_due(db: sqlite3.Connection, sink: str, now: float) -> float | None:
         (sink, now),
     ).fetchone()
     return row[0]
+
+
+def delivered(
+    db: sqlite3.Connection, deliveries: Sequence[Delivery], now: float
+) -> None:
+    """Move deliveries of one sink to their good end, with one statement for all."""
+    ids = [delivery.id for delivery in deliveries]
+    db.execute(
+        """UPDATE deliveries SET state = 'delivered', is_head = 0, settled = ?,
+           attempts = attempts + 1, last_error = NULL, reason = NULL
+           WHERE id IN (SELECT value FROM json_each(?)) AND state = 'pending'""",
+        (now, json.dumps(ids)),
+    )
+    keys = {delivery.key for delivery in deliveries if delivery.key is not None}
+    if not keys:
+        return
+    db.execute(
+        """UPDATE deliveries INDEXED BY deliveries_key SET is_head = (id = (
+               SELECT min(first.id) FROM deliveries first INDEXED BY deliveries_key
+               WHERE first.sink = ?1 AND first.key = deliveries.key
+               AND first.state = 'pending'))
+           WHERE sink = ?1 AND key IN (SELECT value FROM json_each(?2))
+           AND state = 'pending'""",
+        (deliveries[0].sink, json.dumps(sorted(keys))),
+    )
 
 
 def settle(

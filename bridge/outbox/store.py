@@ -13,7 +13,7 @@ import asyncio
 import json
 import logging
 import sqlite3
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -136,21 +136,27 @@ class Outbox:
     # -- deliveries ----------------------------------------------------------
 
     async def due(
-        self, sink: str, *, now: float, limit: int
+        self, sink: str, *, now: float, limit: int, but: Iterable[int] = ()
     ) -> tuple[list[Delivery], float | None]:
-        """Return what is due for a sink now, and when the next after that will be."""
+        """Return what is due for a sink now, and when the next after that will be.
+
+        Args:
+            sink: whose.
+            now: seconds since the epoch.
+            limit: so many at most.
+            but: ids of those that are left out.
+        """
+        left_out = tuple(but)
         return await self.database.read(
             lambda db: (
-                rows.due(db, sink, now, limit),
+                rows.due(db, sink, now, limit, left_out),
                 rows.next_due(db, sink, now),
             )
         )
 
-    async def delivered(self, delivery: Delivery, *, now: float) -> None:
-        """Note that the other side has taken it."""
-        await self.database.run(
-            lambda db: rows.settle(db, delivery, "delivered", now=now)
-        )
+    async def delivered(self, *deliveries: Delivery, now: float) -> None:
+        """Note that the other side has taken them: deliveries of one sink."""
+        await self.database.run(lambda db: rows.delivered(db, deliveries, now))
 
     async def bury(
         self, delivery: Delivery, *, now: float, error: str, reason: Reason

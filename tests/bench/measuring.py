@@ -102,7 +102,7 @@ async def served(routes: list[web.RouteDef]) -> AsyncIterator[str]:
     """Serve routes on a free port; yields the URL."""
     server = web.Application()
     server.add_routes(routes)
-    runner = web.AppRunner(server, access_log=None)
+    runner = web.AppRunner(server, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:

@@ -40,7 +40,7 @@ class InlineDatabase(Database):
         if self._is_healing:
             self._heal()
         future: asyncio.Future[T] = loop.create_future()
-        ticket = _Ticket(job, is_read, is_kept, loop, future)
+        ticket = _Ticket(job, is_read, is_kept, future)
         if is_read:
             result, error = self._look(job)
         else:
