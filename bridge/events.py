@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Literal
 
 from bridge.cloudevent import CloudEvent
 from bridge.fitting import fitted
@@ -18,7 +19,7 @@ from bridge.hashing import hash32
 from bridge.identity import Identity
 from bridge.imds.document import Document, ScheduledEvent
 from bridge.options import Duration, Section
-from bridge.routing import Scope, Subject
+from bridge.routing import Subject
 from bridge.transitions import Transition, TransitionKind
 
 _LONG_ATTRIBUTE = 256
@@ -37,7 +38,7 @@ class EventsConfig(Section, frozen=True, kw_only=True):
 
     type_prefix: str = "sebridge"
     source: str = ""
-    scope: Scope = "all"
+    scope: Literal["all", "own"] = "all"
     documents: bool = False
     heartbeat: Duration = Duration(0)
 
@@ -47,8 +48,6 @@ class EventsConfig(Section, frozen=True, kw_only=True):
             yield "type_prefix", "must be letters, digits, dots and hyphens"
         if re.search(r"[^\x21-\x7e]", self.source):
             yield "source", "must be a URI reference: no spaces, ASCII only"
-        if self.scope == "first":
-            yield "scope", 'must be one of "all", "own"'
         if 0 < self.heartbeat < 1:
             yield "heartbeat", 'must be "0s" (off) or at least 1s'
 

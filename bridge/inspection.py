@@ -15,10 +15,10 @@ from bridge.events import rfc3339
 from bridge.identity import Identity
 from bridge.introduction import remembered
 from bridge.outbox.database import Database
-from bridge.outbox.records import CHECKPOINT
+from bridge.outbox.records import CHECKPOINT, REPLIES
 from bridge.outbox.store import Outbox
 from bridge.routing import Router
-from bridge.status import document_of, sink_of, vm_of
+from bridge.status import document_of, replies_of, sink_of, vm_of
 from bridge.transitions import Watch
 
 _PATIENCE = 2.0
@@ -99,6 +99,7 @@ async def _stored(
             "approvals": [
                 orjson.loads(body) for body in await outbox.recent_outcomes(_RECENT)
             ],
+            "replies": replies_of(tallies.get(REPLIES)),
         }
 
 

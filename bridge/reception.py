@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from bridge.approvals.desk import Desk
-from bridge.approvals.envelope import ReplyEnvelope, ReplyRules
+from bridge.approvals.envelope import ReplyRules
 from bridge.approvals.listener import ApprovalsConfig, Listener
 from bridge.approvals.policy import Terms
 from bridge.approvals.queue import ApprovalQueue, ApprovalSource, open_queue
@@ -15,7 +15,6 @@ from bridge.clock import Clock
 from bridge.events import Teller
 from bridge.imds.client import MetadataClient
 from bridge.outbox.records import REPLIES
-from bridge.outbox.rows import Delivery
 from bridge.outbox.store import Outbox
 from bridge.poller import Poller
 from bridge.relay import Relay, RelayPolicy
@@ -101,19 +100,9 @@ class Reception:
         sender = ReplySender(self.config)
         stack.push_async_callback(sender.close)
 
-        async def deliver(delivery: Delivery) -> None:
-            envelope = ReplyEnvelope.from_json(delivery.body)
-            await sender.send(
-                entity=envelope.entity,
-                body=envelope.body.encode(),
-                message_id=envelope.message_id,
-                correlation_id=envelope.correlation_id,
-                session_id=envelope.session_id,
-            )
-
         return Relay(
             sink=REPLIES,
-            deliver=deliver,
+            deliver=sender.deliver,
             outbox=self.outbox,
             clock=self.clock,
             metrics=self.metrics,

@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 _PARK_AFTER = 3
 _LONGEST_PROBE = 300.0
+_PROBE_SPREAD = 0.25
 _LEAST_ATTEMPTS = 3
 _URGENT_ATTEMPTS = 2  # before NotBefore, whatever the sink wishes
 _UNFORESEEN_ATTEMPTS = 10
@@ -66,6 +67,7 @@ class _Standing:
 
     refusals: int = 0
     is_parked: bool = False
+    probes: int = 0
     probe_at: float = 0.0
     hold_until: float = 0.0
     last_error: str | None = None
@@ -380,8 +382,13 @@ class Relay:
         self.metrics.parked.labels(self.sink).set(1)
 
     def _probe_later(self) -> None:
-        least = min(self.policy.backoff.max_backoff, _LONGEST_PROBE)
-        wait = least + self.chance() * (_LONGEST_PROBE - least)
+        """Wait for ``max_backoff``, and twice as long each time, to five minutes."""
+        doubled = self.policy.backoff.max_backoff * 2.0 ** min(
+            self._standing.probes, 20
+        )
+        spread = 1 + _PROBE_SPREAD * self.chance()  # other VMs probe too
+        wait = min(doubled * spread, _LONGEST_PROBE)
+        self._standing.probes += 1
         self._standing.probe_at = self.clock.monotonic() + wait
 
     def _is_hopeless(self, delivery: Delivery, error: DeliveryError) -> Reason | None:

@@ -9,7 +9,7 @@ import orjson
 from bridge.clock import Clock
 from bridge.events import Teller, rfc3339
 from bridge.identity import Identity
-from bridge.outbox.records import Tally
+from bridge.outbox.records import REPLIES, Tally
 from bridge.outbox.store import Outbox
 from bridge.poller import Poller
 from bridge.relay import Relay
@@ -92,6 +92,7 @@ class Board:
                 orjson.loads(body)
                 for body in await self.outbox.recent_outcomes(_RECENT)
             ],
+            "replies": replies_of(tallies.get(REPLIES)),
             "receivers": [
                 {"entity": name, "attached": r.attached, "lastError": r.last_error}
                 for name, r in self.receivers.items()
@@ -104,11 +105,12 @@ class Board:
             return
         now = self.clock.now().timestamp()
         tallies = await self.outbox.tallies()
-        for relay in self.relays:
-            tally = tallies.get(relay.sink, Tally())
-            self.metrics.pending.labels(relay.sink).set(tally.pending)
-            self.metrics.dead.labels(relay.sink).set(tally.dead)
-            self.metrics.oldest.labels(relay.sink).set(_age(tally, now) or 0)
+        names = [relay.sink for relay in self.relays]
+        for name in [*names, REPLIES] if REPLIES in tallies else names:
+            tally = tallies.get(name, Tally())
+            self.metrics.pending.labels(name).set(tally.pending)
+            self.metrics.dead.labels(name).set(tally.dead)
+            self.metrics.oldest.labels(name).set(_age(tally, now) or 0)
         self.metrics.state_degraded.set(bool(self.outbox.database.fault))
 
 
@@ -120,6 +122,7 @@ def nothing_known(*, state: str) -> dict[str, object]:
         "imds": {"lastSuccess": None, "state": state},
         "sinks": [],
         "approvals": [],
+        "replies": replies_of(None),
     }
 
 
@@ -153,6 +156,16 @@ def sink_of(
         "pending": tally.pending,
         "dead": tally.dead,
         "oldestSeconds": _age(tally, now),
+        "lastError": tally.last_error,
+    }
+
+
+def replies_of(tally: Tally | None) -> dict[str, object]:
+    """Return how the replies to approvals stand, as the status shows it."""
+    tally = tally or Tally()
+    return {
+        "pending": tally.pending,
+        "dead": tally.dead,
         "lastError": tally.last_error,
     }
 

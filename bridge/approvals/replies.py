@@ -1,11 +1,24 @@
-"""Sends replies to whoever asked for one: the ReplyTo of an approval."""
+"""Sends replies to whoever asked for one: the ReplyTo of an approval.
+
+A message may name any entity that ``approvals.reply_to`` allows, also one that is not
+there. So what an entity refuses is that reply's trouble, and never holds up another's.
+"""
 
 from collections import OrderedDict
 
+from bridge.approvals.envelope import ReplyEnvelope
+from bridge.errors import (
+    PermanentDeliveryError,
+    Reason,
+    RefusedDeliveryError,
+    TransientDeliveryError,
+)
 from bridge.namespace import NamespaceConfig
+from bridge.outbox.rows import Delivery
 from bridge.sender import Message, Sender, short_id
 
 _MOST_SENDERS = 8
+_MOST_ATTEMPTS = 3  # at an entity that is not there
 
 
 class ReplySender:
@@ -20,6 +33,28 @@ class ReplySender:
         self._config = config
         self._most = most
         self._senders: OrderedDict[str, Sender] = OrderedDict()
+
+    async def deliver(self, delivery: Delivery) -> None:
+        """Send the reply that the outbox holds.
+
+        Raises:
+            PermanentDeliveryError: its entity is still not there.
+            TransientDeliveryError: it cannot be sent now.
+        """
+        envelope = ReplyEnvelope.from_json(delivery.body)
+        try:
+            await self.send(
+                entity=envelope.entity,
+                body=envelope.body.encode(),
+                message_id=envelope.message_id,
+                correlation_id=envelope.correlation_id,
+                session_id=envelope.session_id,
+            )
+        except RefusedDeliveryError as error:
+            is_missing = error.reason is Reason.NOT_FOUND
+            if is_missing and delivery.attempts + 1 >= _MOST_ATTEMPTS:
+                raise PermanentDeliveryError(str(error), error.reason) from error
+            raise TransientDeliveryError(str(error), error.reason) from error
 
     async def send(
         self,

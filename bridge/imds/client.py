@@ -249,8 +249,19 @@ def _unavailable(method: str) -> Iterator[None]:
         text = f"IMDS did not answer the {method} in time"
         raise MetadataUnavailableError(text, outcome="timeout") from error
     except (aiohttp.ClientError, OSError) as error:
-        text = f"IMDS cannot be reached for the {method} ({type(error).__name__})"
+        origin = type(error.__cause__ or error).__name__
+        text = f"IMDS cannot be reached for the {method} ({origin})"
         raise MetadataUnavailableError(text, outcome="reset") from error
+
+
+async def _once(
+    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """Keep aiohttp from repeating a GET at once by itself: IMDS counts requests."""
+    try:
+        return await handler(request)
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise aiohttp.ClientConnectionError("the connection broke") from error
 
 
 @asynccontextmanager
@@ -262,5 +273,6 @@ async def open_client(
         trust_env=False,
         cookie_jar=aiohttp.DummyCookieJar(),
         connector=aiohttp.TCPConnector(limit=1),
+        middlewares=(_once,),
     ) as session:
         yield MetadataClient(session, config, clock, metrics)

@@ -34,9 +34,10 @@ class Selection:
     @property
     def condition(self) -> tuple[str, tuple[object, ...]]:
         """SQL of ours, and the values for it."""
-        parts, values = ["d.sink <> ?"], list[object]([REPLIES])
+        # Replies are no events: they show only where they are asked for.
+        shown = "d.sink <> ?" if self.sink is None else "d.sink = ?"
+        parts, values = [shown], list[object]([self.sink or REPLIES])
         for column, value in (
-            ("d.sink = ?", self.sink),
             ("d.id = ?", self.id),
             ("i.key = ?", self.event_id and self.event_id.upper()),
         ):

@@ -417,7 +417,9 @@ def test_status_of_a_forwarder_that_does_not_run(deliveries: Path) -> None:
 
     assert result.exit_code == 0
     status = json.loads(result.stdout)
-    assert set(status) == {"vm", "document", "imds", "sinks", "approvals"}
+    assert set(status) == {
+        *("vm", "document", "imds", "sinks", "approvals", "replies"),
+    }
     assert set(status["imds"]) == {"lastSuccess", "state"}
     (sink,) = status["sinks"]
     assert set(sink) == {

@@ -355,6 +355,25 @@ async def test_answer_that_breaks_off_is_unavailable(
     assert requests_total(metrics, "GET", "reset") == 1
 
 
+async def test_broken_connection_is_not_tried_again_at_once(
+    client: MetadataClient, imds: Imds, clock: FakeClock
+) -> None:
+    await get(client)
+    clock.pass_by(1)
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    imds.answer = answer
+
+    with pytest.raises(MetadataUnavailableError, match="cannot be reached"):
+        await get(client)
+
+    assert len(imds.requests) == 2
+
+
 async def test_nobody_there_is_unavailable(clock: FakeClock, metrics: Metrics) -> None:
     async with open_client(config("http://127.0.0.1:9"), clock, metrics) as client:
         with pytest.raises(MetadataUnavailableError) as caught:

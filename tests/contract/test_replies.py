@@ -4,10 +4,21 @@ import asyncio
 
 import pytest
 
+from bridge.approvals.envelope import ReplyEnvelope
 from bridge.approvals.replies import ReplySender
-from bridge.errors import RefusedDeliveryError
+from bridge.errors import (
+    DeliveryError,
+    PermanentDeliveryError,
+    Reason,
+    RefusedDeliveryError,
+    TransientDeliveryError,
+)
 from bridge.hashing import hash32
 from bridge.namespace import NamespaceConfig
+from bridge.outbox.ledger import Ledger, Selection
+from bridge.outbox.records import REPLIES, Reply
+from bridge.outbox.rows import Delivery
+from bridge.outbox.store import Outbox
 from bridge.simulator.servicebus.broker import Broker
 from tests.contract.sink_fixtures import drained
 
@@ -78,3 +89,62 @@ async def test_replies_to_several_entities_at_once_all_arrive(
 
     stored = broker.snapshot()
     assert (stored["replies"].active, stored["vm-approvals"].active) == (1, 1)
+
+
+def stored_reply(entity: str, attempts: int = 0) -> Delivery:
+    envelope = ReplyEnvelope(
+        entity=entity, message_id="r", correlation_id="m", session_id=None, body="{}"
+    )
+    return Delivery(
+        id=1,
+        sink=REPLIES,
+        kind="reply",
+        state="pending",
+        key=None,
+        event_id=None,
+        cloud_event_id=None,
+        type="reply",
+        body=envelope.to_json(),
+        attempts=attempts,
+        due=0.0,
+        created=0.0,
+        not_before=None,
+        urgent_from=None,
+        urgent_until=None,
+        last_error=None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("attempts", "error"),
+    [
+        (0, TransientDeliveryError),
+        (1, TransientDeliveryError),
+        (2, PermanentDeliveryError),
+    ],
+)
+async def test_entity_that_is_not_there_is_the_trouble_of_one_reply(
+    namespace: NamespaceConfig, attempts: int, error: type[DeliveryError]
+) -> None:
+    """Nothing that would park the relay: others wait for their replies too."""
+    replies = ReplySender(namespace)
+    with pytest.raises(error, match="no-such: does not exist"):
+        await replies.deliver(stored_reply("no-such", attempts))
+    await replies.close()
+
+
+async def test_dead_reply_can_be_looked_at_and_sent_again(
+    outbox: Outbox,
+) -> None:
+    await outbox.commit([], now=0, reply=Reply(key="n", body=b"{}"))
+    ((dead,), _) = await outbox.due(REPLIES, now=0, limit=1)
+    await outbox.bury(dead, now=0, error="no", reason=Reason.NOT_FOUND)
+    ledger = Ledger(outbox.database)
+
+    assert await ledger.find(Selection(states=("dead",))) == []
+    (found,) = await ledger.find(Selection(sink=REPLIES, states=("dead",)))
+    assert found.id == dead.id
+    await ledger.retry(Selection(sink=REPLIES), now=1, force=False)
+
+    ((again,), _) = await outbox.due(REPLIES, now=1, limit=1)
+    assert again.id == dead.id
