@@ -174,7 +174,10 @@ def endings(world: "World", shown: Shown, key: str, last: Last) -> frozenset[str
     gap = shown.at - looks[-1].at
     notice = not_before(last.event) - true_time(shown.at)
     is_next = bool(looks) and shown.incarnation == looks[-1].incarnation + 1
-    is_posted = any(post.event_id.upper() == key for post in world.azure.posts)
+    is_posted = any(
+        post.event_id.upper() == key and post.at <= shown.at
+        for post in world.azure.posts
+    )
     may = (
         is_next
         and gap <= WINDOW + 0.1
