@@ -41,12 +41,13 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """A StartRequest that reached IMDS."""
+    """A StartRequest that reached IMDS, or was lost on the way there or back."""
 
     at: float
     event_id: str
     life: int
     is_taken: bool
+    is_answered: bool
 
 
 @dataclass(slots=True)
@@ -186,7 +187,8 @@ class Imds:
         is_taken = luck >= 0.1 and (luck >= 0.45 or is_lost)
         if luck >= 0.45 or is_lost:
             is_taken = world.azure.begin(event_id, at)
-        world.azure.posts.append(Post(at, event_id, self.life.number, is_taken))
+        post = Post(at, event_id, self.life.number, is_taken, is_answered=luck >= 0.25)
+        world.azure.posts.append(post)
         await asyncio.sleep(0.01)
         self.life.moment("posted")
         if luck < 0.25:

@@ -302,16 +302,18 @@ def judge_outcome(world: "World", data: Event) -> None:
         for event in look.events.values()
         if event["EventId"].upper() == key
     }
-    is_taken = any(p.is_taken and p.event_id.upper() == key for p in world.azure.posts)
+    has_restarted = len(world.lives) > 1
+    posts = [post for post in world.azure.posts if post.event_id.upper() == key]
+    is_taken = any(post.is_taken for post in posts)
+    is_in_doubt = has_restarted or any(not post.is_answered for post in posts)
     troubles = {"post-errors", "imds-errors", "imds-odd-bodies"}
     can_fail = bool(troubles & world.plan.troubles)
-    has_restarted = len(world.lives) > 1
     is_possible = {
         "invalid": "invalid" in planned,
         "unknown-event": not statuses or "unknown" in planned or world.plan.jumps,
         "expired": "expired" in planned,
         "denied": "seen" in planned,
-        "relayed": is_taken or (data["confirmed"] is False and has_restarted),
+        "relayed": is_taken or (data["confirmed"] is False and is_in_doubt),
         "already-started": "Started" in statuses,
         "event-ended": bool(statuses),
         "rejected": world.plan.has("post-errors"),
