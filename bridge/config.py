@@ -3,7 +3,6 @@
 All faults are found at once and raised as one ConfigError; nothing is opened here.
 """
 
-import difflib
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +24,7 @@ from bridge.options import (
     Reader,
     Secret,
     Section,
+    nearest,
     placeholder_faults,
 )
 from bridge.sinks.base import SinkConfig
@@ -242,8 +242,8 @@ def _sink(table: Mapping[str, object], place: str, reader: Reader) -> SinkConfig
     kind = table.get("type")
     if not isinstance(kind, str) or kind not in SINK_TYPES:
         allowed = ", ".join(f'"{name}"' for name in sorted(SINK_TYPES))
-        near = difflib.get_close_matches(str(kind), SINK_TYPES, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        near = nearest(str(kind), SINK_TYPES)
+        hint = f"; did you mean {near!r}?" if near else ""
         what = "is missing" if kind is None else f"{kind!r} is no type of sink"
         reader.fault(f"{place}.type", f"{what}{hint}; allowed are {allowed}")
         shared = {key: table[key] for key in _keys(SinkConfig) if key in table}
@@ -323,8 +323,8 @@ def _no_key(variable: str, table: str, reader: Reader) -> None:
 def _unknown(
     variable: str, part: str, valid: list[str], otherwise: str, reader: Reader
 ) -> None:
-    near = difflib.get_close_matches(part.lower(), valid, n=1, cutoff=0.5)
-    hint = f"did you mean {_upper(near[0])}?" if near else otherwise
+    near = nearest(part.lower(), valid)
+    hint = f"did you mean {_upper(near)}?" if near else otherwise
     reader.fault(variable, f"unknown variable: {part}; {hint}")
 
 

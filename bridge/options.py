@@ -6,9 +6,8 @@ the nearest valid key for an unknown one. Built on msgspec because the forwarder
 is to stay small: pydantic alone would cost a quarter of its memory.
 """
 
-import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -230,9 +229,9 @@ class Reader:
 
     def unknown(self, place: str, key: str, valid: Mapping[str, object]) -> None:
         """Note an unknown key, and which one may have been meant."""
-        near = difflib.get_close_matches(key, list(valid), n=1, cutoff=0.5)
+        near = nearest(key, valid)
         hint = (
-            f"did you mean {near[0]!r}?"
+            f"did you mean {near!r}?"
             if near
             else "allowed are " + ", ".join(sorted(valid))
         )
@@ -383,3 +382,12 @@ def placeholder_faults(text: str) -> Iterator[str]:
     known = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
     for part in unknown_placeholders(text):
         yield f"{part!r} is no placeholder; allowed are {known}"
+
+
+def nearest(word: str, valid: Iterable[str]) -> str | None:
+    """Return which valid word may have been meant; None if none is near."""
+    import difflib  # noqa: PLC0415 - costs memory, and only faults want it
+
+    return next(
+        iter(difflib.get_close_matches(word, list(valid), n=1, cutoff=0.5)), None
+    )

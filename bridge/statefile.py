@@ -12,11 +12,9 @@ import re
 import sqlite3
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-
-import filelock
 
 from bridge.errors import OutboxCorruptError, OutboxError, OutboxLockedError
 from bridge.options import Duration, Section, Size
@@ -54,28 +52,33 @@ class StateConfig(Section, frozen=True, kw_only=True):
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the state file for this process alone.
+    """Hold the state file for this process alone, through a file beside it.
+
+    SQLite's lock is the same on every system and ends with the process; the state file
+    itself must stay open to those who only look.
 
     Raises:
         OutboxLockedError: another forwarder runs on it.
         OutboxError: its directory cannot be made or written.
     """
-    lock = filelock.FileLock(f"{path}.lock", timeout=0)
+    unusable = f"the state file {path} cannot be used"
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock.acquire()
-    except filelock.Timeout as error:
-        raise OutboxLockedError(
-            f"another forwarder runs on the state file {path}"
-        ) from error
-    except OSError as error:
+        lock = sqlite3.connect(f"{path}.lock", timeout=0, isolation_level=None)
+    except (OSError, sqlite3.Error) as error:
         raise OutboxError(
-            f"the state file {path} cannot be used: {error.strerror or error}"
+            f"{unusable}: {getattr(error, 'strerror', None) or error}"
         ) from error
-    try:
+    with closing(lock):
+        try:
+            lock.execute("PRAGMA journal_mode = MEMORY")
+            lock.execute("BEGIN EXCLUSIVE")
+        except sqlite3.Error as error:
+            if error.sqlite_errorname.startswith("SQLITE_BUSY"):
+                text = f"another forwarder runs on the state file {path}"
+                raise OutboxLockedError(text) from error
+            raise OutboxError(f"{unusable}: {path}.lock: {error}") from error
         yield
-    finally:
-        lock.release()
 
 
 @asynccontextmanager

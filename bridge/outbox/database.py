@@ -106,15 +106,27 @@ class Database:
             OutboxError: the file cannot be used.
         """
         database = cls(path, _may_degrade=may_degrade)
-        await asyncio.to_thread(database._start)
-        thread = threading.Thread(target=database._work, name="outbox", daemon=True)
-        thread.start()
+        loop = asyncio.get_running_loop()
+        opened, closed = loop.create_future(), loop.create_future()
+
+        def live() -> None:
+            try:
+                database._start()
+            except Exception as error:  # noqa: BLE001 - handed to whoever opens it
+                loop.call_soon_threadsafe(opened.set_exception, error)
+                return
+            loop.call_soon_threadsafe(opened.set_result, None)
+            database._work()
+            loop.call_soon_threadsafe(closed.set_result, None)
+
+        threading.Thread(target=live, name="outbox", daemon=True).start()
+        await asyncio.shield(opened)
         try:
             yield database
         finally:
             database._is_closed = True
             database._tickets.put(None)
-            await asyncio.to_thread(thread.join)
+            await asyncio.shield(closed)
 
     @property
     def connection(self) -> Connection:
