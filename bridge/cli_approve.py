@@ -139,7 +139,7 @@ def _seen(source: IO[bytes] | None) -> SeenEvent | None:
     try:
         return SeenEvent.parse(source.read())
     except ValueError as error:
-        raise ValueError(f"--from-event {source.name}: {error}") from error
+        raise ValueError(f"--from-event {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
