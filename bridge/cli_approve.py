@@ -4,6 +4,7 @@ import asyncio
 import getpass
 import os
 import socket
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -229,13 +230,12 @@ class Request:
             )
             await self._put(answers.session)
             outcomes = await answers.outcomes(self.event.id, self.timeout)
-        trouble = None if outcomes is not None else self._trouble(answers.last_error)
         return Answer(
             message_id=sent.message_id,
             event_id=sent.event_id,
             to=sent.to,
             outcomes=outcomes,
-            trouble=trouble,
+            trouble=None if outcomes else self._trouble(outcomes, answers.last_error),
         )
 
     async def _put(self, reply_session: str | None) -> None:
@@ -255,9 +255,11 @@ class Request:
         finally:
             await sender.close()
 
-    def _trouble(self, last_error: str | None) -> str:
+    def _trouble(
+        self, outcomes: Sequence[object] | None, last_error: str | None
+    ) -> str:
+        unknown = "what becomes of the approval is not known"
+        if outcomes is not None:
+            return f"the reply at {self.reply_to} says nothing: {unknown}"
         why = f" ({last_error})" if last_error else ""
-        return (
-            f"no reply at {self.reply_to} within {self.timeout:g} s{why}: "
-            "what becomes of the approval is not known"
-        )
+        return f"no reply at {self.reply_to} within {self.timeout:g} s{why}: {unknown}"

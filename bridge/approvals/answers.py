@@ -28,10 +28,13 @@ if TYPE_CHECKING:
 
 _OPEN_SECONDS = 10.0
 _LOOK_SECONDS = 10.0
+_LEAST_SECONDS = 2.0  # for a look that begins when time is up
 _TAKE_SECONDS = 5.0
 _CLOSE_SECONDS = 1.0
 _EVERY_SECONDS = 0.25
 _PAGE = 100  # so many are peeked at a time, and may be locked to get at one's own
+
+Found = tuple["ServiceBusReceivedMessage", int]  # and how many stand before it
 
 
 class Answers:
@@ -95,44 +98,46 @@ class Answers:
             What became of each EventId; None if no reply came.
         """
         end = self._clock.monotonic() + within
-        while True:
-            left = end - self._clock.monotonic()
-            try:
-                async with asyncio.timeout(min(max(left, 1.0), _LOOK_SECONDS)):
-                    found = await self._look(message_id)
-                self.last_error = None
-            except failures() as error:
-                self.last_error = str(as_delivery_error(error, self._target))
-                found = None
-                await self._close()
-            if found is not None:
-                return found
+        while (found := await self._look(message_id, end)) is None:
             left = end - self._clock.monotonic()
             if left <= 0:
                 return None
             await self._clock.wait(asyncio.Event(), min(_EVERY_SECONDS, left))
+        reply, before = found
+        with suppress(*failures()):  # it was read: that is what counts
+            await self._take(message_id, before)
+        return _outcomes(reply)
 
     @property
     def _target(self) -> str:
         return f"Service Bus entity {self._entity}"
 
-    async def _look(self, message_id: str) -> list[dict[str, object]] | None:
-        """Go through all that is there; take the reply away if it was found."""
+    async def _look(self, message_id: str, end: float) -> Found | None:
+        """Look once, also when time is up; a receiver that broke is closed."""
+        left = max(end - self._clock.monotonic(), _LEAST_SECONDS)
+        try:
+            async with asyncio.timeout(min(left, _LOOK_SECONDS)):
+                found = await self._found(message_id)
+        except failures() as error:
+            self.last_error = str(as_delivery_error(error, self._target))
+            await self._close()
+            return None
+        self.last_error = None
+        return found
+
+    async def _found(self, message_id: str) -> Found | None:
+        """Go through all that is there."""
         receiver = await self._opened()
         before, number = 0, 1
         while page := await receiver.peek_messages(_PAGE, sequence_number=number):
             for message in page:
                 if _is_reply(message, message_id):
-                    with suppress(*failures()):  # it was read: that is what counts
-                        await self._take(receiver, message_id, before)
-                    return _outcomes(message)
+                    return message, before
                 before += 1
             number = max(message.sequence_number or 0 for message in page) + 1
         return None
 
-    async def _take(
-        self, receiver: "ServiceBusReceiver", message_id: str, before: int
-    ) -> None:
+    async def _take(self, message_id: str, before: int) -> None:
         """Complete a reply, and give back the ``before`` that stand before it.
 
         Another approver may just hold it, or there may be too many: then it stays,
@@ -141,12 +146,21 @@ class Answers:
         if before >= _PAGE:
             return
         async with asyncio.timeout(_TAKE_SECONDS):
-            held = await receiver.receive_messages(before + 1, max_wait_time=1)
+            try:
+                held = await self._held(before + 1)
+            except failures():  # a session is lost while nobody receives from it
+                await self._close()
+                held = await self._held(before + 1)
+            receiver = await self._opened()
             for message in held:
                 if _is_reply(message, message_id):
                     await receiver.complete_message(message)
                 else:
                     await receiver.abandon_message(message)
+
+    async def _held(self, most: int) -> list["ServiceBusReceivedMessage"]:
+        receiver = await self._opened()
+        return await receiver.receive_messages(most, max_wait_time=1)
 
     async def _opened(self) -> "ServiceBusReceiver":
         if self._receiver is None:

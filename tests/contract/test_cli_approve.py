@@ -397,6 +397,24 @@ async def test_no_reply_in_time_ends_with_1(broker: Broker, tmp_path: Path) -> N
     assert broker.snapshot()["vm-approvals"].active == 1
 
 
+async def test_reply_that_says_nothing_ends_with_1(
+    broker: Broker, tmp_path: Path
+) -> None:
+    config = configured(tmp_path, broker.connection_string)
+
+    async def answer() -> None:
+        (message,) = await drained(broker, "vm-approvals")
+        client = ServiceBusClient.from_connection_string(broker.connection_string)
+        async with client, client.get_queue_sender("replies") as sender:
+            empty = ServiceBusMessage(b"{}", correlation_id=message.message_id)
+            await sender.send_messages(empty)
+
+    result, _ = await asyncio.gather(approved(config, EVENT_ID, "--wait"), answer())
+
+    assert result.exit_code == 1
+    assert "the reply at replies says nothing" in result.stderr
+
+
 async def test_what_no_bridge_has_written_is_no_outcome(
     broker: Broker, namespace: NamespaceConfig
 ) -> None:
@@ -470,7 +488,7 @@ async def test_reply_that_another_approver_holds_is_read_all_the_same(
         held = await other.receive_messages(1, max_wait_time=5)
         assert len(held) == 1
         async with Answers(namespace, "replies", SystemClock()) as answers:
-            found = await answers.outcomes("mine", within=10)
+            found = await answers.outcomes("mine", within=0)
 
     assert found is not None
     assert found[0]["outcome"] == "relayed"
@@ -485,6 +503,21 @@ async def test_connection_that_drops_is_made_anew(
         found = await answers.outcomes("mine", within=20)
 
     assert found is not None
+
+
+async def test_session_that_is_lost_is_accepted_again(
+    broker: Broker, namespace: NamespaceConfig
+) -> None:
+    """Its lock is not renewed while nothing comes."""
+    queue = "vm-approvals-sessions"
+    async with Answers(namespace, queue, SystemClock()) as answers:
+        assert await answers.outcomes("mine", within=0) is None
+        broker.faults.expire_locks(queue)
+        await reply(namespace, queue, "mine", session=answers.session)
+        found = await answers.outcomes("mine", within=20)
+
+    assert found is not None
+    assert broker.snapshot()[queue].active == 0
 
 
 # -- what cannot be reached ----------------------------------------------------------
