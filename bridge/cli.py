@@ -17,6 +17,7 @@ import click
 
 from bridge import __version__, app, doctor, inspection, schemas
 from bridge import config as configuration
+from bridge.cli_approve import approve
 from bridge.cli_events import events
 from bridge.cli_outbox import outbox
 from bridge.cli_support import (
@@ -59,6 +60,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+main.add_command(approve)
 main.add_command(outbox)
 main.add_command(events)
 

@@ -155,6 +155,21 @@ def load_settings(path: Path, environ: Mapping[str, str]) -> tuple[Settings, lis
     return settings, [str(name) for name in names]
 
 
+def load_for_approver(path: Path, environ: Mapping[str, str]) -> Config:
+    """Read what whoever approves needs: events, identity and approvals.
+
+    He may have the forwarder's file, but not the secrets of its sinks: what else
+    stands in it is not read.
+
+    Raises:
+        ConfigError: with every fault there is, each with its place.
+    """
+    reader = Reader(str(path), environ)
+    root = _overridden(_copied(_tables(path)), reader)
+    unread = _keys(Config).keys() - {"events", "identity", "approvals"}
+    return _config({k: root[k] for k in root.keys() - unread}, reader)
+
+
 def _tables(path: Path) -> Mapping[str, object]:
     try:
         text = path.read_bytes().decode("utf-8-sig")  # Windows editors write a BOM
@@ -178,7 +193,10 @@ def parse(
         ConfigError: with every fault there is, each with its place.
     """
     reader = Reader(file, environ)
-    root = _overridden(_copied(tables), reader)
+    return _config(_overridden(_copied(tables), reader), reader)
+
+
+def _config(root: dict[str, object], reader: Reader) -> Config:
     sinks = _sinks(root.pop("sinks", []), reader)
     approvals = root.pop("approvals", None)
     approvals_config = (

@@ -101,6 +101,11 @@ def is_about_batch(error: Exception) -> bool:
     return is_too_large(error) or _condition(error) in _NOT_SO
 
 
+def is_not_allowed(error: Exception) -> bool:
+    """Whether a receiver has no session where one is wanted, or the other way round."""
+    return _condition(_origin(error)) == "amqp:not-allowed"
+
+
 def is_lock_lost(error: Exception) -> bool:
     """Whether one message went back to the entity, and nothing else is wrong."""
     return "MessageLockLostError" in _names(error)

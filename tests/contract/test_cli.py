@@ -50,6 +50,7 @@ level = "loud"
 COMMANDS = [
     (),
     *((name,) for name in ("run", "check", "status", "simulate", "demo", "schema")),
+    ("approve",),
     ("outbox",),
     *(("outbox", name) for name in ("list", "show", "retry", "discard")),
 ]

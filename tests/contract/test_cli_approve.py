@@ -1,0 +1,547 @@
+"""``sebridge approve``: the approver's side, with the real SDK against the broker."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
+from azure.servicebus.aio import ServiceBusClient
+from click.testing import CliRunner, Result
+from jsonschema import FormatChecker, validate
+
+from bridge import cli_approve, schemas
+from bridge.approvals.answers import Answers
+from bridge.approvals.message import parse
+from bridge.approvals.reading import read
+from bridge.approvals.replies import ReplySender
+from bridge.cli import main
+from bridge.clock import SystemClock
+from bridge.cloudevent import CloudEvent
+from bridge.namespace import NamespaceConfig
+from bridge.options import Secret
+from bridge.simulator.servicebus.broker import Broker
+from tests.contract.sink_fixtures import EVENT_ID, cloud_event, drained
+
+NOWHERE = (
+    "Endpoint=sb://127.0.0.1:9;SharedAccessKeyName=k;SharedAccessKey=a2V5;"
+    "UseDevelopmentEmulator=true"
+)
+REPORTER = {
+    "vmName": "web-0",
+    "vmId": "vm-1",
+    "resourceId": "/subscriptions/s/resourceGroups/Blue/providers/x",
+    "vmScaleSetName": None,
+}
+SEEN = cloud_event(reporter=REPORTER)
+ME = "ann"
+
+
+@pytest.fixture(autouse=True)
+def ordinary_log(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The command sets up the log of its process, which is that of the tests here."""
+    monkeypatch.setenv("LOGNAME", ME)
+    root, azure = logging.getLogger(), logging.getLogger("azure")
+    kept = (root.handlers[:], root.level, azure.level)
+    yield
+    root.handlers[:], root.level, azure.level = kept
+
+
+def configured(folder: Path, bus: str = NOWHERE, **approvals: Any) -> Path:
+    """Write the forwarder's own file; whoever approves has not its sinks' secrets."""
+    keys: dict[str, Any] = {"queue": "vm-approvals", "reply_to": ["replies"]}
+    if "topic" in approvals:
+        del keys["queue"]
+    lines = [f"{key} = {json.dumps(v)}" for key, v in {**keys, **approvals}.items()]
+    path = folder / "bridge.toml"
+    path.write_text(
+        '[http]\ntoken = "env:NOT_SET_HERE"\n'
+        '[[sinks]]\nname = "ops"\ntype = "slack"\nwebhook_url = "env:NOT_SET_HERE"\n'
+        f"[approvals]\nconnection_string = {json.dumps(bus)}\n" + "\n".join(lines)
+    )
+    return path
+
+
+def received(folder: Path, event: CloudEvent = SEEN) -> str:
+    path = folder / "event.json"
+    path.write_bytes(event.to_json())
+    return str(path)
+
+
+def approve(config: Path, *arguments: str, stdin: bytes | None = None) -> Result:
+    return CliRunner().invoke(
+        main,
+        ["approve", "-c", str(config), *arguments],
+        input=stdin,
+        catch_exceptions=False,
+    )
+
+
+async def approved(config: Path, *arguments: str) -> Result:
+    return await asyncio.to_thread(approve, config, *arguments)
+
+
+def body_of(message: ServiceBusReceivedMessage) -> bytes:
+    return b"".join(message.body)
+
+
+# -- what is sent ------------------------------------------------------------------
+
+
+async def test_approval_is_what_the_bridge_takes(
+    broker: Broker, tmp_path: Path
+) -> None:
+    config = configured(tmp_path, broker.connection_string)
+
+    result = await approved(config, EVENT_ID, "--reason", "at night", "--json")
+
+    (message,) = await drained(broker, "vm-approvals")
+    event = json.loads(body_of(message))
+    validate(event, schemas.approval(), format_checker=FormatChecker())
+    taken = parse(
+        body_of(message), read(message).application_properties, prefix="sebridge"
+    )
+    assert taken.event_ids == (EVENT_ID,)
+    assert (taken.approved_by, taken.reason) == (ME, "at night")
+    assert taken.approved_event is None
+    assert event["source"].startswith("urn:sebridge:approve:")
+    assert event["id"] == message.message_id
+    assert (message.content_type, message.session_id, message.reply_to) == (
+        "application/cloudevents+json",
+        None,
+        None,
+    )
+    assert result.exit_code == 0
+    assert json.loads(result.stdout) == {
+        "messageId": message.message_id,
+        "eventId": EVENT_ID,
+        "entity": "vm-approvals",
+        "session": None,
+        "outcome": None,
+        "outcomes": [],
+    }
+
+
+async def test_received_event_says_what_is_approved_and_where(
+    broker: Broker, tmp_path: Path
+) -> None:
+    config = configured(
+        tmp_path,
+        broker.connection_string,
+        queue="vm-approvals-sessions",
+        sessions=["{vm_id}"],
+    )
+
+    result = await approved(
+        config, "--from-event", received(tmp_path), "--approved-by", "bob"
+    )
+
+    (message,) = await drained(broker, "vm-approvals-sessions", session="vm-1")
+    taken = parse(body_of(message), {}, prefix="sebridge")
+    assert taken.event_ids == (EVENT_ID,)
+    assert taken.approved_event == SEEN.data["event"]
+    assert taken.approved_by == "bob"
+    assert result.stdout == (
+        f"{EVENT_ID}: approval sent to vm-approvals-sessions, session vm-1\n"
+    )
+
+
+async def test_topic_with_a_prefix_of_ones_own(broker: Broker, tmp_path: Path) -> None:
+    config = configured(
+        tmp_path,
+        broker.connection_string,
+        topic="scheduled-events",
+        subscription="consumer",
+    )
+    with config.open("a") as file:
+        file.write('\n[events]\ntype_prefix = "acme"\n')
+
+    result = await approved(config, EVENT_ID)
+
+    (message,) = await drained(broker)
+    assert result.exit_code == 0
+    assert parse(body_of(message), {}, prefix="acme").event_ids == (EVENT_ID,)
+
+
+async def test_every_approval_is_a_message_of_its_own(
+    broker: Broker, tmp_path: Path
+) -> None:
+    """With duplicate detection, a second one would be lost without a word."""
+    config = configured(
+        tmp_path,
+        broker.connection_string,
+        topic="scheduled-events",
+        subscription="consumer",
+    )
+
+    for _ in range(2):
+        await approved(config, EVENT_ID)
+
+    assert len(await drained(broker, count=2)) == 2
+
+
+# -- wrong usage: exit 2, and nothing is sent -----------------------------------------
+
+
+CUT = cloud_event(truncated=["previous", "Resources"])
+NO_EVENT = cloud_event("bridge.started", event=None)
+WRONG: list[tuple[dict[str, Any], list[str], bytes, str]] = [
+    ({}, [], b"", "EVENT_ID or --from-event must be given"),
+    ({}, ["E"], b"", "that of --from-event"),
+    ({}, [" "], b"", "the bridge would not take it"),
+    ({}, ["E", "--session", ""], b"", "--session must have 1 to 128"),
+    ({}, ["E", "--session", "x" * 129], b"", "--session must have 1 to 128"),
+    ({}, ["E", "--timeout", "1s"], b"", "--timeout needs --wait"),
+    ({}, ["E", "--wait", "--timeout", "soon"], b"", "must be a number of seconds"),
+    ({}, [], b"{", "is no JSON"),
+    ({}, [], b"[]", "is no structured CloudEvent"),
+    ({}, [], b'{"StartRequests": []}', "is no structured CloudEvent"),
+    ({}, [], NO_EVENT.to_json(), "tells of no scheduled event"),
+    ({}, [], CUT.to_json(), "does not hold the whole event"),
+    ({"sessions": ["{vm_id}"]}, ["E"], b"", "--session or --from-event"),
+    ({"sessions": ["{vm_id}", "group-7"]}, ["E"], b"", '"{vm_id}", "group-7"'),
+    (
+        {"sessions": ["{group}"]},
+        [],
+        SEEN.to_json(),
+        "{group} in '{group}' is not known",
+    ),
+    ({"queue": "q-{group}"}, ["E"], b"", "approvals.queue: {group}"),
+    ({"reply_to": ["r*", "[r]eplies"]}, ["E", "--wait"], b"", "approvals.reply_to"),
+    ({"reply_to": ["vm-approvals"]}, ["E", "--wait"], b"", "approvals.reply_to"),
+    ({"reply_to": []}, ["E", "--wait"], b"", "approvals.reply_to"),
+]
+
+
+@pytest.mark.parametrize(("keys", "arguments", "stdin", "words"), WRONG)
+def test_wrong_usage_ends_with_2(
+    keys: dict[str, Any],
+    arguments: Sequence[str],
+    stdin: bytes,
+    words: str,
+    tmp_path: Path,
+) -> None:
+    if words.startswith("{group}"):
+        stdin = cloud_event().to_json()  # its reporter knows of no group
+    elif words == "that of --from-event":
+        stdin = SEEN.to_json()
+    given = ["--from-event", "-"] if stdin else []
+
+    result = approve(configured(tmp_path, **keys), *arguments, *given, stdin=stdin)
+
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert result.stdout == ""
+
+
+def test_configuration_without_approvals_ends_with_2(tmp_path: Path) -> None:
+    path = tmp_path / "bridge.toml"
+    path.write_text('[events]\ntype_prefix = "acme"\n')
+
+    result = approve(path, EVENT_ID)
+
+    assert result.exit_code == 2
+    assert "approvals: is missing" in result.stderr
+
+
+def test_faults_of_what_an_approver_needs_are_told(tmp_path: Path) -> None:
+    config = configured(tmp_path, sesions=["x"])
+    with config.open("a") as file:
+        file.write('\n[approval]\n[events]\ntype_prefix = "a b"\n')
+
+    result = approve(config, EVENT_ID)
+
+    assert result.exit_code == 2
+    assert [line.split(": ")[2] for line in result.stderr.splitlines()] == [
+        "approval",
+        "approvals.sesions",
+        "events.type_prefix",
+    ]
+
+
+# -- the session -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sessions", "arguments", "session"),
+    [
+        ([], [], None),
+        ([], ["--session", "vm-9"], "vm-9"),  # a filter of a subscription may want it
+        (["group-7"], [], "group-7"),
+        (["{vm_id}"], ["--session", "vm-9"], "vm-9"),
+        (["{vm_id}"], ["--from-event"], "vm-1"),
+        (["{vm_id}"], ["--from-event", "--session", "vm-9"], "vm-9"),
+        (["{vm_name}"], ["--from-event"], "web-0"),
+        (["{vm_id}", "group-7"], ["--from-event"], "group-7"),
+        (["{vm_id}", "{group}"], ["--from-event"], "blue"),
+    ],
+)
+def test_session_is_the_one_that_the_bridge_named(
+    sessions: list[str],
+    arguments: list[str],
+    session: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent: list[cli_approve.Request] = []
+
+    async def send(request: cli_approve.Request) -> cli_approve.Answer:
+        sent.append(request)
+        return cli_approve.Answer(message_id="m", event_id="E", to=request.to)
+
+    monkeypatch.setattr(cli_approve.Request, "send", send)
+    path = received(tmp_path)
+    rest = [
+        text
+        for one in arguments
+        for text in ((one, path) if one == "--from-event" else (one,))
+    ]
+
+    result = approve(configured(tmp_path, sessions=sessions), EVENT_ID.lower(), *rest)
+
+    assert result.exit_code == 0, result.stderr
+    assert sent[0].to.session == session
+
+
+# -- the reply ---------------------------------------------------------------------
+
+
+async def bridge(broker: Broker, outcome: str) -> None:
+    """Answer one approval as a bridge would."""
+    namespace = NamespaceConfig(connection_string=Secret(broker.connection_string, {}))
+    (message,) = await drained(broker, "vm-approvals")
+    approval = read(message)
+    assert approval.reply_to is not None
+    await reply(
+        namespace,
+        approval.reply_to,
+        str(approval.message_id),
+        outcome,
+        session=approval.reply_to_session_id,
+    )
+
+
+async def reply(
+    namespace: NamespaceConfig,
+    entity: str,
+    message_id: str,
+    outcome: str = "relayed",
+    session: str | None = None,
+) -> None:
+    data = {"outcome": outcome, "eventId": EVENT_ID, "reason": "so it is"}
+    replies = ReplySender(namespace)
+    await replies.send(
+        entity=entity,
+        body=json.dumps({"messageId": message_id, "outcomes": [data]}).encode(),
+        message_id=f"reply-to-{message_id}",
+        correlation_id=message_id,
+        session_id=session,
+    )
+    await replies.close()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "replies"),
+    [
+        ("relayed", 0, "replies"),
+        ("already-started", 0, "vm-approvals-sessions"),
+        ("denied", 1, "vm-approvals-sessions"),
+        ("event-ended", 1, "replies"),
+    ],
+)
+async def test_exit_code_says_what_became_of_it(
+    outcome: str,
+    code: int,
+    replies: str,
+    broker: Broker,
+    tmp_path: Path,
+) -> None:
+    """At a queue without sessions, and at one that wants them."""
+    config = configured(tmp_path, broker.connection_string, reply_to=["x-*", replies])
+
+    result, _ = await asyncio.gather(
+        approved(config, EVENT_ID, "--wait", "--timeout", "20s"),
+        bridge(broker, outcome),
+    )
+
+    assert result.exit_code == code
+    assert result.stdout == f"{EVENT_ID}: {outcome}: so it is\n"
+    assert result.stderr == ""
+    assert broker.snapshot()[replies].active == 0
+
+
+async def test_reply_is_part_of_the_json(broker: Broker, tmp_path: Path) -> None:
+    config = configured(tmp_path, broker.connection_string)
+
+    result, _ = await asyncio.gather(
+        approved(config, EVENT_ID, "--wait", "--json"),
+        bridge(broker, "relayed"),
+    )
+
+    told = json.loads(result.stdout)
+    assert told["outcome"] == "relayed"
+    assert [one["eventId"] for one in told["outcomes"]] == [EVENT_ID]
+
+
+async def test_no_reply_in_time_ends_with_1(broker: Broker, tmp_path: Path) -> None:
+    config = configured(tmp_path, broker.connection_string)
+
+    result = await approved(config, EVENT_ID, "--wait", "--timeout", "100ms", "--json")
+
+    assert result.exit_code == 1
+    assert "no reply at replies within 0.1 s" in result.stderr
+    assert json.loads(result.stdout)["outcome"] is None
+    assert broker.snapshot()["vm-approvals"].active == 1
+
+
+async def test_reply_that_says_nothing_ends_with_1(
+    broker: Broker, tmp_path: Path
+) -> None:
+    config = configured(tmp_path, broker.connection_string)
+
+    async def answer() -> None:
+        (message,) = await drained(broker, "vm-approvals")
+        client = ServiceBusClient.from_connection_string(broker.connection_string)
+        async with client, client.get_queue_sender("replies") as sender:
+            empty = ServiceBusMessage(b"{}", correlation_id=message.message_id)
+            await sender.send_messages(empty)
+
+    result, _ = await asyncio.gather(approved(config, EVENT_ID, "--wait"), answer())
+
+    assert result.exit_code == 1
+    assert "the reply at replies says nothing" in result.stderr
+
+
+async def test_what_no_bridge_has_written_is_no_outcome(
+    broker: Broker, namespace: NamespaceConfig
+) -> None:
+    client = ServiceBusClient.from_connection_string(broker.connection_string)
+    async with client, client.get_queue_sender("replies") as sender:
+        for body in (b"{", b"[]", b'{"outcomes": 1}'):
+            await sender.send_messages(
+                ServiceBusMessage(body, correlation_id=f"{body!r}")
+            )
+
+    async with Answers(namespace, "replies", SystemClock()) as answers:
+        for body in (b"{", b"[]", b'{"outcomes": 1}'):
+            assert await answers.outcomes(f"{body!r}", within=10) == []
+
+
+async def test_replies_to_others_are_left_there(
+    broker: Broker, namespace: NamespaceConfig
+) -> None:
+    for name in ("theirs", "mine", "late"):
+        await reply(namespace, "replies", name)
+
+    async with Answers(namespace, "replies", SystemClock()) as answers:
+        found = await answers.outcomes("mine", within=10)
+
+    assert found is not None
+    left = await drained(broker, "replies", count=2)
+    assert {message.correlation_id for message in left} == {"theirs", "late"}
+
+
+async def test_reply_behind_many_others_is_read_and_stays(
+    broker: Broker, namespace: NamespaceConfig
+) -> None:
+    """To take it, all that stand before it would have to be locked."""
+    others = [ServiceBusMessage(b"{}", correlation_id="theirs") for _ in range(101)]
+    client = ServiceBusClient.from_connection_string(broker.connection_string)
+    async with client, client.get_queue_sender("replies") as sender:
+        await sender.send_messages(others)
+    await reply(namespace, "replies", "mine")
+
+    async with Answers(namespace, "replies", SystemClock()) as answers:
+        found = await answers.outcomes("mine", within=10)
+
+    assert found is not None
+    counts = broker.snapshot()["replies"]
+    assert (counts.active, counts.locked) == (102, 0)
+
+
+async def test_two_approvers_at_one_queue_both_get_their_own(
+    broker: Broker, namespace: NamespaceConfig
+) -> None:
+    async def wait(name: str) -> list[dict[str, object]] | None:
+        async with Answers(namespace, "replies", SystemClock()) as answers:
+            return await answers.outcomes(name, within=10)
+
+    async def answer() -> None:
+        for name in ("b", "a"):
+            await reply(namespace, "replies", name, f"outcome of {name}")
+
+    of_a, of_b, _ = await asyncio.gather(wait("a"), wait("b"), answer())
+
+    assert [one["outcome"] for one in of_a or ()] == ["outcome of a"]
+    assert [one["outcome"] for one in of_b or ()] == ["outcome of b"]
+
+
+async def test_reply_that_another_approver_holds_is_read_all_the_same(
+    broker: Broker, namespace: NamespaceConfig
+) -> None:
+    await reply(namespace, "replies", "mine")
+    client = ServiceBusClient.from_connection_string(broker.connection_string)
+    async with client, client.get_queue_receiver("replies") as other:
+        held = await other.receive_messages(1, max_wait_time=5)
+        assert len(held) == 1
+        async with Answers(namespace, "replies", SystemClock()) as answers:
+            found = await answers.outcomes("mine", within=0)
+
+    assert found is not None
+    assert found[0]["outcome"] == "relayed"
+
+
+async def test_connection_that_drops_is_made_anew(
+    broker: Broker, namespace: NamespaceConfig
+) -> None:
+    async with Answers(namespace, "replies", SystemClock()) as answers:
+        broker.faults.drop_connections()
+        await reply(namespace, "replies", "mine")
+        found = await answers.outcomes("mine", within=20)
+
+    assert found is not None
+
+
+async def test_session_that_is_lost_is_accepted_again(
+    broker: Broker, namespace: NamespaceConfig
+) -> None:
+    """Its lock is not renewed while nothing comes."""
+    queue = "vm-approvals-sessions"
+    async with Answers(namespace, queue, SystemClock()) as answers:
+        assert await answers.outcomes("mine", within=0) is None
+        broker.faults.expire_locks(queue)
+        await reply(namespace, queue, "mine", session=answers.session)
+        found = await answers.outcomes("mine", within=20)
+
+    assert found is not None
+    assert broker.snapshot()[queue].active == 0
+
+
+# -- what cannot be reached ----------------------------------------------------------
+
+
+async def test_entity_that_is_not_there_ends_with_1(
+    broker: Broker, tmp_path: Path
+) -> None:
+    config = configured(tmp_path, broker.connection_string, queue="no-such")
+
+    result = await approved(config, EVENT_ID)
+
+    assert result.exit_code == 1
+    assert "no-such: does not exist" in result.stderr
+    assert result.stdout == ""
+
+
+async def test_who_cannot_read_replies_sends_nothing(
+    broker: Broker, tmp_path: Path
+) -> None:
+    config = configured(tmp_path, broker.connection_string, reply_to=["no-such"])
+
+    result = await approved(config, EVENT_ID, "--wait")
+
+    assert result.exit_code == 1
+    assert "no-such: does not exist" in result.stderr
+    assert broker.snapshot()["vm-approvals"].active == 0
