@@ -4,7 +4,7 @@ Exit codes: 0 done or stopped as asked; 1 failed at run time; 2 wrong usage or
 configuration. The only room that prints, reads argv and touches signals.
 """
 
-import asyncio
+import importlib
 import io
 import logging
 import os
@@ -15,22 +15,12 @@ from pathlib import Path
 
 import click
 
-from bridge import __version__, app, doctor, inspection, schemas
+from bridge import __version__, app
 from bridge import config as configuration
-from bridge.cli_approve import approve
-from bridge.cli_events import events
-from bridge.cli_outbox import outbox
-from bridge.cli_support import (
-    FAILED,
-    WRONG,
-    config_option,
-    echo_json,
-    fail,
-    until_stopped,
-)
+from bridge.cli_support import WRONG, config_option, fail, until_stopped
 from bridge.clock import SystemClock
 from bridge.errors import BridgeError, ConfigError, MissingExtraError
-from bridge.telemetry import LogConfig, configure_logging, printable
+from bridge.telemetry import LogConfig, configure_logging
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +28,31 @@ PORT = click.IntRange(0, 65535)
 SPEED = click.FloatRange(min=0, min_open=True, max=1e6)
 
 
+# What `run` does not need is loaded when it is called: the forwarder stays small.
+ELSEWHERE = {
+    "approve": "bridge.cli_approve",
+    "check": "bridge.cli_look",
+    "events": "bridge.cli_events",
+    "outbox": "bridge.cli_outbox",
+    "schema": "bridge.cli_look",
+    "status": "bridge.cli_look",
+}
+
+
 class Commands(click.Group):
     """Turns the bridge's own errors into one line and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        return sorted([*super().list_commands(ctx), *ELSEWHERE])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, loaded by now."""
+        if cmd_name in ELSEWHERE:
+            module = importlib.import_module(ELSEWHERE[cmd_name])
+            command: click.Command = getattr(module, cmd_name)
+            return command
+        return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command."""
@@ -60,11 +73,6 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-main.add_command(approve)
-main.add_command(outbox)
-main.add_command(events)
-
-
 @main.command()
 @config_option
 def run(path: Path) -> None:
@@ -74,41 +82,6 @@ def run(path: Path) -> None:
     for warning in config.warnings():
         log.warning("configuration", extra={"warning": warning})
     until_stopped(lambda stop: app.run(config, stop, SystemClock()))
-
-
-@main.command()
-@config_option
-@click.option(
-    "--connect",
-    is_flag=True,
-    help="Also reach IMDS, entities and endpoints; nothing is published.",
-)
-def check(path: Path, *, connect: bool) -> None:
-    """Validate the configuration: all faults at once."""
-    config = configuration.load(path, os.environ)
-    for warning in config.warnings():
-        click.echo(f"warning: {warning}", err=True)
-    if connect:
-        findings = asyncio.run(doctor.examine(config, SystemClock()))
-        for finding in findings:
-            mark = "ok  " if finding.is_good else "FAIL"
-            click.echo(f"{mark} {printable(finding.text)}")
-        if not all(finding.is_good for finding in findings):
-            sys.exit(FAILED)
-    click.echo(f"{path}: ok")
-
-
-@main.command()
-@config_option
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def status(path: Path, *, as_json: bool) -> None:
-    """Show what the bridge knows."""
-    settings, sinks = configuration.load_settings(path, os.environ)
-    report = asyncio.run(inspection.status(settings, sinks, SystemClock()))
-    if as_json:
-        echo_json(report)
-    else:
-        click.echo(inspection.as_text(report))
 
 
 @main.command()
@@ -161,13 +134,6 @@ def demo(scenario: str, speed: float | None, svg: Path | None) -> None:
     with simulator_extra("the demo"):
         from bridge.demo import stage  # noqa: PLC0415 - an extra
     sys.exit(stage.play(scenario, speed, svg))
-
-
-@main.command()
-@click.argument("what", type=click.Choice(["config", "event", "approval"]))
-def schema(what: str) -> None:
-    """Print a JSON Schema."""
-    click.echo(schemas.text(what), nl=False)
 
 
 @contextmanager

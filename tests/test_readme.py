@@ -4,6 +4,8 @@ import json
 import re
 from pathlib import Path
 
+import click
+
 from bridge.cli import main
 from bridge.events import numbered
 from bridge.hashing import hash32
@@ -24,7 +26,7 @@ def test_id_vector_is_what_the_code_makes_of_it() -> None:
 
 
 def test_every_command_of_the_program_is_named() -> None:
-    for command in main.commands:
+    for command in main.list_commands(click.Context(main)):
         assert f"sebridge {command}" in README
 
 
