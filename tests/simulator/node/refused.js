@@ -1,0 +1,23 @@
+"use strict";
+// What is refused has the code that the SDK's users look for.
+
+const { main, rejectsWithCode } = require("./common");
+
+main(async (client) => {
+  await rejectsWithCode(
+    client.createSender("nowhere").sendMessages({ body: 1 }),
+    "MessagingEntityNotFound",
+  );
+  await rejectsWithCode(
+    client.createReceiver("nowhere").receiveMessages(1, { maxWaitTimeInMs: 500 }),
+    "MessagingEntityNotFound",
+  );
+  await rejectsWithCode(
+    client.createReceiver("news", "none").peekMessages(1),
+    "MessagingEntityNotFound",
+  );
+  await rejectsWithCode(
+    client.createSender("small").sendMessages({ body: "x".repeat(500) }),
+    "QuotaExceeded",
+  );
+});
