@@ -37,5 +37,9 @@ class NoSuchEventError(SimulatorError):
     """A control request about an event that is not there."""
 
 
+class NoSuchEntityError(SimulatorError):
+    """A control request about a queue, topic or subscription that is not there."""
+
+
 class NotLiveError(SimulatorError):
     """A change of events while fixed documents are shown instead of them."""

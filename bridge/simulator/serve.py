@@ -26,6 +26,7 @@ from bridge.simulator.servicebus.config import (
     default_entities,
     load_entities,
 )
+from bridge.simulator.servicebus.http_control import broker_routes
 from bridge.simulator.servicebus.settings import Entities
 
 __all__ = ["Simulator", "SimulatorError", "SimulatorOptions", "serve"]
@@ -84,11 +85,15 @@ class Simulator:
     ) -> None:
         self._options = options
         host = options.host
-        self.imds = ImdsSimulator(
-            _settings(options), host=host, port=options.imds_port, clock=clock
-        )
         self.broker = Broker(
             _entities(options), host=host, port=options.servicebus_port
+        )
+        self.imds = ImdsSimulator(
+            _settings(options),
+            host=host,
+            port=options.imds_port,
+            clock=clock,
+            control=broker_routes(self.broker),
         )
         self.inbox = Inbox(host, options.inbox_port, clock=clock)
         self._open = AsyncExitStack()

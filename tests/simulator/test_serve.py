@@ -131,7 +131,9 @@ async def test_entities_are_read_from_a_file(tmp_path: Path) -> None:
     file.write_text(json.dumps({"UserConfig": {"Namespaces": [entities]}}))
 
     async with Simulator(SimulatorOptions(servicebus_config=file)) as simulator:
-        assert "mine" in simulator.broker.snapshot()
+        async with http_client(simulator.imds.url) as http:
+            state = (await http.send("GET", "/simulator/servicebus")).json
+        assert list(state["entities"]) == ["mine"]
 
 
 @pytest.mark.parametrize(
