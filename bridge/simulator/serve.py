@@ -175,10 +175,14 @@ def _entities(options: SimulatorOptions) -> Entities:
     if path is None:
         return default_entities()
     try:
-        return load_entities(path)
+        entities = load_entities(path)
     except ConfigError as error:
-        raise SimulatorError(f"{path}: {'; '.join(error.faults)}") from error
+        faults = "\n".join(f"{path}: {fault}" for fault in error.faults)
+        raise SimulatorError(faults) from error
     except UnicodeDecodeError as error:
         raise SimulatorError(f"{path} is no UTF-8 text: {error.reason}") from error
     except OSError as error:
         raise SimulatorError(f"{path} cannot be read: {error.strerror}") from error
+    for remark in entities.remarks:
+        log.warning("%s: %s", path, remark)
+    return entities

@@ -153,6 +153,33 @@ def test_faulty_entity_file_is_told_with_its_name(
     assert str(caught.value).startswith(str(file))
 
 
+def test_every_fault_of_an_entity_file_has_a_line_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "Config.json"
+    queue = {"Name": "q", "Properties": {"LockDuration": "x", "Colour": "red"}}
+    namespace = {"Name": "sbemulatorns", "Queues": [queue]}
+    file.write_text(json.dumps({"UserConfig": {"Namespaces": [namespace]}}))
+
+    with pytest.raises(SimulatorError) as caught:
+        Simulator(SimulatorOptions(servicebus_config=file))
+
+    places = [line.split(": ")[1] for line in str(caught.value).splitlines()]
+    assert places == [
+        "Queues[0].Properties.LockDuration",
+        "Queues[0].Properties.Colour",
+    ]
+
+
+def test_what_an_entity_file_does_not_get_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    file = Path(__file__).parent / "servicebus-config.json"
+
+    Simulator(SimulatorOptions(servicebus_config=file))
+
+    (line,) = caplog.messages
+    assert line.startswith(f"{file}: Topics[0].Subscriptions[3].Rules[0].Properties.A")
+
+
 async def test_unknown_scenario_ends_it_before_it_says_anything() -> None:
     out = io.StringIO()
 
