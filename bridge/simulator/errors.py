@@ -1,6 +1,7 @@
 """What can go wrong in the simulator. Each text is one sentence for its user."""
 
 import os
+from collections.abc import Sequence
 
 
 class SimulatorError(Exception):
@@ -23,6 +24,21 @@ class ListenError(SimulatorError):
         # resolved has a number below 0 and a text of the resolver.
         why = os.strerror(number) if number > 0 else str(error)
         super().__init__(f"{name} cannot listen on {host}:{port}: {why}")
+
+
+class EntityFileError(SimulatorError):
+    """An entity file that cannot be used.
+
+    Args:
+        lines: one for each fault, with the file and the place in it.
+
+    Attributes:
+        lines: the same.
+    """
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        super().__init__("; ".join(lines))
+        self.lines = tuple(lines)
 
 
 class ScenarioError(SimulatorError):

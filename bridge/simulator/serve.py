@@ -15,7 +15,7 @@ from typing import Self, TextIO
 import orjson
 
 from bridge.simulator.clock import Clock
-from bridge.simulator.errors import ListenError, SimulatorError
+from bridge.simulator.errors import EntityFileError, ListenError, SimulatorError
 from bridge.simulator.imds import ImdsSimulator
 from bridge.simulator.imds_state import ImdsSettings
 from bridge.simulator.inbox import Inbox
@@ -29,7 +29,13 @@ from bridge.simulator.servicebus.config import (
 from bridge.simulator.servicebus.http_control import broker_routes
 from bridge.simulator.servicebus.settings import Entities
 
-__all__ = ["Simulator", "SimulatorError", "SimulatorOptions", "serve"]
+__all__ = [
+    "EntityFileError",
+    "Simulator",
+    "SimulatorError",
+    "SimulatorOptions",
+    "serve",
+]
 
 log = logging.getLogger(__name__)
 
@@ -177,8 +183,8 @@ def _entities(options: SimulatorOptions) -> Entities:
     try:
         entities = load_entities(path)
     except ConfigError as error:
-        faults = "\n".join(f"{path}: {fault}" for fault in error.faults)
-        raise SimulatorError(faults) from error
+        lines = [f"{path}: {fault}" for fault in error.faults]
+        raise EntityFileError(lines) from error
     except UnicodeDecodeError as error:
         raise SimulatorError(f"{path} is no UTF-8 text: {error.reason}") from error
     except OSError as error:

@@ -13,7 +13,13 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
-from bridge.simulator.serve import Simulator, SimulatorError, SimulatorOptions, serve
+from bridge.simulator.serve import (
+    EntityFileError,
+    Simulator,
+    SimulatorError,
+    SimulatorOptions,
+    serve,
+)
 from tests.simulator.imds_client import EVENTS, METADATA, FakeClock, http_client
 
 
@@ -159,10 +165,10 @@ def test_every_fault_of_an_entity_file_has_a_line_of_its_own(tmp_path: Path) -> 
     namespace = {"Name": "sbemulatorns", "Queues": [queue]}
     file.write_text(json.dumps({"UserConfig": {"Namespaces": [namespace]}}))
 
-    with pytest.raises(SimulatorError) as caught:
+    with pytest.raises(EntityFileError) as caught:
         Simulator(SimulatorOptions(servicebus_config=file))
 
-    places = [line.split(": ")[1] for line in str(caught.value).splitlines()]
+    places = [line.split(": ")[1] for line in caught.value.lines]
     assert places == [
         "Queues[0].Properties.LockDuration",
         "Queues[0].Properties.Colour",

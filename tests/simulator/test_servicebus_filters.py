@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -49,10 +50,8 @@ def rule(correlation: object) -> object:
     return {"Name": "r", "Properties": properties}
 
 
-def with_properties(**properties: object) -> ServiceBusMessage:
-    message = ServiceBusMessage("x")
-    message.application_properties = {**properties}
-    return message
+def with_property(name: str, value: Any) -> ServiceBusMessage:
+    return ServiceBusMessage("x", application_properties={name: value})
 
 
 def admitted(broker: Broker) -> dict[str, int]:
@@ -114,8 +113,8 @@ async def test_application_properties_are_compared_with_their_types() -> None:
 
     async with sent(
         text,
-        *(with_properties(p=value) for value in ("1", 1, 2.5, True, None, 7)),
-        with_properties(q=1),
+        *(with_property("p", value) for value in ("1", 1, 2.5, True, None, 7)),
+        with_property("q", 1),
     ) as broker:
         assert admitted(broker) == {"text": 1, "number": 1, "fraction": 1, "flag": 1}
 
@@ -124,7 +123,7 @@ async def test_emulators_sample_filters_as_it_says() -> None:
     async with sent(
         SAMPLE.read_text(),
         ServiceBusMessage("1", content_type="application/json"),
-        with_properties(prop1="value1"),
+        with_property("prop1", "value1"),
         ServiceBusMessage(
             "3", message_id="123456", application_properties={"userProp1": "value1"}
         ),
