@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from bridge.simulator.imds import ImdsSimulator
 from bridge.simulator.servicebus.broker import Broker
+from bridge.simulator.servicebus.http_control import broker_routes
 
 NODE = shutil.which("node")
 SCRIPTS = Path(__file__).parent / "node"
@@ -37,20 +39,22 @@ def node() -> str:
 async def test_scenario_plays_with_the_javascript_sdk(
     broker: Broker, node: str, scenario: str
 ) -> None:
-    process = await asyncio.create_subprocess_exec(
-        node,
-        str(SCRIPTS / f"{scenario}.js"),
-        broker.connection_string,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    try:
-        async with asyncio.timeout(LIMIT_SECONDS):
-            told, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+    async with ImdsSimulator(control=broker_routes(broker)) as imds:
+        process = await asyncio.create_subprocess_exec(
+            node,
+            str(SCRIPTS / f"{scenario}.js"),
+            broker.connection_string,
+            imds.url,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        try:
+            async with asyncio.timeout(LIMIT_SECONDS):
+                told, _ = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
 
     assert process.returncode == 0, told.decode(errors="replace")
 

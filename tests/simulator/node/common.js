@@ -1,6 +1,6 @@
 "use strict";
-// What the scenarios share: node SCENARIO.js CONNECTION_STRING. A failed assertion
-// is told on stderr and ends in exit code 1.
+// What the scenarios share: node SCENARIO.js CONNECTION_STRING CONTROL_URL. A
+// failed assertion is told on stderr and ends in exit code 1.
 
 const assert = require("node:assert/strict");
 const { setTimeout: sleep } = require("node:timers/promises");

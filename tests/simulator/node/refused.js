@@ -1,7 +1,7 @@
 "use strict";
 // What is refused has the code that the SDK's users look for.
 
-const { main, rejectsWithCode } = require("./common");
+const { main, rejectsWithCode, sdk } = require("./common");
 
 main(async (client) => {
   await rejectsWithCode(
@@ -20,4 +20,10 @@ main(async (client) => {
     client.createSender("small").sendMessages({ body: "x".repeat(500) }),
     "QuotaExceeded",
   );
+
+  const hasty = new sdk.ServiceBusClient(process.argv[2], {
+    retryOptions: { maxRetries: 0, timeoutInMs: 300 },
+  });
+  await rejectsWithCode(hasty.acceptNextSession("sessions"), "ServiceTimeout");
+  await hasty.close();
 });
