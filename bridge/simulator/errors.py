@@ -1,6 +1,7 @@
 """What can go wrong in the simulator. Each text is one sentence for its user."""
 
 import os
+from collections.abc import Sequence
 
 
 class SimulatorError(Exception):
@@ -25,6 +26,21 @@ class ListenError(SimulatorError):
         super().__init__(f"{name} cannot listen on {host}:{port}: {why}")
 
 
+class EntityFileError(SimulatorError):
+    """An entity file that cannot be used.
+
+    Args:
+        lines: one for each fault, with the file and the place in it.
+
+    Attributes:
+        lines: the same.
+    """
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        super().__init__("; ".join(lines))
+        self.lines = tuple(lines)
+
+
 class ScenarioError(SimulatorError):
     """A scenario that does not exist or cannot be read."""
 
@@ -35,6 +51,10 @@ class BadInputError(SimulatorError):
 
 class NoSuchEventError(SimulatorError):
     """A control request about an event that is not there."""
+
+
+class NoSuchEntityError(SimulatorError):
+    """A control request about a queue, topic or subscription that is not there."""
 
 
 class NotLiveError(SimulatorError):

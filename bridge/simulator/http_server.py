@@ -9,6 +9,7 @@ from aiohttp import web
 from bridge.simulator.errors import (
     BadInputError,
     ListenError,
+    NoSuchEntityError,
     NoSuchEventError,
     NotLiveError,
 )
@@ -19,7 +20,12 @@ JSON_TYPE = "application/json; charset=utf-8"
 MAX_BODY = 16 * 1024 * 1024
 # What still hangs on purpose when the simulator stops is not waited for.
 _SHUTDOWN_SECONDS = 0.2
-_STATUSES = {BadInputError: 400, NoSuchEventError: 404, NotLiveError: 409}
+_STATUSES = {
+    BadInputError: 400,
+    NoSuchEntityError: 404,
+    NoSuchEventError: 404,
+    NotLiveError: 409,
+}
 
 
 @asynccontextmanager
@@ -75,7 +81,7 @@ async def with_faults_told(answer: Answering) -> web.StreamResponse:
     """Answer, or say in JSON why not."""
     try:
         return await answer()
-    except (BadInputError, NoSuchEventError, NotLiveError) as error:
+    except tuple(_STATUSES) as error:
         return as_json({"error": str(error)}, status=_STATUSES[type(error)])
     except web.HTTPException as error:
         refused = as_json({"error": error.reason}, status=error.status)

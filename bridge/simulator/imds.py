@@ -7,6 +7,7 @@
 Whatever the methods do can also be done from another process, under /simulator.
 """
 
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
@@ -29,6 +30,7 @@ class ImdsSimulator(ImdsState):
         host: the address to listen on.
         port: the port to listen on; 0: a free one.
         clock: the system's if left out.
+        control: what else is served under /simulator.
 
     Attributes:
         url: where it listens, without a slash at the end; "" before.
@@ -41,15 +43,17 @@ class ImdsSimulator(ImdsState):
         host: str = "127.0.0.1",
         port: int = 0,
         clock: Clock | None = None,
+        control: Sequence[web.RouteDef] = (),
     ) -> None:
         super().__init__(settings or ImdsSettings(), clock)
         self.url = ""
         self._host = host
         self._port = port
+        self._control = control
         self._open = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        app = _application(self)
+        app = _application(self, self._control)
         self.url = await self._open.enter_async_context(
             listening(app, name="the IMDS", host=self._host, port=self._port)
         )
@@ -64,20 +68,21 @@ class ImdsSimulator(ImdsState):
         await self._open.aclose()
 
 
-def _application(state: ImdsState) -> web.Application:
+def _application(state: ImdsState, control: Sequence[web.RouteDef]) -> web.Application:
     metadata = MetadataApi(state)
 
     @web.middleware
     async def answered(request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.path.startswith("/simulator/"):
 
-            async def control() -> web.StreamResponse:
+            async def answer() -> web.StreamResponse:
                 return await handler(request)
 
-            return await with_faults_told(control)
+            return await with_faults_told(answer)
         return await metadata.answered(request, handler)
 
     app = web.Application(middlewares=[answered], client_max_size=MAX_BODY)
     app.add_routes(metadata.routes())
     app.add_routes(control_routes(state))
+    app.add_routes(control)
     return app

@@ -15,7 +15,7 @@ from typing import Self, TextIO
 import orjson
 
 from bridge.simulator.clock import Clock
-from bridge.simulator.errors import ListenError, SimulatorError
+from bridge.simulator.errors import EntityFileError, ListenError, SimulatorError
 from bridge.simulator.imds import ImdsSimulator
 from bridge.simulator.imds_state import ImdsSettings
 from bridge.simulator.inbox import Inbox
@@ -26,9 +26,16 @@ from bridge.simulator.servicebus.config import (
     default_entities,
     load_entities,
 )
+from bridge.simulator.servicebus.http_control import broker_routes
 from bridge.simulator.servicebus.settings import Entities
 
-__all__ = ["Simulator", "SimulatorError", "SimulatorOptions", "serve"]
+__all__ = [
+    "EntityFileError",
+    "Simulator",
+    "SimulatorError",
+    "SimulatorOptions",
+    "serve",
+]
 
 log = logging.getLogger(__name__)
 
@@ -84,11 +91,15 @@ class Simulator:
     ) -> None:
         self._options = options
         host = options.host
-        self.imds = ImdsSimulator(
-            _settings(options), host=host, port=options.imds_port, clock=clock
-        )
         self.broker = Broker(
             _entities(options), host=host, port=options.servicebus_port
+        )
+        self.imds = ImdsSimulator(
+            _settings(options),
+            host=host,
+            port=options.imds_port,
+            clock=clock,
+            control=broker_routes(self.broker),
         )
         self.inbox = Inbox(host, options.inbox_port, clock=clock)
         self._open = AsyncExitStack()
@@ -170,10 +181,14 @@ def _entities(options: SimulatorOptions) -> Entities:
     if path is None:
         return default_entities()
     try:
-        return load_entities(path)
+        entities = load_entities(path)
     except ConfigError as error:
-        raise SimulatorError(f"{path}: {'; '.join(error.faults)}") from error
+        lines = [f"{path}: {fault}" for fault in error.faults]
+        raise EntityFileError(lines) from error
     except UnicodeDecodeError as error:
         raise SimulatorError(f"{path} is no UTF-8 text: {error.reason}") from error
     except OSError as error:
         raise SimulatorError(f"{path} cannot be read: {error.strerror}") from error
+    for remark in entities.remarks:
+        log.warning("%s: %s", path, remark)
+    return entities

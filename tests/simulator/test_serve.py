@@ -13,7 +13,13 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
-from bridge.simulator.serve import Simulator, SimulatorError, SimulatorOptions, serve
+from bridge.simulator.serve import (
+    EntityFileError,
+    Simulator,
+    SimulatorError,
+    SimulatorOptions,
+    serve,
+)
 from tests.simulator.imds_client import EVENTS, METADATA, FakeClock, http_client
 
 
@@ -131,7 +137,9 @@ async def test_entities_are_read_from_a_file(tmp_path: Path) -> None:
     file.write_text(json.dumps({"UserConfig": {"Namespaces": [entities]}}))
 
     async with Simulator(SimulatorOptions(servicebus_config=file)) as simulator:
-        assert "mine" in simulator.broker.snapshot()
+        async with http_client(simulator.imds.url) as http:
+            state = (await http.send("GET", "/simulator/servicebus")).json
+        assert list(state["entities"]) == ["mine"]
 
 
 @pytest.mark.parametrize(
@@ -149,6 +157,33 @@ def test_faulty_entity_file_is_told_with_its_name(
         Simulator(SimulatorOptions(servicebus_config=file))
 
     assert str(caught.value).startswith(str(file))
+
+
+def test_every_fault_of_an_entity_file_has_a_line_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "Config.json"
+    queue = {"Name": "q", "Properties": {"LockDuration": "x", "Colour": "red"}}
+    namespace = {"Name": "sbemulatorns", "Queues": [queue]}
+    file.write_text(json.dumps({"UserConfig": {"Namespaces": [namespace]}}))
+
+    with pytest.raises(EntityFileError) as caught:
+        Simulator(SimulatorOptions(servicebus_config=file))
+
+    places = [line.split(": ")[1] for line in caught.value.lines]
+    assert places == [
+        "Queues[0].Properties.LockDuration",
+        "Queues[0].Properties.Colour",
+    ]
+
+
+def test_what_an_entity_file_does_not_get_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    file = Path(__file__).parent / "servicebus-config.json"
+
+    Simulator(SimulatorOptions(servicebus_config=file))
+
+    (line,) = caplog.messages
+    assert line.startswith(f"{file}: Topics[0].Subscriptions[3].Rules[0].Properties.A")
 
 
 async def test_unknown_scenario_ends_it_before_it_says_anything() -> None:

@@ -14,6 +14,7 @@ from bridge.simulator.servicebus.config import (
 )
 from bridge.simulator.servicebus.settings import CorrelationFilter, Entities
 
+SAMPLES = Path(__file__).parent
 SAMPLE = """
 {
   "UserConfig": {
@@ -144,18 +145,90 @@ def test_true_filter_is_the_one_sql_filter_that_is_understood() -> None:
     assert topic.subscriptions[0].filters == ()
 
 
-def test_sql_filter_and_action_are_named_with_their_place() -> None:
-    rule = {
-        "FilterType": "Sql",
-        "SqlFilter": {"SqlExpression": "sys.Label = 'x'"},
-        "Action": {"SqlExpression": "SET sys.To = 'Entity'"},
-    }
+def with_sql(expression: str) -> dict[str, object]:
+    return with_rule({"FilterType": "Sql", "SqlFilter": {"SqlExpression": expression}})
 
-    place = "Topics[0].Subscriptions[0].Rules[0]"
-    assert faults(**with_rule(rule)) == [
-        f"{place}.Properties.Action: actions are not supported",
-        f"{place}: SQL filters are not supported; use a correlation filter",
+
+def test_emulators_sample_is_read_whole() -> None:
+    """Its shape is that of the Config.json that the emulator's guide begins with."""
+    entities = load_entities(SAMPLES / "servicebus-config.json")
+
+    assert [queue.name for queue in entities.queues] == ["queue.1"]
+    (topic,) = entities.topics
+    names = [f"subscription.{number}" for number in range(1, 5)]
+    assert [subscription.name for subscription in topic.subscriptions] == names
+    assert [subscription.filters for subscription in topic.subscriptions] == [
+        (CorrelationFilter(properties={"ContentType": "application/json"}),),
+        (CorrelationFilter(application_properties={"prop1": "value1"}),),
+        (),
+        (
+            CorrelationFilter(
+                properties={"MessageId": "123456"},
+                application_properties={"userProp1": "value1"},
+            ),
+        ),
     ]
+    (remark,) = entities.remarks
+    assert remark == (
+        "Topics[0].Subscriptions[3].Rules[0].Properties.Action: SQL actions are not "
+        "supported: messages come as they were sent"
+    )
+
+
+@pytest.mark.parametrize(
+    ("expression", "system", "application"),
+    [
+        ("sys.Label='x'", {"Label": "x"}, {}),
+        ("SYS.label = 'it''s'", {"Label": "it's"}, {}),
+        ("colour = 'red' and user.level = -3", {}, {"colour": "red", "level": -3}),
+        ("[no. 1] = TRUE AND a = false", {}, {"no. 1": True, "a": False}),
+        ("a = 'x' AND a = 'x'", {}, {"a": "x"}),
+        ("a = ' AND '", {}, {"a": " AND "}),
+    ],
+)
+def test_sql_filter_for_equality_is_a_correlation_filter(
+    expression: str, system: dict[str, str], application: dict[str, object]
+) -> None:
+    (topic,) = read(**with_sql(expression)).topics
+
+    assert topic.subscriptions[0].filters == (
+        CorrelationFilter(properties=system, application_properties=application),
+    )
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "1=0",
+        "colour",
+        "colour LIKE 'r%'",
+        "colour = 'red' OR level = 3",
+        "colour = 'red' AND",
+        "AND colour = 'red'",
+        "colour = 'red' level = 3",
+        "NOT colour = 'red'",
+        "level > 3",
+        "level = 3.5",
+        "level = 3 + 1",
+        "colour = 'red' AND colour = 'blue'",
+        "colour = other",
+        "colour = 'red",
+        "sys.EnqueuedTimeUtc = 'x'",
+        "sys.Label = 3",
+    ],
+)
+def test_other_sql_filter_is_named_with_its_place(expression: str) -> None:
+    (fault,) = faults(**with_sql(expression))
+
+    place = "Topics[0].Subscriptions[0].Rules[0].Properties.SqlFilter"
+    said = f"{place}: the SQL filter {expression!r} is not supported: only property = "
+    assert fault.startswith(said)
+
+
+def test_correlation_filter_without_a_property_is_an_error() -> None:
+    (fault,) = faults(**with_rule({"FilterType": "Correlation"}))
+
+    assert fault.endswith("CorrelationFilter: names no property to compare")
 
 
 def test_all_faults_are_named_at_once() -> None:
@@ -185,7 +258,7 @@ def test_unknown_fields_are_named_at_every_level() -> None:
         "Extra": 1,
         "Properties": {
             "FilterType": "Correlation",
-            "CorrelationFilter": {"Subject": "x"},
+            "CorrelationFilter": {"Label": "x", "Subject": "x"},
             "Extra": 1,
         },
     }

@@ -3,7 +3,7 @@
 import asyncio
 import errno
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from time import monotonic
 
 import pytest
@@ -105,6 +105,23 @@ async def test_full_queue_refuses_until_there_is_room(
             await sender.send_messages(MESSAGE)
         broker.faults.make_room("plain")
         await sender.send_messages(MESSAGE)
+
+
+async def test_scheduling_is_a_send_to_a_busy_or_full_queue(
+    broker: Broker, broker_client: ServiceBusClient
+) -> None:
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    async with broker_client.get_queue_sender("plain") as sender:
+        broker.faults.busy_for_sends(1)
+        with pytest.raises(ServiceBusServerBusyError):
+            await sender.schedule_messages(MESSAGE, tomorrow)
+        broker.faults.fill("plain")
+        with pytest.raises(ServiceBusQuotaExceededError):
+            await sender.schedule_messages(MESSAGE, tomorrow)
+        broker.faults.clear()
+        await sender.schedule_messages(MESSAGE, tomorrow)
+
+    assert broker.snapshot()["plain"] == Counts(scheduled=1)
 
 
 async def test_replies_are_delayed(

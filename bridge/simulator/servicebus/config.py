@@ -2,7 +2,8 @@
 
 The same Config.json serves the emulator and this broker. Its defaults are those of
 the emulator's schema. What this broker cannot do is not left out silently: all of it
-is named in one error, each with its place.
+is named, each with its place. A filter that cannot be kept is an error; an action is
+a remark, for its messages come all the same, as they were sent.
 
 Shapes:  Config.json (with // comments) → Entities
 Source:  github.com/Azure/azure-service-bus-emulator-installer,
@@ -11,13 +12,14 @@ Source:  github.com/Azure/azure-service-bus-emulator-installer,
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import timedelta
 from pathlib import Path
 
 import orjson
 
-from bridge.simulator.servicebus.config_fields import ConfigError, Fields
+from bridge.simulator.servicebus.config_fields import ConfigError, Fields, Findings
+from bridge.simulator.servicebus.config_sql import SYSTEM_PROPERTIES, parse_sql
 from bridge.simulator.servicebus.settings import (
     CorrelationFilter,
     Entities,
@@ -29,17 +31,6 @@ from bridge.simulator.servicebus.settings import (
 __all__ = ["ConfigError", "default_entities", "load_entities", "parse_entities"]
 
 _STRING_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*')
-_SYSTEM_PROPERTIES = (
-    "ContentType",
-    "CorrelationId",
-    "Label",
-    "MessageId",
-    "ReplyTo",
-    "ReplyToSessionId",
-    "SessionId",
-    "To",
-)
-_TRUE_FILTER = "1=1"
 
 
 def default_entities() -> Entities:
@@ -77,12 +68,12 @@ def parse_entities(text: str) -> Entities:
         document = orjson.loads(_STRING_OR_COMMENT.sub(_without_comment, text))
     except orjson.JSONDecodeError as error:
         raise ConfigError([f"this is no JSON: {error}"]) from error
-    faults: list[str] = []
-    entities = _read_document(Fields.of(document, "", faults))
-    faults.extend(_forwarding_faults(entities))
+    findings = Findings()
+    entities = _read_document(Fields.of(document, "", findings))
+    faults = [*findings.faults, *_forwarding_faults(entities)]
     if faults:
         raise ConfigError(faults)
-    return entities
+    return replace(entities, remarks=tuple(findings.remarks))
 
 
 def _without_comment(match: re.Match[str]) -> str:
@@ -99,7 +90,9 @@ def _read_document(document: Fields) -> Entities:
     user.close()
     document.close()
     # Places are given within the only namespace, as its author thinks of them.
-    namespace = namespaces[0].renamed("") if namespaces else Fields.of({}, "", [])
+    namespace = (
+        namespaces[0].renamed("") if namespaces else Fields.of({}, "", Findings())
+    )
     return _read_namespace(namespace)
 
 
@@ -166,12 +159,14 @@ def _read_rule(rule: Fields) -> CorrelationFilter | None:
     rule.text("Name")
     properties = rule.section("Properties")
     kind = properties.text("FilterType", required=True)
-    properties.refuse("Action", "actions are not supported")
+    properties.remark(
+        "Action", "SQL actions are not supported: messages come as they were sent"
+    )
     read = None
     if kind == "Correlation":
         read = _read_correlation(properties.section("CorrelationFilter"))
     elif kind == "Sql":
-        _check_sql(rule, properties.section("SqlFilter"))
+        read = _read_sql(properties.section("SqlFilter"))
     elif kind:
         properties.fault(f"FilterType {kind!r} is not one of 'Correlation', 'Sql'")
     properties.ignore("CorrelationFilter", "SqlFilter")
@@ -181,20 +176,25 @@ def _read_rule(rule: Fields) -> CorrelationFilter | None:
 
 
 def _read_correlation(correlation: Fields) -> CorrelationFilter:
-    system = {name: correlation.text(name) for name in _SYSTEM_PROPERTIES}
+    system = {name: correlation.text(name) for name in SYSTEM_PROPERTIES}
     application = correlation.mapping("Properties")
     correlation.close()
+    if not application and not any(system.values()):
+        correlation.fault("names no property to compare")
     return CorrelationFilter(
         properties={name: value for name, value in system.items() if value},
         application_properties=application,
     )
 
 
-def _check_sql(rule: Fields, sql: Fields) -> None:
+def _read_sql(sql: Fields) -> CorrelationFilter | None:
     expression = sql.text("SqlExpression", required=True)
-    if expression and "".join(expression.split()) != _TRUE_FILTER:
-        rule.fault("SQL filters are not supported; use a correlation filter")
     sql.close()
+    try:
+        return parse_sql(expression) if expression else None
+    except ValueError as error:
+        sql.fault(str(error))
+        return None
 
 
 def _duplicate_window(properties: Fields) -> timedelta | None:

@@ -1,4 +1,4 @@
-"""Takes the fields of a JSON object one by one, and collects all that is wrong.
+"""Takes the fields of a JSON object one by one, and collects what there is to say.
 
 A reader asks for what it knows; close() then names what is left over. A faulty field
 reads as its default, so that one pass finds every fault.
@@ -6,6 +6,7 @@ reads as its default, so that one pass finds every fault.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Self
 
@@ -28,38 +29,52 @@ class ConfigError(ValueError):
         self.faults = tuple(faults)
 
 
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What there is to say about a file, each with its place.
+
+    Attributes:
+        faults: why it cannot be used.
+        remarks: what it asks for and does not get, and can be used without.
+    """
+
+    faults: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+
 class Fields:
     """The fields of one object.
 
     Args:
         fields: the object.
         place: where it is, such as Queues[0].Properties.
-        faults: where to add faults.
+        findings: where to add faults and remarks.
     """
 
     def __init__(
-        self, fields: Mapping[str, object], place: str, faults: list[str]
+        self, fields: Mapping[str, object], place: str, findings: Findings
     ) -> None:
         self._fields = fields
         self._place = place
-        self._faults = faults
+        self._findings = findings
         self._known: set[str] = set()
 
     @classmethod
-    def of(cls, value: object, place: str, faults: list[str]) -> Self:
+    def of(cls, value: object, place: str, findings: Findings) -> Self:
         """Return the fields of a value; it is a fault if it is no object."""
         if isinstance(value, dict):
-            return cls(value, place, faults)
-        faults.append(f"{place or 'the file'}: should be an object")
-        return cls({}, place, faults)
+            return cls(value, place, findings)
+        findings.faults.append(f"{place or 'the file'}: should be an object")
+        return cls({}, place, findings)
 
     def renamed(self, place: str) -> Self:
         """Return the same fields, at a place called otherwise."""
-        return type(self)(self._fields, place, self._faults)
+        return type(self)(self._fields, place, self._findings)
 
     def fault(self, what: str) -> None:
         """Add a fault about the whole object."""
-        self._faults.append(f"{self._place}: {what}" if self._place else what)
+        said = f"{self._place}: {what}" if self._place else what
+        self._findings.faults.append(said)
 
     def close(self) -> None:
         """Name the fields that nobody asked for."""
@@ -76,10 +91,15 @@ class Fields:
         if self._take(name) is not None:
             self._fault_at(name, why)
 
+    def remark(self, name: str, what: str) -> None:
+        """Name a field that may be there and does nothing."""
+        if self._take(name) is not None:
+            self._findings.remarks.append(f"{self._at(name)}: {what}")
+
     def section(self, name: str) -> "Fields":
         """Return the fields of an object in here; none if it is absent."""
         value = self._take(name)
-        return Fields.of({} if value is None else value, self._at(name), self._faults)
+        return Fields.of({} if value is None else value, self._at(name), self._findings)
 
     def items(self, name: str) -> Iterator["Fields"]:
         """Return the fields of each object in a list; none if it is absent."""
@@ -88,7 +108,7 @@ class Fields:
             self._fault_at(name, "should be a list")
             return
         for index, item in enumerate(value or []):
-            yield Fields.of(item, f"{self._at(name)}[{index}]", self._faults)
+            yield Fields.of(item, f"{self._at(name)}[{index}]", self._findings)
 
     def text(self, name: str, *, required: bool = False) -> str:
         """Return a text; an absent one is empty."""
@@ -143,7 +163,7 @@ class Fields:
         return f"{self._place}.{name}" if self._place else name
 
     def _fault_at(self, name: str, what: str) -> None:
-        self._faults.append(f"{self._at(name)}: {what}")
+        self._findings.faults.append(f"{self._at(name)}: {what}")
 
 
 def _parse_duration(value: object) -> timedelta | None:

@@ -15,7 +15,8 @@ from proton import Delivery, Message, MessageException, Receiver, Sender, int32,
 
 from bridge.simulator.servicebus.entities import Namespace
 from bridge.simulator.servicebus.errors import Condition, RefusedError
-from bridge.simulator.servicebus.management import Reply, answer
+from bridge.simulator.servicebus.faults import Faults
+from bridge.simulator.servicebus.management import SCHEDULE, Reply, answer
 from bridge.simulator.servicebus.proton_links import (
     accept_link,
     is_open,
@@ -76,6 +77,7 @@ class Requests:
     Args:
         link: attached by the client, not answered yet.
         namespace: what the requests are about.
+        faults: consulted when a message is to be scheduled, which is a send.
         owner: the connection.
         find_replies: returns where to send the reply, given the address it should
             go to and the path of the request.
@@ -85,12 +87,14 @@ class Requests:
         self,
         link: Receiver,
         namespace: Namespace,
+        faults: Faults,
         *,
         owner: object,
         find_replies: Callable[[str | None, str], Replies | None],
     ) -> None:
         self._link = link
         self._namespace = namespace
+        self._faults = faults
         self._owner = owner
         self._find_replies = find_replies
         self._path = entity_path(link.remote_target.address or "")
@@ -142,13 +146,14 @@ class Requests:
         path = self._path[: -len(MANAGEMENT_SUFFIX)]
         properties: object = request.properties
         named = properties if isinstance(properties, dict) else {}
+        operation = str(named.get("operation"))
         try:
             entity = self._namespace.find(path)
+            if operation == SCHEDULE:
+                self._faults.check_send(path)
         except RefusedError as error:
             return Reply.refusal(error)
-        return answer(
-            str(named.get("operation")), entity, owned(request.body), self._owner
-        )
+        return answer(operation, entity, owned(request.body), self._owner)
 
 
 def _properties(reply: Reply) -> dict[str, object]:

@@ -1,9 +1,11 @@
 """What goes wrong on demand, so that a consumer's bad days can be rehearsed.
 
 Lasting faults stay until they are lifted, one by one or all by clear(). They concern
-everything the broker serves, or one entity by its path.
+everything the broker serves, or one entity by its path; one that is not there is
+refused with RefusedError, so that a misspelt fault is no fault that never strikes.
 """
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Protocol
 
@@ -12,6 +14,9 @@ from bridge.simulator.servicebus.errors import Condition, RefusedError
 
 class Control(Protocol):
     """What faults need from the broker they befall."""
+
+    def check_entity(self, path: str) -> None:
+        """Refuse the path of no entity."""
 
     def drop_connections(self) -> None:
         """Break all connections."""
@@ -62,6 +67,8 @@ class Faults:
 
     def detach_links(self, path: str | None = None) -> None:
         """Detach the links of one entity or of all, as the cloud does to idle ones."""
+        if path is not None:
+            self._control.check_entity(path)
         self._control.detach_links(path)
 
     def expire_locks(self, path: str) -> None:
@@ -72,6 +79,7 @@ class Faults:
         self, path: str, condition: Condition = Condition.ENTITY_DISABLED
     ) -> None:
         """Refuse every new sender and receiver of an entity."""
+        self._control.check_entity(path)
         self._refused[path.lower()] = RefusedError(condition, f"{path} is out of order")
 
     def allow_attach(self, path: str) -> None:
@@ -84,6 +92,7 @@ class Faults:
 
     def fill(self, path: str) -> None:
         """Answer every send to an entity that it is full."""
+        self._control.check_entity(path)
         self._full.add(path.lower())
 
     def make_room(self, path: str) -> None:
@@ -113,6 +122,20 @@ class Faults:
         self.hold_session_locks = False
         if self._frozen:
             self.thaw()
+
+    def in_force(self) -> Mapping[str, object]:
+        """Return the lasting faults, by their names over HTTP; empty: none."""
+        found = {
+            "refuse-attach": {
+                path: str(error.condition) for path, error in self._refused.items()
+            },
+            "full": sorted(self._full),
+            "server-busy": self._busy_sends,
+            "delay": self._reply_delay.total_seconds(),
+            "freeze": self._frozen,
+            "hold-session-locks": self.hold_session_locks,
+        }
+        return {name: value for name, value in found.items() if value}
 
     def check_attach(self, path: str) -> None:
         """Refuse an attach that is to be refused.

@@ -122,6 +122,10 @@ class Hub:
         for connection in tuple(self._connections):
             connection.close()
 
+    def check_entity(self, path: str) -> None:
+        """Refuse the path of no entity."""
+        self.namespace.find(path)
+
     def drop_connections(self) -> None:
         """Break all connections."""
         for connection in tuple(self._connections):

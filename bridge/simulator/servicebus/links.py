@@ -119,7 +119,11 @@ class Links:
         if not is_control(path):
             return Producer(link, namespace.find_target(path), self._hub.faults)
         return Requests(
-            link, namespace, owner=self._owner, find_replies=self._find_replies
+            link,
+            namespace,
+            self._hub.faults,
+            owner=self._owner,
+            find_replies=self._find_replies,
         )
 
     def _attach_consumer(self, link: Sender, path: str) -> Consumer:

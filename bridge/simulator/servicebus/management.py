@@ -29,6 +29,8 @@ from bridge.simulator.servicebus.wire import encode_delivery, parse_message
 
 Body = Mapping[object, object]
 
+SCHEDULE = "com.microsoft:schedule-message"
+
 # Year 10000: what a client sends when it means "all sessions", not "updated since".
 _ALL_SESSIONS_SECONDS = 253_402_300_800.0
 _PEEK_LOCK = 1
@@ -43,6 +45,7 @@ _STATUS = {
     Condition.MESSAGE_LOCK_LOST: 410,
     Condition.SESSION_LOCK_LOST: 410,
     Condition.NOT_IMPLEMENTED: 501,
+    Condition.SERVER_BUSY: 503,
 }
 
 
@@ -220,7 +223,7 @@ def _number(body: Body, name: str) -> int:
 
 
 _SENDING: Mapping[str, Callable[[Queue | Topic, Body], Reply]] = {
-    "com.microsoft:schedule-message": _schedule,
+    SCHEDULE: _schedule,
     "com.microsoft:cancel-scheduled-message": _cancel,
 }
 _RECEIVING: Mapping[str, Callable[[_Request], Reply]] = {

@@ -1,9 +1,13 @@
 """The way out of one connection, which faults can slow down or close."""
 
 import asyncio
+import socket
+import struct
 from collections import deque
 
 from bridge.simulator.servicebus.faults import Faults
+
+_LINGER_NOT = struct.pack("ii", 1, 0)
 
 
 class Outlet:
@@ -38,8 +42,10 @@ class Outlet:
         self._put(None)
 
     def abort(self) -> None:
-        """Break the connection."""
+        """Reset the connection: an orderly end is none that a network would make."""
         if self._transport is not None:
+            connection: socket.socket = self._transport.get_extra_info("socket")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
             self._transport.abort()
 
     def pause_reading(self, *, paused: bool) -> None:

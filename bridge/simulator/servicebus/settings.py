@@ -99,7 +99,12 @@ class TopicSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entities:
-    """All queues and topics of a broker."""
+    """All queues and topics of a broker.
+
+    Attributes:
+        remarks: what their file asks for and does not get, each with its place.
+    """
 
     queues: tuple[QueueSettings, ...] = ()
     topics: tuple[TopicSettings, ...] = ()
+    remarks: tuple[str, ...] = ()

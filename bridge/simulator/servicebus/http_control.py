@@ -1,0 +1,153 @@
+"""The HTTP of /simulator/servicebus: the broker's state, and what goes wrong with it.
+
+For tests in other languages and for people; tests in the same process have
+Broker.faults. A request that is not understood gets 400, an entity that is not there
+404; each with one sentence.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Annotated, Protocol, get_args
+
+import msgspec
+from aiohttp import web
+
+from bridge.simulator.errors import BadInputError, NoSuchEntityError
+from bridge.simulator.foreign import Input, parse
+from bridge.simulator.http_server import as_json
+from bridge.simulator.servicebus.broker import Broker
+from bridge.simulator.servicebus.errors import Condition, RefusedError
+from bridge.simulator.servicebus.faults import Faults
+
+_Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
+
+
+class _Fault(Input, frozen=True, kw_only=True, tag_field="fault"):
+    """A fault by its name."""
+
+
+class _DropConnections(_Fault, frozen=True, tag="drop-connections"):
+    def befall(self, faults: Faults) -> None:
+        faults.drop_connections()
+
+
+class _DetachLinks(_Fault, frozen=True, kw_only=True, tag="detach-links"):
+    entity: str | None = None
+
+    def befall(self, faults: Faults) -> None:
+        faults.detach_links(self.entity)
+
+
+class _ExpireLocks(_Fault, frozen=True, kw_only=True, tag="expire-locks"):
+    entity: str
+
+    def befall(self, faults: Faults) -> None:
+        faults.expire_locks(self.entity)
+
+
+class _RefuseAttach(_Fault, frozen=True, kw_only=True, tag="refuse-attach"):
+    entity: str
+    condition: Condition = Condition.ENTITY_DISABLED
+
+    def befall(self, faults: Faults) -> None:
+        faults.refuse_attach(self.entity, self.condition)
+
+
+class _ServerBusy(_Fault, frozen=True, kw_only=True, tag="server-busy"):
+    sends: Annotated[int, msgspec.Meta(ge=1)] = 1
+
+    def befall(self, faults: Faults) -> None:
+        faults.busy_for_sends(self.sends)
+
+
+class _Full(_Fault, frozen=True, kw_only=True, tag="full"):
+    entity: str
+
+    def befall(self, faults: Faults) -> None:
+        faults.fill(self.entity)
+
+
+class _Delay(_Fault, frozen=True, kw_only=True, tag="delay"):
+    seconds: _Seconds
+
+    def befall(self, faults: Faults) -> None:
+        faults.delay_replies(timedelta(seconds=self.seconds))
+
+
+class _Freeze(_Fault, frozen=True, tag="freeze"):
+    def befall(self, faults: Faults) -> None:
+        faults.freeze()
+
+
+class _HoldSessionLocks(_Fault, frozen=True, tag="hold-session-locks"):
+    def befall(self, faults: Faults) -> None:
+        faults.hold_session_locks = True
+
+
+_AnyFault = (
+    _DropConnections
+    | _DetachLinks
+    | _ExpireLocks
+    | _RefuseAttach
+    | _ServerBusy
+    | _Full
+    | _Delay
+    | _Freeze
+    | _HoldSessionLocks
+)
+
+
+class _Named(Protocol):
+    """What can befall a broker."""
+
+    def befall(self, faults: Faults) -> None:
+        """Let it happen."""
+
+
+_NAMES = ", ".join(str(shape.__struct_config__.tag) for shape in get_args(_AnyFault))
+# What an error names as allowed, by what it says about the place.
+_ALLOWED = {"$.fault": _NAMES, "`fault`": _NAMES, "$.condition": ", ".join(Condition)}
+
+
+def broker_routes(broker: Broker) -> Sequence[web.RouteDef]:
+    """Return what is served under /simulator/servicebus."""
+
+    async def show(_request: web.Request) -> web.Response:
+        return as_json(_view(broker))
+
+    async def befall(request: web.Request) -> web.Response:
+        fault = _parse_fault(await request.read())
+        try:
+            fault.befall(broker.faults)
+        except RefusedError as error:
+            if error.condition is Condition.NOT_FOUND:
+                raise NoSuchEntityError(error.description) from error
+            raise BadInputError(error.description) from error
+        return as_json(_view(broker))
+
+    async def clear(_request: web.Request) -> web.Response:
+        broker.faults.clear()
+        return as_json(_view(broker))
+
+    return [
+        web.get("/simulator/servicebus", show, allow_head=False),
+        web.post("/simulator/servicebus/faults", befall),
+        web.delete("/simulator/servicebus/faults", clear),
+    ]
+
+
+def _parse_fault(body: bytes) -> _Named:
+    try:
+        fault: _Named = parse(body, _AnyFault)  # type: ignore[arg-type]  # a union is no type
+    except BadInputError as error:
+        for place, allowed in _ALLOWED.items():
+            if place in str(error):
+                raise BadInputError(f"{error}; allowed: {allowed}") from error
+        raise
+    return fault
+
+
+def _view(broker: Broker) -> object:
+    entities = {path: asdict(counts) for path, counts in broker.snapshot().items()}
+    return {"entities": entities, "faults": broker.faults.in_force()}

@@ -1,0 +1,63 @@
+"""The broker as @azure/service-bus meets it: one Node.js script per scenario.
+
+Needs Node.js and the package that node/package.json names:
+``npm ci --prefix DIRECTORY`` and NODE_PATH=DIRECTORY/node_modules, or npm ci in node/.
+"""
+
+import asyncio
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bridge.simulator.imds import ImdsSimulator
+from bridge.simulator.servicebus.broker import Broker
+from bridge.simulator.servicebus.http_control import broker_routes
+
+NODE = shutil.which("node")
+SCRIPTS = Path(__file__).parent / "node"
+SCENARIOS = sorted(path.stem for path in SCRIPTS.glob("*.js") if path.stem != "common")
+LIMIT_SECONDS = 30
+
+
+@pytest.fixture(scope="module")
+def node() -> str:
+    """The program, with the package it needs; without either: skipped."""
+    if NODE is None:
+        pytest.skip("Node.js is not installed")
+    probe = [NODE, "--eval", "require('@azure/service-bus')"]
+    found = subprocess.run(probe, cwd=SCRIPTS, capture_output=True, check=False)  # noqa: S603  # nothing from outside
+    if found.returncode != 0:
+        pytest.skip(
+            "@azure/service-bus is not installed: npm ci in tests/simulator/node"
+        )
+    return NODE
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+async def test_scenario_plays_with_the_javascript_sdk(
+    broker: Broker, node: str, scenario: str
+) -> None:
+    async with ImdsSimulator(control=broker_routes(broker)) as imds:
+        process = await asyncio.create_subprocess_exec(
+            node,
+            str(SCRIPTS / f"{scenario}.js"),
+            broker.connection_string,
+            imds.url,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        try:
+            async with asyncio.timeout(LIMIT_SECONDS):
+                told, _ = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+    assert process.returncode == 0, told.decode(errors="replace")
+
+
+def test_there_are_scenarios() -> None:
+    assert {"send", "settle", "sessions", "topic"} <= set(SCENARIOS)
