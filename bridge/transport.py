@@ -105,13 +105,18 @@ async def exchange(
             headers=request.headers,
             proxy=request.proxy,
             allow_redirects=False,
-            timeout=aiohttp.ClientTimeout(total=request.timeout),
+            timeout=_limit(request.timeout),
         ) as response:
             return Answer(
                 status=response.status,
                 body=await _read(response),
                 retry_after=_wish(response.headers),
             )
+
+
+@lru_cache(maxsize=64)
+def _limit(seconds: float) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=seconds)
 
 
 async def reach(session: aiohttp.ClientSession, request: Request, target: str) -> str:

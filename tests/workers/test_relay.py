@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -994,7 +995,9 @@ async def test_each_attempt_leaves_one_line_in_the_log(
 def test_urgency_is_a_span_of_time(
     since: float | None, until: float | None, *, is_so: bool
 ) -> None:
-    values = {name: getattr(heartbeat("h"), name) for name in Delivery.__slots__}
+    values = {
+        name: getattr(heartbeat("h"), name) for name in Delivery.__struct_fields__
+    }
     one = Delivery(**values | {"urgent_from": since, "urgent_until": until})
 
     assert is_urgent(one, 5) is is_so
