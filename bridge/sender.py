@@ -233,8 +233,9 @@ class Sender:
 
 
 def _is_cancelled() -> bool:
-    """Whether this task is to end: ``wait_for``, which the SDK lives on, may swallow
-    that before Python 3.12 (gh-86296).
+    """Whether this task is to end.
+
+    ``wait_for``, which the SDK lives on, may swallow that before Python 3.12.
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

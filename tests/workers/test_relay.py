@@ -481,6 +481,26 @@ async def test_delivery_is_never_given_up_before_three_attempts(
         assert (len(rig.sink.tried), (await rig.tally).dead) == (3, 1)
 
 
+@pytest.mark.parametrize("trouble", [BUSY, REFUSED, TimeoutError()])
+async def test_sink_that_was_down_for_an_hour_gets_everything_in_order(
+    rig: Rig, trouble: Exception
+) -> None:
+    rig.sink.always = trouble
+    for step in range(4):
+        await rig.put(*(told(f"{key}{step}", key=key) for key in "ABC"))
+        await rig.pass_by(900)
+    rig.sink.always = None
+
+    await rig.pass_by(300)
+
+    taken = [str(name) for name in names(rig.sink.taken)]
+    assert sorted(taken) == sorted(f"{key}{n}" for key in "ABC" for n in range(4))
+    assert all(
+        [t for t in taken if t[0] == key] == [f"{key}{n}" for n in range(4)]
+        for key in "ABC"
+    )
+
+
 # -- parking -------------------------------------------------------------------
 
 
