@@ -41,6 +41,7 @@ _UNFORESEEN_ATTEMPTS = 10
 _ATTEMPT_LIMIT = 60.0
 _LONGEST_WAIT = 60.0
 _JUMP = 1.0
+_LONGEST_WISH = 86400.0
 _LEAST_DELAY = 0.1  # quarters of quarters of a notice come to no end
 
 Deliver = Callable[[Delivery], Awaitable[None]]
@@ -102,6 +103,7 @@ class Relay:
     _heartbeat: Delivery | None = None
     _offset: float | None = None  # of the wall clock to the monotonic one
     _running: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _delivered: Counter = field(init=False)
     _seconds: Histogram = field(init=False)
 
@@ -139,7 +141,7 @@ class Relay:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Deliver until asked to stop; attempts in flight are finished."""
-        news = self.outbox.news(self.sink)
+        news, self._stop = self.outbox.news(self.sink), stop
         async with (
             self._running,
             waking(stop, news),
@@ -148,7 +150,6 @@ class Relay:
             while not stop.is_set():
                 wait = await self.step(attempts)
                 await self.clock.wait(news, wait)
-            self._ready = []
 
     async def last_call(self, cloud_event_id: str) -> None:
         """Try one event once, after the end of ``run``: that the bridge has stopped."""
@@ -172,19 +173,26 @@ class Relay:
             limit=4 * self.policy.slots,
             but=self._flying.keys() | self._landed.keys(),
         )
-        is_alone = not due and next_due is None and not self._flying
-        self._begin_heartbeat(attempts, is_alone=is_alone)
         self._ready = due
-        self._begin(attempts)
+        if not self._stop.is_set():
+            is_alone = not due and next_due is None and not self._flying
+            self._begin_heartbeat(attempts, is_alone=is_alone)
+            self._begin(attempts)
         return self._wait(now, next_due)
 
     def _begin(self, attempts: asyncio.TaskGroup) -> None:
         """Begin what may begin of what is due, urgent first; the rest waits."""
         now = self.clock.now().timestamp()
         ready, waiting = deque(self._ready), list[Delivery]()
+        # An earlier step may be under way although it is no longer pending, or a
+        # later one although a person has asked for an earlier one again.
+        busy = {d.key for d in self._flying.values() if d.key is not None}
         while ready:
             delivery = ready.popleft()
             if delivery.id in self._flying or delivery.id in self._landed:
+                continue
+            if delivery.key in busy:
+                waiting.append(delivery)
                 continue
             if self._may_begin(delivery, now):
                 self._flying[delivery.id] = delivery
@@ -233,6 +241,7 @@ class Relay:
                 )
         finally:
             del self._flying[0]
+        self.outbox.news(self.sink).set()
 
     def _may_begin(self, delivery: Delivery, now: float) -> bool:
         if len(self._flying) > self.policy.slots:
@@ -275,7 +284,7 @@ class Relay:
                 await self._failed(delivery, error, refusals)
         finally:
             del self._flying[delivery.id]
-        if others is not None:
+        if others is not None and not self._stop.is_set():
             self._begin(others)
         if error is not None or not self._ready:
             self.outbox.news(self.sink).set()
@@ -288,13 +297,13 @@ class Relay:
             landed = tuple(self._landed.values())
             now = self.clock.now().timestamp()
             try:
-                await self.outbox.delivered(*landed, now=now)
+                is_followed = await self.outbox.delivered(*landed, now=now)
             finally:
                 for delivery in landed:
                     del self._landed[delivery.id]
-            # What comes after them may be due now; but is not looked for each time.
-            is_any_urgent = any(is_urgent(delivery, now) for delivery in landed)
-            if is_any_urgent or len(self._ready) < self.policy.slots:
+            # What follows them is due now, and may be more urgent than all that is
+            # ready; beyond that there is no need to look each time.
+            if is_followed or len(self._ready) < self.policy.slots:
                 self.outbox.news(self.sink).set()
 
     async def _try(self, delivery: Delivery) -> DeliveryError | None:
@@ -335,7 +344,7 @@ class Relay:
         self, delivery: Delivery, error: DeliveryError, refusals: int
     ) -> None:
         self._judge(error, refusals)
-        retry_after = getattr(error, "retry_after", None)
+        retry_after = min(getattr(error, "retry_after", None) or 0.0, _LONGEST_WISH)
         if retry_after:
             until = self.clock.monotonic() + retry_after
             self._standing.hold_until = max(self._standing.hold_until, until)
@@ -403,9 +412,7 @@ class Relay:
         is_old = age > self.policy.max_age and attempts >= _LEAST_ATTEMPTS
         return Reason.EXPIRED if is_old else None
 
-    def _delay(
-        self, delivery: Delivery, now: float, retry_after: float | None
-    ) -> float:
+    def _delay(self, delivery: Delivery, now: float, retry_after: float) -> float:
         """Return the wait before the next attempt; short of a notice that runs out."""
         backoff = self.policy.backoff
         attempt, unit = delivery.attempts + 1, self.chance()
@@ -415,9 +422,8 @@ class Relay:
             return min(delay, ahead) if ahead > 0 else delay
         left = (delivery.urgent_until or now) - now
         delay = min(backoff.delay(attempt, unit=unit), left / 4)
-        wish = retry_after or 0.0
-        is_granted = wish < left * 3 / 4 or attempt >= _URGENT_ATTEMPTS
-        return max(delay, wish) if is_granted else delay
+        is_granted = retry_after < left * 3 / 4 or attempt >= _URGENT_ATTEMPTS
+        return max(delay, retry_after) if is_granted else delay
 
     async def _bury(
         self, delivery: Delivery, error: DeliveryError, reason: Reason

@@ -144,6 +144,8 @@ class Sender:
             if idle >= every and self.is_idle:
                 with suppress(*failures()):
                     await self.reach()
+            if _is_cancelled():
+                return
             await asyncio.sleep(max(every - idle, every / 10))
 
     async def close(self) -> None:
@@ -228,6 +230,15 @@ class Sender:
         with suppress(*failures()):
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await stack.aclose()
+
+
+def _is_cancelled() -> bool:
+    """Whether this task is to end.
+
+    ``wait_for``, which the SDK lives on, may swallow that before Python 3.12.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _now() -> float:

@@ -163,8 +163,12 @@ def next_due(db: sqlite3.Connection, sink: str, now: float) -> float | None:
 
 def delivered(
     db: sqlite3.Connection, deliveries: Sequence[Delivery], now: float
-) -> None:
-    """Move deliveries of one sink to their good end, with one statement for all."""
+) -> bool:
+    """Move deliveries of one sink to their good end, with one statement for all.
+
+    Returns:
+        Whether any is followed by another that waits.
+    """
     ids = [delivery.id for delivery in deliveries]
     db.execute(
         """UPDATE deliveries SET state = 'delivered', is_head = 0, settled = ?,
@@ -174,8 +178,8 @@ def delivered(
     )
     keys = {delivery.key for delivery in deliveries if delivery.key is not None}
     if not keys:
-        return
-    db.execute(
+        return False
+    following = db.execute(
         """UPDATE deliveries INDEXED BY deliveries_key SET is_head = (id = (
                SELECT min(first.id) FROM deliveries first INDEXED BY deliveries_key
                WHERE first.sink = ?1 AND first.key = deliveries.key
@@ -184,6 +188,7 @@ def delivered(
            AND state = 'pending'""",
         (deliveries[0].sink, json.dumps(sorted(keys))),
     )
+    return following.rowcount > 0
 
 
 def settle(

@@ -154,9 +154,13 @@ class Outbox:
             )
         )
 
-    async def delivered(self, *deliveries: Delivery, now: float) -> None:
-        """Note that the other side has taken them: deliveries of one sink."""
-        await self.database.run(lambda db: rows.delivered(db, deliveries, now))
+    async def delivered(self, *deliveries: Delivery, now: float) -> bool:
+        """Note that the other side has taken them: deliveries of one sink.
+
+        Returns:
+            Whether any is followed by another of its key, which may go now.
+        """
+        return await self.database.run(lambda db: rows.delivered(db, deliveries, now))
 
     async def bury(
         self, delivery: Delivery, *, now: float, error: str, reason: Reason

@@ -88,3 +88,14 @@ async def test_broker_that_is_away_is_no_reason_to_give_up(
         await sender.send(MESSAGE)
 
     assert stored(broker, "vm-approvals") == 1
+
+
+async def test_warmth_ends_at_whatever_moment_it_is_asked_to(sender: Sender) -> None:
+    """The SDK may swallow that it is cancelled; the stop waited for minutes then."""
+    for moment in range(60):
+        await sender.close()
+        sender._used = float("-inf")
+        task = asyncio.create_task(sender.keep_warm(60))
+        await asyncio.sleep(moment * 0.001)
+        task.cancel()
+        await asyncio.wait_for(asyncio.gather(task, return_exceptions=True), 5)

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import logging
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from bridge.errors import (
     TransientDeliveryError,
 )
 from bridge.events import Told
+from bridge.outbox.ledger import Ledger, Selection, as_json
 from bridge.outbox.records import Tally
 from bridge.outbox.rows import Delivery
 from bridge.outbox.store import Outbox
@@ -28,7 +30,7 @@ from bridge.relay import Relay, RelayPolicy, is_urgent
 from bridge.retry import RetryPolicy
 from bridge.telemetry import Metrics
 from tests.builders import SINK, router, told
-from tests.fakes import START, FakeClock, RecordingSink, settled
+from tests.fakes import START, FakeClock, RecordingSink, settled, turns
 
 BUSY = TransientDeliveryError("siem answered 503", Reason.SERVER)
 REFUSED = RefusedDeliveryError("siem answered 401", Reason.UNAUTHORIZED)
@@ -345,6 +347,21 @@ async def test_retry_after_does_not_hold_urgent_ones(rig: Rig) -> None:
     assert names(rig.sink.taken) == ["2"]
 
 
+@pytest.mark.parametrize("wish", [1e12, float("inf")])
+async def test_no_wish_of_a_sink_lasts_longer_than_a_day(rig: Rig, wish: float) -> None:
+    """Nor is the moment it ends beyond the calendar."""
+    rig.sink.faults.append(throttled(wish))
+    await rig.put(told("1"))
+    await rig.look()
+    (waiting,) = await Ledger(rig.outbox.database).find(Selection())
+    assert as_json(waiting)["nextAttempt"] == "2026-03-03T12:00:00Z"
+
+    rig.clock.pass_by(86400)
+    await rig.look()
+
+    assert names(rig.sink.taken) == ["1"]
+
+
 async def test_shorter_retry_after_does_not_end_a_longer_one(rig: Rig) -> None:
     rig.sink.faults.extend([throttled(120), throttled(1)])
     await rig.put(told("1"), told("2"))
@@ -463,6 +480,26 @@ async def test_delivery_is_never_given_up_before_three_attempts(
         await rig.pass_by(2)
 
         assert (len(rig.sink.tried), (await rig.tally).dead) == (3, 1)
+
+
+@pytest.mark.parametrize("trouble", [BUSY, REFUSED, TimeoutError()])
+async def test_sink_that_was_down_for_an_hour_gets_everything_in_order(
+    rig: Rig, trouble: Exception
+) -> None:
+    rig.sink.always = trouble
+    for step in range(4):
+        await rig.put(*(told(f"{key}{step}", key=key) for key in "ABC"))
+        await rig.pass_by(900)
+    rig.sink.always = None
+
+    await rig.pass_by(300)
+
+    taken = [str(name) for name in names(rig.sink.taken)]
+    assert sorted(taken) == sorted(f"{key}{n}" for key in "ABC" for n in range(4))
+    assert all(
+        [t for t in taken if t[0] == key] == [f"{key}{n}" for n in range(4)]
+        for key in "ABC"
+    )
 
 
 # -- parking -------------------------------------------------------------------
@@ -719,6 +756,40 @@ async def test_delivery_in_flight_is_not_begun_twice(rig: Rig) -> None:
     assert rig.sink.tried_ids == ["1"]
 
 
+async def test_urgent_step_goes_at_once_when_the_one_before_it_is_taken(
+    rig: Rig,
+) -> None:
+    """Not after the backlog that was due before it, behind a sink that hangs."""
+    gates = {name: rig.sink.gate(name) for name in ("K1", *map(str, range(20)))}
+    await rig.put(told("K1", key="K"), *(told(str(n)) for n in range(20)))
+    async with running(rig):
+        await rig.put(told("K2", key="K", not_before=soon(30)))
+        await settled(rig.outbox)
+        gates["K1"].set()
+        await settled(rig.outbox)
+
+        assert "K2" in names(rig.sink.taken)
+
+
+async def test_one_attempt_of_an_event_ends_before_the_next_step_begins(
+    rig: Rig,
+) -> None:
+    """Also where a person gave up the first while it was under way."""
+    gate = rig.sink.gate("K1")
+    await rig.put(told("K1", key="K"), told("K2", key="K"))
+    await rig.look()
+    await Ledger(rig.outbox.database).discard(
+        Selection(states=("pending",), id=1), now=rig.clock.now().timestamp()
+    )
+    await rig.look()
+    assert rig.sink.tried_ids == ["K1"]
+
+    gate.set()
+    await rig.look()
+
+    assert rig.sink.tried_ids == ["K1", "K2"]
+
+
 async def test_large_backlog_is_drained_in_one_go(rig: Rig) -> None:
     await rig.put(*(told(str(n)) for n in range(50)))
 
@@ -898,6 +969,23 @@ async def test_heartbeat_waits_while_stored_ones_meet_trouble(rig: Rig) -> None:
     assert names(rig.sink.taken) == ["1", "h1"]
 
 
+async def test_delivery_that_a_heartbeat_kept_waiting_begins_at_its_end(
+    outbox: Outbox,
+) -> None:
+    async with rig_of(outbox, slots=1) as rig, running(rig):
+        gate = rig.sink.gate("h1")
+        rig.relay.offer(heartbeat("h1"))
+        await settled(rig.outbox)
+        await rig.put(told("1"))
+        await settled(rig.outbox)
+        assert rig.sink.tried_ids == ["h1"]
+
+        gate.set()
+        await settled(rig.outbox)
+
+        assert names(rig.sink.taken) == ["h1", "1"]
+
+
 async def test_heartbeat_goes_on_after_a_dead_letter(rig: Rig) -> None:
     """Else one bad event would look like a dead bridge for ever."""
     rig.sink.faults.append(BAD)
@@ -1011,8 +1099,12 @@ async def running(rig: Rig) -> AsyncIterator[asyncio.Event]:
     stop = asyncio.Event()
     task = rig.group.create_task(rig.relay.run(stop))
     await settled(rig.outbox)
-    yield stop
-    stop.set()
+    try:
+        yield stop
+    finally:
+        stop.set()
+        for gate in rig.sink.gates.values():
+            gate.set()
     await settled(rig.outbox)
     assert task.done()
 
@@ -1050,6 +1142,29 @@ async def test_stop_finishes_what_is_in_flight_and_begins_nothing_new(
     assert task.done()
     assert rig.sink.tried_ids == ["1"]
     assert (await rig.tally).pending == 1
+
+
+async def test_nothing_begins_after_a_stop_in_the_middle_of_a_look(rig: Rig) -> None:
+    """The state file may be slow to answer what is due."""
+    stop, has_begun, may_end = asyncio.Event(), threading.Event(), threading.Event()
+
+    def slow_disk(_: object) -> None:
+        has_begun.set()
+        may_end.wait(10)
+
+    await rig.put(told("1"))
+    blocking = rig.group.create_task(rig.outbox.database.read(slow_disk))
+    await asyncio.to_thread(has_begun.wait, 10)
+    task = rig.group.create_task(rig.relay.run(stop))
+    rig.relay.offer(heartbeat("h1"))
+    await turns()
+    stop.set()
+    may_end.set()
+    await blocking
+    await settled(rig.outbox)
+
+    assert task.done()
+    assert rig.sink.tried == []
 
 
 async def test_attempt_cut_off_by_the_end_stays_in_the_outbox(rig: Rig) -> None:
