@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
