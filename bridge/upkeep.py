@@ -16,6 +16,7 @@ from bridge.telemetry import Metrics
 log = logging.getLogger(__name__)
 
 _LOOK_EVERY = 2.0
+_ASK_EVERY = 30.0  # a file's time is not exact
 _PRUNE_EVERY = 3600.0
 _SHRINK_EVERY = 60.0
 _SHRINK_STEP = 20  # items: no more is to go than has to
@@ -40,6 +41,8 @@ class Upkeep:
     max_size: int
     name: str = "upkeep"
     _version: int | None = None
+    _stamp: tuple[int, int] | None = None
+    _ask_at: float = float("-inf")
     _retries: dict[str | None, int] = field(default_factory=dict)
     _discarded: dict[str, int] = field(default_factory=dict)
     _prune_at: float = float("-inf")
@@ -74,14 +77,23 @@ class Upkeep:
     async def _look(self) -> None:
         if self.outbox.database.is_degraded:
             await self.outbox.database.heal()
-        version = await self.outbox.database.read(_data_version)
-        if version != self._version:
-            await self._follow(is_first=self._version is None)
-        self._version = version
+        if self._may_have_changed():
+            version = await self.outbox.database.read(_data_version)
+            if version != self._version:
+                await self._follow(is_first=self._version is None)
+            self._version = version
         if self.clock.monotonic() >= self._prune_at:
             await self._prune()
         if self.clock.monotonic() >= self._shrink_at:
             await self._shrink()
+
+    def _may_have_changed(self) -> bool:
+        """Whether the state file has to be asked: its log tells most of the time."""
+        stamp, now = self.outbox.database.stamp(), self.clock.monotonic()
+        if stamp is not None and stamp == self._stamp and now < self._ask_at:
+            return False
+        self._stamp, self._ask_at = stamp, now + _ASK_EVERY
+        return True
 
     async def _follow(self, *, is_first: bool) -> None:
         """See what another process has done to the deliveries."""

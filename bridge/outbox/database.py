@@ -163,6 +163,14 @@ class Database:
         """
         return await self._queue(job, is_read=True, is_kept=False)
 
+    def stamp(self) -> tuple[int, int] | None:
+        """Return what differs once anybody has written; None if that is not known."""
+        try:
+            found = Path(f"{self.path}-wal").stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size
+
     async def heal(self) -> None:
         """Try to write what is in memory only to the disk, and go on there."""
         self._is_healing = True

@@ -284,6 +284,26 @@ async def test_change_is_noticed_once(upkeep: Upkeep, state_path: Path) -> None:
     assert not news.is_set()
 
 
+async def test_change_within_one_tick_of_the_files_time_is_noticed_in_the_end(
+    upkeep: Upkeep,
+    state_path: Path,
+    clock: FakeClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(type(upkeep.outbox.database), "stamp", lambda _: (1, 1))
+    news = upkeep.outbox.news(SINK)
+    await upkeep.step()
+    async with Outbox.open(state_path, router()) as other:
+        await other.save({"x": b""})
+    await upkeep.step()
+    assert not news.is_set()
+
+    clock.pass_by(30)
+    await upkeep.step()
+
+    assert news.is_set()
+
+
 REFUSED = RefusedDeliveryError("siem answered 401", Reason.UNAUTHORIZED)
 
 
