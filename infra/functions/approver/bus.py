@@ -1,7 +1,7 @@
 """Service Bus, through its SDK: output bindings cannot set a SessionId.
 
-* One client and, for clicks, one sender are kept: opening takes half a second and
-  more, and Slack waits three. A sender breaks when two coroutines use it at once.
+* Senders are kept: opening one takes half a second and more, and Slack waits three.
+  A sender breaks when two coroutines use it at once.
 * A sender may be found dead when it is next used: then there is a second try, with a
   new one.
 * A session is held by one receiver at a time, which makes its state a place where
@@ -9,6 +9,7 @@
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -19,15 +20,13 @@ from azure.core.exceptions import AzureError
 from azure.identity.aio import ManagedIdentityCredential
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender, ServiceBusSession
-from azure.servicebus.exceptions import SessionCannotBeLockedError
 
 from approver import settings
 
 _LONGEST_ID: Final = 128
-_SEND_SECONDS: Final = 15.0
 _STATE_SECONDS: Final = 10.0
-_HELD_SECONDS: Final = 20.0  # another click on the same event takes a second or two
-_HELD_PAUSE: Final = 0.1
+_RETRIES: Final = 6  # after 0.2, 0.4 … 6.4 seconds: also while a session is held
+_BACKOFF: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +66,7 @@ class Bus:
         self._stack = AsyncExitStack()
         self._client = self._opened(config)
         self._kept: dict[str, ServiceBusSender] = {}
-        self._guard = asyncio.Lock()
+        self._guards = defaultdict[str, asyncio.Lock](asyncio.Lock)
 
     async def __aenter__(self) -> Self:
         return self
@@ -82,33 +81,28 @@ class Bus:
         await self._client.close()
         await self._stack.aclose()
 
-    async def send(self, entity: str, message: Outgoing) -> None:
+    async def send(self, entity: str, message: Outgoing, seconds: float) -> None:
         """Return when the broker has stored ``message``.
 
         Args:
             entity: a queue or a topic: the wire knows no difference.
             message: what to send.
+            seconds: how long it may take.
 
         Raises:
             AzureError: it could not be stored.
             TimeoutError: nobody knows whether it is.
         """
-        sender = self._client.get_queue_sender(entity)
-        async with asyncio.timeout(_SEND_SECONDS), sender:
-            await sender.send_messages(_sdk_message(message))
-
-    async def send_soon(self, entity: str, message: Outgoing, seconds: float) -> None:
-        """As ``send``, with a sender that is kept, and within ``seconds``."""
-        async with asyncio.timeout(seconds), self._guard:
+        async with asyncio.timeout(seconds), self._guards[entity]:
             if entity in self._kept:
                 with suppress(AzureError, TimeoutError, ValueError):
                     async with asyncio.timeout(seconds / 3):
-                        return await self._send_kept(entity, message)
-            return await self._send_kept(entity, message)
+                        return await self._send(entity, message)
+            return await self._send(entity, message)
 
     @asynccontextmanager
     async def held(self, queue: str, session_id: str) -> AsyncIterator[State]:
-        """Hold a session, and give its state.
+        """Hold a session, and give its state; whoever else wants it waits.
 
         Args:
             queue: one with sessions.
@@ -117,26 +111,14 @@ class Bus:
         Raises:
             AzureError: it could not be held.
         """
-        async with AsyncExitStack() as stack:
-            end = asyncio.get_running_loop().time() + _HELD_SECONDS
-            while True:
-                receiver = self._client.get_queue_receiver(
-                    queue, session_id=_short(session_id)
-                )
-                try:
-                    await stack.enter_async_context(receiver)
-                    break
-                except SessionCannotBeLockedError:
-                    await receiver.close()
-                    if asyncio.get_running_loop().time() > end:
-                        raise
-                    await asyncio.sleep(_HELD_PAUSE)
+        receiver = self._client.get_queue_receiver(queue, session_id=_short(session_id))
+        async with receiver:
             session = receiver.session
             if not isinstance(session, ServiceBusSession):
                 raise TypeError(f"{queue} is a queue without sessions")
             yield State(session)
 
-    async def _send_kept(self, entity: str, message: Outgoing) -> None:
+    async def _send(self, entity: str, message: Outgoing) -> None:
         is_sent = False
         try:
             if entity not in self._kept:
@@ -156,10 +138,19 @@ class Bus:
 
     def _opened(self, config: settings.Bus) -> ServiceBusClient:
         if config.connection_string:
-            return ServiceBusClient.from_connection_string(config.connection_string)
+            return ServiceBusClient.from_connection_string(
+                config.connection_string,
+                retry_total=_RETRIES,
+                retry_backoff_factor=_BACKOFF,
+            )
         credential = ManagedIdentityCredential(client_id=config.client_id or None)
         self._stack.push_async_exit(credential)
-        return ServiceBusClient(config.namespace, credential)
+        return ServiceBusClient(
+            config.namespace,
+            credential,
+            retry_total=_RETRIES,
+            retry_backoff_factor=_BACKOFF,
+        )
 
 
 def _short(value: str) -> str:

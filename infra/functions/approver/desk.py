@@ -33,6 +33,7 @@ from approver.startrequest import CONTENT_TYPE, MOST_BYTES, StartRequest
 
 _log = logging.getLogger("approver")
 
+_SEND_SECONDS: Final = 15.0
 _CLICK_SECONDS: Final = 2.4  # Slack waits three
 
 
@@ -106,7 +107,7 @@ class Desk:
         )
         try:
             queue = self._settings.clicks_queue
-            await self._bus.send_soon(queue, message, _CLICK_SECONDS)
+            await self._bus.send(queue, message, _CLICK_SECONDS)
         except (AzureError, TimeoutError, ValueError) as error:
             _log.error("a click could not be kept: %s", type(error).__name__)
             return 503
@@ -180,7 +181,7 @@ class Desk:
             session_id=decision.session,
             correlation_id=request.event_id,
         )
-        await self._bus.send(decision.reply_to, message)
+        await self._bus.send(decision.reply_to, message, _SEND_SECONDS)
         by, entity = request.approved_by, decision.reply_to
         _log.info("event %s: approved by %s, sent to %s", request.event_id, by, entity)
 
