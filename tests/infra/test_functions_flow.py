@@ -176,11 +176,15 @@ async def test_strangers_are_answered_in_private(stage: Stage) -> None:
     stranger = await stage.click(EVE, button_value(event))
     forged = await stage.click(ALICE, button_value(event, secret="x" * 32))
 
-    for answer in (stranger, forged):
+    async with other_desk(APPROVAL_ENTITIES="vm-approvals"):
+        astray = await stage.click(ALICE, button_value(event))
+
+    for answer in (stranger, forged, astray):
         assert answer["response_type"] == "ephemeral"
         assert answer["replace_original"] is False
     assert "not among those" in str(stranger["text"])
     assert "not one of the bridge's" in str(forged["text"])
+    assert "may not send" in str(astray["text"])
     assert stage.host.waiting() == 0
 
 

@@ -25,6 +25,7 @@ from approver import settings
 
 _LONGEST_ID: Final = 128
 _STATE_SECONDS: Final = 10.0
+_CLOSE_SECONDS: Final = 0.1  # what is broken is left behind
 _RETRIES: Final = 6  # after 0.2, 0.4 … 6.4 seconds: also while a session is held
 _BACKOFF: Final = 0.1
 
@@ -96,7 +97,7 @@ class Bus:
         async with asyncio.timeout(seconds), self._guards[entity]:
             if entity in self._kept:
                 with suppress(AzureError, TimeoutError, ValueError):
-                    async with asyncio.timeout(seconds / 3):
+                    async with asyncio.timeout(seconds / 4):
                         return await self._send(entity, message)
             return await self._send(entity, message)
 
@@ -133,7 +134,7 @@ class Bus:
         """Forget a sender; closing a broken one may fail, or take its time."""
         if sender := self._kept.pop(entity, None):
             with suppress(AzureError, TimeoutError, ValueError):
-                async with asyncio.timeout(0.5):
+                async with asyncio.timeout(_CLOSE_SECONDS):
                     await sender.close()
 
     def _opened(self, config: settings.Bus) -> ServiceBusClient:
