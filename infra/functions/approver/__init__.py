@@ -1,0 +1,1 @@
+"""Approvals from people and tools, on their way to the approval queue."""

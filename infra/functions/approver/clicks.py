@@ -1,0 +1,136 @@
+"""Reads what Slack sends when somebody clicks.
+
+The request is a form with one field, ``payload``, signed over its raw bytes.
+
+Source: docs.slack.dev/authentication/verifying-requests-from-slack, and
+docs.slack.dev/reference/interaction-payloads/block_actions-payload.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Self
+from urllib.parse import parse_qs
+
+from slack_sdk.signature import SignatureVerifier
+
+from approver.buttons import ACTION_PREFIX
+from approver.errors import UnreadableError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Click:
+    """A click on a button of ours.
+
+    Attributes:
+        id: the same when Slack tells of the same click.
+        user: the id of the person.
+        team: the id of the workspace.
+        value: of the button.
+        response_url: where answers go, five times within 30 minutes.
+        blocks: of the message as it was clicked.
+    """
+
+    id: str
+    user: str
+    team: str
+    value: str
+    response_url: str
+    blocks: tuple[Mapping[str, object], ...] = ()
+
+    def to_bytes(self) -> bytes:
+        """Return it as the body of a message."""
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, body: bytes) -> Self:
+        """Return what ``to_bytes`` wrote.
+
+        Raises:
+            UnreadableError: it did not.
+        """
+        try:
+            members = json.loads(body)
+            return cls(**{**members, "blocks": tuple(members["blocks"])})
+        except (ValueError, TypeError, KeyError) as error:
+            raise UnreadableError("the message is no click") from error
+
+
+def is_signed(body: bytes, headers: Mapping[str, str], signing_secret: str) -> bool:
+    """Whether Slack sent this within the last five minutes.
+
+    Args:
+        body: as received: the signature is over its bytes.
+        headers: in any case.
+        signing_secret: of the Slack app; with an empty one nothing is signed.
+    """
+    if not signing_secret.strip():
+        return False
+    try:
+        return SignatureVerifier(signing_secret).is_valid_request(body, dict(headers))
+    except (ValueError, TypeError):  # a timestamp, a body, a signature of odd bytes
+        return False
+
+
+def read(body: bytes) -> Click | None:
+    """Return the click; None: something else that Slack tells of.
+
+    Args:
+        body: whose signature was checked.
+
+    Raises:
+        UnreadableError: Slack does not send such a thing.
+    """
+    payload = _payload(body)
+    if payload.get("type") != "block_actions":
+        return None
+    action = _ours(payload.get("actions"))
+    if action is None:
+        return None
+    message = payload.get("message")
+    user_id, moment = _text(payload.get("user"), "id"), _text(action, "action_ts")
+    return Click(
+        id=f"{user_id}/{moment}/{_text(action, 'action_id')}",
+        user=user_id,
+        team=_text(payload.get("team") or payload.get("user"), "id", "team_id"),
+        value=_text(action, "value"),
+        response_url=_text(payload, "response_url"),
+        blocks=_blocks(message),
+    )
+
+
+def _payload(body: bytes) -> Mapping[str, object]:
+    try:
+        fields = parse_qs(body.decode(), strict_parsing=True)
+        payload = json.loads(fields["payload"][0])
+    except (ValueError, KeyError, RecursionError) as error:
+        raise UnreadableError("the request is no form with a payload") from error
+    if not isinstance(payload, dict):
+        raise UnreadableError("the payload is no object")
+    return payload
+
+
+def _ours(actions: object) -> Mapping[str, object] | None:
+    """Return the action that is a click on a button of ours."""
+    if not isinstance(actions, list):
+        raise UnreadableError("the payload has no actions")
+    for action in actions:
+        name = action.get("action_id") if isinstance(action, dict) else None
+        if isinstance(name, str) and name.startswith(ACTION_PREFIX):
+            return dict(action)
+    return None
+
+
+def _text(owner: object, *names: str) -> str:
+    for name in names:
+        value = owner.get(name) if isinstance(owner, dict) else None
+        if isinstance(value, str) and value:
+            return value
+    raise UnreadableError(f"the payload has no {names[0]} where it should be")
+
+
+def _blocks(message: object) -> tuple[Mapping[str, object], ...]:
+    blocks = message.get("blocks") if isinstance(message, dict) else None
+    if not isinstance(blocks, list):
+        return ()
+    return tuple(each for each in blocks if isinstance(each, dict))

@@ -1,0 +1,98 @@
+"""What Slack is told after a click.
+
+A click that counts for nothing is answered to the person alone. Any other changes
+the message: a line says who decided, and decided buttons go.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from slack_sdk.errors import SlackClientError
+from slack_sdk.webhook.async_client import AsyncWebhookClient
+
+from approver.ballot import Counted, Decided, Refused, Verdict, mentions
+from approver.clicks import Click
+
+_log = logging.getLogger("approver")
+
+_LINE: Final = "sebridge-votes"
+_MOST_BLOCKS: Final = 50
+_MOST_NAMES: Final = 10
+_SECONDS: Final = 10
+
+
+def reply(click: Click, verdict: Verdict) -> dict[str, object]:
+    """Return what to post to the click's response_url."""
+    if isinstance(verdict, Refused):
+        return {
+            "response_type": "ephemeral",
+            "replace_original": False,
+            "text": verdict.words,
+        }
+    line = _line(verdict)
+    blocks = _without_line(click.blocks, keep_buttons=isinstance(verdict, Counted))
+    context = {
+        "type": "context",
+        "block_id": _LINE,
+        "elements": [{"type": "mrkdwn", "text": line}],
+    }
+    return {
+        "replace_original": True,
+        "text": line,
+        "blocks": [*blocks[: _MOST_BLOCKS - 1], context],
+    }
+
+
+async def send(click: Click, verdict: Verdict, hooks: str) -> None:
+    """Tell Slack; a failure is logged, because the decision stands without it.
+
+    Args:
+        click: what is answered.
+        verdict: what came of it.
+        hooks: what the response_url must begin with.
+    """
+    if not click.response_url.startswith(hooks):
+        _log.warning("not answered: the response_url is not Slack's")
+        return
+    client = AsyncWebhookClient(click.response_url, timeout=_SECONDS)
+    try:
+        response = await client.send_dict(reply(click, verdict))
+    except (OSError, TimeoutError, SlackClientError) as error:
+        _log.warning("Slack could not be told: %s", type(error).__name__)
+        return
+    if response.status_code != 200:
+        _log.warning("Slack refused the answer with %d", response.status_code)
+
+
+def _line(verdict: Counted | Decided) -> str:
+    if isinstance(verdict, Counted):
+        voters = mentions(tuple(f"slack:{each}" for each in verdict.voters))
+        return f":ballot_box_with_ballot: {voters} approved; missing: {_list(verdict)}"
+    decision = verdict.decision
+    people = mentions(decision.by)
+    if decision.action == "refuse":
+        return f":no_entry: Not approved: refused by {people}"
+    return f":white_check_mark: Approved by {people}; the request is on its way"
+
+
+def _list(verdict: Counted) -> str:
+    shown = [_escaped(each) for each in verdict.missing[:_MOST_NAMES]]
+    more = len(verdict.missing) - len(shown)
+    return ", ".join([*shown, f"and {more} more"] if more else shown)
+
+
+def _without_line(
+    blocks: Iterable[Mapping[str, object]], *, keep_buttons: bool
+) -> list[Mapping[str, object]]:
+    return [
+        block
+        for block in blocks
+        if block.get("block_id") != _LINE
+        and (keep_buttons or block.get("type") != "actions")
+    ]
+
+
+def _escaped(text: str) -> str:
+    """Return text as Slack takes it for text, whatever IMDS put into it."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

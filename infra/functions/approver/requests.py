@@ -1,0 +1,99 @@
+"""Reads the approval that a person or a tool sends over HTTP. Pure."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from approver.announcements import moment
+from approver.errors import UnreadableError
+
+MOST_BYTES = 62 * 1024
+"""So that what is put on the queue stays below what the bridge takes."""
+
+_TEXTS = ("eventId", "approvedBy", "reason", "expiresAt", "replyTo", "replyToSessionId")
+_LONGEST = {"eventId": 1024, "approvedBy": 256, "reason": 2048}
+_LONGEST_OTHER = 260
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRequest:
+    """An approval, as it came in.
+
+    Attributes:
+        event_id: of the event.
+        approved_by: who approves; a claim.
+        reason: why.
+        expires_at: RFC 3339; after it nobody relays it.
+        reply_to: the approval entity; None: as announced, else the default.
+        session: of that entity; None: as announced.
+        approved_event: the IMDS object as the approver saw it; None: as announced.
+    """
+
+    event_id: str
+    approved_by: str
+    reason: str | None = None
+    expires_at: str | None = None
+    reply_to: str | None = None
+    session: str | None = None
+    approved_event: Mapping[str, object] | None = None
+
+
+def read(body: bytes) -> ApprovalRequest:
+    """Return the approval in a request's body.
+
+    Raises:
+        UnreadableError: names the member, and what is allowed.
+    """
+    found = _object(body)
+    texts = {name: _text(name, found.get(name)) for name in _TEXTS}
+    if texts["expiresAt"] is not None:
+        try:
+            moment(texts["expiresAt"])
+        except UnreadableError as error:
+            raise UnreadableError("expiresAt must be an RFC 3339 time") from error
+    event_id, approved_by = texts["eventId"], texts["approvedBy"]
+    if event_id is None or approved_by is None:
+        raise UnreadableError("eventId and approvedBy are required")
+    return ApprovalRequest(
+        event_id=event_id,
+        approved_by=approved_by,
+        reason=texts["reason"],
+        expires_at=texts["expiresAt"],
+        reply_to=texts["replyTo"],
+        session=texts["replyToSessionId"],
+        approved_event=_event(found.get("approvedEvent"), event_id),
+    )
+
+
+def _object(body: bytes) -> Mapping[str, object]:
+    if len(body) > MOST_BYTES:
+        raise UnreadableError(f"the body must not be larger than {MOST_BYTES} bytes")
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableError("the body must be JSON") from error
+    if not isinstance(found, dict):
+        raise UnreadableError("the body must be a JSON object")
+    if set(found) - {*_TEXTS, "approvedEvent"}:
+        allowed = ", ".join((*_TEXTS, "approvedEvent"))
+        raise UnreadableError(f"the body has an unknown member; allowed: {allowed}")
+    return found
+
+
+def _text(name: str, value: object) -> str | None:
+    longest = _LONGEST.get(name, _LONGEST_OTHER)
+    if value is None:
+        return None
+    if not isinstance(value, str) or not 1 <= len(value.strip()) <= longest:
+        raise UnreadableError(f"{name} must be a text of 1 to {longest} characters")
+    return value
+
+
+def _event(value: object, event_id: str) -> Mapping[str, object] | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise UnreadableError("approvedEvent must be the IMDS object")
+    if str(value.get("EventId")).upper() != event_id.upper():
+        raise UnreadableError("approvedEvent must be of the same EventId")
+    return value

@@ -1,0 +1,61 @@
+"""Writes the approval message: a CloudEvent that holds the IMDS body. Pure."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+CONTENT_TYPE: Final = "application/cloudevents+json"
+MOST_BYTES: Final = 64 * 1024
+"""What the bridge takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartRequest:
+    """An approval of one event.
+
+    Attributes:
+        id: MessageId, and the CloudEvent's id: the same approval has the same.
+        event_id: as received.
+        approved_by: who approved; a claim, for the record.
+        approved_event: the IMDS object as the approver saw it: the bridge refuses
+            the approval when the event has become another.
+        time: when it was decided, RFC 3339.
+        reason: why, in words.
+        expires_at: RFC 3339; after it the bridge does not relay it.
+    """
+
+    id: str
+    event_id: str
+    approved_by: str
+    approved_event: Mapping[str, object]
+    time: str
+    reason: str | None = None
+    expires_at: str | None = None
+
+    def to_bytes(self, prefix: str, source: str) -> bytes:
+        """Return the body of the message.
+
+        Args:
+            prefix: what the types of the bridge's CloudEvents begin with.
+            source: of the CloudEvent: this app.
+        """
+        data = {
+            "StartRequests": [{"EventId": self.event_id}],
+            "approvedBy": self.approved_by,
+            "reason": self.reason,
+            "expiresAt": self.expires_at,
+            "approvedEvent": self.approved_event,
+        }
+        cloud_event = {
+            "specversion": "1.0",
+            "type": f"{prefix}.startrequest.v1",
+            "source": source,
+            "id": self.id,
+            "subject": self.event_id,
+            "time": self.time,
+            "datacontenttype": "application/json",
+            "data": {key: value for key, value in data.items() if value is not None},
+        }
+        text = json.dumps(cloud_event, separators=(",", ":"), ensure_ascii=False)
+        return text.encode("utf-8", "replace")

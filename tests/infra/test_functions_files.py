@@ -1,0 +1,69 @@
+"""What is deployed beside the code says what the code says."""
+
+import ast
+import json
+import re
+from importlib.metadata import version
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from approver.settings import Settings
+from bridge.simulator.servicebus.config import default_entities
+
+APP = Path(__file__).parents[2] / "infra" / "functions"
+
+
+def settings_of_the_code() -> set[str]:
+    """Return the names that the code looks up in its environment."""
+    names: set[str] = set()
+    for path in (APP / "function_app.py", APP / "approver" / "settings.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                names.update(
+                    re.findall(r"^%?(?!POST)([A-Z]{4,}(?:_+[A-Za-z]+)*)%?$", node.value)
+                )
+    return names
+
+
+def test_readme_has_every_setting_and_no_other() -> None:
+    table = (APP / "README.md").read_text().split("## Settings")[1].split("## ")[0]
+    first_cells = "\n".join(
+        line.split("|")[1] for line in table.split("\n") if "|" in line
+    )
+    told = set(re.findall(r"`([A-Z]\w+)`", first_cells))
+
+    assert told == settings_of_the_code()
+
+
+def test_local_settings_are_taken() -> None:
+    found = json.loads((APP / "local.settings.example.json").read_text())
+    names = set(found["Values"]) - {"FUNCTIONS_WORKER_RUNTIME", "AzureWebJobsStorage"}
+
+    settings = Settings.from_environment(found["Values"])
+
+    assert names <= settings_of_the_code()
+    known = {queue.name for queue in default_entities().queues}
+    assert set(settings.approval_entities) <= known
+
+
+def test_host_file_is_of_the_version_that_the_app_is_for() -> None:
+    host = json.loads((APP / "host.json").read_text())
+
+    assert host["version"] == "2.0"
+    assert host["extensionBundle"]["version"].startswith("[4.")
+    assert host["extensions"]["serviceBus"]["autoCompleteMessages"] is True
+
+
+def test_requirements_are_what_is_tested() -> None:
+    lines = (APP / "requirements.txt").read_text().splitlines()
+    for line in lines:
+        wanted = Requirement(line.partition("#")[0])
+        assert version(wanted.name) in wanted.specifier, line
+
+
+def test_app_stands_alone() -> None:
+    for path in APP.rglob("*.py"):
+        assert not re.search(
+            r"^(from|import) bridge\b", path.read_text(), re.MULTILINE
+        ), path

@@ -1,0 +1,303 @@
+"""The Functions app from the event to the approval, over a real namespace."""
+
+import json
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+import pytest_asyncio
+from azure.servicebus import ServiceBusReceivedMessage
+from azure.servicebus._pyamqp.aio import AMQPClientAsync
+
+import function_app
+from approver.desk import Desk
+from approver.settings import Settings
+from bridge.approvals.message import Approval, parse
+from bridge.namespace import NamespaceConfig
+from bridge.options import Secret
+from bridge.sender import Sender
+from bridge.simulator.servicebus.broker import Broker
+from tests.builders import imds_event, started
+from tests.infra.functions_world import (
+    APPROVALS,
+    BUTTON_SECRET,
+    ENTITIES,
+    FUNCTIONS,
+    SESSION,
+    SIGNING_SECRET,
+    Host,
+    Slack,
+    button_value,
+    called,
+    cloud_event,
+    form,
+    on_the_bus,
+    request,
+    signature,
+)
+
+ALICE, BOB, EVE = "U0ALICE", "U0BOB", "U0EVE"
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+class Stage:
+    """All that stands around the app, and short ways to make it happen."""
+
+    def __init__(self, host: Host, slack: Slack, events: Sender) -> None:
+        self.host = host
+        self.slack = slack
+        self._events = events
+
+    async def tell(
+        self, kind: str, event: Mapping[str, object], after: float = 0.0
+    ) -> None:
+        """Let the bridge tell of an event, and the app hear it."""
+        await self._events.send(on_the_bus(cloud_event(kind, event, after)))
+        await self.host.hear()
+
+    async def click(self, user: str, value: str, at: str = "1") -> dict[str, object]:
+        """Let a person click, and return what Slack is answered in the end."""
+        await self.press(user, value, at)
+        await self.host.count()
+        return self.slack.posts[-1]
+
+    async def press(self, user: str, value: str, at: str = "1") -> None:
+        """Let a person click; it is not counted yet."""
+        body = form(self.slack.payload(user, value, at))
+        response = await called("slack_click", request("slack", body, signature(body)))
+        assert (response.status_code, response.get_body()) == (200, b"")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stage() -> AsyncIterator[Stage]:
+    """One for all: opening a link takes half a second. Each test has its event."""
+
+    async def no_pings(client: AMQPClientAsync) -> None:
+        """Spare each close the wait for a ping task that looks up once a second."""
+
+    async with AsyncExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr(AMQPClientAsync, "_keep_alive_async", no_pings)
+        broker = await stack.enter_async_context(Broker(ENTITIES))
+        slack = await stack.enter_async_context(Slack())
+        settings = {
+            "SERVICEBUS": broker.connection_string,
+            "APPROVERS": f"{ALICE},{BOB}",
+            "BUTTON_SECRET": BUTTON_SECRET,
+            "SLACK_SIGNING_SECRET": SIGNING_SECRET,
+            "SLACK_HOOKS": slack.hooks,
+        }
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        function_app.desk.cache_clear()
+        secret = Secret(broker.connection_string, {})
+        events = Sender(NamespaceConfig(connection_string=secret), "scheduled-events")
+        stack.push_async_callback(events.close)
+        host = await stack.enter_async_context(Host(broker))
+        async with function_app.desk():
+            yield Stage(host, slack, events)
+        function_app.desk.cache_clear()
+
+
+@asynccontextmanager
+async def other_desk(**environ: str) -> AsyncIterator[None]:
+    """Let the app have other settings meanwhile."""
+    settings = Settings.from_environment({**os.environ, **environ})
+    with pytest.MonkeyPatch.context() as patch:
+        async with Desk(settings) as desk:
+            patch.setattr(function_app, "desk", lambda: desk)
+            yield
+
+
+def read(message: ServiceBusReceivedMessage) -> Approval:
+    """Read an approval as the bridge does."""
+    return parse(b"".join(message.body), {}, prefix="sebridge")
+
+
+async def test_click_approves_the_announced_event(stage: Stage) -> None:
+    event = imds_event("E-1")
+    await stage.tell("scheduled", event)
+
+    answer = await stage.click(ALICE, button_value(event))
+    (message,) = await stage.host.approvals()
+
+    assert (message.session_id, message.correlation_id) == (SESSION, event["EventId"])
+    approval = read(message)
+    assert approval.event_ids == (event["EventId"],)
+    assert approval.approved_event == event
+    assert (approval.approved_by, approval.reason) == (
+        f"slack:{ALICE}",
+        "decided in Slack, rule: one",
+    )
+    assert answer["replace_original"] is True
+    assert f"Approved by <@{ALICE}>" in str(answer["text"])
+    assert [block["block_id"] for block in answer["blocks"]] == ["s", "sebridge-votes"]  # type: ignore[attr-defined]
+
+
+async def test_two_persons_decide_and_a_changed_event_voids_votes(stage: Stage) -> None:
+    event = imds_event("E-2")
+    changed = imds_event("E-2", DurationInSeconds=60)
+    await stage.tell("scheduled", event)
+
+    async with other_desk(VOTE_RULE="two"):
+        first = await stage.click(ALICE, button_value(event), "1")
+        await stage.tell("updated", changed, after=60)
+        stale = await stage.click(BOB, button_value(event), "2")
+        anew = await stage.click(BOB, button_value(changed), "3")
+        assert stage.host.waiting() == 0
+        last = await stage.click(ALICE, button_value(changed), "5")
+
+    assert "missing: 1 more" in str(first["text"])
+    assert stale["response_type"] == "ephemeral"
+    assert "not what this message shows" in str(stale["text"])
+    assert "missing: 1 more" in str(anew["text"])
+    assert f"Approved by <@{BOB}>, <@{ALICE}>" in str(last["text"])
+    (message,) = await stage.host.approvals()
+    assert read(message).approved_event == changed
+
+
+async def test_two_clicks_at_once_both_count(stage: Stage) -> None:
+    event = imds_event("E-9")
+    await stage.tell("scheduled", event)
+    async with other_desk(VOTE_RULE="two"):
+        for user in (ALICE, BOB):
+            await stage.press(user, button_value(event))
+        await stage.host.count(clicks=2)
+
+    (message,) = await stage.host.approvals()
+    assert read(message).event_ids == ("E-9",)
+
+
+async def test_strangers_are_answered_in_private(stage: Stage) -> None:
+    event = imds_event("E-3")
+    await stage.tell("scheduled", event)
+
+    stranger = await stage.click(EVE, button_value(event))
+    forged = await stage.click(ALICE, button_value(event, secret="x" * 32))
+
+    async with other_desk(APPROVAL_ENTITIES="vm-approvals"):
+        astray = await stage.click(ALICE, button_value(event))
+
+    for answer in (stranger, forged, astray):
+        assert answer["response_type"] == "ephemeral"
+        assert answer["replace_original"] is False
+    assert "not among those" in str(stranger["text"])
+    assert "not one of the bridge's" in str(forged["text"])
+    assert "may not send" in str(astray["text"])
+    assert stage.host.waiting() == 0
+
+
+async def test_refusal_stands_until_the_event_is_over(stage: Stage) -> None:
+    event = imds_event("E-4")
+    await stage.tell("scheduled", event)
+    refused = await stage.click(BOB, button_value(event, "refuse"), "1")
+    late = await stage.click(ALICE, button_value(event), "2")
+    tool = await approved(event["EventId"])
+    await stage.tell("started", started("E-4"), after=900)
+    begun = await stage.click(ALICE, button_value(event), "3")
+    await stage.tell("completed", started("E-4"), after=905)
+    over = await stage.click(ALICE, button_value(event), "4")
+
+    assert f"refused by <@{BOB}>" in str(refused["text"])
+    assert f"already refused by <@{BOB}>" in str(late["text"])
+    assert tool == (409, {"error": f"the event was refused by slack:{BOB}"})
+    assert "already started" in str(begun["text"])
+    assert "Nothing is known here" in str(over["text"])
+    assert stage.host.waiting() == 0
+
+
+async def test_redelivered_click_sends_the_same_message(
+    stage: Stage,
+) -> None:
+    """The app dies after the StartRequest was sent, before that was written down."""
+    event = imds_event("E-5")
+    await stage.tell("scheduled", event)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("approver.desk.sent", dies)
+        with pytest.raises(ConnectionResetError):
+            await stage.click(ALICE, button_value(event))
+    await stage.host.count()
+
+    one, two = await stage.host.approvals(2)
+
+    assert one.message_id == two.message_id
+    assert b"".join(one.body) == b"".join(two.body)
+    assert stage.slack.posts[-1]["replace_original"] is True
+
+
+def dies(_: object) -> None:
+    raise ConnectionResetError
+
+
+async def approved(event_id: object, **fields: object) -> tuple[int, object]:
+    """Approve as a tool does, and return status and answer."""
+    body = json.dumps({"eventId": event_id, "approvedBy": "runbook", **fields})
+    response = await called("approve", request("approvals", body.encode()))
+    return response.status_code, json.loads(response.get_body())
+
+
+async def test_tool_approves_what_was_announced(stage: Stage) -> None:
+    event = imds_event("E-6")
+    await stage.tell("scheduled", event)
+
+    status, answer = await approved(str(event["EventId"]).lower(), reason="drained")
+    (message,) = await stage.host.approvals()
+    late = await stage.click(ALICE, button_value(event))
+
+    expected = {
+        "messageId": message.message_id,
+        "entity": APPROVALS,
+        "sessionId": SESSION,
+    }
+    assert (status, answer) == (202, expected)
+    assert (read(message).approved_by, read(message).reason) == ("runbook", "drained")
+    assert read(message).approved_event == event
+    assert "already approved by a tool" in str(late["text"])
+
+
+async def test_tool_says_what_the_app_does_not_know(stage: Stage) -> None:
+    unknown = await approved("E-8")
+    elsewhere = await approved("E-8", replyTo="plain", approvedEvent={"EventId": "e-8"})
+    known = await approved(
+        "E-8", replyToSessionId="group-7", approvedEvent={"EventId": "e-8"}
+    )
+    (message,) = await stage.host.approvals(session="group-7")
+
+    assert unknown[0] == 404
+    assert elsewhere == (400, {"error": f"replyTo must be one of {APPROVALS}"})
+    assert known[0] == 202
+    assert read(message).approved_event == {"EventId": "e-8"}
+
+
+async def test_click_is_refused_when_it_cannot_be_kept(stage: Stage) -> None:
+    event = imds_event("E-7")
+    body = form(stage.slack.payload(ALICE, button_value(event)))
+    nobody = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=a;SharedAccessKey=b"
+
+    async with other_desk(SERVICEBUS=f"{nobody};UseDevelopmentEmulator=true"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("approver.desk._CLICK_SECONDS", 0.2)
+            response = await called(
+                "slack_click", request("slack", body, signature(body))
+            )
+
+    assert response.status_code == 503
+
+
+async def test_the_host_is_told_of_four_functions() -> None:
+    triggers = {
+        name: function.get_bindings()[0].get_dict_repr()
+        for name, function in FUNCTIONS.items()
+    }
+
+    assert {name: trigger["type"] for name, trigger in triggers.items()} == {
+        "hear_event": "serviceBusTrigger",
+        "approve": "httpTrigger",
+        "slack_click": "httpTrigger",
+        "count_click": "serviceBusTrigger",
+    }
+    assert triggers["hear_event"]["topicName"] == "%EVENTS_TOPIC%"
+    assert triggers["hear_event"]["isSessionsEnabled"] is False
+    assert triggers["approve"]["authLevel"].value == "function"
+    assert triggers["slack_click"]["authLevel"].value == "anonymous"

@@ -1,0 +1,356 @@
+"""What strangers send, and what settings may say: one clear answer each."""
+
+import json
+import string
+from contextlib import suppress
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import function_app
+from approver import announcements, clicks, requests
+from approver.announcements import Announcement, Outcome
+from approver.ballot import Counted, Refused
+from approver.clicks import Click, is_signed
+from approver.desk import Desk
+from approver.errors import ApproverError, SettingsError, UnreadableError
+from approver.replies import reply, send
+from approver.rules import Rule
+from approver.settings import Settings
+from approver.startrequest import StartRequest
+from bridge.approvals.message import parse
+from bridge.events import Outcome as BridgeOutcome
+from bridge.events import from_outcome
+from tests.builders import EVENT_ID, imds_event, teller_of
+from tests.fakes import START
+from tests.infra.functions_world import (
+    SIGNING_SECRET,
+    Slack,
+    called,
+    cloud_event,
+    form,
+    request,
+    signature,
+)
+
+BUS = {"SERVICEBUS__fullyQualifiedNamespace": "contoso.servicebus.windows.net"}
+CLICK: dict[str, object] = {
+    "type": "block_actions",
+    "user": {"id": "U0ALICE"},
+    "team": {"id": "T1"},
+    "response_url": "https://hooks.slack.com/actions/1",
+    "actions": [{"action_id": "sebridge-approve", "value": "v", "action_ts": "1.1"}],
+}
+
+
+def test_approval_is_one_that_the_bridge_takes() -> None:
+    made = StartRequest(
+        id="m-1",
+        event_id=EVENT_ID,
+        approved_by="U1",
+        approved_event=imds_event(Description="Wartung für 東京 \ud800"),
+        time="2026-03-02T12:00:00+00:00",
+        reason="drained",
+        expires_at="2026-03-02T12:10:00Z",
+    )
+
+    approval = parse(made.to_bytes("sebridge", "urn:x"), {}, prefix="sebridge")
+
+    assert approval.event_ids == (EVENT_ID,)
+    assert (approval.approved_by, approval.reason) == ("U1", "drained")
+    assert approval.expires_at == datetime(2026, 3, 2, 12, 10, tzinfo=UTC)
+    assert approval.approved_event == imds_event(Description="Wartung für 東京 ?")
+
+
+def test_what_the_bridge_tells_is_understood() -> None:
+    event = cloud_event("scheduled", imds_event())
+
+    assert announcements.read(event.to_json(), "sebridge") == Announcement(
+        transition="scheduled", event_id=EVENT_ID, time=START, event=imds_event()
+    )
+
+
+@pytest.mark.parametrize("event_id", [EVENT_ID, None])
+def test_outcome_of_the_bridge_is_understood(event_id: str | None) -> None:
+    outcome = BridgeOutcome(
+        outcome="denied",
+        event_id=event_id,
+        event=None,
+        imds_status=None,
+        confirmed=None,
+        reason=None,
+        request={"messageId": "m-1"},
+        origin=("q", "m-1", 1),
+    )
+    body = from_outcome(teller_of(), outcome, START).event.to_json()
+
+    expected = Outcome(outcome="denied", event_id=EVENT_ID, message_id="m-1")
+    assert announcements.read(body, "sebridge") == (expected if event_id else None)
+
+
+def test_event_with_fewer_resources_than_it_has_is_not_whole() -> None:
+    names = [f"vm-{number:08d}" * 8 for number in range(900)]
+    event = cloud_event("scheduled", imds_event(Resources=names))
+
+    heard = announcements.read(event.to_json(), "sebridge")
+
+    assert isinstance(heard, Announcement)
+    assert not heard.is_whole
+
+
+def started_at(time: str, event_id: object = "e") -> bytes:
+    """Return a CloudEvent that tells of a start, by hand."""
+    return json.dumps(
+        {
+            "specversion": "1.0",
+            "type": "sebridge.scheduledevent.started.v1",
+            "time": time,
+            "data": {"event": {"EventId": event_id}},
+        }
+    ).encode()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\xff",
+        b"[]",
+        b'{"specversion":"0.3"}',
+        b'{"specversion":"1.0","type":"sebridge.scheduledevent.started.v1"}',
+        b'{"specversion":"1.0","type":"sebridge.startrequest.denied.v1"}',
+        started_at("2026-03-02T12:00:00Z", event_id=7),
+        started_at("yesterday"),
+        started_at("2026-03-02T12:00:00"),
+    ],
+)
+def test_body_that_is_no_event_of_ours_is_an_error(body: bytes) -> None:
+    with pytest.raises(UnreadableError):
+        announcements.read(body, "sebridge")
+
+
+def test_other_events_are_passed_over() -> None:
+    body = b'{"specversion":"1.0","type":"sebridge.bridge.started.v1"}'
+    assert announcements.read(body, "sebridge") is None
+
+
+def test_vector_of_slack_is_signed(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = (
+        b"token=xyzz0WbapA4vBCDEFasx0q6G&team_id=T1DC2JH3J&team_domain=testteamnow"
+        b"&channel_id=G8PSS9T3V&channel_name=foobar&user_id=U2CERLKJA"
+        b"&user_name=roadrunner&command=%2Fwebhook-collect&text="
+        b"&response_url=https%3A%2F%2Fhooks.slack.com%2Fcommands%2FT1DC2JH3J"
+        b"%2F397700885554%2F96rGlfmibIGlgcZRskXaIFfN"
+        b"&trigger_id=398738663015.47445629121.803a0bc887a14d10d2c447fce8b6703c"
+    )
+    headers = {
+        "x-slack-request-timestamp": "1531420618",
+        "X-SLACK-SIGNATURE": "v0="
+        "a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503",
+    }
+    monkeypatch.setattr("slack_sdk.signature.time", lambda: 1531420618.0)
+
+    assert is_signed(body, headers, SIGNING_SECRET)
+    assert not is_signed(body + b"x", headers, SIGNING_SECRET)
+    assert not is_signed(body, headers, "")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        signature(b"payload={}", age=301),
+        signature(b"payload={}", secret="another"),
+        signature(b"payload={}") | {"X-Slack-Request-Timestamp": "soon"},
+        signature(b"payload={}") | {"X-Slack-Signature": "v0=é"},
+    ],
+)
+async def test_malformed_click_is_unauthorised(
+    headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    response = await clicked(b"payload={}", headers, monkeypatch)
+    assert response == 401
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\xff",
+        b"nothing",
+        b"payload=%7B",
+        b"payload=7",
+        form({**CLICK, "actions": None}),
+        form({**CLICK, "user": None}),
+        form({**CLICK, "response_url": 7}),
+        form({**CLICK, "actions": [{"action_id": "sebridge-approve"}]}),
+    ],
+)
+async def test_signed_nonsense_is_unauthorised(
+    body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        headers = signature(body)
+    except UnicodeDecodeError:  # Slack itself could not sign it
+        headers = signature(b"")
+    assert await clicked(body, headers, monkeypatch) == 401
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [{"type": "view_submission"}, {**CLICK, "actions": [{"action_id": "other"}]}],
+)
+async def test_what_is_not_ours_is_let_pass(
+    payload: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = form(payload)
+    assert await clicked(body, signature(body), monkeypatch) == 200
+
+
+async def clicked(
+    body: bytes, headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> int:
+    """Return what Slack is answered by an app that has no Service Bus."""
+    settings = Settings.from_environment(
+        {**BUS, "SLACK_SIGNING_SECRET": SIGNING_SECRET, "BUTTON_SECRET": "b" * 32}
+    )
+    async with Desk(settings) as desk:
+        monkeypatch.setattr(function_app, "desk", lambda: desk)
+        response = await called("slack_click", request("slack", body, headers))
+    return int(response.status_code)
+
+
+@given(
+    st.binary()
+    | st.text(string.printable).map(lambda text: b"payload=" + text.encode())
+)
+def test_whatever_slack_signs_is_read_or_refused(body: bytes) -> None:
+    with suppress(ApproverError):
+        clicks.read(body)
+
+
+def test_click_is_kept_as_it_was() -> None:
+    click = clicks.read(
+        form({**CLICK, "message": {"blocks": [{"type": "divider"}, 7]}})
+    )
+    assert click is not None
+    assert Click.from_bytes(click.to_bytes()) == click
+    with pytest.raises(UnreadableError):
+        Click.from_bytes(b"{}")
+
+
+def test_names_from_azure_are_no_markup() -> None:
+    click = clicks.read(form(CLICK))
+    assert click is not None
+
+    said = reply(click, Counted(voters=("U1",), missing=("<!channel>", *"abcdefghijk")))
+
+    assert "&lt;!channel&gt;, a" in str(said["text"])
+    assert str(said["text"]).endswith("i, and 2 more")
+    assert reply(click, Refused(words="No."))["response_type"] == "ephemeral"
+
+
+async def test_slack_that_cannot_be_told_is_no_failure(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    verdict = Refused(words="No.")
+    async with Slack() as slack:
+        for path in ("actions/1", "gone"):
+            answer = {**CLICK, "response_url": f"{slack.hooks}{path}"}
+            await told(answer, verdict, slack.hooks)
+        hooks = slack.hooks
+    await told({**CLICK, "response_url": f"{hooks}actions/1"}, verdict, hooks)
+    await told(CLICK, verdict, hooks)
+
+    assert [post["text"] for post in slack.posts] == ["No."]
+    said = [each.getMessage() for each in caplog.records if each.name == "approver"]
+    assert said == [
+        "Slack refused the answer with 404",
+        "Slack could not be told: ClientConnectorError",
+        "not answered: the response_url is not Slack's",
+    ]
+
+
+async def told(payload: dict[str, object], verdict: Refused, hooks: str) -> None:
+    """Answer a click."""
+    click = clicks.read(form(payload))
+    assert click is not None
+    await send(click, verdict, hooks)
+
+
+async def test_faulty_approval_gets_400() -> None:
+    async with Desk(Settings.from_environment(BUS)) as desk:
+        status, answer = await desk.approve(b"{}")
+
+    assert status == 400
+    assert answer == {"error": "eventId and approvedBy are required"}
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("{", "JSON"),
+        ("[]", "object"),
+        ({}, "eventId and approvedBy are required"),
+        ({"eventId": "e"}, "eventId and approvedBy are required"),
+        ({"eventId": 7, "approvedBy": "a"}, "eventId must be a text"),
+        ({"eventId": "e", "approvedBy": " "}, "approvedBy must be a text"),
+        ({"eventId": "e", "approvedBy": "a" * 257}, "of 1 to 256"),
+        ({"eventId": "e", "approvedBy": "a", "expiresAt": "x"}, "RFC 3339"),
+        ({"eventId": "e", "approvedBy": "a", "sessionId": "x"}, "replyToSessionId"),
+        ({"eventId": "e", "approvedBy": "a", "approvedEvent": 7}, "IMDS object"),
+        ({"eventId": "e", "approvedBy": "a", "approvedEvent": {}}, "same EventId"),
+        ("x" * 70_000, "larger than"),
+    ],
+)
+def test_faulty_approval_is_told_what_is_allowed(body: object, said: str) -> None:
+    text = body if isinstance(body, str) else json.dumps(body)
+    with pytest.raises(UnreadableError, match=said):
+        requests.read(text.encode())
+
+
+def test_defaults_are_those_of_the_readme() -> None:
+    settings = Settings.from_environment(BUS)
+
+    assert settings.approval_entities == ("vm-approvals-sessions",)
+    assert (settings.rules.rule, settings.rules.approvers) == (Rule.ONE, frozenset())
+    assert settings.slack_hooks == "https://hooks.slack.com/"
+
+
+def test_all_faults_of_settings_are_told_at_once_and_no_secret() -> None:
+    faulty = {
+        "APPROVERS": "alice, U012AB3CD",
+        "VOTE_RULE": "three",
+        "RESOURCE_APPROVERS": '{"web-*": ["U0EVE"]}',
+        "SLACK_SIGNING_SECRET": "hush",
+        "BUTTON_SECRET_PREVIOUS": "hush-hush",
+        "SLACK_HOOKS": "http://hooks.example",
+        "APPROVAL_ENTITIES": " , ",
+    }
+    with pytest.raises(SettingsError) as caught:
+        Settings.from_environment(faulty)
+
+    names = (*faulty, "BUTTON_SECRET", "SERVICEBUS__fullyQualifiedNamespace")
+    told = str(caught.value)
+    assert [name for name in names if name not in told] == []
+    assert "hush" not in told
+
+
+@pytest.mark.parametrize("owners", ["{", "[]", '{"web-*": "U1"}', ""])
+def test_votes_by_resource_need_owners(owners: str) -> None:
+    with pytest.raises(SettingsError, match="RESOURCE_APPROVERS"):
+        Settings.from_environment(
+            {**BUS, "VOTE_RULE": "resources", "RESOURCE_APPROVERS": owners}
+        )
+
+
+def test_settings_show_no_secret() -> None:
+    settings = Settings.from_environment(
+        {
+            "SERVICEBUS": "Endpoint=sb://x;SharedAccessKey=hush",
+            "SLACK_SIGNING_SECRET": "hush",
+            "BUTTON_SECRET": "hush" * 8,
+        }
+    )
+    assert "hush" not in repr(settings)
