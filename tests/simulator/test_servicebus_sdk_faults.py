@@ -114,12 +114,12 @@ async def test_scheduling_is_a_send_to_a_busy_or_full_queue(
     async with broker_client.get_queue_sender("plain") as sender:
         broker.faults.busy_for_sends(1)
         with pytest.raises(ServiceBusServerBusyError):
-            await sender.schedule_messages(MESSAGE, tomorrow)
+            await sender.schedule_messages(ServiceBusMessage("x"), tomorrow)
         broker.faults.fill("plain")
         with pytest.raises(ServiceBusQuotaExceededError):
-            await sender.schedule_messages(MESSAGE, tomorrow)
+            await sender.schedule_messages(ServiceBusMessage("x"), tomorrow)
         broker.faults.clear()
-        await sender.schedule_messages(MESSAGE, tomorrow)
+        await sender.schedule_messages(ServiceBusMessage("x"), tomorrow)
 
     assert broker.snapshot()["plain"] == Counts(scheduled=1)
 
