@@ -94,7 +94,7 @@ class House:
             ConfigError: a placeholder has no value on this machine.
             MissingExtraError: an optional package is not installed.
         """
-        outbox = Outbox(self.database, self._router())
+        outbox = Outbox(self.database, self._router(), lost=self._note_loss)
         relays = [await self._relay(stack, sink, outbox) for sink in self.config.sinks]
         poller = Poller(
             client=self.client,
@@ -154,6 +154,9 @@ class House:
         except ValueError as error:
             raise ConfigError([f"approvals.sessions: {error}"]) from error
         return [*listeners, reception.replies(stack)]
+
+    def _note_loss(self, sink: str) -> None:
+        self.metrics.deliveries.labels(sink, "dead").inc()
 
     def _router(self) -> Router:
         return Router(

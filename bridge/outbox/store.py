@@ -13,7 +13,7 @@ import asyncio
 import json
 import logging
 import sqlite3
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,10 +32,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Outbox:
-    """The state file in the house's terms. Times are seconds since the epoch."""
+    """The state file in the house's terms. Times are seconds since the epoch.
+
+    Attributes:
+        lost: told the sink of each delivery for which there was no room anywhere.
+    """
 
     database: Database
     router: Router
+    lost: Callable[[str], None] = field(default=lambda _: None)
     _news: dict[str, asyncio.Event] = field(default_factory=dict)
 
     @classmethod
@@ -124,7 +129,7 @@ class Outbox:
                 except OutboxFullError as error:
                     if checkpoint is not None:
                         raise
-                    _tell_of_loss(told, error)
+                    self._tell_of_loss(told, error)
             if reply is not None:
                 statements.append_reply(db, reply, now)
                 sinks.add(REPLIES)
@@ -132,6 +137,15 @@ class Outbox:
 
         for sink in await self.database.run(job):
             self.news(sink).set()
+
+    def _tell_of_loss(self, told: Told, error: OutboxFullError) -> None:
+        sinks = self.router.sinks(told.subject, frozenset())
+        log.error(
+            "event dropped",
+            extra={"type": told.event.type, "key": told.key, "fault": str(error)},
+        )
+        for sink in sinks:
+            self.lost(sink)
 
     # -- deliveries ----------------------------------------------------------
 
@@ -333,10 +347,3 @@ class Outbox:
             return gone, max(statements.size(db) - most, 0)
 
         return await self.database.run(job, is_kept=False)
-
-
-def _tell_of_loss(told: Told, error: OutboxFullError) -> None:
-    log.error(
-        "event dropped",
-        extra={"type": told.event.type, "key": told.key, "fault": str(error)},
-    )

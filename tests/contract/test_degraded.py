@@ -259,11 +259,14 @@ async def test_what_was_decided_is_kept_although_it_cannot_be_told(
     async with opened(disk.state) as outbox:
         await put(outbox, "0")
         disk.fill()
+        lost: list[str] = []
+        outbox.lost = lost.append
         await outbox.commit([told("1", key="K")], now=NOW, decisions=[decision])
 
         assert await outbox.decisions("m") == {"K": decision}
         assert await states(outbox) == {"0": "pending"}
     assert "event dropped" in caplog.text
+    assert lost == [A]
 
 
 async def test_change_that_the_disk_refuses_later_holds_up_no_other(
