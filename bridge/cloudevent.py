@@ -52,6 +52,7 @@ class CloudEvent:
     subject: str | None = None
     extensions: Mapping[str, str | int] = field(default_factory=dict)
     data: Mapping[str, object] = field(default_factory=dict)
+    _read: bytes | None = field(default=None, init=False, repr=False, compare=False)
 
     def attributes(self) -> dict[str, str | int]:
         """Return every context attribute that is set, in the order written."""
@@ -69,7 +70,9 @@ class CloudEvent:
         }
 
     def to_json(self) -> bytes:
-        """Return the event in structured JSON."""
+        """Return the event in structured JSON: as it was read, if it was."""
+        if self._read is not None:
+            return self._read
         return orjson.dumps({**self.attributes(), "data": self.data})
 
     @classmethod
@@ -87,7 +90,9 @@ class CloudEvent:
             raise msgspec.ValidationError("no JSON object")
         known = {k: v for k, v in members.items() if k in cls.__slots__}
         extensions = {k: v for k, v in members.items() if k not in _OWN}
-        return msgspec.convert({**known, "extensions": extensions}, cls)
+        event = msgspec.convert({**known, "extensions": extensions}, cls)
+        object.__setattr__(event, "_read", body)
+        return event
 
     def text(self, name: str) -> str | None:
         """Return an extension attribute as text, None where it is not set."""

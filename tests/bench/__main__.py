@@ -18,7 +18,7 @@ Bench = Callable[[bool], Coroutine[None, None, list[Row]]]
 
 BENCHES: dict[str, Bench] = {
     "idle": lambda quick: idle.rows(20 if quick else 600),
-    "latency": lambda quick: latency.rows(50 if quick else 400),
+    "latency": lambda quick: latency.rows(50 if quick else 200),
     "webhook": lambda quick: drain.webhook(5_000 if quick else 100_000),
     "servicebus": lambda quick: drain.service_bus(500 if quick else 5_000),
     "fan-out": lambda quick: drain.fan_out(500 if quick else 3_000),
