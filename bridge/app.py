@@ -153,7 +153,7 @@ class House:
             listeners, self.board.receivers = await reception.open(stack)
         except ValueError as error:
             raise ConfigError([f"approvals.sessions: {error}"]) from error
-        return [*listeners, reception.replies(stack)]
+        return [*listeners, *reception.autopilots(), reception.replies(stack)]
 
     def _note_loss(self, sink: str) -> None:
         self.metrics.deliveries.labels(sink, "dead").inc()

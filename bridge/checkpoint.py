@@ -17,7 +17,11 @@ def encode(watch: Watch) -> bytes:
         seen=watch.seen and _wall(watch.seen),
         fall=watch.fall and replace(watch.fall, seen=_wall(watch.fall.seen)),
         known={
-            key: replace(known, seen=_wall(known.seen))
+            key: replace(
+                known,
+                seen=_wall(known.seen),
+                since=known.since and known.since.proven(watch.seen or known.seen),
+            )
             for key, known in watch.known.items()
         },
     )

@@ -101,6 +101,10 @@ class Config(Settings, frozen=True, kw_only=True):
             if secret.is_literal
             and (not isinstance(secret, Address) or secret.holds_secret(key))
         ]
+        for index, rule in enumerate(self.approvals.rules if self.approvals else ()):
+            if rule.action == "auto-approve" and rule.is_unlimited:
+                place = f"approvals.rules[{index}]"
+                found.append(f"{place}: approves every event, whatever it does")
         if not self.sinks:
             found.append("sinks: there are none: events are observed and not sent")
         return found

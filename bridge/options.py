@@ -227,6 +227,12 @@ class Reader:
         types = {f.name: f.type for f in msgspec.structs.fields(kind)}
         return _section_of(types.get(key))
 
+    @staticmethod
+    def part_type(kind: type[Section], key: str) -> type[Section] | None:
+        """Return the section that the list at ``key`` of ``kind`` holds, if it does."""
+        types = {f.name: f.type for f in msgspec.structs.fields(kind)}
+        return _section_of(_held(types.get(key), tuple))
+
     def unknown(self, place: str, key: str, valid: Mapping[str, object]) -> None:
         """Note an unknown key, and which one may have been meant."""
         near = nearest(key, valid)
@@ -333,6 +339,9 @@ def _stand_in(annotation: Any) -> Any:
             return part("?", {})
     if NoneType in parts:
         return None
+    if (section := _section_of(annotation)) is not None:
+        fields = msgspec.structs.fields(section)
+        return section(**{f.name: _stand_in(f.type) for f in fields if f.required})
     choices = _choices(annotation)
     return next(choices, None) or (get_origin(annotation) or annotation)()
 

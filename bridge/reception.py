@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+from bridge.approvals.autopilot import Autopilot
 from bridge.approvals.desk import Desk
 from bridge.approvals.envelope import ReplyRules
 from bridge.approvals.listener import ApprovalsConfig, Listener
@@ -95,6 +96,12 @@ class Reception:
             listeners.append(Listener(queue, self._desk(), f"listener:{source}"))
         return listeners, queues
 
+    def autopilots(self) -> list[Autopilot]:
+        """Build what approves by itself; nothing where no rule says so."""
+        rules = self.config.rules
+        is_wanted = any(rule.action == "auto-approve" for rule in rules)
+        return [Autopilot(self._desk())] if is_wanted else []
+
     def replies(self, stack: AsyncExitStack) -> Relay:
         """Build the relay that sends replies; its sender closes with ``stack``."""
         sender = ReplySender(self.config)
@@ -123,6 +130,7 @@ class Reception:
                 unknown_grace=config.unknown_grace,
                 max_age=config.max_age,
                 allow_event_types=config.allow_event_types,
+                rules=config.rules,
             ),
             abandons_unknown=config.on_unknown == "abandon",
             replies=ReplyRules.of(config.reply_to, [*own, *self.sink_entities]),

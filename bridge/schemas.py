@@ -77,6 +77,8 @@ def _section(kind: type[Section], known: Mapping[str, Json] | None = None) -> Js
 def _field(kind: type[Section], field: msgspec.structs.FieldInfo) -> Json:
     if (nested := Reader.section_type(kind, field.name)) is not None:
         return _section(nested)
+    if (part := Reader.part_type(kind, field.name)) is not None:
+        return {"type": "array", "items": _section(part), "default": []}
     schema = msgspec.json.schema(field.type, schema_hook=_hook)
     schema.pop("$defs", None)
     options = [o for o in schema.pop("anyOf", ()) if o != {"type": "null"}]

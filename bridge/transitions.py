@@ -68,6 +68,29 @@ class Moment:
             return now.monotonic - self.monotonic
         return (now.at - self.at).total_seconds()
 
+    def least_elapsed(self, now: "Moment") -> float:
+        """Return the seconds up to ``now`` by the shorter clock."""
+        wall = (now.at - self.at).total_seconds()
+        return min(wall, self.surely_elapsed(now))
+
+    def anchored(self, now: "Moment") -> "Moment":
+        """Return a moment of an earlier life with the monotonic time of this one.
+
+        From ``now`` on no jump of the clock adds to what has elapsed since.
+        """
+        if self.monotonic is not None or now.monotonic is None:
+            return self
+        wall = (now.at - self.at).total_seconds()
+        return replace(self, monotonic=now.monotonic - wall)
+
+    def proven(self, now: "Moment") -> "Moment":
+        """Return a moment for a later life, which has only the wall clock to go by.
+
+        What a jump of the clock has added up to ``now`` is taken off.
+        """
+        added = (now.at - self.at).total_seconds() - self.least_elapsed(now)
+        return Moment(at=self.at + timedelta(seconds=added), monotonic=None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
@@ -77,12 +100,18 @@ class Known:
         announced: True = seen Scheduled here; False = first seen Started without
             a gap; None = not known.
         incarnation: of the document it was last seen in.
+        since: when it was first seen as it is now; None = not known.
     """
 
     event: ScheduledEvent
     announced: bool | None
     incarnation: int | None
     seen: Moment
+    since: Moment | None = None
+
+    def age(self, now: Moment) -> float:
+        """Return the seconds for which it has surely been as it is now."""
+        return 0.0 if self.since is None else self.since.least_elapsed(now)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +194,7 @@ def diff(
             announced=look.announced(event),
             incarnation=document.incarnation,
             seen=now,
+            since=look.since(event),
         )
         for key, event in document.events.items()
     }
@@ -238,12 +268,19 @@ class _Look:
             return before.announced
         return False if event.status == STARTED and self.is_gapless else None
 
+    def since(self, event: ScheduledEvent) -> Moment:
+        """Return when the event was first seen with all that it holds now."""
+        before = self.watch.known.get(event.key)
+        if before is None or before.since is None or _differ(before.event, event):
+            return self.now
+        return before.since.anchored(self.now)
+
     def steps(self) -> Iterator[Transition]:
         for key, event in self.document.events.items():
             before = self.watch.known.get(key)
             if before is None:
                 yield self._appeared(event)
-            elif exact(before.event.canonical) != exact(event.canonical):
+            elif _differ(before.event, event):
                 yield self._changed(before.event, event)
         if self.document.faults or self.fall is not None:
             return  # absence says nothing now
@@ -305,6 +342,10 @@ class _Look:
             announced=announced if kind in _GONE else self.announced(event),
             unobserved=None if self.unobserved is None else int(self.unobserved),
         )
+
+
+def _differ(before: ScheduledEvent, after: ScheduledEvent) -> bool:
+    return exact(before.canonical) != exact(after.canonical)
 
 
 def _changes(previous: ScheduledEvent | None, event: ScheduledEvent) -> tuple[str, ...]:

@@ -10,12 +10,15 @@ import tempfile
 from pathlib import Path
 
 WHOLLY_COVERED = (
+    "bridge/approvals/autopilot.py",
+    "bridge/approvals/desk.py",
     "bridge/approvals/envelope.py",
     "bridge/approvals/handling.py",
     "bridge/approvals/listener.py",
     "bridge/approvals/message.py",
     "bridge/approvals/policy.py",
     "bridge/approvals/pursuit.py",
+    "bridge/approvals/rules.py",
     "bridge/checkpoint.py",
     "bridge/cloudevent.py",
     "bridge/events.py",

@@ -1,5 +1,6 @@
 """What every handling of an approval works with."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -7,8 +8,11 @@ from bridge.approvals.envelope import ReplyRules
 from bridge.approvals.looking import Starter, Watcher
 from bridge.approvals.policy import Terms
 from bridge.clock import Clock
-from bridge.events import Teller
+from bridge.events import Outcome, Teller, Told
+from bridge.outbox.records import Decision, Reply
 from bridge.outbox.store import Outbox
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,3 +38,34 @@ class Desk:
     clock: Clock
     chance: Callable[[], float]
     count: Callable[[str], None]
+
+    async def conclude(
+        self,
+        outcome: Outcome,
+        told: Told,
+        decision: Decision,
+        *,
+        now: float,
+        reply: Reply | None = None,
+    ) -> None:
+        """Keep what became of an EventId, in one commit, and say so.
+
+        Args:
+            outcome: what became of it.
+            told: what is told of it.
+            decision: what is remembered of it.
+            now: seconds since the epoch.
+            reply: with the last outcome of a message.
+        """
+        await self.outbox.commit([told], now=now, decisions=[decision], reply=reply)
+        self.count(outcome.outcome)
+        log.info(
+            "approval decided",
+            extra={
+                "messageId": outcome.request["messageId"],
+                "rule": decision.rule,
+                "eventId": outcome.event_id,
+                "outcome": outcome.outcome,
+                "reason": outcome.reason,
+            },
+        )

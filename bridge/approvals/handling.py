@@ -10,7 +10,6 @@ dies before, the redelivery finds the decisions and goes on where it stopped.
 
 import asyncio
 import hashlib
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -33,8 +32,6 @@ from bridge.events import Outcome, from_outcome, rfc3339
 from bridge.hashing import hash32
 from bridge.imds.document import ScheduledEvent
 from bridge.outbox.records import Decision, Reply
-
-log = logging.getLogger(__name__)
 
 _LAST_DELIVERY = 9  # failures before it: the tenth delivery is the default's last
 _HOLD_UNKNOWN = 10.0  # seconds before a message is given back, doubled each time
@@ -184,22 +181,8 @@ class Handling:
             state=conclusion.kind.value,
             data=self._told[key],
         )
-        await desk.outbox.commit(
-            [told],
-            now=now.timestamp(),
-            decisions=[decision],
-            reply=self._reply() if len(self._told) == of else None,
-        )
-        desk.count(conclusion.kind.value)
-        log.info(
-            "approval decided",
-            extra={
-                "messageId": self.message.message_id,
-                "eventId": outcome.event_id,
-                "outcome": outcome.outcome,
-                "reason": outcome.reason,
-            },
-        )
+        reply = self._reply() if len(self._told) == of else None
+        await desk.conclude(outcome, told, decision, now=now.timestamp(), reply=reply)
 
     def _outcome(self, request: Request | None, conclusion: Conclusion) -> Outcome:
         message, approval = self.message, self._approval

@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary
 from bridge.approvals.desk import Desk
 from bridge.approvals.handling import Handling, Settlement, key_of
 from bridge.approvals.received import ReceivedMessage
+from bridge.approvals.rules import Rule
 from bridge.errors import ApprovalQueueError
 from bridge.namespace import Entity, NamespaceConfig, entity_faults, entity_in
 from bridge.options import Duration, placeholder_faults
@@ -46,6 +47,7 @@ class ApprovalsConfig(NamespaceConfig, frozen=True, kw_only=True):
     unknown_grace: Duration = Duration(15)
     allow_event_types: tuple[str, ...] = ()
     max_age: Duration = Duration(86400)
+    rules: tuple[Rule, ...] = ()
 
     @property
     def target(self) -> Entity:
@@ -61,6 +63,7 @@ class ApprovalsConfig(NamespaceConfig, frozen=True, kw_only=True):
         if not self.max_age:
             yield "max_age", "must be more than 0, or every request is too old"
         yield from self._session_faults()
+        yield from self._rule_faults()
 
     def _session_faults(self) -> Iterator[tuple[str, str]]:
         for index, session in enumerate(self.sessions):
@@ -69,6 +72,12 @@ class ApprovalsConfig(NamespaceConfig, frozen=True, kw_only=True):
                 yield place, "must not be empty"
             for what in placeholder_faults(session):
                 yield place, what
+
+    def _rule_faults(self) -> Iterator[tuple[str, str]]:
+        names = [rule.name for rule in self.rules]
+        for index, name in enumerate(names):
+            if name and name in names[:index]:
+                yield f"rules[{index}].name", f"{name!r} is taken by another rule"
 
 
 class Queue(Protocol):

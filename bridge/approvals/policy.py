@@ -9,9 +9,12 @@ The first row that holds decides; the rows are those of the contract, in its ord
                          absent for unknown_grace     → unknown-event, else wait
     Started                                           → already-started
     not allowed, or not what the approver saw         → denied
+    a rule lets it wait                               → wait
     anything else                                     → one POST
 
 What the POST brings (relayed, rejected, failed) is the pursuit's, not decided here.
+A request that a rule has made goes the same way; it is denied as soon as the event,
+or the rule that speaks of it, is no longer the one it was made for.
 
 Source: DESIGN section 5.
 """
@@ -23,8 +26,10 @@ from enum import StrEnum
 
 from bridge.approvals.looking import Look
 from bridge.approvals.message import Approval
+from bridge.approvals.rules import Rule, Ruling, content_of, judge
 from bridge.identity import bare
 from bridge.imds.document import STARTED, ScheduledEvent
+from bridge.transitions import Known, Moment
 
 _SKEW = timedelta(seconds=60)  # between the sender's clock, the broker's and IMDS's
 
@@ -55,15 +60,30 @@ class Terms:
     unknown_grace: float
     max_age: float
     allow_event_types: tuple[str, ...] = ()
+    rules: tuple[Rule, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Initiative:
+    """That nobody but a rule asks for it.
+
+    Attributes:
+        rule: its name.
+        content: what the event was when the rule spoke, by ``content_of``.
+    """
+
+    rule: str
+    content: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One EventId that an approval asks for."""
+    """One EventId that an approval, or a rule, asks for."""
 
     approval: Approval
     event_id: str
     enqueued_at: datetime
+    initiative: Initiative | None = None
 
     @property
     def key(self) -> str:
@@ -114,7 +134,13 @@ class Post:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Nothing can be said yet: look again."""
+    """Nothing can be said yet: look again.
+
+    Attributes:
+        seconds: after which the same event may be spoken of anew.
+    """
+
+    seconds: float = 1.0
 
 
 def decide(
@@ -137,9 +163,23 @@ def decide(
         return _absent(request, look, standing, terms)
     if event.status == STARTED:
         return Conclusion(kind=OutcomeKind.ALREADY_STARTED, event=event)
-    if reason := _refusal(event, request.approval, terms):
-        return Conclusion(kind=OutcomeKind.DENIED, event=event, reason=reason)
-    return Post(event=event)
+    return _waiting(event, request, look, terms)
+
+
+def rule_that_approves(known: Known, now: Moment, terms: Terms) -> str | None:
+    """Return the rule by which an event is to be approved unasked, now, if any is.
+
+    Args:
+        known: an event of the document.
+        now: when.
+        terms: what is allowed.
+    """
+    event = known.event
+    if event.status == STARTED or not _is_allowed(event, terms):
+        return None
+    ruling = judge(terms.rules, event, age=known.age(now), now=now.at)
+    is_due = ruling.action == "auto-approve" and not ruling.left
+    return ruling.rule if is_due else None
 
 
 def is_absent(key: str, look: Look) -> bool:
@@ -223,12 +263,47 @@ def _absent(
     return Wait()
 
 
-def _refusal(event: ScheduledEvent, approval: Approval, terms: Terms) -> str | None:
+def _waiting(
+    event: ScheduledEvent, request: Request, look: Look, terms: Terms
+) -> Conclusion | Post | Wait:
+    """Decide on an event that waits to be approved."""
+    ruling = _ruling(event, look, terms)
+    if reason := _refusal(event, request, ruling, terms):
+        return Conclusion(kind=OutcomeKind.DENIED, event=event, reason=reason)
+    is_asked_early = ruling.action == "auto-approve" and request.initiative is None
+    if ruling.left and not is_asked_early:
+        return Wait(seconds=ruling.left)
+    return Post(event=event)
+
+
+def _ruling(event: ScheduledEvent, look: Look, terms: Terms) -> Ruling:
+    known, seen = look.watch.known.get(event.key), look.watch.seen
+    age = known.age(seen) if known and seen else 0.0
+    return judge(terms.rules, event, age=age, now=look.now)
+
+
+def _refusal(
+    event: ScheduledEvent, request: Request, ruling: Ruling, terms: Terms
+) -> str | None:
     """Return why an event may not be approved, if it may not."""
     if not _is_allowed(event, terms):
         return "EventTypeNotAllowed"
-    seen = _approved(event, approval)
+    if ruling.action == "deny":
+        return f"DeniedByRule {ruling.rule}" if ruling.rule else "NoRuleAllows"
+    if (initiative := request.initiative) is not None:
+        return _change(event, initiative, ruling)
+    seen = _approved(event, request.approval)
     return "EventChanged" if seen and any(_changes(seen, event)) else None
+
+
+def _change(
+    event: ScheduledEvent, initiative: Initiative, ruling: Ruling
+) -> str | None:
+    """Return what is no longer so of that which a rule has asked for."""
+    if content_of(event) != initiative.content:
+        return "EventChanged"
+    is_same = (ruling.action, ruling.rule) == ("auto-approve", initiative.rule)
+    return None if is_same else "RuleChanged"
 
 
 def _approved(event: ScheduledEvent, approval: Approval) -> ScheduledEvent | None:

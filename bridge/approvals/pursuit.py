@@ -41,6 +41,7 @@ INTENT = "intent"
 _BACKOFF = RetryPolicy(first=1.0, max_backoff=30.0)
 _LEAST_PAUSE = 0.25
 _LOOK_AGAIN = 1.0
+_LONGEST_WAIT = 60.0  # so that what expires meanwhile is told in time
 _REFUSED_AGAIN = 1.75  # so that three tries lie within five seconds
 _MOST_REFUSALS = 3
 _FRESH_FOR = 5.0  # a machine that froze for longer has to look again
@@ -98,10 +99,22 @@ class Pursuit:
         while not stop.is_set():
             if conclusion := await self._try(stop):
                 return replace(conclusion, imds_status=self._status)
-        await self._withdraw()
+        await self.withdraw()
         return None
 
+    async def withdraw(self) -> bool:
+        """Drop an intent that certainly came to nothing, so that nobody doubts it.
+
+        Returns:
+            Whether it was so.
+        """
+        is_moot = not (self.was_tried or self._was_posted)
+        if is_moot:
+            await self.desk.outbox.forget(self.message, self.request.key)
+        return is_moot
+
     async def _intend(self, *, posted: bool) -> None:
+        initiative = self.request.initiative
         intent = Decision(
             message=self.message,
             key=self.request.key,
@@ -109,13 +122,9 @@ class Pursuit:
             sequence=self.sequence,
             state=INTENT,
             posted=posted,
+            rule=initiative.rule if initiative else None,
         )
         await self.desk.outbox.intend(intent, now=self.desk.clock.now().timestamp())
-
-    async def _withdraw(self) -> None:
-        """Drop an intent that certainly came to nothing, so that nobody doubts it."""
-        if not (self.was_tried or self._was_posted):
-            await self.desk.outbox.forget(self.message, self.request.key)
 
     async def _try(self, stop: asyncio.Event) -> Conclusion | None:
         """Look, and do what is to be done; None = again, after the wait it took."""
@@ -130,8 +139,20 @@ class Pursuit:
             return step
         if isinstance(step, Post):
             return await self._post(step.event, look, stop)
-        await self.desk.clock.wait(stop, _LOOK_AGAIN)
+        await self._wait(step, stop)
         return None
+
+    async def _wait(self, step: Wait, stop: asyncio.Event) -> None:
+        """Wait; but no longer than the event is known as it was just now."""
+        clock, shown = self.desk.clock, self._shown()
+        end = clock.monotonic() + min(step.seconds, _LONGEST_WAIT)
+        while (left := end - clock.monotonic()) > 0 and self._shown() == shown:
+            if await clock.wait(stop, min(left, _LOOK_AGAIN)):
+                return
+
+    def _shown(self) -> ScheduledEvent | None:
+        known = self.desk.watcher.watch.known.get(self.request.key)
+        return known.event if known else None
 
     async def _decide(self, look: Look) -> Conclusion | Post | Wait:
         clock, key = self.desk.clock, self.request.key
@@ -226,8 +247,7 @@ class Pursuit:
 
     def _left(self) -> float:
         """Return the seconds for which it makes sense to try again."""
-        known = self.desk.watcher.watch.known.get(self.request.key)
-        event = self._event or (known.event if known else None)
+        event = self._event or self._shown()
         not_before = event.not_before if event else None
         end = deadline(self.request, not_before, self.terms)
         left = (end - self._now()).total_seconds()

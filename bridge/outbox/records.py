@@ -24,6 +24,7 @@ class Decision:
         state: ``intent``, or the outcome.
         posted: whether a POST for it was begun.
         data: the outcome as it was told, JSON.
+        rule: which rule asked for it; None where a message did.
     """
 
     message: str
@@ -33,6 +34,7 @@ class Decision:
     state: str
     posted: bool = False
     data: bytes | None = None
+    rule: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

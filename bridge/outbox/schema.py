@@ -103,6 +103,11 @@ MIGRATIONS = (
     ALTER TABLE told ADD COLUMN key TEXT;
     CREATE INDEX told_key ON told (key) WHERE key IS NOT NULL;
     """,
+    """
+    -- The rule that asked, where no message did; message is then the event's content.
+    ALTER TABLE approvals ADD COLUMN rule TEXT;
+    CREATE INDEX approvals_rule ON approvals (rule) WHERE state = 'intent';
+    """,
 )
 
 

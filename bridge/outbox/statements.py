@@ -130,10 +130,11 @@ def append_reply(db: sqlite3.Connection, reply: Reply, now: float) -> None:
 def decide(db: sqlite3.Connection, decision: Decision, now: float) -> None:
     """Keep what became of an EventId of an approval; what was posted stays so."""
     db.execute(
-        """INSERT INTO approvals VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+        """INSERT INTO approvals VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
            ON CONFLICT DO UPDATE SET sequence = excluded.sequence,
            state = excluded.state, posted = max(posted, excluded.posted),
-           data = coalesce(excluded.data, data), at = excluded.at""",
+           data = coalesce(excluded.data, data), at = excluded.at,
+           rule = excluded.rule""",
         (
             decision.message,
             decision.key,
@@ -143,8 +144,29 @@ def decide(db: sqlite3.Connection, decision: Decision, now: float) -> None:
             decision.posted,
             decision.data,
             now,
+            decision.rule,
         ),
     )
+
+
+def decisions(
+    db: sqlite3.Connection, condition: str, values: tuple[object, ...] = ()
+) -> list[Decision]:
+    """Return the decisions for which ``condition`` (SQL of ours) holds."""
+    query = f"""SELECT message, key, event_id, sequence, state, posted, data, rule
+        FROM approvals WHERE {condition}"""  # noqa: S608 - conditions of ours
+    names = (
+        "message",
+        "key",
+        "event_id",
+        "sequence",
+        "state",
+        "posted",
+        "data",
+        "rule",
+    )
+    found = [dict(zip(names, row, strict=True)) for row in db.execute(query, values)]
+    return [Decision(**{**row, "posted": bool(row["posted"])}) for row in found]
 
 
 def tallies(db: sqlite3.Connection) -> dict[str, Tally]:

@@ -256,24 +256,15 @@ class Outbox:
         """Return what is kept of a message, by key of the EventId."""
 
         def job(db: sqlite3.Connection) -> dict[str, Decision]:
-            query = """SELECT key, event_id, sequence, state, posted, data
-                FROM approvals WHERE message = ?"""
-            return {
-                key: Decision(
-                    message=message,
-                    key=key,
-                    event_id=event_id,
-                    sequence=sequence,
-                    state=state,
-                    posted=bool(posted),
-                    data=data,
-                )
-                for key, event_id, sequence, state, posted, data in db.execute(
-                    query, (message,)
-                )
-            }
+            found = statements.decisions(db, "message = ?", (message,))
+            return {decision.key: decision for decision in found}
 
         return await self.database.read(job)
+
+    async def open_initiatives(self) -> list[Decision]:
+        """Return the intents of rules of which it is not known what became."""
+        condition = "state = 'intent' AND rule IS NOT NULL"
+        return await self.database.read(lambda db: statements.decisions(db, condition))
 
     async def forget(self, message: str, key: str) -> None:
         """Drop an intent that came to nothing here: the message is abandoned."""

@@ -883,6 +883,23 @@ async def test_file_of_an_older_version_keeps_what_it_holds(state_path: Path) ->
         assert await outbox.told(["1"]) == {"1": 1}
 
 
+async def test_decisions_of_an_older_version_are_those_of_messages(
+    state_path: Path,
+) -> None:
+    old = sqlite3.connect(state_path)
+    old.executescript(f"{MIGRATIONS[0]} {MIGRATIONS[1]} PRAGMA user_version = 2;")
+    row = ("m", "K", "k", 7, "intent", 1, None, 1.0)
+    old.execute("INSERT INTO approvals VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+    old.commit()
+    old.close()
+
+    async with opened(state_path) as outbox:
+        (decision,) = (await outbox.decisions("m")).values()
+        assert (decision.sequence, decision.posted) == (7, True)
+        assert decision.rule is None
+        assert not await outbox.open_initiatives()
+
+
 async def test_file_is_written_as_durably_as_sqlite_can(outbox: Outbox) -> None:
     def modes(db: sqlite3.Connection) -> list[object]:
         names = ("journal_mode", "synchronous")

@@ -1,5 +1,6 @@
 """What was observed survives in the state file to the letter."""
 
+import json
 from datetime import datetime, timedelta
 
 import msgspec
@@ -63,6 +64,34 @@ def test_monotonic_time_is_of_no_use_to_a_later_life() -> None:
     assert found.fall is not None
     assert found.fall.seen == Moment(at=START, monotonic=None)
     assert all(known.seen.monotonic is None for known in found.known.values())
+
+
+def test_first_sight_of_an_event_as_it_is_is_kept_without_the_jumps_of_the_clock() -> (
+    None
+):
+    watch = look(Watch(), document(imds_event()), START, 50)
+    jumped = START + timedelta(hours=1, seconds=100)
+    watch = look(watch, document(imds_event()), jumped, 150)
+
+    found = checkpoint.decode(checkpoint.encode(watch))
+
+    (known,) = found.known.values()
+    assert known.since == Moment(at=START + timedelta(hours=1), monotonic=None)
+
+
+def test_first_sight_is_anew_where_an_older_version_did_not_keep_it() -> None:
+    whole = checkpoint.encode(look(Watch(), document(imds_event()), START, 50))
+    plain = json.loads(whole)
+    for known in plain["known"].values():
+        del known["since"]
+    now = START + timedelta(seconds=60)
+
+    watch = look(
+        checkpoint.decode(json.dumps(plain).encode()), document(imds_event()), now, 5
+    )
+
+    (known,) = watch.known.values()
+    assert known.since == Moment(at=now, monotonic=5)
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"known": 1}', b'{"seen": "x"}'])

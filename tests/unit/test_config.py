@@ -921,7 +921,7 @@ def example_tables() -> dict[str, object]:
 def example_with_what_is_commented_out() -> dict[str, object]:
     """Return the example with the keys that stand in it as comments, too."""
     text = EXAMPLE.read_text(encoding="utf-8")
-    return tomllib.loads(re.sub(r"(?m)^# (\w+ = \S.*)$", r"\1", text))
+    return tomllib.loads(re.sub(r"(?m)^# (\[\[.*|\w+ = \S.*)$", r"\1", text))
 
 
 def example_sinks() -> dict[str, dict[str, object]]:
@@ -937,6 +937,9 @@ def keys(table: object, place: str = "") -> Iterator[str]:
     for key, value in table.items():
         if isinstance(value, dict) and key != "headers":
             yield from keys(value, f"{place}{key}.")
+        elif isinstance(value, list) and any(isinstance(part, dict) for part in value):
+            for part in value:
+                yield from keys(part, f"{place}{key}.")
         else:
             yield f"{place}{key}"
 

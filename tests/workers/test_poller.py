@@ -25,6 +25,7 @@ from bridge.outbox.rows import Delivery
 from bridge.outbox.store import Outbox
 from bridge.poller import Poller
 from bridge.telemetry import Metrics
+from bridge.transitions import Moment
 from tests.builders import EVENT_ID, SINK, body_of, imds_event, started
 from tests.fakes import START, FakeClock, FakeMetadata, settled, turns
 
@@ -393,6 +394,26 @@ async def test_not_modified_after_a_fall_is_compared_all_the_same(rig: Rig) -> N
     await rig.sees(None, etag="1")
 
     assert await rig.told() == ["started", "completed"]
+
+
+# -- how long an event has been as it is ---------------------------------------
+
+
+async def test_first_sight_of_an_event_as_it_is_outlives_the_process(
+    rig: Rig,
+) -> None:
+    await rig.sees(EMPTY, SCHEDULED)
+    seen = rig.clock.now() - timedelta(seconds=1)
+    await rig.sees(SCHEDULED)
+    rig.clock.pass_by(100)
+    later = await rig.restart()
+    await later.sees(SCHEDULED, SCHEDULED)
+
+    (known,) = later.poller.watch.known.values()
+    assert known.since is not None
+    assert known.since.at == seen
+    now = Moment(at=rig.clock.now(), monotonic=rig.clock.monotonic())
+    assert known.age(now) == (rig.clock.now() - seen).total_seconds()
 
 
 # -- patience ------------------------------------------------------------------

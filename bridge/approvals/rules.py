@@ -1,0 +1,157 @@
+"""``[[approvals.rules]]``: which events may be approved, and which unasked. Pure.
+
+The first rule that fits an event decides:
+
+    deny           it is not approved, whoever asks
+    allow          it is approved when it is asked for; before ``delay`` is over the
+                   question waits
+    auto-approve   it is approved unasked once ``delay`` is over; who asks before is
+                   not kept waiting
+
+Where none fits: denied if there is any rule that allows, else allowed; never
+approved unasked. The delay is counted from the first sight of the event as it is
+now: when anything about the event changes, it begins anew.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from bridge.hashing import hash32
+from bridge.identity import bare
+from bridge.imds.document import ScheduledEvent
+from bridge.options import Duration, Section
+
+Action = Literal["allow", "deny", "auto-approve"]
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}")
+
+
+class Rule(Section, frozen=True, kw_only=True):
+    """One of ``[[approvals.rules]]``: all that is given must hold; None is no limit.
+
+    A duration that Azure does not know counts as longer than any; a NotBefore that
+    is not known is never near.
+    """
+
+    name: str = ""
+    event_types: tuple[str, ...] | None = None
+    event_sources: tuple[str, ...] | None = None
+    resources: tuple[str, ...] | None = None
+    min_duration: Duration | None = None
+    max_duration: Duration | None = None
+    notice_below: Duration | None = None
+    action: Action
+    delay: Duration = Duration(0)
+
+    def faults(self) -> Iterator[tuple[str, ...]]:
+        """Refuse what could never fit, and a delay of what is never done."""
+        if self.name and not _NAME.fullmatch(self.name):
+            allowed = "letters, digits, hyphens and underscores, no hyphen first"
+            yield "name", f"must be 1 to 63 {allowed}"
+        for key in ("event_types", "event_sources", "resources"):
+            if getattr(self, key) == ():
+                yield key, "must not be empty; leave it out for no limit"
+        least, most = self.min_duration, self.max_duration
+        if least is not None and most is not None and least > most:
+            yield "min_duration", "must not be more than max_duration", "max_duration"
+        if self.notice_below is not None and not self.notice_below:
+            yield "notice_below", "must be more than 0; leave it out for no limit"
+        if self.action == "deny" and self.delay:
+            what = 'goes with "allow" and "auto-approve" only: a denial does not wait'
+            yield "delay", what, "action"
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether it fits every event."""
+        limits = (
+            *(self.event_types, self.event_sources, self.resources),
+            *(self.min_duration, self.max_duration, self.notice_below),
+        )
+        return all(limit is None for limit in limits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ruling:
+    """What the rules say of an event at some moment.
+
+    Attributes:
+        rule: which of them decided; None where none fits.
+        left: seconds of its delay that are not over yet.
+    """
+
+    action: Action
+    rule: str | None = None
+    left: float = 0.0
+
+
+def judge(
+    rules: Sequence[Rule], event: ScheduledEvent, *, age: float, now: datetime
+) -> Ruling:
+    """Say what the first rule that fits makes of an event.
+
+    Args:
+        rules: in their order.
+        event: as it is now.
+        age: seconds for which it has surely been so.
+        now: what the notice is counted from.
+    """
+    for index, rule in enumerate(rules):
+        if _fits(rule, event, now):
+            left = max(rule.delay - age, 0.0)
+            label = label_of(index, rule)
+            return Ruling(action=rule.action, rule=label, left=left)
+    is_strict = any(rule.action == "allow" for rule in rules)
+    return Ruling(action="deny" if is_strict else "allow")
+
+
+def label_of(index: int, rule: Rule) -> str:
+    """Return what a rule is called in reasons: its name, else its place."""
+    return rule.name or f"rules[{index}]"
+
+
+def content_of(event: ScheduledEvent) -> str:
+    """Return what an event, as it is now, is known by: another once it changes."""
+    return hash32(["rule", event.canonical])
+
+
+def _fits(rule: Rule, event: ScheduledEvent, now: datetime) -> bool:
+    return (
+        _is_among(event.event_type, rule.event_types)
+        and _is_among(event.event_source, rule.event_sources)
+        and _concerns(rule, event.resources)
+        and _lasts(rule, event.duration)
+        and _is_near(rule, event.not_before, now)
+    )
+
+
+def _is_among(value: str | None, names: tuple[str, ...] | None) -> bool:
+    if names is None:
+        return True
+    return (value or "").casefold() in {name.casefold() for name in names}
+
+
+def _concerns(rule: Rule, resources: tuple[str, ...]) -> bool:
+    """Whether one of the resources matches; all of them, to be approved."""
+    globs = rule.resources
+    if globs is None:
+        return True
+    found = [any(fnmatchcase(bare(r), bare(g)) for g in globs) for r in resources]
+    return any(found) if rule.action == "deny" else bool(found) and all(found)
+
+
+def _lasts(rule: Rule, duration: int | None) -> bool:
+    seconds = math.inf if duration is None or duration < 0 else duration
+    return (rule.min_duration is None or seconds >= rule.min_duration) and (
+        rule.max_duration is None or seconds <= rule.max_duration
+    )
+
+
+def _is_near(rule: Rule, not_before: datetime | None, now: datetime) -> bool:
+    if rule.notice_below is None:
+        return True
+    limit = timedelta(seconds=rule.notice_below)
+    return not_before is not None and not_before - now < limit
