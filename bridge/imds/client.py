@@ -233,6 +233,9 @@ def _etag(response: aiohttp.ClientResponse) -> str | None:
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:
     """Read a body, one byte past the limit at most: the parser refuses it then."""
+    length, is_packed = response.content_length, "Content-Encoding" in response.headers
+    if length is not None and length <= MAX_BYTES and not is_packed:
+        return await response.read()
     chunks = bytearray()
     async for chunk in response.content.iter_chunked(65536):
         chunks += chunk
