@@ -62,7 +62,7 @@ class Vm:
     imds: Proxy
     bus: Proxy
     state: Path
-    clock: Clock = field(default_factory=SystemClock)
+    clock: Clock
     stop: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -238,7 +238,9 @@ def connection_string(port: int) -> str:
 
 
 @asynccontextmanager
-async def fleet(count: int, folder: Path) -> AsyncIterator[Fleet]:
+async def fleet(
+    count: int, folder: Path, clock: Clock | None = None
+) -> AsyncIterator[Fleet]:
     """Run so many forwarders; they stop at the end."""
     async with AsyncExitStack() as stack:
         imds = await stack.enter_async_context(ImdsSimulator())
@@ -251,6 +253,7 @@ async def fleet(count: int, folder: Path) -> AsyncIterator[Fleet]:
                 await stack.enter_async_context(proxy_to(port)),
                 await stack.enter_async_context(proxy_to(broker.port)),
                 folder / f"{number}.db",
+                clock or SystemClock(),
             )
             for number in range(count)
         ]
