@@ -111,6 +111,11 @@ def is_lock_lost(error: Exception) -> bool:
     return "MessageLockLostError" in _names(error)
 
 
+def is_held_elsewhere(error: Exception) -> bool:
+    """Whether another receiver has locked the session."""
+    return "SessionCannotBeLockedError" in _names(error)
+
+
 def leaves_link_whole(error: Exception) -> bool:
     """Whether what was sent is refused, but the link is as good as before."""
     names = {"ServiceBusServerBusyError", "ServiceBusQuotaExceededError"}

@@ -9,6 +9,7 @@ from bridge.approvals.autopilot import Autopilot
 from bridge.approvals.desk import Desk
 from bridge.approvals.envelope import ReplyRules
 from bridge.approvals.listener import ApprovalsConfig, Listener
+from bridge.approvals.locks import LockTime
 from bridge.approvals.policy import Terms
 from bridge.approvals.queue import ApprovalQueue, ApprovalSource, open_queue
 from bridge.approvals.replies import ReplySender
@@ -81,7 +82,7 @@ class Reception:
         config = self.config
         expand = self.teller.identity.expand
         sessions: list[str | None] = [expand(text) for text in config.sessions]
-        listeners, queues = [], {}
+        listeners, queues, lock_time = [], {}, LockTime()
         for session in sessions or [None]:
             source = ApprovalSource(
                 queue=config.queue,
@@ -90,7 +91,7 @@ class Reception:
                 session=session,
             )
             queue = await stack.enter_async_context(
-                open_queue(config, source, self.clock)
+                open_queue(config, source, self.clock, lock_time)
             )
             queues[str(source)] = queue
             listeners.append(Listener(queue, self._desk(), f"listener:{source}"))

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Protocol
 
 import orjson
@@ -28,8 +29,23 @@ class Receiver(Protocol):
         ...
 
     @property
+    def stands_by(self) -> bool:
+        """Whether another bridge serves the session, and this one would take over."""
+        ...
+
+    @property
     def last_error(self) -> str | None:
         """Why it is not."""
+        ...
+
+    @property
+    def link_seconds(self) -> float | None:
+        """How long it has been attached; None while it is not."""
+        ...
+
+    @property
+    def last_receive(self) -> datetime | None:
+        """When a message came last; None = none has yet."""
         ...
 
 
@@ -55,7 +71,7 @@ class Board:
         found += [
             f"approvals: {name} is not attached ({receiver.last_error or 'not yet'})"
             for name, receiver in self.receivers.items()
-            if not receiver.attached
+            if not (receiver.attached or receiver.stands_by)
         ]
         if self.outbox.database.fault:
             found.append(f"state: cannot be written ({self.outbox.database.fault})")
@@ -93,10 +109,7 @@ class Board:
                 for body in await self.outbox.recent_outcomes(_RECENT)
             ],
             "replies": replies_of(tallies.get(REPLIES)),
-            "receivers": [
-                {"entity": name, "attached": r.attached, "lastError": r.last_error}
-                for name, r in self.receivers.items()
-            ],
+            "receivers": [receiver_of(*item) for item in self.receivers.items()],
         }
 
     async def measure(self) -> None:
@@ -157,6 +170,19 @@ def sink_of(
         "dead": tally.dead,
         "oldestSeconds": _age(tally, now),
         "lastError": tally.last_error,
+    }
+
+
+def receiver_of(name: str, receiver: Receiver) -> dict[str, object]:
+    """Return how a receiver of approvals stands, as the status shows it."""
+    age, last = receiver.link_seconds, receiver.last_receive
+    return {
+        "entity": name,
+        "attached": receiver.attached,
+        "standsBy": receiver.stands_by,
+        "linkSeconds": None if age is None else int(age),
+        "lastReceive": None if last is None else rfc3339(last),
+        "lastError": receiver.last_error,
     }
 
 

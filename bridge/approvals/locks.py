@@ -2,10 +2,12 @@
 
 Own work, because the SDK's renewer ends without a word when its receiver dies. Each
 lock is renewed thrice in its life as it was when it was taken, by a clock that does
-not jump.
+not jump. How long that is, only the broker's end of it tells: a machine whose own
+clock is wrong renews more often than it needs to.
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,16 +16,40 @@ from bridge.clock import Clock
 from bridge.namespace_errors import failures, is_lock_lost
 
 RENEW_SECONDS = 5.0  # for one renewal
+_LEAST_RENEW_SECONDS = 2.0  # the first one opens a link
 _SHORTEST_PERIOD, _LONGEST_PERIOD = 0.5, 20.0
+_SHORTEST_LIFE, _LONGEST_LIFE = 5.0, 300.0  # what Service Bus lets be configured
+_UNKNOWN_LIFE = 20.0  # a try costs a connection, and too late a try an approval
 
 Renew = Callable[[], Awaitable[object]]
 
 
 @dataclass(slots=True)
+class LockTime:
+    """How long a session of one entity stays locked: the same for all of them.
+
+    Attributes:
+        seconds: None until a session of the entity was had.
+    """
+
+    seconds: float | None = None
+
+    @property
+    def quarter(self) -> float:
+        """Seconds until a session that is held elsewhere is asked for again."""
+        return (self.seconds or _UNKNOWN_LIFE) / 4
+
+
+@dataclass(slots=True)
 class _Lock:
     renew: Renew
+    life: float
     period: float
-    due: float
+    renewed: float
+
+    @property
+    def due(self) -> float:
+        return self.renewed + self.period
 
 
 class Locks:
@@ -33,15 +59,23 @@ class Locks:
         self._clock = clock
         self._locks: dict[str, _Lock] = {}
 
-    def keep(self, name: str, renew: Renew, until: datetime | None) -> None:
-        """Renew a lock that ends at ``until`` from now on."""
+    def keep(self, name: str, renew: Renew, until: datetime | None) -> float:
+        """Renew a lock that ends at ``until`` from now on; return its seconds."""
         life = (until - self._clock.now()).total_seconds() if until else 0.0
+        if not 0 < life <= _LONGEST_LIFE:
+            life = _SHORTEST_LIFE
         period = min(max(life / 3, _SHORTEST_PERIOD), _LONGEST_PERIOD)
-        self.repeat(name, renew, period)
+        self._locks[name] = _Lock(renew, life, period, self._clock.monotonic())
+        return life
 
     def repeat(self, name: str, renew: Renew, period: float) -> None:
         """Call ``renew`` every ``period`` seconds from now on."""
-        self._locks[name] = _Lock(renew, period, self._clock.monotonic() + period)
+        self._locks[name] = _Lock(renew, math.inf, period, self._clock.monotonic())
+
+    def has_lapsed(self, name: str) -> bool:
+        """Whether a lock was not renewed for longer than it lasts."""
+        lock = self._locks.get(name)
+        return lock is not None and self._clock.monotonic() > lock.renewed + lock.life
 
     def drop(self, name: str) -> None:
         """Renew a lock no more."""
@@ -63,12 +97,17 @@ class Locks:
             if lock.due > now:
                 continue
             try:
-                async with asyncio.timeout(RENEW_SECONDS):
+                async with asyncio.timeout(_patience(lock)):
                     await lock.renew()
             except failures() as error:
                 if not is_lock_lost(error):
                     raise
                 self.drop(name)
                 lost.append(name)
-            lock.due = self._clock.monotonic() + lock.period
+            lock.renewed = self._clock.monotonic()
         return lost
+
+
+def _patience(lock: _Lock) -> float:
+    """Return the seconds for one renewal: a short lock leaves time for few."""
+    return min(RENEW_SECONDS, max(lock.period, _LEAST_RENEW_SECONDS))

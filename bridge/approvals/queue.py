@@ -6,29 +6,45 @@ What the SDK asks of its users, and what is done about it here:
   receiver is closed and the next ``receive`` opens a new one. What was handed out
   and not settled by then is simply delivered again.
 * A silent peer looks like an empty queue: a receiver that has no lock to renew looks
-  at the queue once a minute, and has to be answered.
+  at the queue once a minute, and has to be answered; one of a session that was not
+  renewed for as long as its lock lasts is given up.
+* A session that another bridge serves is no fault: it is asked for again at a quarter
+  of the lock time, so that it is taken over when the other one dies.
 * Settling several messages at once is slower than one after the other.
 
     detached --receive--> attached --any error--> broken --receive--> detached
+       |  ^
+       v  | a quarter of the lock time
+     stands by: the session is held elsewhere
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bridge.approvals.locks import RENEW_SECONDS, Locks
+from bridge.approvals.locks import RENEW_SECONDS, Locks, LockTime
 from bridge.approvals.reading import read
 from bridge.approvals.received import ReceivedMessage
 from bridge.clock import Clock
-from bridge.errors import ApprovalQueueError
+from bridge.errors import ApprovalQueueError, Reason, TransientDeliveryError
 from bridge.namespace import NamespaceConfig, open_handle
-from bridge.namespace_errors import as_delivery_error, failures, is_lock_lost
+from bridge.namespace_errors import (
+    as_delivery_error,
+    failures,
+    is_held_elsewhere,
+    is_lock_lost,
+)
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from azure.servicebus import ServiceBusReceivedMessage
     from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
+
+log = logging.getLogger(__name__)
 
 _OPEN_SECONDS = 10.0
 _POLL_SECONDS = 30.0
@@ -38,6 +54,8 @@ _TICK_SECONDS = 0.5
 _LOOK_SECONDS = 60.0
 _AT_ONCE = 10
 _LONGEST_REASON = 1024
+_SESSION = "session"
+_LAPSED = "the lock of the session was not renewed for longer than it lasts"
 
 Settle = Callable[["ServiceBusReceiver", "ServiceBusReceivedMessage"], Awaitable[None]]
 
@@ -66,12 +84,21 @@ class ApprovalQueue:
     ``receive`` is for one caller at a time; messages may be settled meanwhile. Made by
     ``open_queue``, which also keeps the locks.
 
+    Args:
+        lock_time: of the entity, where other queues of it learn and use it too.
+
     Attributes:
         last_error: why there was no receiver last; None once there is one.
+        stands_by: whether another bridge serves the session, as it should be.
+        last_receive: when a message came last; None = none has yet.
     """
 
     def __init__(
-        self, config: NamespaceConfig, source: ApprovalSource, clock: Clock
+        self,
+        config: NamespaceConfig,
+        source: ApprovalSource,
+        clock: Clock,
+        lock_time: LockTime | None = None,
     ) -> None:
         self._config = config
         self._source = source
@@ -82,12 +109,23 @@ class ApprovalQueue:
         self._held: dict[str, ServiceBusReceivedMessage] = {}
         self._locks = Locks(clock)
         self._broken = asyncio.Event()
+        self._lock_time = lock_time or LockTime()
+        self._attached_at = 0.0
         self.last_error: str | None = None
+        self.stands_by = False
+        self.last_receive: datetime | None = None
 
     @property
     def attached(self) -> bool:
         """Whether a message would be received now, as far as is known."""
         return self._receiver is not None and not self._broken.is_set()
+
+    @property
+    def link_seconds(self) -> float | None:
+        """How long the receiver has been attached; None while it is not."""
+        if not self.attached:
+            return None
+        return self._clock.monotonic() - self._attached_at
 
     async def reach(self) -> None:
         """Attach, and receive nothing.
@@ -100,12 +138,20 @@ class ApprovalQueue:
     async def receive(self, stop: asyncio.Event) -> list[ReceivedMessage]:
         """Wait for messages; none after half a minute or when ``stop`` is set.
 
+        Nor while another bridge serves the session.
+
         Raises:
             ApprovalQueueError: there is no receiver now; the next call opens one.
         """
         if stop.is_set():
             return []
-        receiver = await self._attached()
+        try:
+            receiver = await self._attached()
+        except ApprovalQueueError:
+            if not self.stands_by:
+                raise
+            await self._clock.wait(stop, self._lock_time.quarter)
+            return []
         polling = asyncio.create_task(
             receiver.receive_messages(_AT_ONCE, max_wait_time=_POLL_SECONDS)
         )
@@ -119,9 +165,12 @@ class ApprovalQueue:
         if polling.cancelled():  # asked to stop; what was on its way is released
             return []
         try:
-            return [self._hold(receiver, message) for message in polling.result()]
+            messages = polling.result()
         except failures() as error:
             raise self._break(error) from error
+        if messages:
+            self.last_receive = self._clock.now()
+        return [self._hold(receiver, message) for message in messages]
 
     async def complete(self, message: ReceivedMessage) -> None:
         """Take the message from the entity: it was dealt with.
@@ -177,7 +226,10 @@ class ApprovalQueue:
                     self._receiver = await self._open()
             except failures() as error:
                 raise self._break(error) from error
-            self.last_error = None
+            if self.stands_by:
+                log.info("session taken over", extra={"source": str(self._source)})
+            self.last_error, self.stands_by = None, False
+            self._attached_at = self._clock.monotonic()
         return self._receiver
 
     async def _open(self) -> "ServiceBusReceiver":
@@ -191,8 +243,8 @@ class ApprovalQueue:
                 _LOOK_SECONDS,
             )
         else:
-            self._locks.keep(
-                "session",
+            self._lock_time.seconds = self._locks.keep(
+                _SESSION,
                 lambda: session.renew_lock(timeout=RENEW_SECONDS),
                 session.locked_until_utc,
             )
@@ -229,6 +281,8 @@ class ApprovalQueue:
         """Renew the locks that are due, once."""
         async with self._guard:
             try:
+                if self._locks.has_lapsed(_SESSION):
+                    raise TransientDeliveryError(_LAPSED, Reason.TIMEOUT)
                 for lost in await self._locks.renew_due():
                     self._held.pop(lost, None)
             except failures() as error:
@@ -240,6 +294,9 @@ class ApprovalQueue:
     def _break(self, error: Exception) -> ApprovalQueueError:
         """Note that the receiver is of no use any more, and why."""
         self.last_error = str(as_delivery_error(error, f"Service Bus {self._source}"))
+        if is_held_elsewhere(error) and not self.stands_by:
+            log.info("session held elsewhere", extra={"source": str(self._source)})
+        self.stands_by = is_held_elsewhere(error)
         self._broken.set()
         return ApprovalQueueError(self.last_error)
 
@@ -260,10 +317,13 @@ class ApprovalQueue:
 
 @asynccontextmanager
 async def open_queue(
-    config: NamespaceConfig, source: ApprovalSource, clock: Clock
+    config: NamespaceConfig,
+    source: ApprovalSource,
+    clock: Clock,
+    lock_time: LockTime | None = None,
 ) -> AsyncIterator[ApprovalQueue]:
     """Make a queue and keep its locks; nothing is connected before ``receive``."""
-    queue, stop = ApprovalQueue(config, source, clock), asyncio.Event()
+    queue, stop = ApprovalQueue(config, source, clock, lock_time), asyncio.Event()
     async with asyncio.TaskGroup() as group:
         group.create_task(queue.keep(stop), name=f"locks of {source}")
         try:

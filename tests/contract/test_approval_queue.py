@@ -1,6 +1,7 @@
 """The approval receiver: the real SDK against a broker's bad days."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, timedelta
@@ -12,16 +13,18 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.approvals.locks import LockTime
 from bridge.approvals.queue import ApprovalQueue, ApprovalSource, open_queue
 from bridge.approvals.reading import body_of, text_of
 from bridge.approvals.received import ReceivedMessage
-from bridge.clock import SystemClock
+from bridge.clock import Clock, SystemClock
 from bridge.errors import ApprovalQueueError
 from bridge.namespace import NamespaceConfig
 from bridge.options import Secret
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.errors import Condition
 from bridge.simulator.servicebus.settings import (
+    CorrelationFilter,
     Entities,
     QueueSettings,
     SubscriptionSettings,
@@ -38,7 +41,24 @@ ENTITIES = Entities(
             name="brief-sessions", lock_duration=BRIEF, requires_session=True
         ),
     ),
-    topics=(TopicSettings(name="t", subscriptions=(SubscriptionSettings(name="s"),)),),
+    topics=(
+        TopicSettings(
+            name="t",
+            subscriptions=(
+                SubscriptionSettings(name="s"),
+                SubscriptionSettings(name="by-session", requires_session=True),
+            ),
+        ),
+        TopicSettings(
+            name="per-vm",
+            subscriptions=tuple(
+                SubscriptionSettings(
+                    name=vm, filters=(CorrelationFilter(properties={"Label": vm}),)
+                )
+                for vm in ("a", "b")
+            ),
+        ),
+    ),
 )
 
 
@@ -55,8 +75,13 @@ class Stage:
         secret = Secret(self.broker.connection_string, {})
         return NamespaceConfig(connection_string=secret)
 
-    async def opened(self, source: ApprovalSource) -> ApprovalQueue:
-        queue = open_queue(self.config, source, SystemClock())
+    async def opened(
+        self,
+        source: ApprovalSource,
+        clock: Clock | None = None,
+        lock_time: LockTime | None = None,
+    ) -> ApprovalQueue:
+        queue = open_queue(self.config, source, clock or SystemClock(), lock_time)
         return await self._stack.enter_async_context(queue)
 
     async def put(
@@ -210,24 +235,149 @@ async def test_only_the_session_asked_for_is_received(stage: Stage) -> None:
     assert stage.count("sessions") == (1, 0, 0)
 
 
-async def test_session_held_elsewhere_is_told_and_had_later(stage: Stage) -> None:
+async def test_session_held_elsewhere_is_stood_by_for_and_had_later(
+    stage: Stage,
+) -> None:
     source = ApprovalSource(queue="sessions", session="mine")
     holder = await stage.opened(source)
-    holding = asyncio.create_task(holder.receive(stage.stop))
-    await until_attached(holder)
-    waiting = await stage.opened(source)
-    with pytest.raises(ApprovalQueueError, match="session mine: is held elsewhere"):
-        await waiting.receive(stage.stop)
-    told = waiting.last_error
-    stage.stop.set()
-    await holding
-    stage.stop.clear()
+    await holder.reach()
+    waiting = await stage.opened(source, lock_time=LockTime(0.4))
+    received = await waiting.receive(stage.stop)
+    told, stood_by = waiting.last_error, waiting.stands_by
     await holder.close()
     await stage.put(approval("mine"), into="sessions")
     await stage.received(waiting)
 
-    assert told is not None
-    assert waiting.last_error is None
+    assert received == []
+    assert stood_by
+    assert "session mine: is held elsewhere" in str(told)
+    assert (waiting.last_error, waiting.stands_by) == (None, False)
+
+
+class WaitingClock(SystemClock):
+    """Notes the waits of a queue that stands by, and lets them be over at once."""
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+
+    async def wait(self, event: asyncio.Event, seconds: float) -> bool:
+        if seconds > 0.5:  # not the tick of the locks
+            self.waits.append(seconds)
+            return event.is_set()
+        return await super().wait(event, seconds)
+
+
+@pytest.mark.parametrize(
+    ("before", "quarter"), [((), 5.0), (("own",), 15.0)], ids=["unknown", "known"]
+)
+async def test_session_is_asked_for_again_at_a_quarter_of_the_lock_time(
+    before: tuple[str, ...], quarter: float, stage: Stage
+) -> None:
+    """The time is learnt from any other session of the entity: it is the same."""
+    clock, lock_time = WaitingClock(), LockTime()
+    source = ApprovalSource(queue="sessions", session="mine")
+    holder = await stage.opened(source)
+    await holder.reach()
+    for name in before:
+        own = ApprovalSource(queue="sessions", session=name)
+        await (await stage.opened(own, lock_time=lock_time)).reach()
+    waiting = await stage.opened(source, clock, lock_time)
+    await waiting.receive(stage.stop)
+
+    assert clock.waits == [pytest.approx(quarter, rel=0.1)]
+
+
+@pytest.mark.parametrize("is_held", [False, True], ids=["released", "held"])
+async def test_session_of_a_bridge_that_died_is_taken_over_in_its_lock_time(
+    *, is_held: bool, stage: Stage
+) -> None:
+    """Whether the broker frees it with the connection or waits for its lock to end."""
+    stage.broker.faults.hold_session_locks = is_held
+    source = ApprovalSource(queue="brief-sessions", session="mine")
+    holder = await stage.opened(source)
+    await holder.reach()
+    waiting = await stage.opened(source, lock_time=LockTime(BRIEF.total_seconds()))
+    taking = asyncio.create_task(stage.received(waiting))
+    await asyncio.sleep(0.2)
+    await stage.put(approval("mine"), into="brief-sessions")
+    began = time.monotonic()
+    stage.broker.faults.drop_connections()
+    message = await taking
+    took = time.monotonic() - began
+
+    assert message.session_id == "mine"
+    assert took < BRIEF.total_seconds() * 1.25 + 1
+
+
+async def test_topic_with_sessions_serves_each_its_own(stage: Stage) -> None:
+    mine = ApprovalSource(topic="t", subscription="by-session", session="mine")
+    other = ApprovalSource(topic="t", subscription="by-session", session="other")
+    queues = [await stage.opened(source) for source in (mine, other)]
+    await stage.put(approval("other"), approval("mine"), into="t")
+
+    messages = [await stage.received(queue) for queue in queues]
+
+    assert [m.session_id for m in messages] == ["mine", "other"]
+
+
+async def test_correlation_filter_gives_each_vm_its_own_subscription(
+    stage: Stage,
+) -> None:
+    """The layout without sessions: the subject of an approval names who is meant."""
+    sources = [ApprovalSource(topic="per-vm", subscription=vm) for vm in ("a", "b")]
+    queues = [await stage.opened(source) for source in sources]
+    await stage.put(
+        approval(subject="b"), approval(subject="a"), approval(), into="per-vm"
+    )
+    for queue in queues:
+        await queue.complete(await stage.received(queue))
+
+    assert stage.count("per-vm/Subscriptions/a") == (0, 0, 0)
+    assert stage.count("per-vm/Subscriptions/b") == (0, 0, 0)
+
+
+class StallingClock(SystemClock):
+    """A monotonic clock that is ahead by what the loop is said to have stood still."""
+
+    ahead = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead
+
+
+async def test_session_not_renewed_for_its_lock_time_is_taken_anew(
+    stage: Stage,
+) -> None:
+    """As after a freeze of the VM: whoever has the session now, it may not be us."""
+    clock = StallingClock()
+    source = ApprovalSource(queue="sessions", session="mine")
+    queue = await stage.opened(source, clock)
+    waiting = asyncio.create_task(queue.receive(stage.stop))
+    await until_attached(queue)
+    clock.ahead = 90.0
+    with pytest.raises(ApprovalQueueError, match="not renewed for longer than it"):
+        await waiting
+    assert not queue.attached
+    await queue.reach()
+
+    assert queue.attached
+
+
+async def test_age_of_the_link_and_last_message_are_known(stage: Stage) -> None:
+    clock = StallingClock()
+    queue = await stage.opened(ApprovalSource(queue="q"), clock)
+    before = (queue.link_seconds, queue.last_receive)
+    await stage.put(approval())
+    await stage.received(queue)
+    clock.ahead = 30.0
+    age, last = queue.link_seconds, queue.last_receive
+    await queue.close()
+
+    assert before == (None, None)
+    assert age == pytest.approx(30, abs=5)
+    assert last is not None
+    assert datetime.now(UTC) - last < timedelta(seconds=10)
+    assert queue.link_seconds is None
 
 
 async def until_attached(queue: ApprovalQueue) -> None:

@@ -6,6 +6,7 @@ import re
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from bridge.retry import RetryPolicy
 from bridge.status import Board
 from bridge.telemetry import Metrics
 from tests.builders import EVENT_ID, SINK, body_of, imds_event, told
-from tests.fakes import FakeClock, FakeMetadata, RecordingSink
+from tests.fakes import START, FakeClock, FakeMetadata, RecordingSink
 
 Client = TestClient[Request, Application]
 Serve = Callable[[Application], Awaitable[Client]]
@@ -55,6 +56,9 @@ METRICS = {
 class FakeReceiver:
     attached: bool = True
     last_error: str | None = None
+    stands_by: bool = False
+    link_seconds: float | None = None
+    last_receive: datetime | None = None
 
 
 @dataclass
@@ -206,6 +210,14 @@ async def test_bridge_is_unready_while_a_receiver_is_not_attached(
     )
 
 
+async def test_bridge_that_stands_by_for_a_session_is_ready(bridge: Bridge) -> None:
+    """Of those that share a session only one is attached, and all of them are well."""
+    held = FakeReceiver(attached=False, stands_by=True, last_error="held elsewhere")
+    bridge.board.receivers = {"q session group": held, "q session me": FakeReceiver()}
+
+    assert await bridge.get("/readyz") == (200, "[]")
+
+
 async def test_bridge_is_unready_while_the_state_file_cannot_be_written(
     bridge: Bridge,
 ) -> None:
@@ -312,10 +324,28 @@ async def test_status_shows_recent_outcomes_of_approvals(bridge: Bridge) -> None
 
 
 async def test_status_shows_the_receivers(bridge: Bridge) -> None:
-    bridge.board.receivers = {"q": FakeReceiver(attached=False, last_error="no")}
+    bridge.board.receivers = {
+        "q": FakeReceiver(attached=False, last_error="no"),
+        "q session me": FakeReceiver(link_seconds=61.7, last_receive=START),
+    }
 
     assert (await bridge.json("/status"))["receivers"] == [
-        {"entity": "q", "attached": False, "lastError": "no"}
+        {
+            "entity": "q",
+            "attached": False,
+            "standsBy": False,
+            "linkSeconds": None,
+            "lastReceive": None,
+            "lastError": "no",
+        },
+        {
+            "entity": "q session me",
+            "attached": True,
+            "standsBy": False,
+            "linkSeconds": 61,
+            "lastReceive": "2026-03-02T12:00:00Z",
+            "lastError": None,
+        },
     ]
 
 

@@ -22,6 +22,7 @@ class Addresses:
     imds: str
     connection_string: str
     inbox: str
+    pid: int
 
     async def messages(self, path: str = "") -> list[dict[str, object]]:
         """Return what the inbox has received."""
@@ -58,6 +59,7 @@ async def simulator(*arguments: str) -> AsyncIterator[Addresses]:
             imds=found["imds"]["url"],
             connection_string=found["servicebus"]["connectionString"],
             inbox=found["inbox"]["url"],
+            pid=process.pid,
         )
     finally:
         await ended(process)
