@@ -13,6 +13,7 @@ from bridge.errors import ApprovalQueueError, BridgeError, ConfigError, Metadata
 from bridge.identity import Identity
 from bridge.imds.client import MetadataClient, open_client
 from bridge.imds.document import parse
+from bridge.namespace_errors import as_delivery_error, remedy
 from bridge.sinks.base import Resources, SinkConfig
 from bridge.telemetry import Metrics
 from bridge.transport import open_session
@@ -131,4 +132,8 @@ def _excused(source: ApprovalSource, error: ApprovalQueueError) -> str:
     if "amqp:not-allowed" in str(error):
         hint = _WITHOUT_SESSION if source.session is None else _WITH_SESSION
         raise ApprovalQueueError(f"{error}: {hint}") from error
+    if isinstance(cause := error.__cause__, Exception):
+        refusal = as_delivery_error(cause, str(source))
+        text = f"{error}{remedy(refusal, 'Receiver', source.entity)}"
+        raise ApprovalQueueError(text) from error
     raise error

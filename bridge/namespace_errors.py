@@ -91,6 +91,21 @@ def as_delivery_error(
     return TransientDeliveryError(text, Reason.UNFORESEEN)
 
 
+def remedy(error: DeliveryError, role: str, entity: str) -> str:
+    """Return what helps against a refusal, as the end of a sentence; "" = not known.
+
+    Args:
+        error: the refusal.
+        role: ``Sender`` or ``Receiver``: what the identity has to be there.
+        entity: as it is called in Azure.
+    """
+    if error.reason is Reason.UNAUTHORIZED:
+        return f'; it takes the role "Azure Service Bus Data {role}" on {entity}'
+    if error.reason is Reason.NOT_FOUND:
+        return f"; create or enable {entity}: the bridge has no right to"
+    return ""
+
+
 def is_too_large(error: Exception) -> bool:
     """Whether what was sent is larger than the entity takes."""
     return "MessageSizeExceededError" in _names(error)

@@ -73,9 +73,14 @@ class ApprovalSource:
     subscription: str = ""
     session: str | None = None
 
+    @property
+    def entity(self) -> str:
+        """The queue, or the topic and its subscription."""
+        return self.queue or f"{self.topic}/{self.subscription}"
+
     def __str__(self) -> str:
-        path = self.queue or f"{self.topic}/{self.subscription}"
-        return path if self.session is None else f"{path} session {self.session}"
+        session = "" if self.session is None else f" session {self.session}"
+        return f"{self.entity}{session}"
 
 
 class ApprovalQueue:

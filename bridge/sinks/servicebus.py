@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from bridge.cloudevent import STRUCTURED_TYPE, CloudEvent
-from bridge.errors import ConfigError
+from bridge.errors import ConfigError, DeliveryError
 from bridge.namespace import (
     CredentialKind,
     Entity,
@@ -20,6 +20,7 @@ from bridge.namespace import (
     entity_faults,
     entity_in,
 )
+from bridge.namespace_errors import remedy
 from bridge.options import Address, Secret
 from bridge.routing import Scope
 from bridge.sender import Message, Sender, short_id
@@ -101,8 +102,12 @@ class ServiceBusSinkConfig(SinkConfig, frozen=True, kw_only=True):
 
     async def reach(self, resources: Resources) -> str:
         """Open a link to the entity; see ``SinkConfig.reach``."""
-        async with self.open(resources) as sink:
-            await sink.sender.reach()
+        try:
+            async with self.open(resources) as sink:
+                await sink.sender.reach()
+        except DeliveryError as error:
+            help_ = remedy(error, "Sender", self.entity)
+            raise type(error)(f"{error}{help_}", error.reason) from error
         return f"{self.entity} in {self.where.host} may be sent to"
 
 

@@ -194,23 +194,46 @@ async def test_session_that_a_running_bridge_holds_is_no_fault(
     )
 
 
+CREATE = "create or enable {}: the bridge has no right to"
+
+
 @pytest.mark.parametrize(
-    ("condition", "words"),
+    ("condition", "words", "help_"),
     [
-        (Condition.NOT_FOUND, "does not exist"),
-        (Condition.UNAUTHORIZED, "denies the right"),
-        (Condition.ENTITY_DISABLED, "is disabled"),
+        (Condition.NOT_FOUND, "does not exist", CREATE),
+        (
+            Condition.UNAUTHORIZED,
+            "denies the right",
+            'it takes the role "Azure Service Bus Data {role}" on {}',
+        ),
+        (Condition.ENTITY_DISABLED, "is disabled", CREATE),
     ],
 )
-async def test_what_is_missing_is_told_with_the_entity(
-    condition: Condition, words: str, imds: ImdsSimulator, broker: Broker
+async def test_what_is_missing_is_told_with_the_entity_and_what_helps(
+    condition: Condition,
+    words: str,
+    help_: str,
+    imds: ImdsSimulator,
+    broker: Broker,
 ) -> None:
-    broker.faults.refuse_attach("vm-approvals", condition)
+    for entity in ("vm-approvals", "scheduled-events"):
+        broker.faults.refuse_attach(entity, condition)
     approvals = approvals_of(broker, queue="vm-approvals")
+    sink = {
+        "name": "bus",
+        "type": "servicebus",
+        "connection_string": broker.connection_string,
+        "topic": "scheduled-events",
+    }
+    config = config_of(imds.url, sinks=[sink], approvals=approvals)
 
-    (fault,) = bad(await examined(config_of(imds.url, approvals=approvals)))
+    to, where = bad(await examined(config))
 
-    assert fault.startswith(f"approvals: Service Bus vm-approvals: {words}")
+    assert where.startswith(f"approvals: Service Bus vm-approvals: {words}")
+    assert where.endswith(help_.format("vm-approvals", role="Receiver"))
+    assert to.startswith("sinks.bus: ")
+    assert f"scheduled-events: {words}" in to
+    assert to.endswith(help_.format("scheduled-events", role="Sender"))
 
 
 @pytest.mark.parametrize(
