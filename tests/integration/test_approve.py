@@ -138,3 +138,52 @@ async def test_session_of_the_vm_that_reported(tmp_path: Path) -> None:
     answer = json.loads(result.out)
     assert answer["outcome"] == "relayed"
     assert answer["session"] == json.loads(seen.read_text())["data"]["reporter"]["vmId"]
+
+
+def entities_of_a_topic() -> dict[str, object]:
+    """Return entities where each VM has a subscription of its own for approvals."""
+    subscriptions = [
+        {
+            "Name": name,
+            "Rules": [
+                {
+                    "Name": "mine",
+                    "Properties": {
+                        "FilterType": "Correlation",
+                        "CorrelationFilter": {"SessionId": name},
+                    },
+                }
+            ],
+        }
+        for name in ("vm-a", "vm-b")
+    ]
+    topics = [
+        {"Name": "scheduled-events", "Subscriptions": [{"Name": "consumer"}]},
+        {"Name": "approvals", "Subscriptions": subscriptions},
+    ]
+    namespace = {"Name": "local", "Queues": [{"Name": "replies"}], "Topics": topics}
+    return {"UserConfig": {"Namespaces": [namespace]}}
+
+
+async def test_topic_with_a_subscription_for_each_vm(tmp_path: Path) -> None:
+    entities = tmp_path / "Config.json"
+    entities.write_text(json.dumps(entities_of_a_topic()))
+    async with simulator("--servicebus-config", str(entities)) as at:
+        config = written_config(tmp_path, at)
+        text = config.read_text().replace(
+            'queue = "vm-approvals"', 'topic = "approvals"\nsubscription = "vm-a"'
+        )
+        config.write_text(text)
+        async with running(at, config):
+            await told(at, ".scheduled.", FIRST)
+            elsewhere, here = await asyncio.gather(
+                approve(
+                    config, SECOND, "--session", "vm-b", "--wait", "--timeout", "2s"
+                ),
+                approve(config, FIRST, "--session", "vm-a", "--wait"),
+            )
+
+    assert here.code == 0, here
+    assert here.out.startswith(f"{FIRST}: relayed")
+    assert elsewhere.code == 1
+    assert "no reply" in elsewhere.err
