@@ -11,7 +11,7 @@ import platform
 import sys
 from collections.abc import Callable, Coroutine
 
-from tests.bench import drain, growth, idle, latency
+from tests.bench import drain, fleet, growth, idle, latency
 from tests.bench.measuring import HEAD, Row
 
 Bench = Callable[[bool], Coroutine[None, None, list[Row]]]
@@ -24,6 +24,7 @@ BENCHES: dict[str, Bench] = {
     "fan-out": lambda quick: drain.fan_out(500 if quick else 3_000),
     "outbox": lambda quick: growth.outbox_rows(50_000 if quick else 1_000_000),
     "polls": lambda quick: growth.poll_cost(20 if quick else 200),
+    "fleet": lambda quick: fleet.rows(10 if quick else 120, 5 if quick else 20),
     "start": lambda _: growth.first_poll(),
 }
 
