@@ -53,7 +53,7 @@ ENTITIES = Entities(
             name="per-vm",
             subscriptions=tuple(
                 SubscriptionSettings(
-                    name=vm, filters=(CorrelationFilter(properties={"Label": vm}),)
+                    name=vm, filters=(CorrelationFilter(properties={"SessionId": vm}),)
                 )
                 for vm in ("a", "b")
             ),
@@ -323,12 +323,10 @@ async def test_topic_with_sessions_serves_each_its_own(stage: Stage) -> None:
 async def test_correlation_filter_gives_each_vm_its_own_subscription(
     stage: Stage,
 ) -> None:
-    """The layout without sessions: the subject of an approval names who is meant."""
+    """The layout without sessions: a filter on the SessionId says who is meant."""
     sources = [ApprovalSource(topic="per-vm", subscription=vm) for vm in ("a", "b")]
     queues = [await stage.opened(source) for source in sources]
-    await stage.put(
-        approval(subject="b"), approval(subject="a"), approval(), into="per-vm"
-    )
+    await stage.put(approval("b"), approval("a"), approval(), into="per-vm")
     for queue in queues:
         await queue.complete(await stage.received(queue))
 

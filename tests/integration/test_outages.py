@@ -96,8 +96,11 @@ CUT: Fault = (Proxy.cut, Proxy.mend)
 SILENCE: Fault = (Proxy.silence, Proxy.speak)
 
 
-@pytest.mark.parametrize("minutes", [0.5, 10])
-@pytest.mark.parametrize("fault", [CUT, SILENCE], ids=["cut", "silent"])
+@pytest.mark.parametrize(
+    ("fault", "minutes"),
+    [(CUT, 0.5), (CUT, 10), (SILENCE, 10)],
+    ids=["cut-0.5", "cut-10", "silent-10"],
+)
 async def test_outage_is_survived_and_approvals_are_served_afterwards(
     fault: Fault,
     minutes: float,
