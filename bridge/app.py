@@ -20,6 +20,7 @@ from bridge.errors import ConfigError
 from bridge.events import Teller
 from bridge.imds.client import MetadataClient, open_client
 from bridge.introduction import introduce, settle
+from bridge.notify import NOBODY, Supervisor, attended
 from bridge.outbox.database import Database
 from bridge.outbox.rows import Delivery
 from bridge.outbox.store import Outbox
@@ -39,8 +40,13 @@ from bridge.workers import Worker, run_workers, unless
 log = logging.getLogger(__name__)
 
 
-async def run(config: Config, stop: asyncio.Event, clock: Clock) -> None:
-    """Run the forwarder until ``stop`` is set.
+async def run(
+    config: Config,
+    stop: asyncio.Event,
+    clock: Clock,
+    supervisor: Supervisor = NOBODY,
+) -> None:
+    """Run the forwarder until ``stop`` is set, and tell ``supervisor`` how it fares.
 
     Raises:
         BridgeError: it cannot start or go on; also inside an ExceptionGroup.
@@ -48,6 +54,7 @@ async def run(config: Config, stop: asyncio.Event, clock: Clock) -> None:
     path = Path(config.state.path)
     async with AsyncExitStack() as stack:
         stack.enter_context(statefile.locked(path))
+        await stack.enter_async_context(attended(supervisor, stop, clock))
         metrics = Metrics((sink.name for sink in config.sinks), __version__)
         board = Board(clock=clock, metrics=metrics)
         await stack.enter_async_context(health.serve(config.http, board))
@@ -71,6 +78,7 @@ async def run(config: Config, stop: asyncio.Event, clock: Clock) -> None:
         house = House(config, clock, metrics, board, client, database, teller)
         workers = await house.furnish(stack)
         log.info("forwarder started", extra={"vm": teller.reporter})
+        supervisor.ready()
         await run_workers(workers, stop, grace=config.shutdown_grace)
     log.info("forwarder stopped")
 

@@ -20,6 +20,7 @@ from bridge import config as configuration
 from bridge.cli_support import WRONG, config_option, fail, until_stopped
 from bridge.clock import SystemClock
 from bridge.errors import BridgeError, ConfigError, MissingExtraError
+from bridge.notify import supervisor_of
 from bridge.telemetry import LogConfig, configure_logging
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,8 @@ def run(path: Path) -> None:
     configure_logging(config.log)
     for warning in config.warnings():
         log.warning("configuration", extra={"warning": warning})
-    until_stopped(lambda stop: app.run(config, stop, SystemClock()))
+    supervisor = supervisor_of(os.environ)
+    until_stopped(lambda stop: app.run(config, stop, SystemClock(), supervisor))
 
 
 @main.command()

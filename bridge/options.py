@@ -27,6 +27,7 @@ _SECRETIVE = re.compile(
     r"auth|code|cookie|credential|key|passw|secret|\bsig\b|signature|token",
     re.IGNORECASE,
 )
+_VARIABLE = re.compile(r"\$\{([^{}]*)\}")
 PLACEHOLDERS = ("vm_id", "vm_name", "group")
 
 
@@ -80,8 +81,9 @@ class Size(int):
 class Secret:
     """A value that is never shown; ``env:NAME`` and ``file:PATH`` are followed.
 
-    A file is read at each use, so that a rotated secret is found without a
-    restart. No dataclass: msgspec would read a table into one.
+    A path may hold ``${NAME}`` of the environment, such as systemd's
+    ``${CREDENTIALS_DIRECTORY}``. A file is read at each use, so that a rotated secret
+    is found without a restart. No dataclass: msgspec would read a table into one.
     """
 
     __slots__ = ("environ", "reference")
@@ -106,12 +108,16 @@ class Secret:
         """
         scheme, _, name = self.reference.partition(":")
         if scheme == "env":
-            if not self.environ.get(name):
-                raise ValueError(f"the environment variable {name} is not set")
-            return self.environ[name]
+            return self._variable(name)
         if scheme == "file":
-            return _read_secret_file(Path(name))
+            path = _VARIABLE.sub(lambda found: self._variable(found[1]), name)
+            return _read_secret_file(Path(path))
         return self.reference
+
+    def _variable(self, name: str) -> str:
+        if not self.environ.get(name):
+            raise ValueError(f"the environment variable {name} is not set")
+        return self.environ[name]
 
 
 class Address(Secret):

@@ -26,6 +26,7 @@ WHOLLY_COVERED = (
     "bridge/hashing.py",
     "bridge/identity.py",
     "bridge/imds/document.py",
+    "bridge/notify.py",
     "bridge/poller.py",
     "bridge/relay.py",
     "bridge/retry.py",

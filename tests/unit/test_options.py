@@ -373,6 +373,23 @@ def test_secret_comes_from_a_file_that_is_read_at_each_use(tmp_path: Path) -> No
     assert secret.reveal() == "rotated"
 
 
+def test_path_of_a_secret_may_name_a_folder_of_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(SECRET)
+    environ = {"CREDENTIALS_DIRECTORY": str(tmp_path)}
+
+    secret = Secret("file:${CREDENTIALS_DIRECTORY}/token", environ)
+
+    assert secret.reveal() == SECRET
+    with pytest.raises(ValueError, match="variable CREDENTIALS_DIRECTORY is not set"):
+        Secret(secret.reference, {}).reveal()
+
+
+def test_dollar_without_braces_belongs_to_the_path(tmp_path: Path) -> None:
+    (tmp_path / "$TOKEN").write_text(SECRET)
+
+    assert Secret(f"file:{tmp_path}/$TOKEN", {}).reveal() == SECRET
+
+
 @pytest.mark.parametrize("environ", [{}, {"TOKEN": ""}])
 def test_variable_that_is_not_set_is_a_fault(environ: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="the environment variable TOKEN is not set"):
