@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# Installs the forwarder of this clone as a systemd service. Run it again after a change
+# of the clone or of /etc/sebridge/secrets: what is as it should be stays as it is.
+set -euo pipefail
+umask 022
+here=$(cd "$(dirname "$0")" && pwd)
+# shellcheck source=infra/lib.sh
+. "$here/lib.sh"
+
+usage() {
+  cat <<'TEXT'
+usage: [PYTHON=…] [DESTDIR=…] infra/install.sh [--dry-run] [--no-start] [--wheel FILE]
+
+  --dry-run     print what would be done, and do nothing
+  --no-start    install, but neither enable nor start the service
+  --wheel FILE  install this wheel and not the clone
+
+  PYTHON    which Python, 3.11 or newer (default: python3)
+  DESTDIR   install into a tree, such as an image's: no account is made, nothing started
+
+What it makes: the account sebridge; /opt/sebridge (the program), /etc/sebridge
+(configuration; bridge.toml is never overwritten), /etc/systemd/system/sebridge.service
+and sebridge.service.d/credentials.conf, which loads each file of /etc/sebridge/secrets.
+TEXT
+}
+
+start=yes
+package=$(dirname "$here")
+while [ $# -gt 0 ]; do
+  case $1 in
+    --dry-run) dry_run=yes ;;
+    --no-start) start=no ;;
+    --wheel)
+      [ $# -ge 2 ] || fail "--wheel wants a file" 2
+      [ -f "$2" ] || fail "--wheel: there is no file $2" 2
+      package=$(cd "$(dirname "$2")" && pwd)/$(basename "$2")
+      shift
+      ;;
+    -h | --help) usage && exit 0 ;;
+    *) usage >&2 && fail "unknown argument: $1" 2 ;;
+  esac
+  shift
+done
+python=${PYTHON:-python3}
+
+need_root
+"$python" -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
+  fail "$python must be Python 3.11 or newer with venv (Debian: python3-venv)"
+if [ -z "$root" ] && [ "$dry_run" = no ]; then
+  version=$(systemctl --version 2>/dev/null | sed -n '1s/^systemd \([0-9]*\).*/\1/p')
+  [ "${version:-0}" -ge 247 ] || fail "systemd 247 or newer is needed: LoadCredential"
+fi
+
+# Names of credentials become a unit's lines: nothing else may stand in them.
+credentials() {
+  local file name
+  printf '# Written by infra/install.sh from the files in %s.\n' "$settings/secrets"
+  printf '[Service]\n'
+  for file in "$root$settings/secrets"/*; do
+    [ -f "$file" ] || continue
+    name=${file##*/}
+    printf 'LoadCredential=%s:%s\n' "$name" "$settings/secrets/$name"
+  done
+}
+
+for file in "$root$settings/secrets"/*; do
+  [[ ! -f $file || ${file##*/} =~ ^[A-Za-z0-9][A-Za-z0-9._-]*$ ]] ||
+    fail "$file: a secret's name is letters, digits, '.', '_' and '-'"
+done
+
+say "# account"
+[ -d "$root$accounts" ] || run mkdir -p "$root$accounts"
+put "$accounts/sebridge.conf" 0644 root <"$here/systemd/sysusers.conf"
+on_machine systemd-sysusers "$accounts/sebridge.conf"
+
+say "# program"
+[ -x "$root$program/bin/pip" ] || run "$python" -m venv "$root$program"
+run "$root$program/bin/pip" install --quiet --disable-pip-version-check \
+  --constraint "$(dirname "$here")/constraints.txt" "${package}[slack]"
+
+say "# configuration"
+folder "$settings" 0750 sebridge
+folder "$settings/secrets" 0700 root
+if [ -f "$root$settings/bridge.toml" ]; then
+  say "= $root$settings/bridge.toml"
+else
+  put "$settings/bridge.toml" 0640 sebridge <"$here/systemd/bridge.toml"
+fi
+
+say "# service"
+[ -d "$root$units/sebridge.service.d" ] || run mkdir -p "$root$units/sebridge.service.d"
+put "$units/sebridge.service" 0644 root <"$here/systemd/sebridge.service"
+credentials | put "$units/sebridge.service.d/credentials.conf" 0644 root
+on_machine systemctl daemon-reload
+if [ "$start" = yes ]; then
+  on_machine env "CREDENTIALS_DIRECTORY=$settings/secrets" \
+    "$program/bin/sebridge" check -c "$settings/bridge.toml"
+  on_machine systemctl enable sebridge.service
+  on_machine systemctl restart sebridge.service
+fi

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Takes away what install.sh made. Configuration, secrets and state stay, unless --purge.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+# shellcheck source=infra/lib.sh
+. "$here/lib.sh"
+
+usage() {
+  cat <<'TEXT'
+usage: [DESTDIR=…] infra/uninstall.sh [--dry-run] [--purge]
+
+  --dry-run  print what would be done, and do nothing
+  --purge    also remove /etc/sebridge, /var/lib/sebridge (what is not delivered yet is
+             lost), drop-ins of your own, and the account
+TEXT
+}
+
+purge=no
+while [ $# -gt 0 ]; do
+  case $1 in
+    --dry-run) dry_run=yes ;;
+    --purge) purge=yes ;;
+    -h | --help) usage && exit 0 ;;
+    *) usage >&2 && fail "unknown argument: $1" 2 ;;
+  esac
+  shift
+done
+need_root
+
+# gone PATH: remove it, where it is there.
+gone() {
+  if [ -e "$root$1" ]; then run rm -rf -- "$root$1"; fi
+}
+
+[ ! -e "$root$units/sebridge.service" ] ||
+  on_machine systemctl disable --now sebridge.service
+gone "$units/sebridge.service"
+gone "$units/sebridge.service.d/credentials.conf"
+drop_ins=$root$units/sebridge.service.d
+if [ -d "$drop_ins" ] && [ -z "$(ls -A "$drop_ins")" ]; then run rmdir "$drop_ins"; fi
+on_machine systemctl daemon-reload
+gone "$program"
+
+if [ "$purge" = yes ]; then
+  gone "$units/sebridge.service.d"
+  gone "$settings"
+  gone "$state"
+  gone "$accounts/sebridge.conf"
+  if getent passwd sebridge >/dev/null; then on_machine userdel sebridge; fi
+fi

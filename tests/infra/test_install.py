@@ -1,0 +1,221 @@
+"""Installing and taking away, in a tree of its own: what is there, and what stays."""
+
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+INFRA = Path(__file__).parents[2] / "infra"
+UNIT = "etc/systemd/system/sebridge.service"
+CREDENTIALS = f"{UNIT}.d/credentials.conf"
+CHECK = "/opt/sebridge/bin/sebridge check -c /etc/sebridge/bridge.toml"
+
+PYTHON = """\
+#!/bin/sh
+# A Python that makes a virtual environment in no time.
+[ "$1" = -m ] || exit "${OLD:-0}"
+mkdir -p "$3/bin"
+printf '#!/bin/sh\\necho "$@" >>"%s/pip.log"\\n' "$3" >"$3/bin/pip"
+chmod +x "$3/bin/pip"
+"""
+
+
+class Tree:
+    """A machine's files under a folder, and a Python that is quick."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "root"
+        self.python = folder / "python"
+        self.python.write_text(PYTHON)
+        self.python.chmod(0o755)
+
+    def run(self, script: str, *arguments: str, **environ: str) -> str:
+        """Run a script that must not fail; returns what it said."""
+        found = self.tried(script, *arguments, **environ)
+        assert found.returncode == 0, found.stderr
+        return found.stdout
+
+    def tried(
+        self, script: str, *arguments: str, **environ: str
+    ) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(  # noqa: S603 - our own scripts
+            ["/bin/bash", str(INFRA / script), *arguments],
+            env={
+                "PATH": os.environ["PATH"],
+                "DESTDIR": str(self.root),
+                "PYTHON": str(self.python),
+                **environ,
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def files(self) -> dict[str, str]:
+        return {
+            path.relative_to(self.root).as_posix(): path.read_text()
+            for path in self.root.rglob("*")
+            if path.is_file()
+        }
+
+    def mode(self, path: str) -> int:
+        return stat.S_IMODE((self.root / path).stat().st_mode)
+
+    def secret(self, name: str) -> None:
+        folder = self.root / "etc/sebridge/secrets"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("hunter2")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+def test_everything_is_put_in_its_place(tree: Tree) -> None:
+    said = tree.run("install.sh")
+
+    files = tree.files()
+    assert files[UNIT] == (INFRA / "systemd/sebridge.service").read_text()
+    assert "etc/sysusers.d/sebridge.conf" in files
+    assert "file:${CREDENTIALS_DIRECTORY}" in files["etc/sebridge/bridge.toml"]
+    assert tree.mode("etc/sebridge") == 0o750
+    assert tree.mode("etc/sebridge/secrets") == 0o700
+    assert tree.mode("etc/sebridge/bridge.toml") == 0o640
+    assert files["opt/sebridge/pip.log"].endswith("[slack]\n")
+    assert "systemctl" not in said  # this is not the machine that runs
+
+
+def test_second_run_changes_nothing(tree: Tree) -> None:
+    tree.run("install.sh")
+    before = {k: v for k, v in tree.files().items() if "pip.log" not in k}
+
+    said = tree.run("install.sh")
+
+    assert {k: v for k, v in tree.files().items() if "pip.log" not in k} == before
+    changes = [line for line in said.splitlines() if line.startswith("+")]
+    assert len(changes) == 1
+    assert "/opt/sebridge/bin/pip install" in changes[0]
+
+
+def test_configuration_of_a_person_is_never_overwritten(tree: Tree) -> None:
+    config = tree.root / "etc/sebridge/bridge.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text("# mine")
+
+    tree.run("install.sh")
+
+    assert config.read_text() == "# mine"
+
+
+def test_each_file_of_the_secrets_is_a_credential(tree: Tree) -> None:
+    tree.run("install.sh")
+    assert "LoadCredential" not in tree.files()[CREDENTIALS]
+
+    tree.secret("slack-webhook-url")
+    tree.secret("siem.token")
+    said = tree.run("install.sh")
+
+    assert tree.files()[CREDENTIALS].splitlines()[1:] == [
+        "[Service]",
+        "LoadCredential=siem.token:/etc/sebridge/secrets/siem.token",
+        "LoadCredential=slack-webhook-url:/etc/sebridge/secrets/slack-webhook-url",
+    ]
+    assert "hunter2" not in said
+
+
+@pytest.mark.parametrize("name", ["a b", "a:b", ".a\nExecStart=x", "a%n"])
+def test_secret_whose_name_would_be_a_line_of_the_unit_is_refused(
+    tree: Tree, name: str
+) -> None:
+    tree.secret(name.lstrip("."))
+
+    found = tree.tried("install.sh")
+
+    assert found.returncode == 1
+    assert "a secret's name is letters, digits" in found.stderr
+    assert CREDENTIALS not in tree.files()
+
+
+@pytest.mark.parametrize("script", ["install.sh", "uninstall.sh"])
+def test_dry_run_says_it_and_does_nothing(tree: Tree, script: str) -> None:
+    if script == "uninstall.sh":
+        tree.run("install.sh")
+    before = tree.files() if tree.root.exists() else {}
+
+    said = tree.run(script, "--dry-run")
+
+    assert str(tree.root / UNIT) in said
+    assert (tree.files() if tree.root.exists() else {}) == before
+
+
+def test_dry_run_for_the_machine_shows_account_check_and_start(tree: Tree) -> None:
+    said = tree.run("install.sh", "--dry-run", DESTDIR="").splitlines()
+
+    commands = [line for line in said if "system" in line or " check " in line]
+    assert "+ systemd-sysusers /etc/sysusers.d/sebridge.conf " in commands
+    assert [line.split("+ ", 1)[1].strip() for line in commands[-4:]] == [
+        "systemctl daemon-reload",
+        f"env CREDENTIALS_DIRECTORY=/etc/sebridge/secrets {CHECK}",
+        "systemctl enable sebridge.service",
+        "systemctl restart sebridge.service",
+    ]
+
+
+def test_install_without_a_start_does_not_start(tree: Tree) -> None:
+    said = tree.run("install.sh", "--dry-run", "--no-start", DESTDIR="")
+
+    assert "daemon-reload" in said
+    assert "restart" not in said
+
+
+def test_uninstall_keeps_what_is_a_persons(tree: Tree) -> None:
+    tree.run("install.sh")
+    tree.secret("token")
+    own = tree.root / f"{UNIT}.d/own.conf"
+    own.write_text("[Service]\n")
+
+    tree.run("uninstall.sh")
+
+    assert set(tree.files()) == {
+        "etc/sebridge/bridge.toml",
+        "etc/sebridge/secrets/token",
+        "etc/sysusers.d/sebridge.conf",
+        f"{UNIT}.d/own.conf",
+    }
+    assert tree.run("uninstall.sh") == ""  # and again: nothing to do
+
+
+def test_purge_leaves_nothing(tree: Tree) -> None:
+    tree.run("install.sh")
+    (tree.root / "var/lib/sebridge").mkdir(parents=True)
+    (tree.root / "var/lib/sebridge/state.db").write_text("")
+
+    tree.run("uninstall.sh", "--purge")
+
+    assert tree.files() == {}
+
+
+@pytest.mark.parametrize("script", ["install.sh", "uninstall.sh"])
+def test_unknown_argument_is_told_with_those_that_are_known(
+    tree: Tree, script: str
+) -> None:
+    found = tree.tried(script, "--frce")
+
+    assert found.returncode == 2
+    assert "unknown argument: --frce" in found.stderr
+    assert "--dry-run" in found.stderr
+
+
+def test_wheel_that_is_not_there_and_a_python_too_old_are_told(tree: Tree) -> None:
+    assert (
+        "there is no file x.whl" in tree.tried("install.sh", "--wheel", "x.whl").stderr
+    )
+
+    found = tree.tried("install.sh", OLD="1")
+
+    assert found.returncode == 1
+    assert "must be Python 3.11 or newer" in found.stderr
+    assert not tree.root.exists()

@@ -1,0 +1,113 @@
+"""The unit: what systemd itself says of it, and that it fits the program."""
+
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from bridge.config import Settings, load
+from bridge.statefile import default_path
+
+SYSTEMD = Path(__file__).parents[2] / "infra" / "systemd"
+UNIT = SYSTEMD / "sebridge.service"
+WANTED = 2.0
+
+needs_systemd = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None,
+    reason="systemd-analyze is missing (Debian: systemd)",
+)
+
+
+def setting(key: str) -> list[str]:
+    """Return the values of a setting, in order."""
+    lines = UNIT.read_text().splitlines()
+    return [line.partition("=")[2] for line in lines if line.startswith(f"{key}=")]
+
+
+def analyze(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(  # noqa: S603 - our own unit
+        ["systemd-analyze", "--no-pager", *arguments],  # noqa: S607 - from the PATH
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@needs_systemd
+def test_exposure_is_2_or_better() -> None:
+    found = analyze(
+        "security", "--offline=true", f"--threshold={WANTED * 10:.0f}", str(UNIT)
+    )
+
+    assert found.returncode == 0, found.stdout
+    assert "Overall exposure level" in found.stdout
+
+
+@needs_systemd
+def test_threshold_of_the_exposure_can_fail(tmp_path: Path) -> None:
+    bare = tmp_path / "bare.service"
+    bare.write_text("[Service]\nExecStart=/bin/true\n")
+
+    found = analyze(
+        "security", "--offline=true", f"--threshold={WANTED * 10:.0f}", str(bare)
+    )
+
+    assert found.returncode != 0
+
+
+@needs_systemd
+@pytest.mark.parametrize("drop_in", [None, "closed-network.conf"])
+def test_systemd_understands_every_line(tmp_path: Path, drop_in: str | None) -> None:
+    unit = tmp_path / UNIT.name  # only the program is not there
+    unit.write_text(UNIT.read_text().replace("/opt/sebridge/bin/sebridge", "/bin/true"))
+    if drop_in:
+        folder = tmp_path / f"{UNIT.name}.d"
+        folder.mkdir()
+        shutil.copy(SYSTEMD / drop_in, folder)
+
+    found = analyze("verify", str(unit))
+
+    assert found.returncode == 0, found.stderr
+    assert UNIT.name not in found.stderr
+
+
+def test_imds_and_the_health_port_are_allowed_whatever_is_denied() -> None:
+    for text in (UNIT, SYSTEMD / "closed-network.conf"):
+        allowed = [
+            line
+            for line in text.read_text().splitlines()
+            if line.startswith("IPAddressAllow=localhost 169.254.169.254")
+        ]
+        assert len(allowed) == 1, text
+
+
+def test_state_of_the_program_is_the_state_directory_of_the_unit() -> None:
+    assert (
+        Path(default_path("linux")).parent
+        == Path("/var/lib") / setting("StateDirectory")[0]
+    )
+
+
+def test_stop_is_given_longer_than_the_programs_grace() -> None:
+    assert setting("TimeoutStopSec") == ["45s"]
+    assert Settings().shutdown_grace < 45
+
+
+def test_first_configuration_is_valid_as_it_is_and_with_everything(
+    tmp_path: Path,
+) -> None:
+    first = SYSTEMD / "bridge.toml"
+    assert tomllib.loads(first.read_text()) == {}
+    assert load(first, {}).sinks == ()
+
+    whole = tmp_path / "bridge.toml"
+    lines = first.read_text().splitlines()
+    whole.write_text("\n".join(x.removeprefix("# ") for x in lines[4:]))
+    (tmp_path / "slack-webhook-url").write_text("https://hooks.slack.example/x")
+
+    config = load(whole, {"CREDENTIALS_DIRECTORY": str(tmp_path)})
+
+    assert [sink.name for sink in config.sinks] == ["bus", "ops"]
+    assert config.approvals is not None
