@@ -45,13 +45,14 @@ def until_stopped(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
     try:
         asyncio.run(_until_signal(work))
     except* BridgeError as errors:
-        first = _first(errors)
+        first = first_of(errors)
         if isinstance(first, ConfigError):
             fail(*first.faults, code=WRONG)
         fail(str(first))
 
 
-def _first(errors: BaseExceptionGroup[BridgeError]) -> BaseException:
+def first_of(errors: BaseExceptionGroup[BridgeError]) -> BaseException:
+    """Return the first error that is no group itself."""
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -88,7 +88,8 @@ class Systemd:
         """Send without waiting: who does not listen holds up nothing."""
         address = self.address.replace("@", "\0", 1)
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
+            family = socket.AF_UNIX  # type: ignore[attr-defined,unused-ignore]  # POSIX
+            with socket.socket(family, socket.SOCK_DGRAM) as out:
                 out.settimeout(0)
                 out.sendto(text.encode(), address)
         except OSError as error:

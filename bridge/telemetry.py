@@ -43,9 +43,13 @@ class LogConfig(Section, frozen=True, kw_only=True):
     format: Literal["json", "text"] = "json"
 
 
-def configure_logging(config: LogConfig, stream: TextIO | None = None) -> None:
-    """Send this process's log to ``stream``: standard error unless given."""
-    handler = logging.StreamHandler(stream)
+def configure_logging(
+    config: LogConfig,
+    stream: TextIO | None = None,
+    handler: logging.Handler | None = None,
+) -> None:
+    """Send this process's log to ``handler`` or ``stream``; else to standard error."""
+    handler = handler or logging.StreamHandler(stream)
     if config.format == "json":
         handler.setFormatter(
             JsonFormatter(
