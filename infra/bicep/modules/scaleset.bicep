@@ -1,0 +1,127 @@
+// A scale set with the bridge on every instance, and its liveness as their health.
+param location string
+param subnetId string
+param vmSize string
+param instances int
+param sshPublicKey string
+param identityId string
+param customData string
+
+resource scaleSet 'Microsoft.Compute/virtualMachineScaleSets@2024-07-01' = {
+  name: 'sebridge-vmss'
+  location: location
+  identity: {
+    type: 'UserAssigned'
+    userAssignedIdentities: {
+      '${identityId}': {}
+    }
+  }
+  sku: {
+    name: vmSize
+    tier: 'Standard'
+    capacity: instances
+  }
+  properties: {
+    orchestrationMode: 'Uniform'
+    overprovision: false
+    upgradePolicy: {
+      mode: 'Rolling'
+      automaticOSUpgradePolicy: {
+        enableAutomaticOSUpgrade: true
+      }
+      rollingUpgradePolicy: {
+        maxBatchInstancePercent: 20
+        maxUnhealthyInstancePercent: 20
+        maxUnhealthyUpgradedInstancePercent: 20
+        pauseTimeBetweenBatches: 'PT1M'
+      }
+    }
+    virtualMachineProfile: {
+      securityProfile: {
+        encryptionAtHost: true
+        securityType: 'TrustedLaunch'
+        uefiSettings: {
+          secureBootEnabled: true
+          vTpmEnabled: true
+        }
+      }
+      scheduledEventsProfile: {
+        terminateNotificationProfile: {
+          enable: true
+          notBeforeTimeout: 'PT5M'
+        }
+      }
+      storageProfile: {
+        imageReference: {
+          publisher: 'Canonical'
+          offer: 'ubuntu-24_04-lts'
+          sku: 'server'
+          version: 'latest'
+        }
+        osDisk: {
+          createOption: 'FromImage'
+          managedDisk: {
+            storageAccountType: 'StandardSSD_LRS'
+          }
+        }
+      }
+      osProfile: {
+        computerNamePrefix: 'sebridge'
+        adminUsername: 'azureuser'
+        customData: customData
+        linuxConfiguration: {
+          disablePasswordAuthentication: true
+          ssh: {
+            publicKeys: [
+              {
+                path: '/home/azureuser/.ssh/authorized_keys'
+                keyData: sshPublicKey
+              }
+            ]
+          }
+        }
+      }
+      networkProfile: {
+        networkInterfaceConfigurations: [
+          {
+            name: 'internal'
+            properties: {
+              primary: true
+              ipConfigurations: [
+                {
+                  name: 'internal'
+                  properties: {
+                    subnet: {
+                      id: subnetId
+                    }
+                  }
+                }
+              ]
+            }
+          }
+        ]
+      }
+      extensionProfile: {
+        extensions: [
+          {
+            // It asks on loopback. /livez and not /readyz: that IMDS or Service Bus
+            // does not answer is no reason to replace an instance.
+            name: 'health'
+            properties: {
+              publisher: 'Microsoft.ManagedServices'
+              type: 'ApplicationHealthLinux'
+              typeHandlerVersion: '1.0'
+              autoUpgradeMinorVersion: true
+              enableAutomaticUpgrade: true
+              settings: {
+                protocol: 'http'
+                port: 9465
+                requestPath: '/livez'
+              }
+            }
+          }
+        ]
+      }
+    }
+  }
+}
