@@ -8,7 +8,7 @@ from tests.simulation.plan import TROUBLES, plan_of
 from tests.simulation.world import World, run
 
 CHUNK = 20
-CHUNKS = 15
+CHUNKS = 12
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
