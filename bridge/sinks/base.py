@@ -69,6 +69,20 @@ class Resources:
     approvals: ApprovalAddress | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """What would be sent for one event; nothing in it is secret.
+
+    Attributes:
+        head: such as ``POST https://host`` and a line per header or property;
+            a secret shows as ``<secret>``, a URL as scheme and host.
+        body: as it would go out, before compression.
+    """
+
+    head: tuple[str, ...]
+    body: bytes
+
+
 class RetryConfig(Section, frozen=True, kw_only=True):
     """``[sinks.retry]``: how long a delivery is tried."""
 
@@ -122,6 +136,16 @@ class SinkConfig(Section, frozen=True, kw_only=True):
 
         Raises:
             DeliveryError: it cannot be reached, or refuses.
+            MissingExtraError: as ``open``.
+            ConfigError: as ``open``.
+        """
+        raise NotImplementedError
+
+    async def preview(self, resources: Resources, event: CloudEvent) -> Preview:
+        """Return what would be sent for an event; connects to nothing.
+
+        Raises:
+            PermanentDeliveryError: the event cannot be rendered for this sink.
             MissingExtraError: as ``open``.
             ConfigError: as ``open``.
         """
