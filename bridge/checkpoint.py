@@ -32,9 +32,12 @@ def decode(body: bytes) -> Watch:
     """Read what ``encode`` wrote.
 
     Raises:
-        msgspec.ValidationError: it was not written by ``encode``.
+        msgspec.DecodeError: it was not written by ``encode``.
     """
-    return msgspec.json.decode(body, type=Watch)
+    try:
+        return msgspec.json.decode(body, type=Watch)
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise msgspec.DecodeError("no JSON in UTF-8, or nested too deep") from error
 
 
 def _wall(moment: Moment) -> Moment:

@@ -24,6 +24,14 @@ from bridge.transitions import Watch
 _PATIENCE = 2.0
 _RECENT = 10
 _KEYS = {"vm", "document", "imds", "sinks", "approvals"}
+_NOT_OURS = (
+    aiohttp.ClientError,
+    TimeoutError,
+    OSError,
+    msgspec.DecodeError,
+    UnicodeDecodeError,
+    RecursionError,
+)
 
 
 async def status(
@@ -61,7 +69,7 @@ async def _running(config: Settings) -> dict[str, object] | None:
             answer = msgspec.json.decode(await response.read(), type=dict[str, object])
             is_ours = response.status == 200 and answer.keys() >= _KEYS
             return answer if is_ours else None
-    except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError):
+    except _NOT_OURS:
         return None
 
 

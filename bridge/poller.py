@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
+import msgspec
+
 from bridge import checkpoint
 from bridge.approvals.looking import Look
 from bridge.clock import Clock
@@ -145,8 +147,15 @@ class Poller:
     async def restore(self) -> None:
         """Take up the watch where an earlier life of this bridge left it."""
         body = await self.outbox.load(CHECKPOINT)
-        if body is not None:
+        if body is None:
+            return
+        try:
             self.watch = checkpoint.decode(body)
+        except msgspec.DecodeError as error:  # no page of SQLite's was damaged
+            log.error(  # noqa: TRY400 - the text says it all
+                "what was observed cannot be read: watching as if for the first time",
+                extra={"fault": str(error)},
+            )
 
     async def run(self, stop: asyncio.Event) -> None:
         """Look at the document until asked to stop."""

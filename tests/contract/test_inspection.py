@@ -253,11 +253,24 @@ async def test_status_of_the_running_forwarder_is_the_same_shape_as_the_stored(
         web.Response(body=b"<html>"),
         web.Response(body=b"[]"),
         web.Response(body=b"\xff"),
+        web.Response(body=b'{"\xff": 1}'),
+        web.Response(body=b'{"vm": ' + b"[" * 100_000),
         web.Response(body=b"{}"),
         web.Response(body=b'{"version": {"number": "8.1"}}'),
         web.Response(status=302, headers={"Location": "/status"}),
     ],
-    ids=["401", "500", "html", "list", "bytes", "empty", "another program", "loop"],
+    ids=[
+        "401",
+        "500",
+        "html",
+        "list",
+        "bytes",
+        "key",
+        "deep",
+        "empty",
+        "another program",
+        "loop",
+    ],
 )
 async def test_state_file_is_read_when_somebody_else_answers(
     answer: web.Response, lived: Path, clock: FakeClock

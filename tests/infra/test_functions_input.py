@@ -238,6 +238,8 @@ def test_click_is_kept_as_it_was() -> None:
     assert Click.from_bytes(click.to_bytes()) == click
     with pytest.raises(UnreadableError):
         Click.from_bytes(b"{}")
+    with pytest.raises(UnreadableError):
+        Click.from_bytes(b"[" * 100_000)
 
 
 def test_names_from_azure_are_no_markup() -> None:

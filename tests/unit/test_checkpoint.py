@@ -94,7 +94,19 @@ def test_first_sight_is_anew_where_an_older_version_did_not_keep_it() -> None:
     assert known.since == Moment(at=now, monotonic=5)
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"known": 1}', b'{"seen": "x"}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b'{"known": 1}',
+        b'{"seen": "x"}',
+        b'{"known": {"\xff": 1}}',
+        b'{"x": ' + b"[" * 100_000,
+    ],
+    ids=["empty", "list", "cut", "type", "time", "bytes", "deep"],
+)
 def test_what_nobody_here_wrote_is_refused(body: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         checkpoint.decode(body)

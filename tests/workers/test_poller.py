@@ -308,6 +308,23 @@ async def test_first_life_has_nothing_to_restore(rig: Rig) -> None:
     assert rig.poller.watch.seen is None
 
 
+async def test_checkpoint_that_cannot_be_read_does_not_end_every_life(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SQLite does not see a wrong byte in a value: quick_check calls it sound."""
+    await rig.sees(body_of(imds_event()))
+    broken = b'{"known": {"\xff": 1}}'
+    await rig.outbox.database.run(
+        lambda db: db.execute("UPDATE meta SET value = ?", (broken,))
+    )
+
+    later = await rig.restart()
+    await later.sees(body_of(imds_event(), incarnation=3))
+
+    assert "what was observed cannot be read" in caplog.text
+    assert later.poller.watch.seen is not None
+
+
 async def test_commit_that_fails_leaves_the_watch_as_it_was(rig: Rig) -> None:
     """Else the change would never be told once the disk has room again."""
     await rig.sees(EMPTY)

@@ -112,7 +112,7 @@ def read(value: str, secrets: Sequence[str]) -> Button:
         raise UnreadableError("the button is not signed by us")
     try:
         members = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UnreadableError("the button's value is no JSON") from error
     if not isinstance(members, dict) or set(members) != _MEMBERS:
         raise UnreadableError("the button's value has other members")

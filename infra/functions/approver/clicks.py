@@ -52,7 +52,7 @@ class Click:
         try:
             members = json.loads(body)
             return cls(**{**members, "blocks": tuple(members["blocks"])})
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise UnreadableError("the message is no click") from error
 
 
