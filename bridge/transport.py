@@ -228,7 +228,10 @@ def _http_date(value: str) -> datetime:
     Raises:
         ValueError: it is none, or says not where on Earth it holds.
     """
-    moment = parsedate_to_datetime(value)
+    try:
+        moment = parsedate_to_datetime(value)
+    except (TypeError, IndexError, OverflowError) as error:
+        raise ValueError("no date") from error
     if moment.tzinfo is None:
         raise ValueError("no time zone")
     return moment

@@ -77,6 +77,7 @@ def test_retry_after_goes_with_what_is_transient() -> None:
         ("1.5", None),
         ("\u0663", None),
         ("soon", None),
+        ("Mn, 2 Mar 2027 12:22222222222222222222", None),
         ("", None),
     ],
 )
