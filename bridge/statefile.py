@@ -18,6 +18,7 @@ from pathlib import Path
 
 from bridge.errors import OutboxCorruptError, OutboxError, OutboxLockedError
 from bridge.options import Duration, Section, Size
+from bridge.outbox.connection import make_private
 from bridge.outbox.database import Database
 
 log = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ def locked(path: Path) -> Iterator[None]:
     unusable = f"the state file {path} cannot be used"
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(Path(f"{path}.lock"))
         lock = sqlite3.connect(f"{path}.lock", timeout=0, isolation_level=None)
     except (OSError, sqlite3.Error) as error:
         raise OutboxError(

@@ -4,7 +4,9 @@ The twin holds what the house works with: what is pending (the oldest 10,000), a
 memory of what was told, seen and decided. What is settled stays behind on the disk.
 """
 
+import os
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 
 from bridge.errors import OutboxCorruptError, OutboxError, OutboxUnavailableError
@@ -47,6 +49,23 @@ class Connection(sqlite3.Connection):
     room: int | None = None
 
 
+def make_private(path: Path) -> None:
+    """See to it that nobody but its owner reads the file, whatever the umask is.
+
+    SQLite makes the files beside it with the same rights. What is not ours to
+    change is left as it is, and told by whoever opens it.
+    """
+    with suppress(OSError):
+        # Never a file that is there: to close it again would end SQLite's locks.
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    if os.name != "posix":
+        return
+    for part in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+        with suppress(OSError):
+            if part.is_file() and part.stat().st_mode & 0o077:
+                part.chmod(0o600)
+
+
 def connect(path: Path) -> Connection:
     """Open the file as this house wants it, and bring it to the present version.
 
@@ -55,6 +74,7 @@ def connect(path: Path) -> Connection:
         OutboxError: it is no healthy database of ours.
     """
     connection = None
+    make_private(path)
     try:
         connection = sqlite3.connect(
             path,

@@ -3,7 +3,9 @@
 import contextlib
 import logging
 import multiprocessing
+import os
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,60 @@ async def state(state_path: Path) -> Path:
 def set_apart(path: Path) -> list[Path]:
     """Return the state files that were moved aside."""
     return sorted(path.parent.glob("state.db.*-*T*"))
+
+
+# -- who may read it -----------------------------------------------------------
+
+
+@pytest.fixture
+def no_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def rights(folder: Path) -> dict[str, str]:
+    return {one.name: f"{one.stat().st_mode & 0o777:o}" for one in folder.iterdir()}
+
+
+posix = pytest.mark.skipif(os.name != "posix", reason="Windows has no such rights")
+
+
+@posix
+@pytest.mark.usefixtures("no_umask")
+async def test_nobody_else_may_read_the_state_file_nor_what_belongs_to_it(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "new" / "state.db"
+
+    with locked(path):
+        async with open_database(path, MINE) as database:
+            await database.run(lambda db: save(db, {"x": b"kept"}))
+            found = rights(path.parent)
+
+    assert found == dict.fromkeys(
+        ["state.db", "state.db-wal", "state.db-shm", "state.db.lock"], "600"
+    )
+    assert f"{path.parent.stat().st_mode & 0o777:o}" == "700"
+
+
+@posix
+@pytest.mark.parametrize("is_damaged", [True, False])
+@pytest.mark.usefixtures("no_umask")
+async def test_file_that_others_could_read_is_theirs_no_more_nor_once_moved_aside(
+    state: Path, *, is_damaged: bool
+) -> None:
+    if is_damaged:
+        state.write_bytes(b"no database" * 1000)
+    Path(f"{state}-wal").touch()
+    for part in state.parent.iterdir():
+        part.chmod(0o644)
+
+    async with open_database(state, OTHER):
+        found = rights(state.parent)
+
+    assert set(found.values()) == {"600"}
+    assert set_apart(state)
 
 
 # -- the lock ------------------------------------------------------------------
