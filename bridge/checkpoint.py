@@ -3,6 +3,7 @@
 Monotonic time means nothing to a later life of the process, so it is left out.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import msgspec
@@ -35,9 +36,19 @@ def decode(body: bytes) -> Watch:
         msgspec.DecodeError: it was not written by ``encode``.
     """
     try:
-        return msgspec.json.decode(body, type=Watch)
+        watch = msgspec.json.decode(body, type=Watch)
     except (UnicodeDecodeError, RecursionError) as error:
         raise msgspec.DecodeError("no JSON in UTF-8, or nested too deep") from error
+    if any(moment.monotonic is not None for moment in _moments(watch)):
+        raise msgspec.DecodeError("a monotonic time, which no life leaves behind")
+    return watch
+
+
+def _moments(watch: Watch) -> Iterator[Moment]:
+    moments = [watch.seen, watch.fall and watch.fall.seen]
+    for known in watch.known.values():
+        moments += [known.seen, known.since]
+    return (moment for moment in moments if moment is not None)
 
 
 def _wall(moment: Moment) -> Moment:

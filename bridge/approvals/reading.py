@@ -57,8 +57,11 @@ def _json(value: object) -> bytes:
         return b""
 
 
-def _properties(properties: Mapping[str | bytes, object] | None) -> dict[str, object]:
-    return {str(text_of(key)): text_of(v) for key, v in (properties or {}).items()}
+def _properties(properties: object) -> dict[str, object]:
+    """Return the properties; none where a stranger wrote something else there."""
+    if not isinstance(properties, Mapping):
+        return {}
+    return {str(text_of(key)): text_of(value) for key, value in properties.items()}
 
 
 def text_of(value: object) -> object:

@@ -34,6 +34,8 @@ from bridge.transport import (
 )
 
 _WORD = re.compile(r"[a-z][a-z0-9_ .:-]{0,99}")  # such as invalid_payload
+_BETWEEN = re.compile(r"[/?&=#:@]")
+_SHORT = 3  # characters: no secret is so short
 _MOST_FIELDS = 10
 
 
@@ -87,7 +89,7 @@ class SlackSink:
         """
         request = self._request(orjson.dumps(render(event)))
         target = redact(request.url)
-        _judge(await exchange(self.http, request, target), target)
+        _judge(await exchange(self.http, request, target), target, request.url)
 
     async def reach(self) -> str:
         """Ask whether Slack is there; see ``SinkConfig.reach``.
@@ -107,13 +109,13 @@ class SlackSink:
         )
 
 
-def _judge(answer: Answer, target: str) -> None:
+def _judge(answer: Answer, target: str, url: str) -> None:
     """Raise what the answer means; Slack says ``ok`` in plain text or JSON."""
     error = failure(
         answer.status,
         target=target,
         retry_after=answer.retry_after,
-        detail=_own_word(answer.body),
+        detail=_own_word(answer.body, url),
     )
     if error:
         raise error
@@ -122,10 +124,15 @@ def _judge(answer: Answer, target: str) -> None:
         raise TransientDeliveryError(text, Reason.SERVER)
 
 
-def _own_word(body: bytes) -> str:
-    """Return Slack's own word for a fault, if it is nothing but a word."""
+def _own_word(body: bytes, url: str) -> str:
+    """Return Slack's own word for a fault, if it is nothing but a word.
+
+    Nor may it repeat a part of the URL, which is the secret.
+    """
     text = body[:100].decode("ascii", "replace").strip()
-    return text if _WORD.fullmatch(text) else ""
+    parts = [part for part in _BETWEEN.split(url.lower()) if len(part) > _SHORT]
+    is_word = _WORD.fullmatch(text) and not any(part in text for part in parts)
+    return text if is_word else ""
 
 
 def render(event: CloudEvent) -> dict[str, object]:

@@ -319,6 +319,19 @@ async def test_what_is_not_slacks_word_is_not_repeated(
     assert str(caught.value).endswith("answered 400")
 
 
+async def test_word_that_repeats_the_address_is_not_slacks_own(
+    resources: Resources, inbox: Inbox
+) -> None:
+    """A receiver in Slack's place may have a secret in its URL that is such a word."""
+    inbox.status, inbox.answer = 400, b"no hook abcdefghij"
+    url = f"{inbox.url}/hooks/ABCDEFGHIJ"
+    async with opened_sink(resources, {"type": "slack", "webhook_url": url}) as sink:
+        with pytest.raises(PermanentDeliveryError) as caught:
+            await sink.deliver(cloud_event())
+
+    assert str(caught.value).endswith("answered 400")
+
+
 async def test_page_of_a_captive_portal_is_no_delivery(
     resources: Resources, inbox: Inbox
 ) -> None:

@@ -104,8 +104,9 @@ def test_first_sight_is_anew_where_an_older_version_did_not_keep_it() -> None:
         b'{"seen": "x"}',
         b'{"known": {"\xff": 1}}',
         b'{"x": ' + b"[" * 100_000,
+        b'{"seen": {"at": "2026-03-02T12:00:00Z", "monotonic": 1}}',
     ],
-    ids=["empty", "list", "cut", "type", "time", "bytes", "deep"],
+    ids=["empty", "list", "cut", "type", "time", "bytes", "deep", "monotonic"],
 )
 def test_what_nobody_here_wrote_is_refused(body: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):

@@ -57,3 +57,13 @@ def test_name_of_any_type_is_read_as_text(
     found = read(cast("ServiceBusReceivedMessage", sent))
 
     assert getattr(found, name) == expected
+
+
+@pytest.mark.parametrize("properties", [b"approvedBy", [1], 7, "x"])
+def test_properties_that_are_no_map_are_none(properties: object) -> None:
+    """Found by fuzzing: the SDK hands on whatever a stranger has put there."""
+    sent = replace(SdkMessage(), application_properties=properties)  # type: ignore[arg-type]  # what the wire allows
+
+    found = read(cast("ServiceBusReceivedMessage", sent))
+
+    assert found.application_properties == {}
