@@ -45,7 +45,7 @@ def decode(body: bytes) -> Watch:
 
 
 def _moments(watch: Watch) -> Iterator[Moment]:
-    moments = [watch.seen, watch.fall and watch.fall.seen]
+    moments = [watch.seen, watch.fall.seen if watch.fall else None]
     for known in watch.known.values():
         moments += [known.seen, known.since]
     return (moment for moment in moments if moment is not None)

@@ -37,8 +37,6 @@ COMMANDS = (
     ("status",),
     ("status", "--json"),
     ("events",),
-    ("events", "--json"),
-    ("outbox", "list"),
     ("outbox", "show"),
     ("outbox", "show", "--json"),
 )
@@ -234,8 +232,9 @@ async def lived(case: Case, commands: Sequence[Sequence[str]]) -> dict[str, byte
         given = {**os.environ, **environ}
         shown = {"the process list": process_list(process.pid, given)}
         shown |= await asked_over_http(case)
-        for words in commands:
-            shown[f"{words}"] = await said(case.path, environ, *words)
+        outputs = [said(case.path, environ, *words) for words in commands]
+        said_all = await asyncio.gather(*outputs)
+        shown |= dict(zip(map(str, commands), said_all, strict=True))
         for part in case.path.parent.glob("*.db*"):
             shown[part.name] = part.read_bytes()
     finally:
