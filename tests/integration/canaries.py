@@ -208,7 +208,7 @@ class Hiding:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.environ: dict[str, str] = {}
+        self.environ = {"SEBRIDGE__SHUTDOWN_GRACE": "1s"}
         self.canaries: list[Canary] = []
 
     def reference(self, canary: Canary, value: str) -> str:
