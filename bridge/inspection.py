@@ -58,7 +58,7 @@ async def _running(config: Settings) -> dict[str, object] | None:
     host, port = config.http.address
     token = config.http.token
     headers = {"Authorization": f"Bearer {token.reveal()}"} if token else {}
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - asked, not listened on
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - asked, not listened on  # nosec B104
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}/status"
     timeout = aiohttp.ClientTimeout(total=_PATIENCE)
     try:

@@ -155,7 +155,7 @@ def _hasten(db: sqlite3.Connection, selection: Selection, now: float) -> None:
     db.execute(
         f"""UPDATE deliveries SET due = ? WHERE id IN (
             SELECT d.id FROM deliveries d JOIN items i ON i.id = d.item
-            WHERE {condition} AND d.due > ?)""",  # noqa: S608 - conditions of ours
+            WHERE {condition} AND d.due > ?)""",  # noqa: S608 - conditions of ours  # nosec B608
         (now, *values, now),
     )
 

@@ -55,7 +55,7 @@ def refresh(db: sqlite3.Connection, alive: frozenset[str], now: float) -> None:
     """Note that these EventIds still live: what is known of them is kept."""
     for table in ("told", "sightings", "followers", "approvals"):
         db.executemany(
-            f"UPDATE {table} SET at = ? WHERE key = ?",  # noqa: S608 - our own names
+            f"UPDATE {table} SET at = ? WHERE key = ?",  # noqa: S608 - our own names  # nosec B608
             [(now, key) for key in alive],
         )
 
@@ -154,7 +154,7 @@ def decisions(
 ) -> list[Decision]:
     """Return the decisions for which ``condition`` (SQL of ours) holds."""
     query = f"""SELECT message, key, event_id, sequence, state, posted, data, rule
-        FROM approvals WHERE {condition}"""  # noqa: S608 - conditions of ours
+        FROM approvals WHERE {condition}"""  # noqa: S608 - conditions of ours  # nosec B608
     names = (
         "message",
         "key",

@@ -239,7 +239,7 @@ def _vm_name(settings: ImdsSettings) -> str:
 
 def _live_events(settings: ImdsSettings) -> LiveEvents:
     lives = settings.scenario.lives if settings.scenario else ()
-    dice = random.Random(settings.seed)  # noqa: S311 - EventIds are no secret
+    dice = random.Random(settings.seed)  # noqa: S311 - EventIds are no secret  # nosec B311
 
     def new_id() -> str:
         return str(uuid.UUID(int=dice.getrandbits(128), version=4)).upper()
