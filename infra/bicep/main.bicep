@@ -1,4 +1,5 @@
-// Service Bus for the bridges, their identity, alerts, and the bridge on a VM or a scale set.
+// Service Bus for the bridges, their identity, alerts, the bridge on a VM or a scale set,
+// and the Functions app that approvals come from.
 targetScope = 'resourceGroup'
 
 @description('Region of everything.')
@@ -44,6 +45,43 @@ param vmSize string = 'Standard_B2s'
 @maxValue(1000)
 param instances int = 2
 
+@description('Also the Functions app of infra/functions; its code is published afterwards.')
+param withApprover bool = false
+
+@description('Name of that app, unique in Azure.')
+@minLength(2)
+@maxLength(55)
+param approverName string = 'sebridge-approver-${uniqueString(resourceGroup().id)}'
+
+@description('Name of its storage account, unique in Azure.')
+@minLength(3)
+@maxLength(24)
+param approverStorageName string = 'sebridge${uniqueString(resourceGroup().id)}'
+
+@description('User ids of Slack that may approve, with commas; empty = nobody.')
+param approvers string = ''
+
+@description('Whose votes are enough.')
+@allowed(['one', 'two', 'resources'])
+param voteRule string = 'one'
+
+@description('For the rule resources: JSON such as {"web-*": ["U012AB3CD"]}.')
+param resourceApprovers string = ''
+
+@description('The only Slack workspace that clicks are taken from; empty = any.')
+param slackTeam string = ''
+
+@description('Key Vault address of the signing secret of the Slack app; empty = no Slack.')
+param slackSigningSecretUri string = ''
+
+@description('Key Vault address of what buttons are signed with; empty = no Slack.')
+param buttonSecretUri string = ''
+
+@description('Instances kept ready for Slack, which waits three seconds; 0 = none, and clicks get lost.')
+@minValue(0)
+@maxValue(20)
+param approverAlwaysReady int = 1
+
 module identity 'modules/identity.bicep' = {
   name: 'sebridge-identity'
   params: {
@@ -67,6 +105,23 @@ module alerts 'modules/alerts.bicep' = {
   params: {
     namespaceId: bus.outputs.namespaceId
     alertEmail: alertEmail
+  }
+}
+
+module approver 'modules/approver.bicep' = if (withApprover) {
+  name: 'sebridge-approver'
+  params: {
+    location: location
+    namespaceName: bus.outputs.namespaceName
+    storageName: approverStorageName
+    appName: approverName
+    approvers: approvers
+    voteRule: voteRule
+    resourceApprovers: resourceApprovers
+    slackTeam: slackTeam
+    slackSigningSecretUri: slackSigningSecretUri
+    buttonSecretUri: buttonSecretUri
+    alwaysReady: approverAlwaysReady
   }
 }
 
@@ -104,3 +159,5 @@ module scaleSet 'modules/scaleset.bicep' = if (install == 'scaleSet') {
 output namespace string = hostName
 output identityClientId string = identity.outputs.clientId
 output identityId string = identity.outputs.id
+output approverPrincipalId string = withApprover ? approver.outputs.principalId : ''
+output approverHostName string = withApprover ? approver.outputs.hostName : ''

@@ -490,7 +490,12 @@ TARGETS = {
     ),
     "slack-signature": Target(
         run=slack_signature,
-        seeds=(b"1772452800\nv0=00\npayload=1", b"1" * 400 + b"\nv0=00\nx", b"nan\nv0=\xff\n\xff", b"\n\n"),
+        seeds=(
+            b"1772452800\nv0=00\npayload=1",
+            b"1" * 400 + b"\nv0=00\nx",
+            b"nan\nv0=\xff\n\xff",
+            b"\n\n",
+        ),
     ),
     "kept-click": Target(
         run=kept_click,

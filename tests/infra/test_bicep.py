@@ -16,6 +16,9 @@ HERE = Path(__file__).parents[2] / "infra" / "bicep"
 FILES = sorted(HERE.rglob("*.bicep"))
 SENDER = "69a216fc-b8fb-44d8-bc22-1f3c2cd27a39"
 RECEIVER = "4f6d3b9b-027b-4f4c-9142-0e5a2a2247e0"
+BLOB_OWNER = "b7e6dc6d-f1e8-4753-8033-0f276bb0955b"
+ROLES = "Microsoft.Authorization/roleAssignments"
+VOTE_RULES = {"one", "two", "resources"}  # approver.rules, which Python 3.13 lacks
 
 
 def read(name: str) -> dict[str, Any]:
@@ -24,6 +27,7 @@ def read(name: str) -> dict[str, Any]:
 
 
 BUS = read("modules/bus.bicep")["resources"]
+APPROVER = read("modules/approver.bicep")["resources"]
 MAIN = read("main.bicep")
 MODULES = MAIN["modules"]
 
@@ -70,24 +74,95 @@ def test_every_parameter_of_main_says_what_it_is_and_has_a_default() -> None:
         assert default, name
 
 
-def test_identity_has_exactly_three_roles_on_exactly_these_entities() -> None:
-    bus = read("modules/bus.bicep")
+def granted(name: str) -> set[tuple[str, str]]:
+    """Return the entities of a module on which roles are given, with the roles."""
+    found = read(name)
     roles = {
-        name: value["value"]["function"]["parameters"]["resource_name_1"]
-        for name, value in bus["variables"].items()
+        variable: value["value"]["function"]["parameters"]["resource_name_1"]
+        for variable, value in found["variables"].items()
     }
-    granted = {
+    return {
         (r["config"]["scope"], roles[r["config"]["properties"]["roleDefinitionId"]])
-        for path in FILES
-        for r in read(str(path.relative_to(HERE))).get("resources", {}).values()
-        if r["type"] == "Microsoft.Authorization/roleAssignments"
+        for r in found["resources"].values()
+        if r["type"] == ROLES
     }
 
-    assert granted == {
+
+def test_bridges_have_exactly_three_roles_on_exactly_these_entities() -> None:
+    assert granted("modules/bus.bicep") == {
         ("events", SENDER),
         ("approvals", RECEIVER),
         ("replies", SENDER),
     }
+
+
+def test_approver_has_exactly_what_its_functions_do() -> None:
+    assert granted("modules/approver.bicep") == {
+        ("approver", RECEIVER),
+        ("clicks", SENDER),
+        ("clicks", RECEIVER),
+        ("votes", RECEIVER),
+        ("approvals", SENDER),
+        ("storage", BLOB_OWNER),
+    }
+
+
+def test_no_other_module_gives_a_role_and_none_on_a_whole_namespace() -> None:
+    givers = {path.stem for path in FILES if ROLES in path.read_text()}
+
+    assert givers == {"bus", "approver"}
+    assert "scope: namespace" not in "".join(path.read_text() for path in FILES)
+
+
+def test_approver_refers_to_entities_that_are_made() -> None:
+    named = {(r["type"], str(r["config"]["name"])) for r in BUS.values()}
+    existing = {
+        (r["type"], r["config"]["name"])
+        for r in APPROVER.values()
+        if r.get("existing") and "parent" in r["config"]
+    }
+
+    assert len(existing) == 3
+    assert existing <= named
+
+
+def test_approver_is_told_what_its_settings_ask_for() -> None:
+    """Its app settings are those of the README of the app."""
+    site = APPROVER["app"]["config"]["properties"]["siteConfig"]
+    given = {one["name"]: one["value"] for one in site["appSettings"]}
+    readme = (HERE.parent / "functions" / "README.md").read_text()
+    own = {name for name in given if not name.startswith("AzureWebJobsStorage")}
+
+    assert [name for name in own if f"`{name}`" not in readme] == []
+    assert {"EVENTS_TOPIC", "EVENTS_SUBSCRIPTION", "APPROVAL_ENTITIES"} <= own
+    for name, entity in (("CLICKS_QUEUE", "clicks"), ("VOTES_QUEUE", "votes")):
+        default = f"approver-{entity}"
+        assert APPROVER[entity]["config"]["name"] == default
+        assert f"`{default}`" in readme
+        assert given[name]["operator"]["operands"]["operand_1"] == entity
+    assert APPROVER["votes"]["config"]["properties"]["requiresSession"] is True
+
+
+def test_approver_holds_no_secret_and_no_key() -> None:
+    text = (HERE / "modules" / "approver.bicep").read_text()
+    account = APPROVER["storage"]["config"]["properties"]
+
+    assert account["allowSharedKeyAccess"] is False
+    assert account["allowBlobPublicAccess"] is False
+    assert "listKeys" not in text
+    assert "connectionstring" not in text.lower()
+    for name in ("slackSigningSecretUri", "buttonSecretUri"):
+        assert f"'@Microsoft.KeyVault(SecretUri=${{{name}}})'" in text
+    site = APPROVER["app"]["config"]["properties"]
+    assert site["httpsOnly"] is True
+    assert site["keyVaultReferenceIdentity"]
+
+
+def test_votes_may_be_counted_as_the_app_counts_them() -> None:
+    block = re.search(r"@allowed\((\[.*\])\)\nparam voteRule", main_text())
+
+    assert block is not None
+    assert set(re.findall(r"'(\w+)'", block[1])) == VOTE_RULES
 
 
 def test_entities_are_what_the_bridge_and_its_consumers_need() -> None:

@@ -4,7 +4,7 @@ import ast
 import json
 import re
 from importlib.metadata import version
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from packaging.requirements import Requirement
 
@@ -67,3 +67,18 @@ def test_app_stands_alone() -> None:
         assert not re.search(
             r"^(from|import) bridge\b", path.read_text(), re.MULTILINE
         ), path
+
+
+def test_what_is_published_is_the_app() -> None:
+    left_out = (APP / ".funcignore").read_text().split()
+    needed = [
+        "function_app.py",
+        "host.json",
+        "requirements.txt",
+        *(f"approver/{path.name}" for path in (APP / "approver").glob("*.py")),
+    ]
+
+    assert "local.settings.json" in left_out
+    assert [
+        name for name in needed for glob in left_out if PurePath(name).match(glob)
+    ] == []

@@ -118,3 +118,4 @@ resource sendsReplies 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
 }
 
 output namespaceId string = namespace.id
+output namespaceName string = namespace.name

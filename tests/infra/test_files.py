@@ -1,0 +1,67 @@
+"""Every file under infra is checked by something, and this says by what."""
+
+import subprocess
+from pathlib import Path, PurePosixPath
+
+ROOT = Path(__file__).parents[2]
+
+PAGES = ("tests/test_house.py", "README.md")  # links and commands
+CHECKED_BY = {
+    "*.md": PAGES,
+    "install.sh": ("tests/infra/test_install.py", ".ci/run"),
+    "uninstall.sh": ("tests/infra/test_install.py", ".ci/run"),
+    "lib.sh": ("tests/infra/test_install.py", ".ci/run"),
+    "bicep/*.bicep": ("tests/infra/test_bicep.py", ".ci/run"),
+    "bicep/modules/*.bicep": ("tests/infra/test_bicep.py", ".ci/run"),
+    "bicep/cloud-init.yaml": ("tests/infra/test_bicep.py",),
+    "container/Dockerfile": ("tests/infra/test_container.py", ".ci/run"),
+    "container/Dockerfile.dockerignore": ("tests/infra/test_container.py",),
+    "functions/.funcignore": ("tests/infra/test_functions_files.py",),
+    "functions/approver/*.py": ("tests/infra/test_functions_flow.py", ".ci/run"),
+    "functions/function_app.py": ("tests/infra/test_functions_flow.py", ".ci/run"),
+    "functions/host.json": ("tests/infra/test_functions_files.py",),
+    "functions/local.settings.example.json": ("tests/infra/test_functions_files.py",),
+    "functions/requirements.txt": ("tests/infra/test_functions_files.py",),
+    "prometheus/*": ("tests/infra/test_prometheus.py",),
+    "siem/*/*": ("tests/infra/test_siem.py",),
+    "siem/*/*/*": ("tests/infra/test_siem.py",),
+    "systemd/*": ("tests/infra/test_systemd_unit.py", "tests/infra/test_install.py"),
+}
+
+
+def checks_of(path: PurePosixPath) -> list[str]:
+    return [glob for glob in CHECKED_BY if path.match(glob)]
+
+
+def files() -> list[PurePosixPath]:
+    """Return what is under infra, as git would commit it."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    try:
+        told = subprocess.run(  # noqa: S603  fixed words
+            [*command, "infra"], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout.split("\n")
+    except (OSError, subprocess.CalledProcessError):  # a copy without its history
+        found = (path for path in (ROOT / "infra").rglob("*") if path.is_file())
+        told = [path.relative_to(ROOT).as_posix() for path in found]
+    found_paths = [PurePosixPath(one) for one in told if one]
+    return [one.relative_to("infra") for one in found_paths if one.suffix != ".pyc"]
+
+
+def test_every_file_has_a_check() -> None:
+    assert [str(path) for path in files() if not checks_of(path)] == []
+
+
+def test_every_check_has_a_file() -> None:
+    found = {glob for path in files() for glob in checks_of(path)}
+
+    assert sorted(found) == sorted(CHECKED_BY)
+
+
+def test_checks_name_what_they_check() -> None:
+    """A check that does not know the name of a file cannot be its check."""
+    for path in files():
+        checks = [check for glob in checks_of(path) for check in CHECKED_BY[glob]]
+        texts = "".join((ROOT / check).read_text() for check in checks)
+        words = (path.name, f"*{path.suffix}", path.parent.name, path.stem)
+
+        assert any(word and word in texts for word in words), path
