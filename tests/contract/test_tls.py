@@ -25,7 +25,12 @@ def signed_by_itself(folder: Path) -> ssl.SSLContext:
     now = SystemClock().now()
     host = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
     certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), 1, now)
+        x509.CertificateBuilder()
+        .issuer_name(name)
+        .subject_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now)
         .not_valid_after(now + timedelta(hours=1))
         .add_extension(host, critical=False)
         .sign(key, hashes.SHA256())
