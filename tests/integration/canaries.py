@@ -139,7 +139,7 @@ def base(kind: str, status: int, world: World) -> Table:
     return {**needed[kind], "when": {"scope": "all", "lifecycle": True}}
 
 
-def beside(kind: str, place: Place) -> Table:
+def beside(kind: str, place: Place, status: int, world: World) -> Table:
     """Return what else a key needs; None = what it cannot stand beside."""
     match kind, place:
         case _, ("http_proxy",):
@@ -148,8 +148,12 @@ def beside(kind: str, place: Place) -> Table:
             form = {"token": "bearer", "password": "basic", "value": "header"}
             more = {"password": {"username": "u"}, "value": {"name": "x-key"}}
             return {"auth": {"type": form[str(key)], **more.get(str(key), {})}}
-        case "slack", ("token",):
-            return {"webhook_url": None, "channel": "C024BE91L"}
+        case "slack", ("token" | "button_secret" as key,):
+            api = {"api_url": f"{world.echo}/{status}/", "channel": "C024BE91L"}
+            more: Table = {}
+            if key == "button_secret":
+                more = {"token": "xoxb-1", "buttons": True}
+            return {"webhook_url": None, **api, **more}
         case _:
             return {}
 
@@ -171,7 +175,7 @@ def put(table: Table, place: Place, value: object) -> None:
 def sink(kind: str, place: Place, status: int, world: World, value: str) -> Table:
     """Return a sink with a secret at a place of it."""
     found = base(kind, status, world)
-    for key, more in beside(kind, place).items():
+    for key, more in beside(kind, place, status, world).items():
         found[key] = more
     put(found, place, value)
     words = "-".join(str(part).replace("_", "-") for part in place)

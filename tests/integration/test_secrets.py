@@ -145,7 +145,7 @@ def asked(hiding: Hiding, place: canaries.Place, world: World) -> Table:
         "connection_string": f"{world.bus}SharedAccessKey=plain;",
         "queue": "vm-approvals",
         "reply_to": ["replies"],
-        **canaries.beside("approvals", place),
+        **canaries.beside("approvals", place, 200, world),
     }
     value = canaries.shaped(place, canary, 200, world)
     canaries.put(found, place, hiding.reference(canary, value))
