@@ -15,7 +15,7 @@ from bridge.simulator.slack_emoji import EMOJI
 
 _MARKS: Final = re.compile("[\ue000\ue001]")
 _MARK: Final = re.compile("\ue000(\\d+)\ue001")
-_PRE: Final = re.compile(r"```\n?(.+?)\n?```", re.DOTALL)
+_PRE: Final = re.compile(r"\n?```\n?(.+?)\n?```\n?", re.DOTALL)
 _CODE: Final = re.compile(r"`([^`\n]+)`")
 _ANGLE: Final = re.compile(r"<([^<>\n\ue000\ue001]+)>")
 _EMOJI: Final = re.compile(r":([a-z0-9_+-]+):")

@@ -187,7 +187,8 @@ class SlackServer:
             return web.Response(
                 status=502, text=f"The app answered {result['status']}."
             )
-        raise web.HTTPSeeOther(f"{PAGE}?channel={result['channel']}")
+        there = {"Location": f"{PAGE}?channel={result['channel']}"}
+        return web.Response(status=303, headers=there)
 
     def _set_channels(self, given: Sequence[_Channel]) -> None:
         """Have these channels and no others; what was said in them stays."""
