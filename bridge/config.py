@@ -5,18 +5,20 @@ All faults are found at once and raised as one ConfigError; nothing is opened he
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self, TypeVar
 
 from msgspec.structs import replace
 
 from bridge.approvals.listener import ApprovalsConfig
+from bridge.approvals.rules import catch_all, label_of
 from bridge.errors import ConfigError
 from bridge.events import EventsConfig
 from bridge.health import HttpConfig
 from bridge.identity import IdentityConfig
 from bridge.imds.client import ImdsConfig
+from bridge.imds.document import EVENT_SOURCES, EVENT_TYPES
 from bridge.options import (
     Address,
     Duration,
@@ -34,6 +36,11 @@ from bridge.telemetry import LogConfig
 
 PREFIX = "SEBRIDGE__"
 _ENTITY_KEYS = ("queue", "topic", "subscription")
+_WORDS = {
+    "event_types": EVENT_TYPES,
+    "allow_event_types": EVENT_TYPES,
+    "event_sources": EVENT_SOURCES,
+}
 _LOOP = "the bridge would take its own events for approvals"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 
@@ -101,13 +108,51 @@ class Config(Settings, frozen=True, kw_only=True):
             if secret.is_literal
             and (not isinstance(secret, Address) or secret.holds_secret(key))
         ]
-        for index, rule in enumerate(self.approvals.rules if self.approvals else ()):
-            if rule.action == "auto-approve" and rule.is_unlimited:
-                place = f"approvals.rules[{index}]"
-                found.append(f"{place}: approves every event, whatever it does")
+        found += self._misspelt()
+        found += self._odd_rules()
         if not self.sinks:
             found.append("sinks: there are none: events are observed and not sent")
         return found
+
+    def _misspelt(self) -> Iterator[str]:
+        """Yield the words of limits that no event has today."""
+        for place, section in self._limits():
+            for key, known in _WORDS.items():
+                for word in getattr(section, key, None) or ():
+                    if what := misspelt(word, known):
+                        yield f"{place}.{key}: {what}"
+
+    def _limits(self) -> Iterator[tuple[str, Section]]:
+        for sink in self.sinks:
+            yield f"sinks.{sink.name}.when", sink.when
+        if self.approvals is not None:
+            yield "approvals", self.approvals
+            for index, rule in enumerate(self.approvals.rules):
+                yield f"approvals.rules[{index}]", rule
+
+    def _odd_rules(self) -> Iterator[str]:
+        """Tell of a rule that approves all there is, and of those never reached."""
+        rules = self.approvals.rules if self.approvals else ()
+        last = catch_all(rules)
+        for index, rule in enumerate(rules[last:], start=last):
+            place = f"approvals.rules[{index}]"
+            if index > last:
+                first = label_of(last, rules[last])
+                yield f"{place}: is never reached: {first} fits every event"
+            elif rule.action == "auto-approve":
+                yield f"{place}: approves every event, whatever it does"
+
+
+def misspelt(word: str, known: Sequence[str]) -> str | None:
+    """Return what is odd about a word that is none of ``known``; None if it is one.
+
+    It is allowed: Azure may have more words by now.
+    """
+    if word.casefold() in {name.casefold() for name in known}:
+        return None
+    near = nearest(word.capitalize(), known)
+    hint = f"did you mean {near!r}?" if near else f"known are {', '.join(known)}"
+    return f"{word!r} is not documented by Azure; {hint}"
 
 
 S = TypeVar("S", bound=Section)
