@@ -241,7 +241,7 @@ def why_not(about: Subject, *, follows: bool = False, **keys: Any) -> list[str]:
     ],
 )
 def test_condition_that_does_not_hold_is_named(
-    keys: dict[str, object], reason: str
+    keys: dict[str, Any], reason: str
 ) -> None:
     assert why_not(subject(EVENT), **keys) == [reason]
 
@@ -279,7 +279,7 @@ def test_what_the_house_leaves_out_is_named() -> None:
 
 def test_event_that_never_fitted_is_told_as_it_is_and_as_it_was() -> None:
     was = EVENT | {"EventType": "Reboot", "EventSource": "User"}
-    keys = {"event_types": ("Freeze",), "event_sources": ("User",)}
+    keys: dict[str, Any] = {"event_types": ("Freeze",), "event_sources": ("User",)}
 
     assert why_not(subject(EVENT, was), **keys) == [
         "when.event_sources wants User; EventSource is Platform",
@@ -292,7 +292,7 @@ def test_event_that_never_fitted_is_told_as_it_is_and_as_it_was() -> None:
     ("keys", "wants"),
     [({"lifecycle": False}, "events"), ({}, "events by default")],
 )
-def test_sink_without_lifecycle_says_so(keys: dict[str, bool], wants: str) -> None:
+def test_sink_without_lifecycle_says_so(keys: dict[str, Any], wants: str) -> None:
     about = subject(transition=None, is_lifecycle=True)
 
     route = Route(when=When(**keys), scope="all", lifecycle=False)
@@ -306,7 +306,7 @@ def test_sink_without_lifecycle_says_so(keys: dict[str, bool], wants: str) -> No
 
 
 def test_sink_that_follows_is_kept_only_by_the_kind_of_step() -> None:
-    keys = {"transitions": ("started",), "event_types": ("Reboot",)}
+    keys: dict[str, Any] = {"transitions": ("started",), "event_types": ("Reboot",)}
 
     assert len(why_not(subject(EVENT), **keys)) == 2
     assert len(why_not(subject(EVENT), follows=True, **keys)) == 1
