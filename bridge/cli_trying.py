@@ -15,9 +15,10 @@ from bridge import config as configuration
 from bridge import samples, trial
 from bridge.cli_support import FAILED, WRONG, config_option, echo_json, fail
 from bridge.clock import SystemClock
-from bridge.config import Config, misspelt
+from bridge.config import Config, Settings, misspelt
 from bridge.identity import Identity
 from bridge.imds.document import EVENT_TYPES
+from bridge.routing import Router
 from bridge.samples import Sample
 from bridge.telemetry import LogConfig, configure_logging, printable
 from bridge.trial import Report, Routing
@@ -131,11 +132,12 @@ def render(path: Path, name: str, *, source: IO[bytes] | None, pretty: bool) -> 
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def route(path: Path, *, source: IO[bytes], vm: str | None, as_json: bool) -> None:
     """Say which sinks would get an event, and why not the others."""
-    config = _chosen(configuration.load(path, os.environ), [])
-    sample, identity = asyncio.run(_sample(config, source))
+    settings, told = configuration.load_routes(path, os.environ)
+    sample, identity = asyncio.run(_sample(settings, source))
     if vm:
         identity = replace(identity, vm_name=vm)
-    routes = trial.routings(config, sample, identity)
+    router = Router(routes=told, scope=settings.events.scope, identity=identity)
+    routes = trial.routings(router, sample)
     notes = trial.notes(routes, sample, identity)
     if as_json:
         echo_json(_routes(routes, notes, sample, identity))
@@ -182,7 +184,9 @@ def _chosen(config: Config, names: Sequence[str]) -> Config:
         fail(str(error), code=WRONG)
 
 
-async def _sample(config: Config, source: IO[bytes] | None) -> tuple[Sample, Identity]:
+async def _sample(
+    config: Settings, source: IO[bytes] | None
+) -> tuple[Sample, Identity]:
     """Return the event that is meant, and who would tell of it."""
     now = SystemClock().now()
     here = await trial.known_here(config)

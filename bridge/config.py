@@ -29,6 +29,7 @@ from bridge.options import (
     nearest,
     placeholder_faults,
 )
+from bridge.routing import Route, When
 from bridge.sinks.base import SinkConfig
 from bridge.sinks.registry import SINK_TYPES
 from bridge.statefile import StateConfig
@@ -41,6 +42,7 @@ _WORDS = {
     "allow_event_types": EVENT_TYPES,
     "event_sources": EVENT_SOURCES,
 }
+_NO_SINKS = "must be a list of tables: [[sinks]]"
 _LOOP = "the bridge would take its own events for approvals"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 
@@ -204,6 +206,45 @@ def load_settings(path: Path, environ: Mapping[str, str]) -> tuple[Settings, lis
     return settings, [str(name) for name in names]
 
 
+def load_routes(
+    path: Path, environ: Mapping[str, str]
+) -> tuple[Settings, dict[str, Route]]:
+    """Read what says who is told of what; no secret is needed for that.
+
+    Of the sinks only ``name``, ``type`` and ``when`` are read, and of the rest
+    ``[events]``, ``[identity]`` and ``[state]``.
+
+    Returns:
+        The settings, and the routes by the names of the sinks.
+
+    Raises:
+        ConfigError: with every fault there is, each with its place.
+    """
+    reader = Reader(str(path), environ)
+    root = _overridden(_copied(_tables(path)), reader)
+    found = dict(_routes(root.get("sinks", []), reader))
+    kept = root.keys() & {"events", "identity", "state"}
+    settings = _settings({key: root[key] for key in kept}, reader)
+    if reader.faults:
+        raise ConfigError(sorted(reader.faults))
+    return settings, found
+
+
+def _routes(tables: object, reader: Reader) -> Iterator[tuple[str, Route]]:
+    if not isinstance(tables, list):
+        reader.fault("sinks", _NO_SINKS)
+        return
+    for index, table in enumerate(tables):
+        place = _place(index, table)
+        kind = table.get("type") if isinstance(table, dict) else None
+        if place == f"sinks[{index}]":
+            reader.fault(place, "must be a table with a name: [[sinks]]")
+        elif not isinstance(kind, str) or kind not in SINK_TYPES:
+            _sink(table, place, reader)
+        elif when := reader.section(When, table.get("when", {}), f"{place}.when"):
+            yield str(table["name"]), SINK_TYPES[kind].routed(when)
+
+
 def load_for_approver(path: Path, environ: Mapping[str, str]) -> Config:
     """Read what whoever approves needs: events, identity and approvals.
 
@@ -272,7 +313,7 @@ def _settings(root: Mapping[str, object], reader: Reader) -> Settings:
 
 def _sinks(tables: object, reader: Reader) -> tuple[SinkConfig, ...]:
     if not isinstance(tables, list):
-        reader.fault("sinks", "must be a list of tables: [[sinks]]")
+        reader.fault("sinks", _NO_SINKS)
         return ()
     found, names = [], set[str]()
     for index, table in enumerate(tables):

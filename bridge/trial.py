@@ -15,7 +15,7 @@ from msgspec.structs import replace as with_fields
 from bridge import __version__, samples
 from bridge.clock import Clock
 from bridge.cloudevent import CloudEvent
-from bridge.config import Config
+from bridge.config import Config, Settings
 from bridge.errors import (
     BridgeError,
     MetadataError,
@@ -71,7 +71,7 @@ def _list(names: Sequence[str]) -> str:
 # -- who tells -----------------------------------------------------------------
 
 
-async def known_here(config: Config, otherwise: Identity | None = None) -> Identity:
+async def known_here(config: Settings, otherwise: Identity | None = None) -> Identity:
     """Return who this VM is without asking anybody.
 
     ``[identity]`` says so, and for the rest the state file of the forwarder here.
@@ -114,7 +114,7 @@ async def _asked(config: Config, clock: Clock) -> tuple[Identity, str | None]:
     return known, f"who this VM is was not to be learned ({trouble}): {who}"
 
 
-def teller_of(config: Config, identity: Identity) -> Teller:
+def teller_of(config: Settings, identity: Identity) -> Teller:
     """Return who tells, as the forwarder would have it."""
     return Teller(
         prefix=config.events.type_prefix,
@@ -253,13 +253,8 @@ class Routing:
         return not self.obstacles
 
 
-def routings(config: Config, sample: Sample, identity: Identity) -> tuple[Routing, ...]:
+def routings(router: Router, sample: Sample) -> tuple[Routing, ...]:
     """Say of each sink whether it would be told of an event it has heard nothing of."""
-    router = Router(
-        routes={sink.name: sink.route for sink in config.sinks},
-        scope=config.events.scope,
-        identity=identity,
-    )
     return tuple(
         Routing(
             sink=name,

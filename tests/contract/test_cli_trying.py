@@ -451,6 +451,42 @@ def test_state_file_that_is_none_says_nothing(tmp_path: Path) -> None:
     assert result.stdout == "yes  siem\n"
 
 
+def test_route_needs_no_secret(tmp_path: Path) -> None:
+    config = written(
+        tmp_path,
+        webhook("env:NOT_SET_HERE"),
+        http={"token": "env:NOT_SET_HERE"},
+        approvals={"connection_string": "env:NOT_SET_HERE", "queue": "q"},
+    )
+    event = json.dumps(imds_event()).encode()
+
+    result = sebridge("route", "-c", config, "--event", "-", stdin=event)
+
+    assert result.stdout == "yes  siem\n"
+
+
+def test_faults_of_routes_are_told_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "bridge.toml"
+    path.write_text(
+        '[events]\nscop = "own"\n[[sinks]]\nname = "a"\ntype = "webbhook"\n'
+        '[[sinks]]\nname = "b"\ntype = "webhook"\nwhen = {scope = "mine"}\n'
+        '[[sinks]]\ntype = "slack"\n'
+    )
+
+    result = sebridge("route", "-c", path, "--event", "-", stdin=b"{}")
+
+    assert result.exit_code == 2
+    assert [line.split(": ")[2] for line in result.stderr.splitlines()] == [
+        "events.scop",
+        "sinks.a.type",
+        "sinks.b.when.scope",
+        "sinks[2]",
+    ]
+    path.write_text("sinks = 5")
+    result = sebridge("route", "-c", path, "--event", "-", stdin=b"{}")
+    assert result.stderr.endswith("sinks: must be a list of tables: [[sinks]]\n")
+
+
 def test_lifecycle_needs_no_notes(tmp_path: Path) -> None:
     slack = {"name": "ops", "type": "slack", "webhook_url": NOWHERE}
     config = written(tmp_path, slack)
