@@ -31,6 +31,8 @@ WHOLLY_COVERED = (
     "bridge/relay.py",
     "bridge/retry.py",
     "bridge/routing.py",
+    "bridge/sinks/cef.py",
+    "bridge/sinks/syslog_format.py",
     "bridge/transitions.py",
     "bridge/upkeep.py",
     "bridge/vitals.py",
