@@ -10,13 +10,10 @@ import os
 import select
 import stat
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 STANDARD_OUTPUT = 1
 _PIECE = 512  # what POSIX promises a pipe to take, or not, as a whole
@@ -68,16 +65,22 @@ class Appender:
         Raises:
             OSError: they may not.
         """
-        with suppress(FileNotFoundError):
-            os.close(_checked(os.open(self.path, _FLAGS)))
-            return
+        try:
+            number = os.open(self.path, _FLAGS)
+        except FileNotFoundError:
+            self._look_at_folder()
+        else:
+            with _closing(number):
+                _check(number)
+
+    def _look_at_folder(self) -> None:
         folder = self.path.parent
         folder.stat()
         if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(0, "Permission denied")
 
     @contextmanager
-    def _opened(self) -> "Iterator[int]":
+    def _opened(self) -> Iterator[int]:
         """Open the file; one that is not there is made."""
         try:
             number = os.open(self.path, _FLAGS)
@@ -85,10 +88,9 @@ class Appender:
             number = os.open(self.path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
             if sys.platform != "win32":
                 os.fchmod(number, self.mode)
-        try:
-            yield _checked(number)
-        finally:
-            os.close(number)
+        with _closing(number):
+            _check(number)
+            yield number
 
     def _write(self, number: int, line: bytes, size: int) -> None:
         start = b"\n" if size and _last(number, size) != b"\n" else b""
@@ -104,25 +106,30 @@ class Appender:
 
     def _rotate(self) -> None:
         """Move the file to ``PATH.1``, that one to ``PATH.2``, and so on."""
-        for index in range(self.keep - 1, 0, -1):
+        for index in range(self.keep - 1, -1, -1):
             with suppress(FileNotFoundError):
                 self._moved(index).replace(self._moved(index + 1))
-        self.path.replace(self._moved(1))
 
     def _moved(self, index: int) -> Path:
-        return self.path.with_name(f"{self.path.name}.{index}")
+        return self.path.with_name(f"{self.path.name}.{index}") if index else self.path
 
 
-def _checked(number: int) -> int:
-    """Return the number of an open file if it is a regular one.
+@contextmanager
+def _closing(number: int) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        os.close(number)
+
+
+def _check(number: int) -> None:
+    """Refuse what is open if it is a device, a FIFO or a directory.
 
     Raises:
-        NotAFileError: it is not; then it is closed.
+        NotAFileError: it is.
     """
-    if stat.S_ISREG(os.fstat(number).st_mode):
-        return number
-    os.close(number)
-    raise NotAFileError(0, "is no regular file")
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        raise NotAFileError(0, "is no regular file")
 
 
 def _last(number: int, size: int) -> bytes:
@@ -140,10 +147,8 @@ def _settle(folder: Path) -> None:
     if sys.platform == "win32":
         return
     number = os.open(folder, os.O_RDONLY)
-    try:
+    with _closing(number):
         os.fsync(number)
-    finally:
-        os.close(number)
 
 
 @dataclass(slots=True)

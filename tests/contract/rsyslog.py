@@ -132,6 +132,7 @@ class Rsyslog:
     def received(self, count: int = 1) -> list[dict[str, Any]]:
         """Return the next messages, as rsyslog has understood them."""
         path = self.folder / "parsed.jsonl"
+        lines: list[str] = []
         for _ in range(500):
             text = path.read_bytes().decode() if path.exists() else ""
             lines = text.split("\n")[self._seen : -1]
