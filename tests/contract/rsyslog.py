@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-MODULES = Path("/usr/lib/x86_64-linux-gnu/rsyslog")
+LIBRARIES = Path("/usr/lib")
 PROGRAM = shutil.which("rsyslogd", path="/usr/sbin:/usr/bin:/sbin")
 
 _CONFIG = """
@@ -60,7 +60,9 @@ def why_not(*modules: str) -> str:
     """Return why rsyslog cannot be used here; "" if it can."""
     if PROGRAM is None:
         return "rsyslog is not installed"
-    absent = [name for name in modules if not list(MODULES.glob(f"{name}.so"))]
+    absent = [
+        name for name in modules if not list(LIBRARIES.glob(f"*/rsyslog/{name}.so"))
+    ]
     return f"rsyslog has no {', '.join(absent)}" if absent else ""
 
 
