@@ -1,6 +1,7 @@
 """What the contract tests share: an event, a server that answers as told, a reader."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -152,9 +153,11 @@ class LogReceiver:
             self.data += chunk
 
     @asynccontextmanager
-    async def serving(self) -> AsyncIterator[dict[str, object]]:
+    async def serving(
+        self, context: ssl.SSLContext | None = None
+    ) -> AsyncIterator[dict[str, object]]:
         server = await asyncio.start_server(
-            self.handle, "127.0.0.1", self.port, limit=1024
+            self.handle, "127.0.0.1", self.port, limit=1024, ssl=context
         )
         self.port = server.sockets[0].getsockname()[1]
         try:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import ssl
 from collections.abc import Awaitable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -239,11 +240,30 @@ async def test_client_shows_its_certificate(
     assert await asyncio.to_thread(receiver.received)
 
 
-@needs_rsyslog
 async def test_client_without_a_certificate_is_not_told_that_it_was_heard(
-    receiver: Rsyslog, resources: Resources
+    authority: trustme.CA, resources: Resources, tmp_path: Path
 ) -> None:
     """By TLS 1.3 the server refuses only after our side of the handshake is done."""
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    authority.configure_trust(context)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    receiver = LogReceiver()
+    async with receiver.serving(context) as where:
+        tls = {**where, "transport": "tls", "ca_file": str(tmp_path / "ca.pem")}
+        async with opened_sink(resources, tls) as sink:
+            failure = await failed(sink.deliver(cloud_event()))
+
+    assert isinstance(failure, TransientDeliveryError)
+    assert receiver.data == b""
+
+
+@needs_rsyslog
+async def test_rsyslog_refuses_a_client_without_a_certificate(
+    receiver: Rsyslog, resources: Resources
+) -> None:
     async with opened_sink(resources, options(receiver, "mtls")) as sink:
         failure = await failed(sink.deliver(cloud_event()))
 
