@@ -11,7 +11,6 @@
 
 import asyncio
 import errno
-import ipaddress
 import os
 import socket
 import ssl
@@ -28,9 +27,8 @@ from bridge.errors import (
     RefusedDeliveryError,
     TransientDeliveryError,
 )
+from bridge.guard import forbidden
 
-# Of the platform, not of anybody's log: IMDS is link-local, and this the wire server.
-_WIRE_SERVER = ipaddress.ip_address("168.63.129.16")
 _FIRST_LOOK, _LONGEST_LOOK = 0.001, 0.05  # seconds between looks at what is unsent
 _SETTLING = 0.25
 _FAREWELL = 1.0
@@ -93,19 +91,10 @@ async def _addresses(
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=kind)
     for _, _, _, _, address in found:
-        text = str(address[0]).partition("%")[0]
-        if _is_forbidden(ipaddress.ip_address(text)):
-            raise RefusedDeliveryError(
-                f"{host} is {text}: link-local addresses, instance metadata and the "
-                "wire server are no receivers",
-                Reason.REJECTED,
-            )
+        if (why := forbidden(str(address[0]))) is not None:
+            text = f"{host} must not be sent to: {why}"
+            raise RefusedDeliveryError(text, Reason.REJECTED)
     return [(family, (str(to[0]), int(to[1]))) for family, _, _, _, to in found]
-
-
-def _is_forbidden(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    mapped = getattr(address, "ipv4_mapped", None) or address
-    return mapped.is_link_local or mapped == _WIRE_SERVER
 
 
 @dataclass(slots=True, kw_only=True)
