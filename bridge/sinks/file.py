@@ -57,13 +57,13 @@ class FileSinkConfig(SinkConfig, frozen=True, kw_only=True):
         resources: Resources,  # noqa: ARG002 - the contract's
     ) -> AsyncIterator["FileSink"]:
         """Make the sink; the file is opened for each line."""
-        yield FileSink(path=self.path, target=self._target(), timeout=self.timeout)
+        yield FileSink(name=self._name, target=self._target(), timeout=self.timeout)
 
     async def reach(self, resources: Resources) -> str:  # noqa: ARG002 - the contract's
         """Look whether lines can be written, and write none; see ``SinkConfig``."""
-        with _errors(self.path):
+        with _errors(self._name):
             await asyncio.to_thread(self._target().look)
-        return f"{self.path} can be written to"
+        return f"{self._name} can be written to"
 
     async def preview(
         self,
@@ -71,7 +71,11 @@ class FileSinkConfig(SinkConfig, frozen=True, kw_only=True):
         event: CloudEvent,
     ) -> Preview:
         """Return the line; see ``SinkConfig.preview``."""
-        return Preview(head=(f"append to {self.path}",), body=render(event))
+        return Preview(head=(f"append to {self._name}",), body=render(event))
+
+    @property
+    def _name(self) -> str:
+        return "standard output" if self.path == _DASH else self.path
 
     def _target(self) -> Appender | StandardOutput:
         if self.path == _DASH:
@@ -86,9 +90,13 @@ class FileSinkConfig(SinkConfig, frozen=True, kw_only=True):
 
 @dataclass(slots=True, kw_only=True)
 class FileSink:
-    """Appends each event to one file."""
+    """Appends each event to one file.
 
-    path: str
+    Attributes:
+        name: of the file, in errors.
+    """
+
+    name: str
     target: Appender | StandardOutput
     timeout: float
     _work: asyncio.Task[None] | None = field(default=None, init=False)
@@ -100,7 +108,7 @@ class FileSink:
             TransientDeliveryError: the disk is full, fails or does not answer.
             RefusedDeliveryError: there is no such directory, or no right to it.
         """
-        with _errors(self.path):
+        with _errors(self.name):
             if self._work is not None and not self._work.done():
                 raise TimeoutError  # a thread cannot be cancelled, and one is enough
             self._work = asyncio.create_task(
@@ -123,26 +131,26 @@ def render(event: CloudEvent) -> bytes:
 
 
 @contextmanager
-def _errors(path: str) -> Iterator[None]:
+def _errors(name: str) -> Iterator[None]:
     """Turn what the file system raises into delivery errors."""
     try:
         yield
     except TimeoutError:
-        text = f"{path} does not take what is written in time"
+        text = f"{name} does not take what is written in time"
         raise TransientDeliveryError(text, Reason.TIMEOUT) from None
     except NotAFileError as error:
-        text = f"{path} {error.strerror}"
+        text = f"{name} {error.strerror}"
         raise RefusedDeliveryError(text, Reason.REJECTED) from None
     except OSError as error:
-        raise _failure(path, error) from None
+        raise _failure(name, error) from None
 
 
 def _failure(
-    path: str, error: OSError
+    name: str, error: OSError
 ) -> RefusedDeliveryError | TransientDeliveryError:
-    text = f"{path} cannot be written to ({error.strerror or type(error).__name__})"
+    text = f"{name} cannot be written to ({error.strerror or type(error).__name__})"
     if error.errno == errno.ELOOP:
-        return RefusedDeliveryError(f"{path} is a symbolic link", Reason.REJECTED)
+        return RefusedDeliveryError(f"{name} is a symbolic link", Reason.REJECTED)
     if error.errno in _MISSING:
         return RefusedDeliveryError(text, Reason.NOT_FOUND)
     if error.errno in _FORBIDDEN or isinstance(error, PermissionError):

@@ -373,7 +373,7 @@ async def test_standard_output_that_is_closed_refuses(
             failure = await failed(sink.deliver(cloud_event()))
 
     assert isinstance(failure, RefusedDeliveryError)
-    assert str(failure) == "- is closed"
+    assert str(failure) == "standard output is closed"
 
 
 # -- without writing -----------------------------------------------------------
