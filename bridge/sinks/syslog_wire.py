@@ -32,6 +32,7 @@ from bridge.guard import forbidden
 _FIRST_LOOK, _LONGEST_LOOK = 0.001, 0.05  # seconds between looks at what is unsent
 _SETTLING = 0.25
 _FAREWELL = 1.0
+_KEPT_ALIVE_EVERY = 60
 
 MakeContext = Callable[[], ssl.SSLContext]
 
@@ -208,6 +209,7 @@ class Stream:
             context = await asyncio.to_thread(make) if make else None
             found = await _addresses(self.host, self.port, socket.SOCK_STREAM)
             reader, writer = await _open(found, context, self.host)
+            _keep_alive(writer.get_extra_info("socket"))
             if context:
                 await _settle(reader, writer)
             self._reader, self._writer = reader, writer
@@ -245,6 +247,19 @@ async def _open(
         except OSError as error:
             fault = error
     raise fault or OSError("no address")
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    """Have the kernel ask each minute whether the other side is there.
+
+    Between two events lie days, and what stands between the two sides forgets a
+    connection sooner: Azure's load balancer after four minutes.
+    """
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_KEEPIDLE"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEPT_ALIVE_EVERY)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
 
 
 async def _settle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

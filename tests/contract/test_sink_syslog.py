@@ -363,6 +363,19 @@ async def test_connection_that_was_closed_is_noticed_before_the_next_message(
         assert (receiver.connections, len(receiver.data)) == (2, 2 * size)
 
 
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="only Linux tells")
+async def test_idle_connection_is_kept_alive(resources: Resources) -> None:
+    """What stands between forgets it within minutes, and the next event is for then."""
+    receiver = LogReceiver()
+    async with receiver.serving() as where, opened_sink(resources, where) as sink:
+        await sink.deliver(cloud_event())
+        rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()]
+
+    timers = [row[5] for row in rows if row[2].endswith(f":{receiver.port:04X}")]
+    (timer,) = [timer for timer in timers if timer.startswith("02:")]  # a keepalive
+    assert int(timer.removeprefix("02:"), 16) <= 6000  # hundredths of a second
+
+
 async def test_reset_connection_is_transient(resources: Resources) -> None:
     receiver = LogReceiver(resets=True)
     event = cloud_event(padding="x" * 10_000_000)
