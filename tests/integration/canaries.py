@@ -145,15 +145,18 @@ def beside(kind: str, place: Place, status: int, world: World) -> Table:
         case _, ("http_proxy",):
             return {"transport": "amqp-websocket"}
         case "webhook", ("auth", key):
-            form = {"token": "bearer", "password": "basic", "value": "header"}
-            more = {"password": {"username": "u"}, "value": {"name": "x-key"}}
-            return {"auth": {"type": form[str(key)], **more.get(str(key), {})}}
+            forms: dict[object, Table] = {
+                "token": {"type": "bearer"},
+                "password": {"type": "basic", "username": "u"},
+                "value": {"type": "header", "name": "x-key"},
+            }
+            return {"auth": forms[key]}
         case "slack", ("token" | "button_secret" as key,):
             api = {"api_url": f"{world.echo}/{status}/", "channel": "C024BE91L"}
-            more: Table = {}
+            bot: Table = {"webhook_url": None, **api}
             if key == "button_secret":
-                more = {"token": "xoxb-1", "buttons": True}
-            return {"webhook_url": None, **api, **more}
+                bot |= {"token": "xoxb-1", "buttons": True}
+            return bot
         case _:
             return {}
 
