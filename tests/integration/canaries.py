@@ -23,7 +23,7 @@ from bridge.sinks.registry import SINK_TYPES
 Place = tuple[str | int, ...]
 Table = dict[str, Any]
 
-HEADER = "x-plain-name"
+HEADER = "x-api-key"  # what a name gives away is hidden though it stands in the open
 TOPICS = ("absent", "scheduled-events")
 _NOWHERE = "Endpoint=sb://absent.invalid/;SharedAccessKeyName=k;SharedAccessKey=k"
 
@@ -148,7 +148,7 @@ def beside(kind: str, place: Place, status: int, world: World) -> Table:
             forms: dict[object, Table] = {
                 "token": {"type": "bearer"},
                 "password": {"type": "basic", "username": "u"},
-                "value": {"type": "header", "name": "x-key"},
+                "value": {"type": "header", "name": "x-other-key"},
             }
             return {"auth": forms[key]}
         case "slack", ("token" | "button_secret" as key,):
