@@ -11,7 +11,7 @@ from bridge import config as configuration
 from bridge import doctor, inspection, schemas
 from bridge.cli_support import FAILED, config_option, echo_json
 from bridge.clock import SystemClock
-from bridge.telemetry import LogConfig, configure_logging, printable
+from bridge.telemetry import hush_sdk, printable
 
 
 @click.command()
@@ -23,8 +23,7 @@ from bridge.telemetry import LogConfig, configure_logging, printable
 )
 def check(path: Path, *, connect: bool) -> None:
     """Validate the configuration: all faults at once."""
-    # Without it the SDK's own log is shown, with what it sends to a proxy.
-    configure_logging(LogConfig(level="error", format="text"))
+    hush_sdk()
     config = configuration.load(path, os.environ)
     for warning in config.warnings():
         click.echo(f"warning: {warning}", err=True)

@@ -65,9 +65,17 @@ def configure_logging(
     else:
         handler.setFormatter(TextFormatter())
     logging.basicConfig(level=config.level.upper(), handlers=[handler], force=True)
-    # The SDK prints tracebacks of what we report in one line of our own.
-    logging.getLogger("azure").setLevel(logging.CRITICAL)
+    hush_sdk()
     logging.getLogger("asyncio").setLevel(logging.WARNING)
+
+
+def hush_sdk() -> None:
+    """Keep the log of Azure's SDK to itself.
+
+    It prints tracebacks of what we report in one line of our own, and with them what
+    was sent to a proxy, its credentials included.
+    """
+    logging.getLogger("azure").setLevel(logging.CRITICAL)
 
 
 class JsonFormatter(OrjsonFormatter):
