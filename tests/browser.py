@@ -44,9 +44,12 @@ class Browser:
 
     Args:
         program: where it is.
+        flags: more than the usual ones, such as
+            ``--blink-settings=scriptEnabled=false``.
     """
 
     program: str
+    flags: tuple[str, ...] = ()
 
     async def dom(self, url: str) -> str:
         """Return the page at ``url`` as HTML, as it is once its scripts have run.
@@ -78,6 +81,7 @@ class Browser:
         process = await asyncio.create_subprocess_exec(
             self.program,
             *_FLAGS,
+            *self.flags,
             f"--user-data-dir={folder / 'profile'}",
             *arguments,
             stdout=asyncio.subprocess.PIPE,
