@@ -2,14 +2,15 @@
 
 import asyncio
 import os
+import shutil
 import sys
 from pathlib import Path
 
 import click
 
 from bridge import config as configuration
-from bridge import doctor, inspection, schemas
-from bridge.cli_support import FAILED, config_option, echo_json
+from bridge import doctor, inspection, plain, schemas
+from bridge.cli_support import FAILED, config_option, echo_json, painter
 from bridge.clock import SystemClock
 from bridge.telemetry import printable
 
@@ -42,11 +43,14 @@ def check(path: Path, *, connect: bool) -> None:
 def status(path: Path, *, as_json: bool) -> None:
     """Show what the bridge knows."""
     settings, sinks = configuration.load_settings(path, os.environ)
-    report = asyncio.run(inspection.status(settings, sinks, SystemClock()))
+    clock = SystemClock()
+    report = asyncio.run(inspection.status(settings, sinks, clock))
     if as_json:
         echo_json(report)
-    else:
-        click.echo(inspection.as_text(report))
+        return
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    text = plain.plain(report, clock.now(), width=width, paint=painter(sys.stdout))
+    click.echo(text, color=True)
 
 
 @click.command()

@@ -101,8 +101,3 @@ async def _stored(
             ],
             "replies": replies_of(tallies.get(REPLIES)),
         }
-
-
-def as_text(status: dict[str, object]) -> str:
-    """Return the status for people: indented, as it is."""
-    return orjson.dumps(status, option=orjson.OPT_INDENT_2).decode()

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -437,10 +438,13 @@ async def test_status_of_a_running_forwarder(
     board = Board(clock=clock, metrics=metrics)
 
     async with health.serve(HttpConfig(listen=listen), board):
-        result = await asyncio.to_thread(sebridge, "status", "-c", str(config))
+        status = ("status", "-c", str(config))
+        result = await asyncio.to_thread(sebridge, *status, "--json")
+        shown = await asyncio.to_thread(sebridge, *status)
 
     assert result.exit_code == 0
     assert json.loads(result.stdout)["imds"]["state"] == "starting"
+    assert "The bridge is starting" in shown.stdout
 
 
 def free_port() -> int:
@@ -449,10 +453,47 @@ def free_port() -> int:
         return found
 
 
-def test_status_for_people_is_indented(deliveries: Path) -> None:
+def test_status_for_people_is_a_table(deliveries: Path) -> None:
     text = sebridge("status", "-c", str(deliveries)).stdout
 
-    assert text.startswith('{\n  "vm": {')
+    assert "http.listen is off" in text
+    assert re.search(r"\n  SINK +STATE +PENDING +DEAD +OLDEST", text)
+    assert re.search(r"\n  siem +unknown +2 +2 ", text)
+    assert "\x1b" not in text
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a pseudo-terminal is POSIX's")
+@pytest.mark.parametrize(
+    ("environ", "is_coloured"),
+    [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
+)
+def test_colours_are_for_a_terminal_that_wants_them(
+    environ: dict[str, str], deliveries: Path, *, is_coloured: bool
+) -> None:
+    out = on_terminal("status", "-c", str(deliveries), env=environ)
+
+    assert ("\x1b[33m" in out) is is_coloured
+    assert "http.listen is off" in out
+
+
+def on_terminal(*arguments: str, env: Mapping[str, str]) -> str:
+    """Return what a command writes to a terminal."""
+    ours, theirs = os.openpty()
+    unset = {"NO_COLOR", "TERM", "COLUMNS"}
+    environ = {key: value for key, value in os.environ.items() if key not in unset}
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        process = subprocess.Popen(  # noqa: S603 - our own arguments
+            [sys.executable, "-m", "bridge", *arguments],
+            stdout=theirs,
+            env={**environ, "TERM": "xterm", **env},
+        )
+        os.close(theirs)
+        out = b""
+        with contextlib.suppress(OSError):  # as Linux says that nobody writes any more
+            while part := terminal.read(65536):
+                out += part
+        assert process.wait(30) == 0
+    return out.decode()
 
 
 def test_status_without_forwarder_and_state_is_one_sentence(config: Path) -> None:
