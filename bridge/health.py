@@ -180,9 +180,10 @@ def _given(authorization: str) -> str | None:
     if scheme.lower() == "bearer":
         return token
     try:
-        return aiohttp.BasicAuth.decode(authorization, encoding="utf-8").password
+        basic = aiohttp.BasicAuth.decode(authorization, encoding="utf-8")
     except ValueError:
         return None
+    return str(basic.password)
 
 
 def _json(value: object, status: int = 200) -> web.Response:

@@ -44,8 +44,7 @@ class Browser:
 
     Args:
         program: where it is.
-        flags: more than the usual ones, such as
-            ``--blink-settings=scriptEnabled=false``.
+        flags: more than the usual ones, such as ``--virtual-time-budget=5000``.
     """
 
     program: str
