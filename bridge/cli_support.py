@@ -27,8 +27,13 @@ def fail(*lines: str, code: int = FAILED) -> NoReturn:
 
 def echo_json(value: object, indent: int | None = None) -> None:
     """Print JSON that is JSON whatever standard output can spell."""
-    is_unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    click.echo(json.dumps(value, indent=indent, ensure_ascii=not is_unicode))
+    is_plain = not is_unicode(sys.stdout)
+    click.echo(json.dumps(value, indent=indent, ensure_ascii=is_plain))
+
+
+def is_unicode(stream: TextIO) -> bool:
+    """Whether a stream can spell everything."""
+    return (stream.encoding or "").lower().replace("-", "") == "utf8"
 
 
 _COLOURS = {"good": "green", "warning": "yellow", "bad": "red"}

@@ -93,6 +93,11 @@ class Config(Settings, frozen=True, kw_only=True):
                 place = f"sinks.{sink.name}.{target.key}"
                 yield place, f"must not be approvals.{inlet.key}: {_LOOP}"
 
+    def secrets(self) -> Iterator[tuple[str, Secret]]:
+        """Yield every secret with its place, such as ``sinks.ops.webhook_url``."""
+        for place, _, secret in _secrets(self):
+            yield place, secret
+
     def warnings(self) -> list[str]:
         """Return what is allowed but hardly meant."""
         found = [
