@@ -166,8 +166,8 @@ def _not_before(event: Mapping[str, object], now: datetime) -> Cell:
 
 def countdown(moment: datetime, now: datetime) -> str:
     """Return how far off a moment is; the page's script says it in the same words."""
-    left = int((moment - now).total_seconds())
-    return f"in {span(left)}" if left >= 0 else f"{span(-left)} ago"
+    left = (moment - now).total_seconds()
+    return f"in {span(int(left))}" if left > 0 else f"{span(int(-left))} ago"
 
 
 def span(seconds: int) -> str:

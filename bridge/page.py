@@ -56,8 +56,9 @@ function span(s) {
 }
 function tick() {
   for (const time of document.querySelectorAll("time")) {
-    const left = Math.trunc((Date.parse(time.dateTime) - Date.now() - ahead) / 1000);
-    time.textContent = left >= 0 ? `in ${span(left)}` : `${span(-left)} ago`;
+    const left = (Date.parse(time.dateTime) - Date.now() - ahead) / 1000;
+    const told = span(Math.floor(Math.abs(left)));
+    time.textContent = left > 0 ? `in ${told}` : `${told} ago`;
   }
 }
 tick();

@@ -116,7 +116,8 @@ def test_span_is_told_in_its_two_largest_units(seconds: int, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.9, "in 0 s"), (-0.9, "in 0 s"), (-1, "1 s ago")]
+    ("seconds", "text"),
+    [(0.9, "in 0 s"), (0, "0 s ago"), (-0.9, "0 s ago"), (-61, "1 min 01 s ago")],
 )
 def test_countdown_goes_on_past_the_moment(seconds: float, text: str) -> None:
     assert countdown(START + timedelta(seconds=seconds), START) == text
