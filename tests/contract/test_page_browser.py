@@ -9,10 +9,14 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from bridge.health import HttpConfig, application
+from bridge.options import Secret
 from bridge.page import HEADERS, page
+from bridge.status import Board
+from bridge.telemetry import Metrics
 from tests.browser import Browser
 from tests.builders import imds_event
-from tests.fakes import START
+from tests.fakes import START, FakeClock
 from tests.unit.test_overview import status_of
 
 HOSTILE = "<script>document.title='taken'</script><img src=x onerror=document.title=1>"
@@ -84,11 +88,13 @@ async def test_nobody_elses_script_runs(browser: Browser, shown: Show) -> None:
     assert "<img" not in dom
 
 
-async def test_style_is_applied(browser: Browser, shown: Show) -> None:
-    """A page whose style its own policy forbids would look the same in every size."""
-    url = await shown(text_of(imds_event()))
-    without = await browser.picture(url, 420, 700)
+async def test_browser_logs_in_with_the_token(
+    browser: Browser, clock: FakeClock, metrics: Metrics
+) -> None:
+    config = HttpConfig(token=Secret("S3CR3T", {}))
+    board = Board(clock=clock, metrics=metrics)
 
-    styled = text_of(imds_event()).replace("<style>", "<style> ")
+    async with TestServer(application(config, board)) as server:
+        inside = server.make_url("/").with_user("me").with_password("S3CR3T")
 
-    assert await browser.picture(await shown(styled), 420, 700) != without
+        assert "The bridge is starting" in await browser.dom(str(inside))
