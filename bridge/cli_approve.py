@@ -55,7 +55,7 @@ class Span(click.ParamType[Duration]):
 @click.command()
 @click.argument(
     "event_id",
-    metavar="EVENT_ID",
+    metavar="[EVENT_ID]",
     required=False,
     shell_complete=cli_completion.event_ids,
 )
@@ -99,6 +99,10 @@ def approve(  # noqa: PLR0913  each is an option
     config = configuration.load_for_approver(path, os.environ)
     try:
         seen = _seen(source)
+        if seen and seen.has_started:
+            click.echo(
+                "warning: --from-event says that it has started already", err=True
+            )
         approval = Approval(
             id=uuid4().hex,
             event_id=event_id_of(event_id, seen),
