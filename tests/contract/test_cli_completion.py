@@ -54,11 +54,14 @@ def test_commands_and_options_are_offered() -> None:
     assert "--connect" in offered("check", incomplete="--")
 
 
-def test_sinks_of_the_configuration_are_offered(config: Path) -> None:
-    command = ("outbox", "list", "-c", str(config), "--sink")
+@pytest.mark.parametrize("command", [("outbox", "list"), ("send-test",), ("render",)])
+def test_sinks_of_the_configuration_are_offered(
+    command: tuple[str, ...], config: Path
+) -> None:
+    line = (*command, "-c", str(config), "--sink")
 
-    assert offered(*command) == ["siem", "ops"]
-    assert offered(*command, incomplete="o") == ["ops"]
+    assert offered(*line) == ["siem", "ops"]
+    assert offered(*line, incomplete="o") == ["ops"]
 
 
 @pytest.mark.parametrize(
