@@ -133,16 +133,36 @@ class Secret:
         """
         scheme, _, name = self.reference.partition(":")
         if scheme == "env":
-            return self._variable(name)
+            return _variable(name, self.environ)
         if scheme == "file":
-            path = _VARIABLE.sub(lambda found: self._variable(found[1]), name)
-            return _read_secret_file(Path(path))
+            return _read_secret_file(Path(_filled_in(name, self.environ)))
         return self.reference
 
-    def _variable(self, name: str) -> str:
-        if not self.environ.get(name):
-            raise ValueError(f"the environment variable {name} is not set")
-        return self.environ[name]
+
+class FilePath:
+    """Where a file lies that somebody else reads, such as OpenSSL.
+
+    May hold ``${NAME}`` of the environment, as the path of a ``Secret`` does. No
+    dataclass for the same reason.
+    """
+
+    __slots__ = ("environ", "text")
+
+    def __init__(self, text: str, environ: Mapping[str, str]) -> None:
+        self.text = text
+        self.environ = environ
+
+    def __repr__(self) -> str:
+        return f"FilePath({self.text!r})"
+
+    @property
+    def path(self) -> Path:
+        """The path itself.
+
+        Raises:
+            ValueError: a variable in it is not set.
+        """
+        return Path(_filled_in(self.text, self.environ))
 
 
 class Address(Secret):
@@ -153,6 +173,16 @@ class Address(Secret):
     def holds_secret(self, key: str) -> bool:
         """Whether it seems so, by its key or by what stands in a URL."""
         return bool(_SECRETIVE.search(key)) or _holds_secret(self.reference)
+
+
+def _filled_in(text: str, environ: Mapping[str, str]) -> str:
+    return _VARIABLE.sub(lambda found: _variable(found[1], environ), text)
+
+
+def _variable(name: str, environ: Mapping[str, str]) -> str:
+    if not environ.get(name):
+        raise ValueError(f"the environment variable {name} is not set")
+    return environ[name]
 
 
 def _holds_secret(url: str) -> bool:
@@ -319,6 +349,10 @@ class Reader:
     def _decode(self, kind: type, value: object) -> object:
         if kind in {Duration, Rate, Size}:
             return kind.parse(value)
+        if kind is FilePath:
+            if not isinstance(value, str) or not value:
+                raise ValueError("must be the path of a file")
+            return FilePath(value, self.environ)
         if issubclass(kind, Secret):
             if not isinstance(value, str) or not value:
                 raise ValueError('must be a string: "env:NAME", "file:PATH" or itself')

@@ -28,6 +28,17 @@ class Pace:
         rates = [rate for rate in (self.most, self.granted) if rate is not None]
         return min(rates, default=None)
 
+    def grant(self, rate: float | None, now: float) -> None:
+        """Note what the other side allows, when something has just begun.
+
+        Args:
+            rate: beginnings a second; None = any number.
+            now: monotonic seconds.
+        """
+        self.granted = rate
+        if rate is not None:
+            self.opens_at = max(self.opens_at, now + 1 / rate)
+
     def take(self, now: float) -> None:
         """Note that something begins at ``now``, in monotonic seconds."""
         if (rate := self.rate) is None:

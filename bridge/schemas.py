@@ -12,7 +12,15 @@ import msgspec
 
 from bridge.approvals.listener import ApprovalsConfig
 from bridge.config import Settings
-from bridge.options import Address, Duration, Rate, Reader, Section, Size
+from bridge.options import (
+    Address,
+    Duration,
+    FilePath,
+    Rate,
+    Reader,
+    Section,
+    Size,
+)
 from bridge.sinks.registry import SINK_TYPES
 from bridge.telemetry import OUTCOMES
 from bridge.transitions import TransitionKind
@@ -39,6 +47,10 @@ _RATE = {
     "maximum": 100000,
 }
 _SECRET = {"type": "string", "description": '"env:NAME", "file:PATH", or the secret'}
+_FILE_PATH = {
+    "type": "string",
+    "description": "the path of a file; ${NAME} of the environment is filled in",
+}
 _ADDRESS = {"type": "string", "description": 'itself, "env:NAME" or "file:PATH"'}
 
 Json = dict[str, Any]
@@ -103,6 +115,8 @@ def _hook(kind: type) -> Json:
         return dict(_DURATION)
     if issubclass(kind, Size):
         return dict(_SIZE)
+    if issubclass(kind, FilePath):
+        return dict(_FILE_PATH)
     if issubclass(kind, Rate):
         return dict(_RATE)
     return dict(_ADDRESS if issubclass(kind, Address) else _SECRET)

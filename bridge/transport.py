@@ -10,6 +10,7 @@ print the whole URL, and the URL of a webhook is a secret.
 """
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -64,6 +65,8 @@ class Request:
         url: where to; shown to nobody.
         timeout: seconds for all of it, the answer included.
         proxy: URL of the proxy; None = none, whatever the environment says.
+        connect_timeout: seconds of them until the connection stands, TLS included.
+        tls: what connections are made with; None = the system's authorities.
     """
 
     url: str = field(repr=False)
@@ -72,6 +75,8 @@ class Request:
     timeout: float
     proxy: str | None = field(default=None, repr=False)
     method: str = "POST"
+    connect_timeout: float | None = None
+    tls: ssl.SSLContext | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +86,7 @@ class Answer:
     status: int
     body: bytes
     retry_after: float | None
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 async def exchange(
@@ -105,18 +111,20 @@ async def exchange(
             headers=request.headers,
             proxy=request.proxy,
             allow_redirects=False,
-            timeout=_limit(request.timeout),
+            timeout=_limit(request.timeout, request.connect_timeout),
+            ssl=request.tls or True,
         ) as response:
             return Answer(
                 status=response.status,
                 body=await _read(response),
                 retry_after=_wish(response.headers),
+                headers=response.headers,
             )
 
 
 @lru_cache(maxsize=64)
-def _limit(seconds: float) -> aiohttp.ClientTimeout:
-    return aiohttp.ClientTimeout(total=seconds)
+def _limit(seconds: float, to_connect: float | None) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=seconds, connect=to_connect)
 
 
 async def reach(session: aiohttp.ClientSession, request: Request, target: str) -> str:

@@ -921,7 +921,7 @@ def example_tables() -> dict[str, object]:
 def example_with_what_is_commented_out() -> dict[str, object]:
     """Return the example with the keys that stand in it as comments, too."""
     text = EXAMPLE.read_text(encoding="utf-8")
-    return tomllib.loads(re.sub(r"(?m)^# (\[\[.*|\w+ = \S.*)$", r"\1", text))
+    return tomllib.loads(re.sub(r"(?m)^# (\[.*|\w+ = \S.*)$", r"\1", text))
 
 
 def example_sinks() -> dict[str, dict[str, object]]:
