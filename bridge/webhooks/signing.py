@@ -81,7 +81,8 @@ def _key(secret: str) -> bytes:
         ValueError: what it must be; nothing of what it is.
     """
     try:
-        key = b64decode(secret.removeprefix(_PREFIX), validate=True)
+        text = secret.removeprefix(_PREFIX).rstrip("=")
+        key = b64decode(text + "=" * (-len(text) % 4), validate=True)
     except (binascii.Error, ValueError):
         raise ValueError(_NO_SECRET) from None
     if not _LEAST <= len(key) <= _MOST:
