@@ -241,6 +241,25 @@ def _forbidden(error: Exception) -> ForbiddenAddressError | None:
     return cause if isinstance(cause, ForbiddenAddressError) else None
 
 
+@asynccontextmanager
+async def turn(lock: asyncio.Lock, *, seconds: float, what: str) -> AsyncIterator[None]:
+    """Wait for a lock, but not behind many who each wait for an answer.
+
+    Raises:
+        TransientDeliveryError: it is not free within ``seconds``.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            await lock.acquire()
+    except TimeoutError:
+        text = f"{what}: no answer in time"
+        raise TransientDeliveryError(text, Reason.TIMEOUT) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def revealed(secret: Secret, what: str) -> str:
     """Return a secret at the moment of its use; a rotated file is read again.
 
