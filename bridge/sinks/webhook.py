@@ -324,7 +324,7 @@ class WebhookSink:
         error = failure(answer.status, target=target, retry_after=answer.retry_after)
         if isinstance(error, TransientDeliveryError) and answer.status != 501:
             raise error
-        return granted_rate(answer.headers, origin=origin, target=target)
+        return granted_rate(answer, origin=origin, target=target)
 
     async def _post(self, event: CloudEvent) -> None:
         content, body = self._rendered(event)
