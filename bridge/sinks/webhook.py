@@ -322,7 +322,8 @@ class WebhookSink:
         target = redact(request.url)
         answer = await exchange(self.http, request, target)
         error = failure(answer.status, target=target, retry_after=answer.retry_after)
-        if isinstance(error, TransientDeliveryError) and answer.status != 501:
+        is_busy = isinstance(error, TransientDeliveryError) and answer.status != 501
+        if error and is_busy and self.config.handshake == "required":
             raise error
         return granted_rate(answer, origin=origin, target=target)
 

@@ -125,6 +125,14 @@ async def test_rotated_token_is_sent_at_the_next_delivery(
             ["auth.token: must not hold line breaks or other control characters"],
         ),
         (
+            {"type": "bearer", "token": "t", "scheme": "a\nb"},
+            ["auth.scheme: must not hold line breaks or other control characters"],
+        ),
+        (
+            {"type": "basic", "username": "a\nb", "password": "p"},
+            ["auth.username: must not hold line breaks or other control characters"],
+        ),
+        (
             {"type": "basic", "username": "a:b", "password": "p"},
             ["auth.username: must not hold a colon: it ends the name"],
         ),
@@ -335,6 +343,19 @@ async def test_machine_without_an_identity_refuses_the_sink(
             await sink.deliver(cloud_event())
 
     assert error.value.reason is Reason.UNAUTHORIZED
+    assert inbox.received == []
+
+
+async def test_credential_that_lacks_what_it_needs_refuses_the_sink(
+    lent: Resources, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AZURE_FEDERATED_TOKEN_FILE", raising=False)
+    kind = "workload-identity"
+    options = webhook(inbox.url, type="entra", scope=SCOPE, credential=kind)
+    async with opened_sink(lent, options) as sink:
+        with pytest.raises(RefusedDeliveryError, match="Entra token for"):
+            await sink.deliver(cloud_event())
+
     assert inbox.received == []
 
 

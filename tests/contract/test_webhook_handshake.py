@@ -202,12 +202,11 @@ async def test_permission_is_asked_for_again_after_a_refusal(
     assert len(receiver.taken) == 2
 
 
-@pytest.mark.parametrize("handshake", ["attempt", "required"])
 async def test_receiver_that_is_busy_is_asked_again_later(
-    resources: Resources, receiver: Receiver, handshake: str
+    resources: Resources, receiver: Receiver
 ) -> None:
     receiver.status = 503
-    async with opened_sink(resources, webhook(receiver, handshake)) as sink:
+    async with opened_sink(resources, webhook(receiver)) as sink:
         with pytest.raises(TransientDeliveryError):
             await sink.deliver(cloud_event())
         receiver.status = 200
@@ -270,6 +269,30 @@ async def test_those_who_waited_for_the_answer_obey_the_rate_as_well(
     for error in errors:
         assert isinstance(error, TransientDeliveryError)
         assert error.retry_after == 1.0
+
+
+async def test_those_who_waited_go_on_together_where_any_rate_is_allowed(
+    resources: Resources, receiver: Receiver
+) -> None:
+    async with opened_sink(resources, webhook(receiver)) as sink:
+        await asyncio.gather(*(sink.deliver(cloud_event()) for _ in range(4)))
+
+    assert len(receiver.taken) == 4
+    assert len(receiver.asked) == 1
+
+
+async def test_question_that_makes_a_receiver_fail_is_no_hindrance_to_an_attempt(
+    resources: Resources, inbox: Inbox
+) -> None:
+    """Many a framework answers OPTIONS with 500; what counts is the delivery."""
+    inbox.status = 500
+    options = {"type": "webhook", "url": inbox.url, "handshake": "attempt"}
+    async with opened_sink(resources, options) as sink:
+        for _ in range(2):
+            with pytest.raises(TransientDeliveryError):
+                await sink.deliver(cloud_event())
+
+    assert [r.method for r in inbox.received] == ["OPTIONS", "POST", "POST"]
 
 
 async def test_nobody_waits_long_behind_one_who_asks(resources: Resources) -> None:
