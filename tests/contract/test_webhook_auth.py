@@ -1,5 +1,6 @@
 """Who a webhook says it is: each way of auth, and what its configuration refuses."""
 
+import asyncio
 from base64 import b64encode
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -286,6 +287,17 @@ async def test_token_of_the_machine_is_fetched_once_and_sent(
     sent = [request.headers["Authorization"] for request in inbox.received]
     assert sent == [f"Bearer {SECRET}-1"] * 2
     assert [query["client_id"] for query in identity.asked] == ["c-1"]
+
+
+async def test_many_who_need_a_token_at_once_fetch_one(
+    lent: Resources, inbox: Inbox, identity: IdentityEndpoint
+) -> None:
+    options = webhook(inbox.url, type="entra", scope=SCOPE)
+    async with opened_sink(lent, options) as sink:
+        await asyncio.gather(*(sink.deliver(cloud_event()) for _ in range(4)))
+
+    assert len(inbox.received) == 4
+    assert len(identity.asked) == 1
 
 
 async def test_token_that_ends_soon_is_fetched_anew(
