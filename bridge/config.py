@@ -72,6 +72,7 @@ class Config(Settings, frozen=True, kw_only=True):
                 for what in placeholder_faults(getattr(section, key, "")):
                     yield f"{place}.{key}", what
         yield from self._loops()
+        yield from self._shared_files()
 
     def filled_in(self, expand: Callable[[str], str]) -> Self:
         """Return the configuration with the names of entities as they are here.
@@ -101,6 +102,16 @@ class Config(Settings, frozen=True, kw_only=True):
             if (target := sink.target) == inlet:
                 place = f"sinks.{sink.name}.{target.key}"
                 yield place, f"must not be approvals.{inlet.key}: {_LOOP}"
+
+    def _shared_files(self) -> Iterator[tuple[str, str]]:
+        """Refuse a file that somebody else writes to."""
+        owners = {str(Path(self.state.path).resolve()): "the state file"}
+        for sink in self.sinks:
+            if (file := sink.file) is None:
+                continue
+            if file in owners:
+                yield f"sinks.{sink.name}.path", f"is that of {owners[file]}"
+            owners.setdefault(file, f"sinks.{sink.name}")
 
     def warnings(self) -> list[str]:
         """Return what is allowed but hardly meant."""

@@ -33,6 +33,8 @@ WHOLLY_COVERED = (
     "bridge/retry.py",
     "bridge/routing.py",
     "bridge/samples.py",
+    "bridge/sinks/cef.py",
+    "bridge/sinks/syslog_format.py",
     "bridge/transitions.py",
     "bridge/upkeep.py",
     "bridge/vitals.py",
