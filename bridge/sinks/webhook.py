@@ -28,6 +28,7 @@ from bridge.transport import (
     Request,
     exchange,
     failure,
+    has_credentials,
     is_http,
     reach,
     redact,
@@ -108,6 +109,9 @@ class WebhookSinkConfig(SinkConfig, frozen=True, kw_only=True):
         for name in self.headers:
             if by := self._set_by().get(name.lower()):
                 yield f"headers.{name}", f"is set by {by}: leave out one of them"
+        names = {name.lower() for name in self.headers} | self._set_by().keys()
+        if "authorization" in names and has_credentials(self.url.reveal()):
+            yield "url", "holds a name or password, and Authorization is set as well"
         yield from self._auth_faults()
         yield from self._tls_faults()
         yield from self._handshake_faults()

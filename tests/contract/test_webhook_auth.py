@@ -171,6 +171,26 @@ def test_header_that_auth_sets_may_not_be_given_as_well() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "more",
+    [{"auth": {"type": "bearer", "token": "t"}}, {"headers": {"authorization": "x"}}],
+)
+def test_url_with_a_password_leaves_no_room_for_another(
+    more: Mapping[str, object],
+) -> None:
+    """What speaks HTTP for us refuses to choose between the two."""
+    for url, faults in (
+        ("https://u:p@siem.example", 1),
+        ("https://siem.example/@", 0),
+        ("https://[bad", 1),
+    ):
+        options = {"type": "webhook", "url": url, **more}
+        assert len(config_faults(options)) == faults
+
+    alone = {"type": "webhook", "url": "https://u:p@siem.example"}
+    assert config_faults(alone) == []
+
+
 # -- what a preset knows ---------------------------------------------------------
 
 
