@@ -510,3 +510,6 @@ def _secrets_at(
     elif isinstance(value, dict):
         for name, item in value.items():
             yield from _secrets_at(f"{place}.{name}", name, item)
+    elif isinstance(value, tuple):
+        for index, item in enumerate(value):
+            yield from _secrets_at(f"{place}[{index}]", key, item)

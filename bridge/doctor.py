@@ -26,7 +26,7 @@ from bridge.errors import (
 from bridge.identity import Identity
 from bridge.imds.client import MetadataClient, open_client
 from bridge.imds.document import parse
-from bridge.namespace import NamespaceConfig, open_credential
+from bridge.namespace import NamespaceConfig, credential_of
 from bridge.namespace_errors import as_delivery_error, delivery_errors, remedy
 from bridge.sender import Sender
 from bridge.sinks.base import Resources, SinkConfig
@@ -180,7 +180,7 @@ class _Visit:
         target = f"credential {config.credential}"
         try:
             with delivery_errors(target):
-                async with open_credential(config) as credential:
+                async with credential_of(config) as credential:
                     token = await credential.get_token(_SCOPE)
         except RefusedDeliveryError as error:
             text = f"{error}; {_NO_IDENTITY}"

@@ -28,6 +28,7 @@ WHOLLY_COVERED = (
     "bridge/imds/document.py",
     "bridge/notify.py",
     "bridge/overview.py",
+    "bridge/pace.py",
     "bridge/page.py",
     "bridge/plain.py",
     "bridge/poller.py",
