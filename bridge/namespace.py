@@ -4,15 +4,14 @@ Shared by the sink, the approval receiver and replies. The SDK costs 4 MiB and
 azure-identity 7 more, so both are imported only when a namespace is opened.
 """
 
-import os
 import re
-import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 from urllib.parse import urlsplit
 
+from bridge.entra import CredentialKind, open_credential
 from bridge.errors import Reason, RefusedDeliveryError
 from bridge.options import Address, Secret, Section
 from bridge.transport import is_http
@@ -26,13 +25,11 @@ if TYPE_CHECKING:
         ServiceBusSender,
     )
 
-CredentialKind = Literal["managed-identity", "default", "workload-identity"]
 Handle = TypeVar("Handle", "ServiceBusSender", "ServiceBusReceiver")
 TransportKind = Literal["amqp", "amqp-websocket"]
 
 _HOST = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9-]+)+", re.IGNORECASE)
 _TRY_SECONDS = 8.0  # to open a link, the token included
-_LOGIN = "https://login.microsoftonline.com"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +235,7 @@ async def _client(config: NamespaceConfig, stack: AsyncExitStack) -> "ServiceBus
     if config.connection_string is not None:
         text = _without_entity(config.connection_string.reveal())
         return ServiceBusClient.from_connection_string(text, **options)
-    credential = open_credential(config)
+    credential = credential_of(config)
     await stack.enter_async_context(credential)
     return ServiceBusClient(config.namespace, credential, **options)
 
@@ -275,37 +272,11 @@ def _without_entity(text: str) -> str:
     return ";".join(p for p in parts if not p.strip().lower().startswith("entitypath="))
 
 
-def open_credential(config: NamespaceConfig) -> "AsyncTokenCredential":
-    """Make the credential that ``[…] credential`` names.
-
-    No proxy of the environment for http: the token endpoint of the machine is
-    http://169.254.169.254, and a proxy in between would ask for the proxy's token or
-    get none. Entra's endpoint is https and may well need the proxy.
-
-    Raises:
-        ValueError: what the kind of credential needs is not there.
-    """
-    from azure.identity import aio  # noqa: PLC0415  costs memory
-
-    options: dict[str, Any] = {"use_env_settings": False}
-    if proxy := _login_proxy(config):
-        options["proxies"] = {"https": proxy}
-    client_id = config.client_id or None
-    if config.credential == "managed-identity":
-        return aio.ManagedIdentityCredential(client_id=client_id, **options)
-    if config.credential == "workload-identity":
-        return aio.WorkloadIdentityCredential(client_id=client_id, **options)
-    if client_id:
-        options["managed_identity_client_id"] = client_id
-    return aio.DefaultAzureCredential(**options)
-
-
-def _login_proxy(config: NamespaceConfig) -> str | None:
-    """Return the proxy on the way to Entra: ours, else the environment's."""
-    if config.http_proxy is not None:
-        return config.http_proxy.reveal()
-    login = os.environ.get("AZURE_AUTHORITY_HOST") or _LOGIN
-    host = urlsplit(login if "//" in login else f"//{login}").hostname or ""
-    if urllib.request.proxy_bypass(host):
-        return None
-    return urllib.request.getproxies().get("https")
+def credential_of(config: NamespaceConfig) -> "AsyncTokenCredential":
+    """Make the credential that a section names; see ``bridge.entra``."""
+    proxy = config.http_proxy
+    return open_credential(
+        config.credential,
+        client_id=config.client_id,
+        proxy=proxy.reveal() if proxy is not None else None,
+    )

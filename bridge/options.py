@@ -18,6 +18,8 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+_RAREST, _MOST_OFTEN = 1e-4, 1e5
 _LONGEST = 1e9  # thirty years: nobody means more, and clocks can still add it
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
 _BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
@@ -78,6 +80,29 @@ class Size(int):
         )
 
 
+class Rate(float):
+    """How often something may happen, in times a second."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: object) -> Self:
+        """Read a number, also one that a variable of the environment holds.
+
+        Raises:
+            ValueError: it is none, or not more than 0.
+        """
+        is_written = isinstance(value, str) and _NUMBER.fullmatch(value.strip())
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if is_written or is_number:
+            rate = float(value)  # type: ignore[arg-type]
+            if _RAREST <= rate <= _MOST_OFTEN:
+                return cls(rate)
+        raise ValueError(
+            "must be a number, times a second: from 0.0001 to 100000, such as 1 or 0.5"
+        )
+
+
 class Secret:
     """A value that is never shown; ``env:NAME`` and ``file:PATH`` are followed.
 
@@ -100,6 +125,18 @@ class Secret:
         """Whether the secret itself stands in the configuration."""
         return not self.reference.startswith(("env:", "file:"))
 
+    @property
+    def file(self) -> Path | None:
+        """The file it is read from; None for any other.
+
+        Raises:
+            ValueError: a variable in its path is not set.
+        """
+        scheme, _, name = self.reference.partition(":")
+        if scheme != "file":
+            return None
+        return Path(_filled_in(name, self.environ))
+
     def reveal(self) -> str:
         """Return the secret itself.
 
@@ -108,16 +145,36 @@ class Secret:
         """
         scheme, _, name = self.reference.partition(":")
         if scheme == "env":
-            return self._variable(name)
-        if scheme == "file":
-            path = _VARIABLE.sub(lambda found: self._variable(found[1]), name)
-            return _read_secret_file(Path(path))
+            return _variable(name, self.environ)
+        if (path := self.file) is not None:
+            return _read_secret_file(path)
         return self.reference
 
-    def _variable(self, name: str) -> str:
-        if not self.environ.get(name):
-            raise ValueError(f"the environment variable {name} is not set")
-        return self.environ[name]
+
+class FilePath:
+    """Where a file lies that somebody else reads, such as OpenSSL.
+
+    May hold ``${NAME}`` of the environment, as the path of a ``Secret`` does. No
+    dataclass for the same reason.
+    """
+
+    __slots__ = ("environ", "text")
+
+    def __init__(self, text: str, environ: Mapping[str, str]) -> None:
+        self.text = text
+        self.environ = environ
+
+    def __repr__(self) -> str:
+        return f"FilePath({self.text!r})"
+
+    @property
+    def path(self) -> Path:
+        """The path itself.
+
+        Raises:
+            ValueError: a variable in it is not set.
+        """
+        return Path(_filled_in(self.text, self.environ))
 
 
 class Address(Secret):
@@ -128,6 +185,16 @@ class Address(Secret):
     def holds_secret(self, key: str) -> bool:
         """Whether it seems so, by its key or by what stands in a URL."""
         return bool(_SECRETIVE.search(key)) or _holds_secret(self.reference)
+
+
+def _filled_in(text: str, environ: Mapping[str, str]) -> str:
+    return _VARIABLE.sub(lambda found: _variable(found[1], environ), text)
+
+
+def _variable(name: str, environ: Mapping[str, str]) -> str:
+    if not environ.get(name):
+        raise ValueError(f"the environment variable {name} is not set")
+    return environ[name]
 
 
 def _holds_secret(url: str) -> bool:
@@ -292,8 +359,12 @@ class Reader:
         )
 
     def _decode(self, kind: type, value: object) -> object:
-        if kind in {Duration, Size}:
+        if kind in {Duration, Rate, Size}:
             return kind.parse(value)
+        if kind is FilePath:
+            if not isinstance(value, str) or not value:
+                raise ValueError("must be the path of a file")
+            return FilePath(value, self.environ)
         if issubclass(kind, Secret):
             if not isinstance(value, str) or not value:
                 raise ValueError('must be a string: "env:NAME", "file:PATH" or itself')

@@ -65,17 +65,9 @@ def configure_logging(
     else:
         handler.setFormatter(TextFormatter())
     logging.basicConfig(level=config.level.upper(), handlers=[handler], force=True)
-    hush_sdk()
-    logging.getLogger("asyncio").setLevel(logging.WARNING)
-
-
-def hush_sdk() -> None:
-    """Keep the log of Azure's SDK to itself.
-
-    It prints tracebacks of what we report in one line of our own, and with them what
-    was sent to a proxy, its credentials included.
-    """
+    # The SDK prints tracebacks of what we report in one line of our own.
     logging.getLogger("azure").setLevel(logging.CRITICAL)
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 
 class JsonFormatter(OrjsonFormatter):

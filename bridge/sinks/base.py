@@ -6,14 +6,16 @@ A new sink is one file with a ``SinkConfig`` and a ``Sink``, and one line in
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 import aiohttp
 
+from bridge.clock import Clock, SystemClock
 from bridge.cloudevent import CloudEvent
 from bridge.namespace import Entity
-from bridge.options import Duration, Section
+from bridge.options import Duration, Rate, Section
+from bridge.pace import Pace
 from bridge.routing import Route, Scope, When
 
 
@@ -61,12 +63,16 @@ class Resources:
         expand: fills in ``{vm_id}``, ``{vm_name}``, ``{group}``; ValueError.
         vm_id: session of events that have no EventId; None when unknown.
         approvals: where replies go, when approvals are configured.
+        pace: the relay's, for a sink whose other side says how much it takes.
+        clock: what time it is, for what is signed with it.
     """
 
     http: aiohttp.ClientSession
     expand: Callable[[str], str]
     vm_id: str | None = None
     approvals: ApprovalAddress | None = None
+    pace: Pace = field(default_factory=Pace)
+    clock: Clock = field(default_factory=SystemClock)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +112,7 @@ class SinkConfig(Section, frozen=True, kw_only=True):
     type: str
     when: When = When()
     retry: RetryConfig = RetryConfig()
+    max_rate: Rate | None = None
 
     @property
     def route(self) -> Route:

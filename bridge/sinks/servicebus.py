@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from bridge.cloudevent import STRUCTURED_TYPE, CloudEvent
+from bridge.entra import CredentialKind
 from bridge.errors import ConfigError, DeliveryError
 from bridge.namespace import (
-    CredentialKind,
     Entity,
     NamespaceConfig,
     TransportKind,

@@ -1,58 +1,64 @@
-"""CloudEvents to any HTTP endpoint, in one of the three modes of the HTTP binding.
+"""CloudEvents to any HTTP endpoint, and how it learns to trust them.
 
 Source: https://github.com/cloudevents/spec/tree/ce@v1.0.2
-        (http-protocol-binding.md section 3, http-webhook.md section 2)
+        (http-protocol-binding.md section 3, http-webhook.md sections 2 and 4)
 """
 
-import re
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Literal
-from urllib.parse import quote
+from dataclasses import dataclass, field, replace
 
 import aiohttp
 import msgspec
-import orjson
 
-from bridge.cloudevent import BATCH_TYPE, STRUCTURED_TYPE, CloudEvent
-from bridge.errors import ConfigError, Reason, RefusedDeliveryError
-from bridge.options import Address, Duration, unknown_placeholders
-from bridge.sinks.base import Resources, SinkConfig
+from bridge.clock import Clock
+from bridge.cloudevent import CloudEvent
+from bridge.errors import (
+    ConfigError,
+    Reason,
+    RefusedDeliveryError,
+    TransientDeliveryError,
+)
+from bridge.options import Address, Duration, FilePath, unknown_placeholders
+from bridge.pace import Pace
+from bridge.sinks.base import Preview, Resources, SinkConfig
 from bridge.transport import (
+    Answer,
     Request,
     exchange,
     failure,
+    has_credentials,
     is_http,
     reach,
     redact,
     revealed,
+    turn,
 )
-
-ContentMode = Literal["structured", "binary", "batch"]
-
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-# These are made by the sink or by HTTP itself; a second one would be ambiguous.
-_OWN_HEADERS = frozenset(
-    {
-        "connection",
-        "content-encoding",
-        "content-length",
-        "content-type",
-        "expect",
-        "host",
-        "keep-alive",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
+from bridge.webhooks.auth import (
+    Auth,
+    AuthConfig,
+    AuthDefaults,
+    auth_faults,
+    auth_of,
+    is_safe_for_token,
+    settled,
 )
-# All that may stand unencoded: U+0021 to U+007E without the double quote and percent.
-_UNENCODED = "".join(chr(c) for c in range(0x21, 0x7F) if chr(c) not in '"%')
+from bridge.webhooks.content import ContentMode, Rendered, render
+from bridge.webhooks.handshake import (
+    ORIGIN,
+    HandshakeKind,
+    granted_rate,
+    is_origin,
+    origin_of,
+    question,
+)
+from bridge.webhooks.headers import name_faults, revealed_value, value_faults
+from bridge.webhooks.signing import HEADERS as SIGNATURE_HEADERS
+from bridge.webhooks.signing import SignatureConfig, signed
+from bridge.webhooks.tls import Tls, TlsFiles
+
+_SECRET = "<secret>"  # noqa: S105 - what stands for one
 
 
 class WebhookSinkConfig(SinkConfig, frozen=True, kw_only=True):
@@ -61,22 +67,88 @@ class WebhookSinkConfig(SinkConfig, frozen=True, kw_only=True):
     url: Address
     content_mode: ContentMode = "structured"
     headers: dict[str, Address] = msgspec.field(default_factory=dict)
+    auth: AuthConfig | None = None
+    signature: SignatureConfig | None = None
     timeout: Duration = Duration(10)
+    connect_timeout: Duration = Duration(5)
     proxy: Address | None = None
+    client_certificate: FilePath | None = None
+    client_key: FilePath | None = None
+    ca_file: FilePath | None = None
+    handshake: HandshakeKind = "off"
+    handshake_origin: str = ""
 
-    def faults(self) -> Iterator[tuple[str, str]]:
-        """Check addresses and headers, without showing them."""
+    @property
+    def auth_defaults(self) -> AuthDefaults:
+        """What is known of auth although it does not stand in ``[sinks.auth]``."""
+        return AuthDefaults()
+
+    @property
+    def auth_meant(self) -> AuthConfig | None:
+        """Auth with all that is known of it; None = none."""
+        return settled(self.auth, self.auth_defaults)
+
+    @property
+    def tls_files(self) -> TlsFiles:
+        """Certificates of its own."""
+        return TlsFiles(
+            certificate=self.client_certificate,
+            key=self.client_key,
+            authorities=self.ca_file,
+        )
+
+    def faults(self) -> Iterator[tuple[str, ...]]:
+        """Check addresses, headers, auth and files, without showing a secret."""
         for key, address in (("url", self.url), ("proxy", self.proxy)):
             if address is not None and not is_http(address.reveal()):
                 yield key, "must be an http:// or https:// URL"
-        if not self.timeout:
-            yield "timeout", "must be more than 0s"
-        names = [name.lower() for name in self.headers]
-        for name, value in self.headers.items():
-            for what in _header_faults(name, value):
-                yield f"headers.{name}", what
-            if names.count(name.lower()) > 1:
-                yield f"headers.{name}", "is given twice: case makes no difference"
+        for key in ("timeout", "connect_timeout"):
+            if not getattr(self, key):
+                yield key, "must be more than 0s"
+        yield from _headers_faults(self.headers)
+        for name in self.headers:
+            if by := self._set_by().get(name.lower()):
+                yield f"headers.{name}", f"is set by {by}: leave out one of them"
+        names = {name.lower() for name in self.headers} | self._set_by().keys()
+        if "authorization" in names and has_credentials(self.url.reveal()):
+            yield "url", "holds a name or password, and Authorization is set as well"
+        yield from self._auth_faults()
+        yield from self._tls_faults()
+        yield from self._handshake_faults()
+
+    def _set_by(self) -> dict[str, str]:
+        """Return the headers that are set, in lower case, and the key that does it."""
+        found = {}
+        if (auth := self.auth_meant) is not None and auth.type is not None:
+            found[auth.header.lower()] = "auth"
+        if self.signature is not None:
+            found |= dict.fromkeys(SIGNATURE_HEADERS, "signature")
+        if self.handshake != "off":
+            found[ORIGIN.lower()] = "handshake"
+        return found
+
+    def _auth_faults(self) -> Iterator[tuple[str, ...]]:
+        auth = self.auth_meant
+        if auth is None:
+            return
+        for key, what in auth_faults(auth):
+            yield f"auth.{key}", what
+        if auth.type == "entra" and not is_safe_for_token(self.url.reveal()):
+            yield "url", "must be https: a token of Entra goes there", "auth"
+
+    def _tls_faults(self) -> Iterator[tuple[str, ...]]:
+        for key in ("client_certificate", "ca_file"):
+            if getattr(self, key) and self.url.reveal().startswith("http://"):
+                yield key, "is of no use: url is not https", "url"
+        yield from self.tls_files.faults()
+
+    def _handshake_faults(self) -> Iterator[tuple[str, ...]]:
+        given = self.handshake_origin
+        if given and unknown_placeholders(given):
+            what = "unknown placeholder; allowed are {vm_id}, {vm_name} and {group}"
+            yield "handshake_origin", what
+        elif given and "{" not in given and not is_origin(given):
+            yield "handshake_origin", 'must be a DNS name such as "vms.example.com"'
 
     @asynccontextmanager
     async def open(self, resources: Resources) -> AsyncIterator["WebhookSink"]:
@@ -85,46 +157,85 @@ class WebhookSinkConfig(SinkConfig, frozen=True, kw_only=True):
         Raises:
             ConfigError: a placeholder has no value on this machine.
         """
+        yield WebhookSink(
+            config=self,
+            expanded=self._expanded(resources),
+            origin=self._origin(resources),
+            auth=auth_of(
+                self.auth_meant,
+                clock=resources.clock,
+                timeout=self.timeout,
+                proxy=self.proxy,
+            ),
+            tls=Tls(self.tls_files),
+            http=resources.http,
+            pace=resources.pace,
+            clock=resources.clock,
+        )
+
+    def _expanded(self, resources: Resources) -> dict[str, str]:
         try:
-            expanded = {
+            return {
                 name: resources.expand(value.reference)
                 for name, value in self.headers.items()
                 if value.is_literal
             }
         except ValueError as error:
             raise ConfigError([f"sinks.{self.name}.headers: {error}"]) from error
-        yield WebhookSink(config=self, expanded=expanded, http=resources.http)
+
+    def _origin(self, resources: Resources) -> str | None:
+        if self.handshake == "off":
+            return None
+        try:
+            return origin_of(self.handshake_origin, resources.expand)
+        except ValueError as error:
+            place = f"sinks.{self.name}.handshake_origin"
+            raise ConfigError([f"{place}: {error}"]) from error
 
     async def reach(self, resources: Resources) -> str:
         """Ask whether the endpoint is there; see ``SinkConfig.reach``."""
         async with self.open(resources) as sink:
             return await sink.reach()
 
-
-def _header_faults(name: str, value: Address) -> Iterator[str]:
-    if not _TOKEN.fullmatch(name):
-        yield "is no name of a header"
-    elif name.lower() in _OWN_HEADERS or name.lower().startswith("ce-"):
-        yield "is set by the sink itself"
-    if _CONTROL.search(value.reveal()):
-        yield "must not hold line breaks or other control characters"
-    # What a variable or file holds may well have braces of its own; and what stands
-    # here openly may be a secret all the same, so it is not repeated.
-    if value.is_literal and unknown_placeholders(value.reference):
-        yield "unknown placeholder; allowed are {vm_id}, {vm_name} and {group}"
+    async def preview(self, resources: Resources, event: CloudEvent) -> Preview:
+        """Return what would be posted; see ``SinkConfig.preview``."""
+        async with self.open(resources) as sink:
+            return sink.preview(event)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _headers_faults(headers: Mapping[str, Address]) -> Iterator[tuple[str, str]]:
+    names = [name.lower() for name in headers]
+    for name, value in headers.items():
+        for what in (*name_faults(name), *value_faults(value.reveal())):
+            yield f"headers.{name}", what
+        # What a variable or file holds may well have braces of its own; and what
+        # stands here openly may be a secret all the same, so it is not repeated.
+        if value.is_literal and unknown_placeholders(value.reference):
+            what = "unknown placeholder; allowed are {vm_id}, {vm_name} and {group}"
+            yield f"headers.{name}", what
+        if names.count(name.lower()) > 1:
+            yield f"headers.{name}", "is given twice: case makes no difference"
+
+
+@dataclass(slots=True, kw_only=True)
 class WebhookSink:
     """POSTs each event to one URL.
 
     Attributes:
         expanded: the headers that stand in the configuration, filled in.
+        origin: who asks for permission; None = nobody is asked.
     """
 
     config: WebhookSinkConfig
     expanded: Mapping[str, str] = field(repr=False)
+    origin: str | None
+    auth: Auth
+    tls: Tls
     http: aiohttp.ClientSession
+    pace: Pace
+    clock: Clock
+    _is_settled: bool = False  # whether the question of permission is
+    _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def deliver(self, event: CloudEvent) -> None:
         """POST the event; see ``Sink.deliver``.
@@ -132,79 +243,134 @@ class WebhookSink:
         Raises:
             DeliveryError: as ``bridge.transport`` maps it.
         """
-        headers, body = _RENDER[self.config.content_mode](event)
-        request = self._request(headers, body)
-        target = redact(request.url)
-        answer = await exchange(self.http, request, target)
-        if error := failure(
-            answer.status, target=target, retry_after=answer.retry_after
-        ):
-            raise error
+        try:
+            await self._ask()
+            await self._post(event)
+        except RefusedDeliveryError:
+            self._is_settled = False
+            self.auth.was_refused()
+            raise
 
     async def reach(self) -> str:
         """Ask whether the endpoint is there; see ``SinkConfig.reach``.
 
         Raises:
-            DeliveryError: it is not.
+            DeliveryError: it is not, or does not allow what it has to.
         """
-        request = self._request({}, b"")
-        return await reach(self.http, request, redact(request.url))
+        request = await self._request({})
+        found = await reach(self.http, request, redact(request.url))
+        if self.origin is None:
+            return found
+        try:
+            await self._permission(self.origin)
+        except RefusedDeliveryError as error:
+            if self.config.handshake == "required":
+                raise
+            return f"{found}; {error}"
+        return f"{found}; it allows {self.origin} to send"
 
-    def _request(self, headers: dict[str, str], body: bytes) -> Request:
-        proxy = self.config.proxy
+    def preview(self, event: CloudEvent) -> Preview:
+        """Return what would be posted; see ``SinkConfig.preview``."""
+        content, body = self._rendered(event)
+        headers = self._shown() | self._origin_header() | content
+        if self.config.signature is not None:
+            headers |= self._signature(event, body) | {"webhook-signature": _SECRET}
+        target = redact(revealed(self.config.url, "url"))
+        lines = (f"{name}: {value}" for name, value in headers.items())
+        return Preview(head=(f"POST {target}", *lines), body=body)
+
+    def _shown(self) -> dict[str, str]:
+        """Return the headers of the configuration as anybody may see them."""
+        shown = {
+            name: self.expanded[name]
+            if value.is_literal and not value.holds_secret(name)
+            else _SECRET
+            for name, value in self.config.headers.items()
+        }
+        if (auth := self.config.auth_meant) is not None:
+            shown[auth.header] = auth.shown
+        return shown
+
+    async def _ask(self) -> None:
+        """Ask for permission: once, and again after a refusal."""
+        if self.origin is None or self._is_settled:
+            return
+        name, seconds = self.config.name, self.config.timeout
+        async with turn(self._asking, seconds=seconds, what=f"{name}: handshake"):
+            if not self._is_settled:
+                await self._settle(self.origin)
+            elif (rate := self.pace.granted) is not None:  # another one has asked
+                text = f"{name} waits for its turn"
+                wait = 1 / rate
+                raise TransientDeliveryError(text, Reason.THROTTLED, retry_after=wait)
+
+    async def _settle(self, origin: str) -> None:
+        try:
+            rate = await self._permission(origin)
+        except RefusedDeliveryError:
+            if self.config.handshake == "required":
+                raise
+            rate = None
+        self.pace.grant(rate, self.clock.monotonic())
+        self._is_settled = True
+
+    async def _permission(self, origin: str) -> float | None:
+        """Return how many deliveries a second are allowed; None = any number.
+
+        Raises:
+            RefusedDeliveryError: none is.
+            TransientDeliveryError: it is not known now.
+        """
+        asked = question(origin, self.pace.most)
+        request = replace(await self._request(asked), method="OPTIONS")
+        target = redact(request.url)
+        answer = await exchange(self.http, request, target)
+        error = failure(answer.status, target=target, retry_after=answer.retry_after)
+        is_busy = isinstance(error, TransientDeliveryError) and answer.status != 501
+        if error and is_busy and self.config.handshake == "required":
+            raise error
+        return granted_rate(answer, origin=origin, target=target)
+
+    async def _post(self, event: CloudEvent) -> None:
+        content, body = self._rendered(event)
+        request = await self._request(content | self._signature(event, body), body)
+        target = redact(request.url)
+        self._judge(await exchange(self.http, request, target), target)
+
+    def _rendered(self, event: CloudEvent) -> Rendered:
+        return render(self.config.content_mode, event)
+
+    def _signature(self, event: CloudEvent, body: bytes) -> dict[str, str]:
+        if self.config.signature is None:
+            return {}
+        return signed(self.config.signature, event.id, body, self.clock.now())
+
+    def _judge(self, answer: Answer, target: str) -> None:
+        """Raise what the answer means."""
+        if error := failure(
+            answer.status, target=target, retry_after=answer.retry_after
+        ):
+            raise error
+
+    async def _request(self, headers: dict[str, str], body: bytes = b"") -> Request:
+        config, url = self.config, revealed(self.config.url, "url")
+        auth = await self.auth.headers(url)
         return Request(
-            url=revealed(self.config.url, "url"),
-            headers=self._configured() | headers,
+            url=url,
+            headers=self._configured() | self._origin_header() | auth | headers,
             body=body,
-            timeout=self.config.timeout,
-            proxy=revealed(proxy, "proxy") if proxy else None,
+            timeout=config.timeout,
+            connect_timeout=config.connect_timeout,
+            proxy=revealed(config.proxy, "proxy") if config.proxy else None,
+            tls=self.tls.context(),
         )
 
     def _configured(self) -> dict[str, str]:
         """Return the headers of the configuration; secrets are read anew."""
-        headers = {
-            name: self.expanded.get(name) or revealed(value, f"headers.{name}")
+        return {
+            name: self.expanded.get(name) or revealed_value(value, f"headers.{name}")
             for name, value in self.config.headers.items()
         }
-        for name, value in headers.items():
-            if _CONTROL.search(value):
-                text = f"headers.{name} holds line breaks or other control characters"
-                raise RefusedDeliveryError(text, Reason.UNAUTHORIZED)
-        return headers
 
-
-Rendered = tuple[dict[str, str], bytes]
-
-
-def render_structured(event: CloudEvent) -> Rendered:
-    """Return headers and body of an event in structured mode."""
-    return _content(STRUCTURED_TYPE), event.to_json()
-
-
-def render_batch(event: CloudEvent) -> Rendered:
-    """Return headers and body of a batch of one event."""
-    return _content(BATCH_TYPE), b"[" + event.to_json() + b"]"
-
-
-def render_binary(event: CloudEvent) -> Rendered:
-    """Return headers and body of an event in binary mode."""
-    attributes = event.attributes()
-    content_type = str(attributes.pop("datacontenttype"))
-    named = {f"ce-{k}": header_value(str(v)) for k, v in attributes.items()}
-    return {**named, "Content-Type": content_type}, orjson.dumps(event.data)
-
-
-def header_value(text: str) -> str:
-    """Percent-encode an attribute for a header, as the HTTP binding has it."""
-    return quote(text, safe=_UNENCODED)
-
-
-def _content(kind: str) -> dict[str, str]:
-    return {"Content-Type": f"{kind}; charset=utf-8"}
-
-
-_RENDER: Mapping[ContentMode, Callable[[CloudEvent], Rendered]] = {
-    "structured": render_structured,
-    "binary": render_binary,
-    "batch": render_batch,
-}
+    def _origin_header(self) -> dict[str, str]:
+        return {} if self.origin is None else {ORIGIN: self.origin}

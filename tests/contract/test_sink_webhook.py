@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from bridge.errors import ConfigError, Reason, RefusedDeliveryError
 from bridge.sinks.base import Resources
-from bridge.sinks.webhook import header_value, render_binary
+from bridge.webhooks.content import header_value, render_binary
 from tests.contract.sink_fixtures import (
     Inbox,
     cloud_event,

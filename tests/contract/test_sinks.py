@@ -42,6 +42,7 @@ OPTIONS: Mapping[str, Callable[[Inbox, Broker], Options]] = {
         "type": "webhook",
         "url": f"{inbox.url}/{SECRET}?key={SECRET}",
         "headers": {"x-key": SECRET},
+        "auth": {"type": "bearer", "token": SECRET},
         "timeout": "500ms",
     },
 }
@@ -328,3 +329,17 @@ def test_every_sink_takes_several_deliveries_or_says_one(
     config: type[SinkConfig],
 ) -> None:
     assert config.concurrency >= 1
+
+
+@pytest.mark.parametrize("host", ["169.254.169.254", "168.63.129.16", "[fe80::1]"])
+@pytest.mark.parametrize("kind", OVER_HTTP)
+async def test_nothing_is_sent_to_what_belongs_to_azure(
+    kind: str, host: str, stage: Stage
+) -> None:
+    key = "webhook_url" if kind == "slack" else "url"
+    options = {**stage.options(kind), key: f"http://{host}/{SECRET}"}
+    async with opened_sink(stage.resources, options) as sink:
+        with pytest.raises(RefusedDeliveryError, match="where nothing is sent") as e:
+            await sink.deliver(cloud_event())
+
+    assert SECRET not in str(e.value)

@@ -818,7 +818,7 @@ def test_secret_in_the_proxy_of_a_namespace_is_taken_with_a_warning() -> None:
 
 def test_referenced_address_is_no_cause_to_warn() -> None:
     url = f"https://user:{SECRET}@siem.example/?code={SECRET}"
-    keys = {"url": "env:URL", "headers": {"authorization": "env:AUTH"}}
+    keys = {"url": "env:URL", "headers": {"x-key": "env:AUTH"}}
 
     assert read(sinks({**WEBHOOK, **keys}), URL=url, AUTH=SECRET).warnings() == []
 
@@ -886,6 +886,14 @@ PLACES: tuple[Callable[[object], dict[str, object]], ...] = (
     lambda secret: sinks({**WEBHOOK, "url": secret}),
     lambda secret: sinks({**WEBHOOK, "headers": {"x-key": secret}}),
     lambda secret: sinks({**WEBHOOK, "proxy": secret}),
+    lambda secret: sinks({**WEBHOOK, "auth": {"type": "bearer", "token": secret}}),
+    lambda secret: sinks(
+        {**WEBHOOK, "auth": {"type": "basic", "username": "u", "password": secret}}
+    ),
+    lambda secret: sinks(
+        {**WEBHOOK, "auth": {"type": "header", "name": "x", "value": secret}}
+    ),
+    lambda secret: sinks({**WEBHOOK, "signature": {"secrets": [secret]}}),
     lambda secret: sinks({**BUS, "http_proxy": secret}),
     lambda secret: sinks({**BUS, "connection_string": secret}),
     lambda secret: {"approvals": {"queue": "q", "connection_string": secret}},
@@ -946,7 +954,7 @@ def example_tables() -> dict[str, object]:
 def example_with_what_is_commented_out() -> dict[str, object]:
     """Return the example with the keys that stand in it as comments, too."""
     text = EXAMPLE.read_text(encoding="utf-8")
-    return tomllib.loads(re.sub(r"(?m)^# (\[\[.*|\w+ = \S.*)$", r"\1", text))
+    return tomllib.loads(re.sub(r"(?m)^# (\[.*|\w+ = \S.*)$", r"\1", text))
 
 
 def example_sinks() -> dict[str, dict[str, object]]:

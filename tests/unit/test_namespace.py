@@ -14,6 +14,7 @@ from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError
 from azure.identity import CredentialUnavailableError
 from azure.servicebus import exceptions as sdk
 
+from bridge.entra import CredentialKind, open_credential
 from bridge.errors import (
     DeliveryError,
     PermanentDeliveryError,
@@ -25,7 +26,6 @@ from bridge.namespace import (
     ConnectionString,
     NamespaceConfig,
     open_client,
-    open_credential,
     open_handle,
 )
 from bridge.namespace_errors import (
@@ -246,7 +246,7 @@ async def token_endpoint() -> AsyncIterator[tuple[str, list[web.BaseRequest]]]:
 
 @pytest.mark.parametrize("kind", ["managed-identity", "default"])
 async def test_token_of_the_machine_is_never_asked_for_through_a_proxy(
-    kind: str, monkeypatch: pytest.MonkeyPatch
+    kind: CredentialKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """azure-identity takes HTTP_PROXY for 169.254.169.254 unless told otherwise."""
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
@@ -254,8 +254,7 @@ async def test_token_of_the_machine_is_never_asked_for_through_a_proxy(
     monkeypatch.setenv("AZURE_TOKEN_CREDENTIALS", "ManagedIdentityCredential")
     async with token_endpoint() as (url, asked):
         monkeypatch.setenv("AZURE_POD_IDENTITY_AUTHORITY_HOST", url)
-        config = NamespaceConfig(namespace=HOST, credential=kind, client_id="c-1")  # type: ignore[arg-type]  # parametrised over the literals
-        async with open_credential(config) as credential:
+        async with open_credential(kind, client_id="c-1", proxy=None) as credential:
             token = await credential.get_token("https://servicebus.azure.net//.default")
 
     assert token.token == "t"
@@ -278,7 +277,7 @@ async def test_entra_is_reached_through_the_proxy_of_the_environment(
         return SimpleNamespace()
 
     monkeypatch.setattr("azure.identity.aio.DefaultAzureCredential", record)
-    open_credential(NamespaceConfig(namespace=HOST, credential="default"))
+    open_credential("default", client_id="", proxy=None)
 
     assert given == {
         "use_env_settings": False,

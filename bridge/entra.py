@@ -1,0 +1,55 @@
+"""Credentials of Entra ID, for whatever takes its tokens.
+
+azure-identity costs 7 MiB, so it is imported only when a credential is opened.
+"""
+
+import os
+import urllib.request
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from azure.core.credentials_async import AsyncTokenCredential
+
+CredentialKind = Literal["managed-identity", "default", "workload-identity"]
+
+_LOGIN = "https://login.microsoftonline.com"
+
+
+def open_credential(
+    kind: CredentialKind, *, client_id: str, proxy: str | None
+) -> "AsyncTokenCredential":
+    """Make a credential.
+
+    No proxy of the environment for http: the token endpoint of the machine is
+    http://169.254.169.254, and a proxy in between would ask for the proxy's token or
+    get none. Entra's endpoint is https and may well need the proxy.
+
+    Args:
+        kind: as the configuration names it.
+        client_id: of a user-assigned identity; "" = the system-assigned one.
+        proxy: URL of the proxy on the way to Entra; None = the environment's.
+
+    Raises:
+        ValueError: what the kind of credential needs is not there.
+    """
+    from azure.identity import aio  # noqa: PLC0415  costs memory
+
+    options: dict[str, Any] = {"use_env_settings": False}
+    if proxy := proxy or _environments_proxy():
+        options["proxies"] = {"https": proxy}
+    if kind == "managed-identity":
+        return aio.ManagedIdentityCredential(client_id=client_id or None, **options)
+    if kind == "workload-identity":
+        return aio.WorkloadIdentityCredential(client_id=client_id or None, **options)
+    if client_id:
+        options["managed_identity_client_id"] = client_id
+    return aio.DefaultAzureCredential(**options)
+
+
+def _environments_proxy() -> str | None:
+    login = os.environ.get("AZURE_AUTHORITY_HOST") or _LOGIN
+    host = urlsplit(login if "//" in login else f"//{login}").hostname or ""
+    if urllib.request.proxy_bypass(host):
+        return None
+    return urllib.request.getproxies().get("https")
