@@ -58,7 +58,7 @@ from bridge.webhooks.signing import HEADERS as SIGNATURE_HEADERS
 from bridge.webhooks.signing import SignatureConfig, signed
 from bridge.webhooks.tls import Tls, TlsFiles
 
-_SECRET = "<secret>"  # noqa: S105 - what stands for one
+_SECRET = "<secret>"  # noqa: S105 - what stands for one  # nosec B105
 
 
 class WebhookSinkConfig(SinkConfig, frozen=True, kw_only=True):
