@@ -84,11 +84,7 @@ class Shape:
             has_auth: whether the sink says who it is.
         """
         if self.gzip is not None and is_signed:
-            yield (
-                "gzip",
-                "is not for signed bodies: which would be signed?",
-                "signature",
-            )
+            yield "gzip", "leave it out: a signature is of plain bodies", "signature"
         if self.known is not None:
             yield from self._preset_faults(
                 self.known, is_signed=is_signed, has_auth=has_auth

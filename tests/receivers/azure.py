@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.bindings.http import HTTPMessage, from_http
 from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
@@ -23,6 +24,7 @@ from msgspec import ValidationError, convert
 from tests.receivers.serving import Post, Reply, json_reply
 
 TOKEN = "an-entra-token"
+RULE = "dcr-" + "0f" * 16
 ROOT = Path(__file__).parents[2]
 STREAM = json.loads((ROOT / "infra/siem/sentinel/stream.preset.json").read_text())
 RESERVED = {"id", "type", "title", "tenantid", "uniqueid", "_resourceid"}
@@ -55,7 +57,7 @@ class Sentinel:
 
     status: int | None = None
     retry_after: str = ""
-    rule: str = "dcr-" + "0f" * 16
+    rule: str = RULE
     taken: list[dict[str, Any]] = field(default_factory=list)
 
     def answer(self, post: Post) -> Reply:
@@ -175,7 +177,7 @@ class AzureFunction:
 
     key: str = "a-function-key"
     status: int | None = None
-    taken: list[CloudEvent] = field(default_factory=list)
+    taken: list[BaseCloudEvent] = field(default_factory=list)
 
     def answer(self, post: Post) -> Reply:
         if self.key not in (

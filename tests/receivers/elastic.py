@@ -50,7 +50,7 @@ class Elastic:
             return json_reply(self.status, {"error": {"type": "unavailable"}})
         if not post.body.endswith(b"\n"):
             return json_reply(400, {"error": {"type": "illegal_argument_exception"}})
-        return self._bulk(post.body.decode().splitlines())
+        return self._bulk(post.body.decode().removesuffix("\n").split("\n"))
 
     def _bulk(self, lines: list[str]) -> Reply:
         items = []

@@ -22,7 +22,7 @@ def judged(
 ) -> tuple[type[DeliveryError], Reason] | None:
     answer = Answer(status=status, body=body, retry_after=None)
     error = by_rule(rule, answer, "https://it.example")
-    return error and (type(error), error.reason)
+    return (type(error), error.reason) if error else None
 
 
 @pytest.mark.parametrize(
