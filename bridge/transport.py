@@ -29,6 +29,7 @@ from bridge.errors import (
     RefusedDeliveryError,
     TransientDeliveryError,
 )
+from bridge.guard import ForbiddenAddressError, forbidden_host, guarded_socket
 from bridge.options import Secret
 
 MAX_ANSWER_BYTES = 64 * 1024
@@ -48,8 +49,13 @@ _REFUSED = {
 
 @asynccontextmanager
 async def open_session(*, user_agent: str) -> AsyncIterator[aiohttp.ClientSession]:
-    """Open a session that keeps no cookies and reads no proxy from the environment."""
+    """Open a session for sinks.
+
+    It keeps no cookies, reads no proxy from the environment, and connects to nothing
+    that ``bridge.guard`` forbids.
+    """
     async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(socket_factory=guarded_socket),
         cookie_jar=aiohttp.DummyCookieJar(),
         headers={"User-Agent": user_agent},
         trust_env=False,
@@ -101,9 +107,11 @@ async def exchange(
 
     Raises:
         TransientDeliveryError: the network failed.
-        RefusedDeliveryError: the URL is none.
+        RefusedDeliveryError: the URL is none, or leads where nothing is sent.
     """
     with network_errors(target):
+        if request.proxy is not None:  # which resolves names, and connects, by itself
+            _check_host(request.url)
         async with session.request(
             request.method,
             request.url,
@@ -120,6 +128,15 @@ async def exchange(
                 retry_after=_wish(response.headers),
                 headers=response.headers,
             )
+
+
+def _check_host(url: str) -> None:
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError:
+        return  # it is no URL, and told as that
+    if (why := forbidden_host(host)) is not None:
+        raise ForbiddenAddressError(why)
 
 
 @lru_cache(maxsize=64)
@@ -195,6 +212,9 @@ def network_errors(target: str) -> Iterator[None]:
     """Turn what the network raises into delivery errors."""
     try:
         yield
+    except aiohttp.ConnectionTimeoutError:
+        text = f"{target} could not be connected to in time"
+        raise TransientDeliveryError(text, Reason.TIMEOUT) from None
     except TimeoutError:
         text = f"{target} did not answer in time"
         raise TransientDeliveryError(text, Reason.TIMEOUT) from None
@@ -202,8 +222,42 @@ def network_errors(target: str) -> Iterator[None]:
         text = f"{target} is not a URL that can be called"
         raise RefusedDeliveryError(text, Reason.NOT_FOUND) from None
     except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as error:
-        text = f"{target} cannot be reached ({type(error).__name__})"
+        if (forbidden := _forbidden(error)) is not None:
+            text = f"{target} is where nothing is sent: {forbidden}"
+            raise RefusedDeliveryError(text, Reason.NOT_FOUND) from None
+        text = f"{target} cannot be reached ({_why(error)})"
         raise TransientDeliveryError(text, Reason.CONNECTION) from None
+
+
+def _why(error: Exception) -> str:
+    cause = getattr(error, "certificate_error", None)
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"its certificate: {cause.verify_message}"
+    return type(error).__name__
+
+
+def _forbidden(error: Exception) -> ForbiddenAddressError | None:
+    cause = getattr(error, "os_error", error)  # aiohttp wraps what a socket raises
+    return cause if isinstance(cause, ForbiddenAddressError) else None
+
+
+@asynccontextmanager
+async def turn(lock: asyncio.Lock, *, seconds: float, what: str) -> AsyncIterator[None]:
+    """Wait for a lock, but not behind many who each wait for an answer.
+
+    Raises:
+        TransientDeliveryError: it is not free within ``seconds``.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            await lock.acquire()
+    except TimeoutError:
+        text = f"{what}: no answer in time"
+        raise TransientDeliveryError(text, Reason.TIMEOUT) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def revealed(secret: Secret, what: str) -> str:

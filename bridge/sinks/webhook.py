@@ -37,6 +37,7 @@ from bridge.transport import (
     reach,
     redact,
     revealed,
+    turn,
 )
 from bridge.webhooks.auth import (
     Auth,
@@ -59,6 +60,7 @@ from bridge.webhooks.handshake import (
 from bridge.webhooks.headers import name_faults, revealed_value, value_faults
 from bridge.webhooks.presets.table import PresetName
 from bridge.webhooks.shape import Shape
+from bridge.webhooks.signing import HEADERS as SIGNATURE_HEADERS
 from bridge.webhooks.signing import SignatureConfig, signed
 from bridge.webhooks.template import TemplateFaultError
 from bridge.webhooks.tls import Tls, TlsFiles
@@ -136,14 +138,28 @@ class WebhookSinkConfig(SinkConfig, frozen=True, kw_only=True):
             if not getattr(self, key):
                 yield key, "must be more than 0s"
         yield from _headers_faults(self.headers)
+        for name in self.headers:
+            if by := self._set_by().get(name.lower()):
+                yield f"headers.{name}", f"is set by {by}: leave out one of them"
         yield from self._auth_faults()
         yield from self.shape.faults(
             lifecycle=self.route.lifecycle,
             is_signed=self.signature is not None,
             has_auth=self.auth_meant is not None or self._has_key,
         )
-        yield from self.tls_files.faults()
+        yield from self._tls_faults()
         yield from self._handshake_faults()
+
+    def _set_by(self) -> dict[str, str]:
+        """Return the headers that are set, in lower case, and the key that does it."""
+        found = {}
+        if (auth := self.auth_meant) is not None and auth.type is not None:
+            found[auth.header.lower()] = "auth"
+        if self.signature is not None:
+            found |= dict.fromkeys(SIGNATURE_HEADERS, "signature")
+        if self.handshake != "off":
+            found[ORIGIN.lower()] = "handshake"
+        return found
 
     def _auth_faults(self) -> Iterator[tuple[str, ...]]:
         auth = self.auth_meant
@@ -153,9 +169,12 @@ class WebhookSinkConfig(SinkConfig, frozen=True, kw_only=True):
             yield f"auth.{key}", what
         if auth.type == "entra" and not is_safe_for_token(self.url.reveal()):
             yield "url", "must be https: a token of Entra goes there", "auth"
-        for name in self.headers:
-            if auth.type and name.lower() == auth.header.lower():
-                yield f"headers.{name}", "is set by auth: leave out one of them"
+
+    def _tls_faults(self) -> Iterator[tuple[str, ...]]:
+        for key in ("client_certificate", "ca_file"):
+            if getattr(self, key) and self.url.reveal().startswith("http://"):
+                yield key, "is of no use: url is not https", "url"
+        yield from self.tls_files.faults()
 
     def _handshake_faults(self) -> Iterator[tuple[str, ...]]:
         given = self.handshake_origin
@@ -164,10 +183,6 @@ class WebhookSinkConfig(SinkConfig, frozen=True, kw_only=True):
             yield "handshake_origin", what
         elif given and "{" not in given and not is_origin(given):
             yield "handshake_origin", 'must be a DNS name such as "vms.example.com"'
-        if self.handshake != "off":
-            for name in self.headers:
-                if name.lower() == ORIGIN.lower():
-                    yield f"headers.{name}", "is set by handshake_origin"
 
     @asynccontextmanager
     async def open(self, resources: Resources) -> AsyncIterator["WebhookSink"]:
@@ -327,11 +342,12 @@ class WebhookSink:
         """Ask for permission: once, and again after a refusal."""
         if self.origin is None or self._is_settled:
             return
-        async with self._asking:
+        name, seconds = self.config.name, self.config.timeout
+        async with turn(self._asking, seconds=seconds, what=f"{name}: handshake"):
             if not self._is_settled:
                 await self._settle(self.origin)
             elif (rate := self.pace.granted) is not None:  # another one has asked
-                text = f"{self.config.name} waits for its turn"
+                text = f"{name} waits for its turn"
                 wait = 1 / rate
                 raise TransientDeliveryError(text, Reason.THROTTLED, retry_after=wait)
 

@@ -12,10 +12,15 @@ from msgspec.structs import replace
 
 from bridge.clock import Clock
 from bridge.entra import CredentialKind, open_credential
-from bridge.errors import Reason, RefusedDeliveryError, TransientDeliveryError
+from bridge.errors import (
+    DeliveryError,
+    Reason,
+    RefusedDeliveryError,
+    TransientDeliveryError,
+)
 from bridge.namespace_errors import as_delivery_error, failures
 from bridge.options import Address, Secret, Section
-from bridge.transport import revealed
+from bridge.transport import revealed, turn
 from bridge.webhooks.headers import name_faults, revealed_value, value_faults
 
 if TYPE_CHECKING:
@@ -212,18 +217,33 @@ class _Token:
         if not is_safe_for_token(url):
             text = "url is not https: a token of Entra does not go there"
             raise RefusedDeliveryError(text, Reason.UNAUTHORIZED)
-        async with self._lock:  # one fetches, and all have it
-            now = self.clock.now().timestamp()
-            if self._token is None or self._token.expires_on - now < _SPARE_SECONDS:
-                self._token = await self._fetch()
-            return {"Authorization": f"Bearer {self._token.token}"}
+        # One fetches, and all have it.
+        async with turn(self._lock, seconds=self.timeout, what=self._target):
+            token = self._token = await self._renewed()
+            return {"Authorization": f"Bearer {token.token}"}
 
     def was_refused(self) -> None:
         self._token = None
 
+    @property
+    def _target(self) -> str:
+        return f"Entra token for {self.config.scope}"
+
+    async def _renewed(self) -> "AccessToken":
+        """Return the token, or another when it ends soon and another is to be had."""
+        token = self._token
+        left = token.expires_on - self.clock.now().timestamp() if token else 0.0
+        if token is not None and left > _SPARE_SECONDS:
+            return token
+        try:
+            return await self._fetch()
+        except DeliveryError:
+            if token is None or left <= 0:
+                raise
+            return token
+
     async def _fetch(self) -> "AccessToken":
         """Fetch a token with a new credential: an old one has a cache of its own."""
-        target = f"Entra token for {self.config.scope}"
         proxy = revealed(self.proxy, "proxy") if self.proxy else None
         try:
             async with (
@@ -236,10 +256,10 @@ class _Token:
             ):
                 return await credential.get_token(self.config.scope)
         except TimeoutError:
-            text = f"{target}: no answer in time"
+            text = f"{self._target}: no answer in time"
             raise TransientDeliveryError(text, Reason.TIMEOUT) from None
         except ValueError as error:
-            text = f"{target}: {error}"
+            text = f"{self._target}: {error}"
             raise RefusedDeliveryError(text, Reason.UNAUTHORIZED) from error
         except failures() as error:
-            raise as_delivery_error(error, target) from error
+            raise as_delivery_error(error, self._target) from error

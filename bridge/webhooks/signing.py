@@ -17,6 +17,7 @@ from bridge.hashing import hash32
 from bridge.options import Secret, Section
 from bridge.transport import revealed
 
+HEADERS = ("webhook-id", "webhook-timestamp", "webhook-signature")
 _PREFIX = "whsec_"
 _LEAST, _MOST = 24, 64
 _PLAIN_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
@@ -67,11 +68,8 @@ def signed(
             raise RefusedDeliveryError(text, Reason.UNAUTHORIZED) from error
         digest = hmac.new(key, content, hashlib.sha256).digest()
         signatures.append(f"v1,{b64encode(digest).decode()}")
-    return {
-        "webhook-id": message_id,
-        "webhook-timestamp": moment,
-        "webhook-signature": " ".join(signatures),
-    }
+    values = (message_id, moment, " ".join(signatures))
+    return dict(zip(HEADERS, values, strict=True))
 
 
 def _key(secret: str) -> bytes:
@@ -81,7 +79,8 @@ def _key(secret: str) -> bytes:
         ValueError: what it must be; nothing of what it is.
     """
     try:
-        key = b64decode(secret.removeprefix(_PREFIX), validate=True)
+        text = secret.removeprefix(_PREFIX).rstrip("=")
+        key = b64decode(text + "=" * (-len(text) % 4), validate=True)
     except (binascii.Error, ValueError):
         raise ValueError(_NO_SECRET) from None
     if not _LEAST <= len(key) <= _MOST:

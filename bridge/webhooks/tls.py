@@ -46,7 +46,8 @@ class TlsFiles:
         }
         for key, part in parts.items():
             try:
-                _load(part)
+                if part.paths:
+                    _load(part)
             except ValueError as error:
                 yield key, str(error)
 

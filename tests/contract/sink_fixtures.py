@@ -1,6 +1,7 @@
 """What the contract tests share: an event, a server that answers as told, a reader."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -111,14 +112,16 @@ class Inbox:
         return web.Response(status=self.status, headers=self.headers, body=self.answer)
 
     @asynccontextmanager
-    async def serving(self) -> AsyncIterator["Inbox"]:
+    async def serving(
+        self, tls: ssl.SSLContext | None = None
+    ) -> AsyncIterator["Inbox"]:
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self.handle)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
         address: Any = runner.addresses[0]
-        self.url = f"http://127.0.0.1:{address[1]}"
+        self.url = f"http{'s' if tls else ''}://127.0.0.1:{address[1]}"
         try:
             yield self
         finally:

@@ -40,6 +40,7 @@ OPTIONS: Mapping[str, Callable[[Inbox, Broker], Options]] = {
         "type": "webhook",
         "url": f"{inbox.url}/{SECRET}?key={SECRET}",
         "headers": {"x-key": SECRET},
+        "auth": {"type": "bearer", "token": SECRET},
         "timeout": "500ms",
     },
 }

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import sys
 import tomllib
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -774,6 +775,18 @@ def test_configuration_says_what_is_wrong(
     found = config_faults({"type": "webhook", "url": "https://x.example", **table})
 
     assert found == faults
+
+
+def test_template_without_jinja_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    table = {"content_mode": "template", "template": "{# compiled nowhere #}x"}
+
+    (fault,) = config_faults({"type": "webhook", "url": "https://x.example", **table})
+
+    assert fault.startswith("content_mode: ")
+    assert "scheduled-events-bridge[template]" in fault
 
 
 def test_there_is_an_example_and_a_golden_body_for_each_preset() -> None:

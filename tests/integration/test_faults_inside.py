@@ -402,3 +402,19 @@ async def test_loop_that_was_blocked_goes_on_as_if_nothing_had_been(
 
     assert brief(on_bus[0]) == "1 scheduled"
     assert {brief(e) for e in town.told()} == set(map(brief, on_bus))
+
+
+async def test_backlog_goes_out_at_the_rate_of_the_sink_with_permission(
+    town: Town,
+) -> None:
+    town.options = {"max_rate": 5, "handshake": "required"}
+    for number in range(1, 6):
+        town.schedule(number)
+    async with town.life():
+        await town.until_told(*(f"{number} scheduled" for number in range(1, 6)))
+
+    times = [datetime.fromisoformat(m.received_at) for m in town.inbox.messages]
+    assert max(times) - min(times) > timedelta(seconds=0.5)  # 0.8, less what jitters
+    origins = {m.headers.get("webhook-request-origin") for m in town.inbox.messages}
+    assert len(origins) == 1
+    assert None not in origins

@@ -861,6 +861,14 @@ PLACES: tuple[Callable[[object], dict[str, object]], ...] = (
     lambda secret: sinks({**WEBHOOK, "url": secret}),
     lambda secret: sinks({**WEBHOOK, "headers": {"x-key": secret}}),
     lambda secret: sinks({**WEBHOOK, "proxy": secret}),
+    lambda secret: sinks({**WEBHOOK, "auth": {"type": "bearer", "token": secret}}),
+    lambda secret: sinks(
+        {**WEBHOOK, "auth": {"type": "basic", "username": "u", "password": secret}}
+    ),
+    lambda secret: sinks(
+        {**WEBHOOK, "auth": {"type": "header", "name": "x", "value": secret}}
+    ),
+    lambda secret: sinks({**WEBHOOK, "signature": {"secrets": [secret]}}),
     lambda secret: sinks({**BUS, "http_proxy": secret}),
     lambda secret: sinks({**BUS, "connection_string": secret}),
     lambda secret: {"approvals": {"queue": "q", "connection_string": secret}},

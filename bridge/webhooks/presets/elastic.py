@@ -121,16 +121,14 @@ def _own(event: CloudEvent) -> dict[str, object]:
 
 def _searchable(value: object, depth: int) -> object:
     """Return what ``flattened`` can index: no NUL in a name, and not too deep."""
+    if not depth and isinstance(value, (dict, list)):
+        return orjson.dumps(value).decode()
     if isinstance(value, dict):
-        if not depth:
-            return orjson.dumps(value).decode()
         return {
             name.replace("\0", "\ufffd"): _searchable(inner, depth - 1)
             for name, inner in value.items()
         }
     if isinstance(value, list):
-        if not depth:
-            return orjson.dumps(value).decode()
         return [_searchable(inner, depth - 1) for inner in value]
     return value
 
