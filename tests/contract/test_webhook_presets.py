@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import sys
 import tomllib
 from collections.abc import AsyncIterator, Mapping
@@ -19,6 +20,7 @@ from multidict import CIMultiDict
 
 from bridge.cli import main
 from bridge.cloudevent import CloudEvent
+from bridge.config import parse as load_tables
 from bridge.errors import (
     ConfigError,
     DeliveryError,
@@ -792,6 +794,16 @@ def test_template_without_jinja_names_the_extra(
 def test_there_is_an_example_and_a_golden_body_for_each_preset() -> None:
     assert {path.stem for path in EXAMPLES} == set(NAMES) == set(PRESETS)
     assert {path.stem for path in GOLDEN.iterdir()} == set(NAMES)
+
+
+def test_readme_has_each_preset_and_examples_that_are_accepted() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    part = readme.split("\n## Presets\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| `([a-z-]+)` \|", part, re.MULTILINE)
+
+    assert sorted(rows) == sorted(NAMES)
+    for block in re.findall(r"```toml\n(.*?)```", part, re.DOTALL):
+        load_tables(tomllib.loads(block), file="README.md", environ={})
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
