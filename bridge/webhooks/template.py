@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import jinja2
 
 LONGEST = 1024 * 1024  # bytes of a rendered body
+_LONG = 200  # characters of a fault: it may quote the event
 _FILE = "file:"
 _JSON = re.compile(r"application/(?:[\w.+-]+\+)?json\b", re.IGNORECASE)
 
@@ -163,7 +164,7 @@ def _rendering_errors() -> tuple[type[Exception], ...]:
 def _told(error: Exception) -> str:
     """Return what is wrong and in which line."""
     line = getattr(error, "lineno", None) or next(_lines(error), None)
-    what = str(error) or type(error).__name__
+    what = str(error)[:_LONG] or type(error).__name__
     return f"line {line}: {what}" if line else what
 
 

@@ -18,7 +18,7 @@ from bridge.webhooks.content import Rendered
 from bridge.webhooks.presets.facts import Facts, facts, text
 
 _MOST_NAMES = 10
-_NAME, _LINE, _PARAGRAPH = 100, 300, 1000
+_NAME, _LINE, _PARAGRAPH = 100, 300, 600
 _COLORS = {"ERROR": "Attention", "WARN": "Warning"}
 # Controls, what turns the direction of writing, and what is no character.
 _NOT_SHOWN = re.compile(
