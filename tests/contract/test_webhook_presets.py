@@ -6,7 +6,7 @@ import re
 import sys
 import tomllib
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import get_args
@@ -36,6 +36,7 @@ from bridge.sinks.base import Resources
 from bridge.sinks.webhook import WebhookSinkConfig
 from bridge.transitions import Transition, TransitionKind
 from bridge.transport import Answer
+from bridge.webhooks.presets import eventhubs
 from bridge.webhooks.presets.table import PRESETS, PresetName
 from bridge.webhooks.samples import samples
 from bridge.webhooks.shape import Shape
@@ -319,13 +320,14 @@ def deep(levels: int) -> object:
     "raw",
     [
         imds_event(Description=LONG, Resources=[LONG] * 3),
+        imds_event(Description=LONG),
         imds_event(EventType=LONG, EventSource=LONG, EventStatus=LONG, Next=LONG),
         imds_event(
             EventId=LONG[:900], Resources=[f"{LONG[:20]}{n}" for n in range(99)]
         ),
         imds_event(Description=None, Resources=deep(25), Deep=deep(25)),
     ],
-    ids=["long", "all long", "long id", "deep"],
+    ids=["long", "long text", "all long", "long id", "deep"],
 )
 def test_no_service_refuses_what_is_long_or_deep(raw: dict[str, object]) -> None:
     (event,) = document(raw).events.values()
@@ -344,6 +346,22 @@ def test_no_service_refuses_what_is_long_or_deep(raw: dict[str, object]) -> None
 
     assert len(told.event.to_json()) <= MAX_BYTES
     assert {name: str(e) for name, e in found.items() if e} == {}
+
+
+@pytest.mark.parametrize("event_id", ["x" * 129, "ö", "a\nb"])
+def test_partition_of_an_odd_event_id_is_its_hash(event_id: str) -> None:
+    headers = eventhubs.partition(
+        replace(cloud_event(), subject=event_id, extensions={})
+    )
+
+    (key,) = json.loads(headers["BrokerProperties"]).values()
+    assert re.fullmatch("[0-9a-f]{32}", key)
+
+
+def test_what_concerns_no_event_may_go_to_any_partition() -> None:
+    event = replace(cloud_event(), subject=None, extensions={})
+
+    assert eventhubs.partition(event) == {}
 
 
 # -- what is answered --------------------------------------------------------------

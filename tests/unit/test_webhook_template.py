@@ -68,7 +68,8 @@ def test_template_is_read_from_a_file(tmp_path: Path) -> None:
         (" {% if false %}x{% endif %}\n", "it renders to nothing"),
         ('{"a": {{ event.id }} }', "it does not render to JSON"),
         (
-            "{% for i in range(99999) %}{{ event.source }}{% endfor %}",
+            "{% for i in range(99999) %}"
+            "{% for j in range(99999) %}{{ event.source }}{% endfor %}{% endfor %}",
             "it renders to more than 1 MiB",
         ),
     ],
