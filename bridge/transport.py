@@ -305,6 +305,14 @@ def is_http(url: str) -> bool:
         return False
 
 
+def has_credentials(url: str) -> bool:
+    """Whether a name or password stands in front of the host."""
+    try:
+        return "@" in urlsplit(url).netloc
+    except ValueError:
+        return False
+
+
 @lru_cache(maxsize=64)  # one per sink, at each delivery
 def redact(url: str) -> str:
     """Return scheme and host of a URL: all of it that may be shown."""

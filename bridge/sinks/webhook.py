@@ -33,6 +33,7 @@ from bridge.transport import (
     Request,
     exchange,
     failure,
+    has_credentials,
     is_http,
     reach,
     redact,
@@ -141,6 +142,9 @@ class WebhookSinkConfig(SinkConfig, frozen=True, kw_only=True):
         for name in self.headers:
             if by := self._set_by().get(name.lower()):
                 yield f"headers.{name}", f"is set by {by}: leave out one of them"
+        names = {name.lower() for name in self.headers} | self._set_by().keys()
+        if "authorization" in names and has_credentials(self.url.reveal()):
+            yield "url", "holds a name or password, and Authorization is set as well"
         yield from self._auth_faults()
         yield from self.shape.faults(
             lifecycle=self.route.lifecycle,
@@ -373,9 +377,10 @@ class WebhookSink:
         target = redact(request.url)
         answer = await exchange(self.http, request, target)
         error = failure(answer.status, target=target, retry_after=answer.retry_after)
-        if isinstance(error, TransientDeliveryError) and answer.status != 501:
+        is_busy = isinstance(error, TransientDeliveryError) and answer.status != 501
+        if error and is_busy and self.config.handshake == "required":
             raise error
-        return granted_rate(answer.headers, origin=origin, target=target)
+        return granted_rate(answer, origin=origin, target=target)
 
     async def _post(self, event: CloudEvent) -> None:
         content, body = self._rendered(event)

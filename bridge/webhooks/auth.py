@@ -25,6 +25,7 @@ from bridge.webhooks.headers import name_faults, revealed_value, value_faults
 
 if TYPE_CHECKING:
     from azure.core.credentials import AccessToken
+    from azure.core.credentials_async import AsyncTokenCredential
 
 AuthKind = Literal["bearer", "basic", "header", "entra"]
 
@@ -244,22 +245,22 @@ class _Token:
 
     async def _fetch(self) -> "AccessToken":
         """Fetch a token with a new credential: an old one has a cache of its own."""
-        proxy = revealed(self.proxy, "proxy") if self.proxy else None
         try:
-            async with (
-                asyncio.timeout(self.timeout),
-                open_credential(
-                    self.config.credential,
-                    client_id=self.config.client_id,
-                    proxy=proxy,
-                ) as credential,
-            ):
+            async with asyncio.timeout(self.timeout), self._credential() as credential:
                 return await credential.get_token(self.config.scope)
         except TimeoutError:
             text = f"{self._target}: no answer in time"
             raise TransientDeliveryError(text, Reason.TIMEOUT) from None
+        except failures() as error:
+            raise as_delivery_error(error, self._target) from error
+
+    def _credential(self) -> "AsyncTokenCredential":
+        proxy = revealed(self.proxy, "proxy") if self.proxy else None
+        config = self.config
+        try:
+            return open_credential(
+                config.credential, client_id=config.client_id, proxy=proxy
+            )
         except ValueError as error:
             text = f"{self._target}: {error}"
             raise RefusedDeliveryError(text, Reason.UNAUTHORIZED) from error
-        except failures() as error:
-            raise as_delivery_error(error, self._target) from error

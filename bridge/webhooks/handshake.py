@@ -9,10 +9,11 @@ Source: https://github.com/cloudevents/spec/blob/ce@v1.0.2/cloudevents/http-webh
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Literal
 
 from bridge.errors import Reason, RefusedDeliveryError
+from bridge.transport import Answer
 
 HandshakeKind = Literal["off", "attempt", "required"]
 
@@ -58,28 +59,27 @@ def question(origin: str, rate: float | None) -> dict[str, str]:
     return {ORIGIN: origin} | wish
 
 
-def granted_rate(
-    headers: Mapping[str, str], *, origin: str, target: str
-) -> float | None:
+def granted_rate(answer: Answer, *, origin: str, target: str) -> float | None:
     """Return how many deliveries a second are allowed; None = any number.
 
     Args:
-        headers: of the answer: they count, and not its status.
+        answer: its headers count, and not its status.
         origin: who asked.
         target: how the other side is named in errors.
 
     Raises:
         RefusedDeliveryError: nothing is allowed.
     """
-    allowed = headers.get("WebHook-Allowed-Origin", "").strip()
+    said = f"{target} answered {answer.status}"
+    allowed = answer.headers.get("WebHook-Allowed-Origin", "").strip()
     if allowed != "*" and allowed.lower() != origin.lower():
         what = "another origin" if allowed else "no origin"
-        text = f"{target} allows {what}, and this is {origin} (handshake)"
+        text = f"{said} and allows {what}: this is {origin} (handshake)"
         raise RefusedDeliveryError(text, Reason.UNAUTHORIZED)
-    rate = headers.get("WebHook-Allowed-Rate", "*").strip()
+    rate = answer.headers.get("WebHook-Allowed-Rate", "*").strip()
     if rate == "*":
         return None
     if not re.fullmatch(r"[0-9]{1,9}", rate) or not int(rate):
-        text = f"{target} allows a rate that is no number (handshake)"
+        text = f"{said} and allows a rate that is no number (handshake)"
         raise RefusedDeliveryError(text, Reason.UNAUTHORIZED)
     return int(rate) / 60

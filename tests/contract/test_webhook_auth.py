@@ -1,5 +1,6 @@
 """Who a webhook says it is: each way of auth, and what its configuration refuses."""
 
+import asyncio
 from base64 import b64encode
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -125,6 +126,14 @@ async def test_rotated_token_is_sent_at_the_next_delivery(
             ["auth.token: must not hold line breaks or other control characters"],
         ),
         (
+            {"type": "bearer", "token": "t", "scheme": "a\nb"},
+            ["auth.scheme: must not hold line breaks or other control characters"],
+        ),
+        (
+            {"type": "basic", "username": "a\nb", "password": "p"},
+            ["auth.username: must not hold line breaks or other control characters"],
+        ),
+        (
             {"type": "basic", "username": "a:b", "password": "p"},
             ["auth.username: must not hold a colon: it ends the name"],
         ),
@@ -160,6 +169,26 @@ def test_header_that_auth_sets_may_not_be_given_as_well() -> None:
     assert config_faults(options) == [
         "headers.X-A: is set by auth: leave out one of them"
     ]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"auth": {"type": "bearer", "token": "t"}}, {"headers": {"authorization": "x"}}],
+)
+def test_url_with_a_password_leaves_no_room_for_another(
+    more: Mapping[str, object],
+) -> None:
+    """What speaks HTTP for us refuses to choose between the two."""
+    for url, faults in (
+        ("https://u:p@siem.example", 1),
+        ("https://siem.example/@", 0),
+        ("https://[bad", 1),
+    ):
+        options = {"type": "webhook", "url": url, **more}
+        assert len(config_faults(options)) == faults
+
+    alone = {"type": "webhook", "url": "https://u:p@siem.example"}
+    assert config_faults(alone) == []
 
 
 # -- what a preset knows ---------------------------------------------------------
@@ -280,6 +309,17 @@ async def test_token_of_the_machine_is_fetched_once_and_sent(
     assert [query["client_id"] for query in identity.asked] == ["c-1"]
 
 
+async def test_many_who_need_a_token_at_once_fetch_one(
+    lent: Resources, inbox: Inbox, identity: IdentityEndpoint
+) -> None:
+    options = webhook(inbox.url, type="entra", scope=SCOPE)
+    async with opened_sink(lent, options) as sink:
+        await asyncio.gather(*(sink.deliver(cloud_event()) for _ in range(4)))
+
+    assert len(inbox.received) == 4
+    assert len(identity.asked) == 1
+
+
 async def test_token_that_ends_soon_is_fetched_anew(
     lent: Resources, inbox: Inbox, identity: IdentityEndpoint, clock: FakeClock
 ) -> None:
@@ -335,6 +375,19 @@ async def test_machine_without_an_identity_refuses_the_sink(
             await sink.deliver(cloud_event())
 
     assert error.value.reason is Reason.UNAUTHORIZED
+    assert inbox.received == []
+
+
+async def test_credential_that_lacks_what_it_needs_refuses_the_sink(
+    lent: Resources, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AZURE_FEDERATED_TOKEN_FILE", raising=False)
+    kind = "workload-identity"
+    options = webhook(inbox.url, type="entra", scope=SCOPE, credential=kind)
+    async with opened_sink(lent, options) as sink:
+        with pytest.raises(RefusedDeliveryError, match="Entra token for"):
+            await sink.deliver(cloud_event())
+
     assert inbox.received == []
 
 

@@ -1,5 +1,6 @@
 """Certificates of one's own, against a real server that asks for one."""
 
+import asyncio
 import os
 import ssl
 from collections.abc import AsyncIterator
@@ -214,3 +215,21 @@ def test_key_with_a_password_is_a_fault_and_nobody_is_asked_for_it(
     (fault,) = config_faults(options)
 
     assert fault.startswith("client_certificate: no certificate and key in PEM")
+
+
+async def test_connection_that_never_stands_is_given_up_early(
+    resources: Resources,
+) -> None:
+    async def say_nothing(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        await reader.read(1)
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    options = webhook(url, connect_timeout=0.1, timeout=60)
+    async with server, opened_sink(resources, options) as sink:
+        with pytest.raises(TransientDeliveryError, match="connected to in time"):
+            await sink.deliver(cloud_event())

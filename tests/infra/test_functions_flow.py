@@ -132,7 +132,7 @@ async def test_click_approves_the_announced_event(stage: Stage) -> None:
     )
     assert answer["replace_original"] is True
     assert f"Approved by <@{ALICE}>" in str(answer["text"])
-    assert [block["block_id"] for block in answer["blocks"]] == ["s", "sebridge-votes"]  # type: ignore[attr-defined]
+    assert [block["block_id"] for block in answer["blocks"]] == ["s", "sebridge-votes"]  # type: ignore[attr-defined]  # JSON
 
 
 async def test_two_persons_decide_and_a_changed_event_voids_votes(stage: Stage) -> None:

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from configparser import RawConfigParser
 from datetime import datetime, timedelta
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -24,6 +25,7 @@ from bridge.events import (
     from_outcome,
     from_transition,
 )
+from bridge.fitting import MAX_BYTES
 from bridge.telemetry import OUTCOMES
 from bridge.transitions import Transition, TransitionKind
 from bridge.webhooks.presets import elastic
@@ -184,6 +186,39 @@ def test_stream_of_the_preset_is_what_it_sends() -> None:
     names = {c["name"] for c in stream["columns"]}
 
     assert {name for event in told() for name in record(event)} == names
+
+
+def test_agent_of_azure_monitor_fills_the_same_table() -> None:
+    rule = json.loads((HERE / "agents" / "azure-monitor.json").read_text())[
+        "properties"
+    ]
+    stream = json.loads((HERE / "sentinel" / "stream.json").read_text())
+    table = json.loads((HERE / "sentinel" / "table.json").read_text())
+    transform = (HERE / "sentinel" / "transform.kql").read_text()
+    (source,), (flow,) = rule["dataSources"]["logFiles"], rule["dataFlows"]
+
+    assert rule["streamDeclarations"] == {
+        stream["name"]: {"columns": stream["columns"]}
+    }
+    assert source["streams"] == flow["streams"] == [stream["name"]]
+    assert flow["transformKql"] == " ".join(transform.split())
+    assert flow["outputStream"] == f"Custom-{table['name']}"
+    assert source["format"] == "json"
+
+
+def test_agents_read_the_file_and_not_what_was_moved() -> None:
+    """The Azure Monitor Agent tells twice what matches under its new name, too."""
+    rule = json.loads((HERE / "agents" / "azure-monitor.json").read_text())
+    fluent = yaml.safe_load((HERE / "agents" / "fluent-bit.yaml").read_text())
+    (source,) = rule["properties"]["dataSources"]["logFiles"]
+    (tail,) = fluent["pipeline"]["inputs"]
+
+    for pattern in (*source["filePatterns"], tail["path"]):
+        assert fnmatch("/var/log/sebridge/events.jsonl", pattern)
+        assert not fnmatch("/var/log/sebridge/events.jsonl.1", pattern)
+    buffer = int(tail["buffer_max_size"].removesuffix("k")) * 1000
+    assert buffer > MAX_BYTES
+    assert tail["parser"] in [parser["name"] for parser in fluent["parsers"]]
 
 
 def test_stream_takes_every_attribute() -> None:

@@ -27,6 +27,7 @@ from bridge.simulator.inbox import Inbox
 from bridge.simulator.lifecycle import EventLife
 from bridge.simulator.servicebus.broker import Broker
 from tests.contract.conftest import brisk_sdk, broker
+from tests.contract.receivers import Receiver
 from tests.contract.sink_fixtures import drained
 
 __all__ = ["brisk_sdk", "broker"]  # fixtures
@@ -404,10 +405,8 @@ async def test_loop_that_was_blocked_goes_on_as_if_nothing_had_been(
     assert {brief(e) for e in town.told()} == set(map(brief, on_bus))
 
 
-async def test_backlog_goes_out_at_the_rate_of_the_sink_with_permission(
-    town: Town,
-) -> None:
-    town.options = {"max_rate": 5, "handshake": "required"}
+async def test_backlog_goes_out_at_the_rate_of_the_sink(town: Town) -> None:
+    town.options = {"max_rate": 5}
     for number in range(1, 6):
         town.schedule(number)
     async with town.life():
@@ -415,6 +414,18 @@ async def test_backlog_goes_out_at_the_rate_of_the_sink_with_permission(
 
     times = [datetime.fromisoformat(m.received_at) for m in town.inbox.messages]
     assert max(times) - min(times) > timedelta(seconds=0.5)  # 0.8, less what jitters
-    origins = {m.headers.get("webhook-request-origin") for m in town.inbox.messages}
-    assert len(origins) == 1
-    assert None not in origins
+
+
+async def test_backlog_goes_out_at_the_rate_that_the_receiver_allows(
+    town: Town,
+) -> None:
+    async with Receiver(rate="300").serving() as receiver:
+        town.options = {"url": receiver.url, "handshake": "required"}
+        for number in range(1, 6):
+            town.schedule(number)
+        async with town.life(), asyncio.timeout(PATIENCE):
+            while len(receiver.taken) < 5:
+                await asyncio.sleep(0.02)
+
+    assert receiver.times[-1] - receiver.times[0] > 0.5
+    assert len(receiver.asked) == 1

@@ -144,6 +144,13 @@ async def test_proxy_is_not_asked_for_it_either(http: aiohttp.ClientSession) -> 
             await post(http, url, proxy="http://127.0.0.1:9")
 
 
+async def test_what_is_no_url_is_told_as_that_behind_a_proxy(
+    http: aiohttp.ClientSession,
+) -> None:
+    with pytest.raises(RefusedDeliveryError, match="not a URL that can be called"):
+        await post(http, "http://[bad", proxy="http://127.0.0.1:9")
+
+
 async def test_proxy_at_such_an_address_is_refused(http: aiohttp.ClientSession) -> None:
     with pytest.raises(RefusedDeliveryError, match="is the wire server"):
         await post(http, "http://hook.example/", proxy=f"http://{WIRE_SERVER}:3128")

@@ -14,6 +14,8 @@ from bridge.webhooks.template import TemplateFaultError
 from tests.contract.sink_fixtures import cloud_event
 
 JSON = "application/json"
+LOOP = "{% for i in range(99999) %}"
+LONG = f"{LOOP}{LOOP}{{{{ event.source }}}}{{% endfor %}}{{% endfor %}}"
 
 
 def rendered(text: str, event: CloudEvent | None = None, kind: str = JSON) -> bytes:
@@ -68,8 +70,7 @@ def test_template_is_read_from_a_file(tmp_path: Path) -> None:
         (" {% if false %}x{% endif %}\n", "it renders to nothing"),
         ('{"a": {{ event.id }} }', "it does not render to JSON"),
         (
-            "{% for i in range(99999) %}"
-            "{% for j in range(99999) %}{{ event.source }}{% endfor %}{% endfor %}",
+            LONG,
             "it renders to more than 1 MiB",
         ),
     ],
