@@ -15,9 +15,9 @@ from bridge.errors import MissingExtraError
 from bridge.webhooks import template
 from bridge.webhooks.auth import AuthDefaults
 from bridge.webhooks.content import RENDER, ContentMode, Rendered
+from bridge.webhooks.kinds import one_of_each
 from bridge.webhooks.presets.preset import NO_AUTH, Preset
 from bridge.webhooks.presets.table import PRESETS, PresetName
-from bridge.webhooks.samples import samples
 from bridge.webhooks.template import TemplateFaultError
 from bridge.webhooks.verdict import Judge, SuccessConfig, by_rule, by_status
 
@@ -128,7 +128,7 @@ class Shape:
         except TemplateFaultError as error:
             yield "template", str(error)
             return
-        for event in samples(lifecycle=lifecycle):
+        for event in one_of_each(lifecycle=lifecycle):
             try:
                 ready.body(event)
             except TemplateFaultError as error:

@@ -14,8 +14,8 @@ import pytest
 
 from bridge.cloudevent import CloudEvent
 from bridge.sinks.base import Resources
+from bridge.webhooks.kinds import one_of_each
 from bridge.webhooks.presets import teams
-from bridge.webhooks.samples import samples
 from tests.contract.sink_fixtures import Inbox, cloud_event, opened_sink
 
 NODE = shutil.which("node")
@@ -67,7 +67,7 @@ async def test_each_mode_is_read_as_the_event_that_was_sent(
 
 def test_cards_are_read_by_microsofts_own_renderer(node: str) -> None:
     odd = cloud_event(event={"EventType": "**b**", "Resources": ["{{DATE(x)}}"]})
-    good = [card(event) for event in (odd, *samples(lifecycle=True))]
+    good = [card(event) for event in (odd, *one_of_each(lifecycle=True))]
     bad = {**good[0], "body": [{"type": "RichTextBlock", "inlines": [{"type": "x"}]}]}
 
     ran = subprocess.run(  # noqa: S603  # nothing comes from outside

@@ -36,9 +36,9 @@ from bridge.sinks.base import Resources
 from bridge.sinks.webhook import WebhookSinkConfig
 from bridge.transitions import Transition, TransitionKind
 from bridge.transport import Answer
+from bridge.webhooks.kinds import one_of_each
 from bridge.webhooks.presets import eventhubs
 from bridge.webhooks.presets.table import PRESETS, PresetName
-from bridge.webhooks.samples import samples
 from bridge.webhooks.shape import Shape
 from bridge.webhooks.signing import SignatureConfig, signed
 from tests.builders import document, imds_event, teller_of
@@ -159,10 +159,10 @@ async def test_service_takes_what_the_preset_sends(
         serving(service) as url,
         opened_sink(resources, options(name, url)) as it,
     ):
-        for event in samples(lifecycle=True):
+        for event in one_of_each(lifecycle=True):
             await it.deliver(event)
 
-    assert len(service.taken) == len(list(samples(lifecycle=True)))
+    assert len(service.taken) == len(list(one_of_each(lifecycle=True)))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -26,6 +26,7 @@ from bridge.events import (
     from_transition,
 )
 from bridge.fitting import MAX_BYTES
+from bridge.samples import marked_event
 from bridge.telemetry import OUTCOMES
 from bridge.transitions import Transition, TransitionKind
 from bridge.webhooks.presets import elastic
@@ -121,7 +122,8 @@ def told() -> list[CloudEvent]:
             told=0,
         ),
     ]
-    return [t.event for t in found]
+    test = marked_event(teller, "Reboot", unique="1", now=START)
+    return [*(t.event for t in found), test]
 
 
 # -- Sentinel ----------------------------------------------------------------------

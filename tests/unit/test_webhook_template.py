@@ -9,7 +9,7 @@ import pytest
 from bridge.cloudevent import CloudEvent
 from bridge.errors import MissingExtraError, PermanentDeliveryError
 from bridge.webhooks import template
-from bridge.webhooks.samples import samples
+from bridge.webhooks.kinds import one_of_each
 from bridge.webhooks.template import TemplateFaultError
 from tests.contract.sink_fixtures import cloud_event
 
@@ -104,7 +104,9 @@ def test_without_jinja_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_samples_are_of_every_type() -> None:
-    kinds = {event.type.removeprefix("sebridge.") for event in samples(lifecycle=True)}
+    kinds = {
+        event.type.removeprefix("sebridge.") for event in one_of_each(lifecycle=True)
+    }
 
     assert {kind.split(".")[0] for kind in kinds} == {
         "scheduledevent",
@@ -116,6 +118,6 @@ def test_samples_are_of_every_type() -> None:
 
 
 def test_samples_without_lifecycle_are_of_what_such_a_sink_is_told() -> None:
-    families = {event.type.split(".")[1] for event in samples(lifecycle=False)}
+    families = {event.type.split(".")[1] for event in one_of_each(lifecycle=False)}
 
     assert families == {"scheduledevent", "startrequest"}

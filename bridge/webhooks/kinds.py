@@ -66,7 +66,7 @@ _REQUEST = {
 }
 
 
-def samples(*, lifecycle: bool) -> Iterator[CloudEvent]:
+def one_of_each(*, lifecycle: bool) -> Iterator[CloudEvent]:
     """Yield an event of each type, and one that says as little as can be.
 
     Args:
