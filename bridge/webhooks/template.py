@@ -1,15 +1,16 @@
 """Bodies that a user writes himself, in Jinja2's sandbox.
 
 A template sees ``event``, the CloudEvent as it is in structured JSON, and puts values
-in with ``tojson``. What is undefined is an error, never an empty place. Jinja2 is
-loaded by whoever configures a template, and by nobody else.
+in with ``tojson``. What is undefined is an error, never an empty place. The sandbox
+keeps a template from Python and from files, and a body has a limit; it is no guard
+against somebody who may write the configuration and means harm. Jinja2 is loaded by
+whoever configures a template, and by nobody else.
 
 Source: https://jinja.palletsprojects.com/en/stable/sandbox/
 """
 
 import re
 import traceback
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -163,15 +164,15 @@ def _rendering_errors() -> tuple[type[Exception], ...]:
 
 def _told(error: Exception) -> str:
     """Return what is wrong and in which line."""
-    line = getattr(error, "lineno", None) or next(_lines(error), None)
+    line = getattr(error, "lineno", None) or _line(error)
     what = str(error)[:_LONG] or type(error).__name__
     return f"line {line}: {what}" if line else what
 
 
-def _lines(error: Exception) -> Iterator[int]:
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if frame.filename == "<template>" and frame.lineno:
-            yield frame.lineno
+def _line(error: Exception) -> int | None:
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == "<template>"]
+    return lines[-1] if lines else None
 
 
 def _check_json(body: bytes) -> None:
