@@ -113,6 +113,11 @@ class Config(Settings, frozen=True, kw_only=True):
                 yield f"sinks.{sink.name}.path", f"is that of {owners[file]}"
             owners.setdefault(file, f"sinks.{sink.name}")
 
+    def secrets(self) -> Iterator[tuple[str, Secret]]:
+        """Yield every secret with its place, such as ``sinks.ops.webhook_url``."""
+        for place, _, secret in _secrets(self):
+            yield place, secret
+
     def warnings(self) -> list[str]:
         """Return what is allowed but hardly meant."""
         found = [

@@ -235,7 +235,7 @@ async def _client(config: NamespaceConfig, stack: AsyncExitStack) -> "ServiceBus
     if config.connection_string is not None:
         text = _without_entity(config.connection_string.reveal())
         return ServiceBusClient.from_connection_string(text, **options)
-    credential = _credential(config)
+    credential = credential_of(config)
     await stack.enter_async_context(credential)
     return ServiceBusClient(config.namespace, credential, **options)
 
@@ -272,7 +272,8 @@ def _without_entity(text: str) -> str:
     return ";".join(p for p in parts if not p.strip().lower().startswith("entitypath="))
 
 
-def _credential(config: NamespaceConfig) -> "AsyncTokenCredential":
+def credential_of(config: NamespaceConfig) -> "AsyncTokenCredential":
+    """Make the credential that a section names; see ``bridge.entra``."""
     proxy = config.http_proxy
     return open_credential(
         config.credential,
