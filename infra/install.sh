@@ -76,7 +76,7 @@ on_machine systemd-sysusers "$accounts/sebridge.conf"
 say "# program"
 [ -x "$root$program/bin/pip" ] || run "$python" -m venv "$root$program"
 run "$root$program/bin/pip" install --quiet --disable-pip-version-check \
-  --constraint "$(dirname "$here")/constraints.txt" "${package}[slack]"
+  --constraint "$(dirname "$here")/constraints.txt" "${package}[slack,template]"
 
 say "# configuration"
 folder "$settings" 0750 sebridge

@@ -41,6 +41,18 @@ WHOLLY_COVERED = (
     "bridge/transitions.py",
     "bridge/upkeep.py",
     "bridge/vitals.py",
+    "bridge/webhooks/content.py",
+    "bridge/webhooks/kinds.py",
+    "bridge/webhooks/presets/elastic.py",
+    "bridge/webhooks/presets/eventhubs.py",
+    "bridge/webhooks/presets/facts.py",
+    "bridge/webhooks/presets/sentinel.py",
+    "bridge/webhooks/presets/splunk.py",
+    "bridge/webhooks/presets/standard.py",
+    "bridge/webhooks/presets/teams.py",
+    "bridge/webhooks/shape.py",
+    "bridge/webhooks/template.py",
+    "bridge/webhooks/verdict.py",
     "bridge/workers.py",
 )
 WHOLE = 90.0

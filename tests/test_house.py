@@ -43,10 +43,10 @@ def test_every_package_init_is_a_docstring_alone() -> None:
 
 
 def test_heavy_sdks_are_imported_in_functions_only() -> None:
+    heavy = re.compile(r"(from|import) (azure|slack_sdk|jinja2|rich|proton)\b")
     for path in HOUSE:
         for line in path.read_text().splitlines():
-            is_heavy = re.match(r"(from|import) (azure|slack_sdk|rich|proton)\b", line)
-            assert not is_heavy, f"{path}: {line}"
+            assert not heavy.match(line), f"{path}: {line}"
 
 
 def test_a_unexpected_exception_is_caught_in_the_relay_and_database_only() -> None:

@@ -5,7 +5,7 @@ Source: https://github.com/cloudevents/spec/tree/ce@v1.0.2
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
@@ -20,11 +20,16 @@ from bridge.errors import (
     RefusedDeliveryError,
     TransientDeliveryError,
 )
-from bridge.options import Address, Duration, FilePath, unknown_placeholders
+from bridge.options import (
+    Address,
+    Duration,
+    FilePath,
+    Size,
+    unknown_placeholders,
+)
 from bridge.pace import Pace
 from bridge.sinks.base import Preview, Resources, SinkConfig
 from bridge.transport import (
-    Answer,
     Request,
     exchange,
     failure,
@@ -44,7 +49,7 @@ from bridge.webhooks.auth import (
     is_safe_for_token,
     settled,
 )
-from bridge.webhooks.content import ContentMode, Rendered, render
+from bridge.webhooks.content import ContentMode, Rendered
 from bridge.webhooks.handshake import (
     ORIGIN,
     HandshakeKind,
@@ -54,9 +59,13 @@ from bridge.webhooks.handshake import (
     question,
 )
 from bridge.webhooks.headers import name_faults, revealed_value, value_faults
+from bridge.webhooks.presets.table import PresetName
+from bridge.webhooks.shape import Shape
 from bridge.webhooks.signing import HEADERS as SIGNATURE_HEADERS
 from bridge.webhooks.signing import SignatureConfig, signed
+from bridge.webhooks.template import TemplateFaultError
 from bridge.webhooks.tls import Tls, TlsFiles
+from bridge.webhooks.verdict import SuccessConfig
 
 _SECRET = "<secret>"  # noqa: S105 - what stands for one  # nosec B105
 
@@ -65,7 +74,12 @@ class WebhookSinkConfig(SinkConfig, frozen=True, kw_only=True):
     """``[[sinks]]`` with ``type = "webhook"``."""
 
     url: Address
-    content_mode: ContentMode = "structured"
+    preset: PresetName | None = None
+    content_mode: ContentMode | None = None
+    template: str | None = None
+    content_type: str | None = None
+    gzip: Size | None = None
+    success: SuccessConfig | None = None
     headers: dict[str, Address] = msgspec.field(default_factory=dict)
     auth: AuthConfig | None = None
     signature: SignatureConfig | None = None
@@ -81,12 +95,31 @@ class WebhookSinkConfig(SinkConfig, frozen=True, kw_only=True):
     @property
     def auth_defaults(self) -> AuthDefaults:
         """What is known of auth although it does not stand in ``[sinks.auth]``."""
-        return AuthDefaults()
+        known = self.shape.auth
+        return replace(known, is_implied=known.is_implied and not self._has_key)
 
     @property
     def auth_meant(self) -> AuthConfig | None:
         """Auth with all that is known of it; None = none."""
         return settled(self.auth, self.auth_defaults)
+
+    @property
+    def shape(self) -> Shape:
+        """What is posted, and what counts as a success."""
+        return Shape(
+            preset=self.preset,
+            mode=self.content_mode,
+            template=self.template,
+            content_type=self.content_type,
+            gzip=self.gzip,
+            success=self.success,
+        )
+
+    @property
+    def _has_key(self) -> bool:
+        """Whether a header of the user's own says who speaks."""
+        keys = {"authorization", self.shape.auth.name.lower()}
+        return any(name.lower() in keys for name in self.headers)
 
     @property
     def tls_files(self) -> TlsFiles:
@@ -113,6 +146,11 @@ class WebhookSinkConfig(SinkConfig, frozen=True, kw_only=True):
         if "authorization" in names and has_credentials(self.url.reveal()):
             yield "url", "holds a name or password, and Authorization is set as well"
         yield from self._auth_faults()
+        yield from self.shape.faults(
+            lifecycle=self.route.lifecycle,
+            is_signed=self.signature is not None,
+            has_auth=self.auth_meant is not None or self._has_key,
+        )
         yield from self._tls_faults()
         yield from self._handshake_faults()
 
@@ -155,10 +193,14 @@ class WebhookSinkConfig(SinkConfig, frozen=True, kw_only=True):
         """Fill in placeholders; nothing is connected before the first delivery.
 
         Raises:
-            ConfigError: a placeholder has no value on this machine.
+            ConfigError: a placeholder has no value on this machine, or the template
+                cannot be read any more.
+            MissingExtraError: Jinja2 is wanted and not installed.
         """
         yield WebhookSink(
             config=self,
+            shape=self.shape,
+            render=self._renderer(),
             expanded=self._expanded(resources),
             origin=self._origin(resources),
             auth=auth_of(
@@ -172,6 +214,12 @@ class WebhookSinkConfig(SinkConfig, frozen=True, kw_only=True):
             pace=resources.pace,
             clock=resources.clock,
         )
+
+    def _renderer(self) -> Callable[[CloudEvent], Rendered]:
+        try:
+            return self.shape.renderer()
+        except TemplateFaultError as error:
+            raise ConfigError([f"sinks.{self.name}.template: {error}"]) from error
 
     def _expanded(self, resources: Resources) -> dict[str, str]:
         try:
@@ -222,11 +270,14 @@ class WebhookSink:
     """POSTs each event to one URL.
 
     Attributes:
+        render: makes headers and body of an event.
         expanded: the headers that stand in the configuration, filled in.
         origin: who asks for permission; None = nobody is asked.
     """
 
     config: WebhookSinkConfig
+    shape: Shape
+    render: Callable[[CloudEvent], Rendered]
     expanded: Mapping[str, str] = field(repr=False)
     origin: str | None
     auth: Auth
@@ -333,24 +384,22 @@ class WebhookSink:
 
     async def _post(self, event: CloudEvent) -> None:
         content, body = self._rendered(event)
-        request = await self._request(content | self._signature(event, body), body)
+        headers = content | self._signature(event, body)
+        request = await self._request(*self.shape.packed(headers, body))
         target = redact(request.url)
-        self._judge(await exchange(self.http, request, target), target)
+        answer = await exchange(self.http, request, target)
+        if error := self.shape.judge(answer, target):
+            raise error
 
     def _rendered(self, event: CloudEvent) -> Rendered:
-        return render(self.config.content_mode, event)
+        headers, body = self.render(event)
+        known = self.shape.known
+        return headers | dict(known.headers(event)) if known else headers, body
 
     def _signature(self, event: CloudEvent, body: bytes) -> dict[str, str]:
         if self.config.signature is None:
             return {}
         return signed(self.config.signature, event.id, body, self.clock.now())
-
-    def _judge(self, answer: Answer, target: str) -> None:
-        """Raise what the answer means."""
-        if error := failure(
-            answer.status, target=target, retry_after=answer.retry_after
-        ):
-            raise error
 
     async def _request(self, headers: dict[str, str], body: bytes = b"") -> Request:
         config, url = self.config, revealed(self.config.url, "url")

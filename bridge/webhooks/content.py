@@ -1,4 +1,4 @@
-"""What is posted: headers and body of an event, in the modes of the HTTP binding.
+"""What is posted: headers and body of an event, as the HTTP binding has it or not.
 
 Source: https://github.com/cloudevents/spec/tree/ce@v1.0.2
         (http-protocol-binding.md section 3)
@@ -12,16 +12,11 @@ import orjson
 
 from bridge.cloudevent import BATCH_TYPE, STRUCTURED_TYPE, CloudEvent
 
-ContentMode = Literal["structured", "binary", "batch"]
+ContentMode = Literal["structured", "binary", "batch", "array", "template"]
 Rendered = tuple[dict[str, str], bytes]
 
 # All that may stand unencoded: U+0021 to U+007E without the double quote and percent.
 _UNENCODED = "".join(chr(c) for c in range(0x21, 0x7F) if chr(c) not in '"%')
-
-
-def render(mode: ContentMode, event: CloudEvent) -> Rendered:
-    """Return headers and body of an event."""
-    return _RENDER[mode](event)
 
 
 def render_structured(event: CloudEvent) -> Rendered:
@@ -32,6 +27,11 @@ def render_structured(event: CloudEvent) -> Rendered:
 def render_batch(event: CloudEvent) -> Rendered:
     """Return headers and body of a batch of one event."""
     return _content(BATCH_TYPE), b"[" + event.to_json() + b"]"
+
+
+def render_array(event: CloudEvent) -> Rendered:
+    """Return headers and body of an array of one event, which is plain JSON."""
+    return {"Content-Type": "application/json"}, b"[" + event.to_json() + b"]"
 
 
 def render_binary(event: CloudEvent) -> Rendered:
@@ -51,8 +51,9 @@ def _content(kind: str) -> dict[str, str]:
     return {"Content-Type": f"{kind}; charset=utf-8"}
 
 
-_RENDER: Mapping[ContentMode, Callable[[CloudEvent], Rendered]] = {
+RENDER: Mapping[ContentMode, Callable[[CloudEvent], Rendered]] = {
     "structured": render_structured,
     "binary": render_binary,
     "batch": render_batch,
+    "array": render_array,
 }

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import re
 import signal
@@ -56,6 +57,15 @@ COMMANDS = [
     *(("outbox", name) for name in ("list", "show", "retry", "discard")),
 ]
 WITH_CONFIG = ["run", "check", "status", "outbox list", "outbox retry"]
+
+
+@pytest.fixture(autouse=True)
+def ordinary_log() -> Iterator[None]:
+    """A command sets up the log of its process, which is that of the tests here."""
+    root, azure = logging.getLogger(), logging.getLogger("azure")
+    kept = (root.handlers[:], root.level, azure.level)
+    yield
+    root.handlers[:], root.level, azure.level = kept
 
 
 def sebridge(*arguments: str, env: Mapping[str, str] | None = None) -> Result:

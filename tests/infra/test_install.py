@@ -84,7 +84,7 @@ def test_everything_is_put_in_its_place(tree: Tree) -> None:
     assert tree.mode("etc/sebridge") == 0o750
     assert tree.mode("etc/sebridge/secrets") == 0o700
     assert tree.mode("etc/sebridge/bridge.toml") == 0o640
-    assert files["opt/sebridge/pip.log"].endswith("[slack]\n")
+    assert files["opt/sebridge/pip.log"].endswith("[slack,template]\n")
     assert "systemctl" not in said  # this is not the machine that runs
 
 

@@ -16,6 +16,7 @@ import yaml
 from msgspec import ValidationError, convert
 
 from bridge import schemas
+from bridge.cloudevent import CloudEvent
 from bridge.events import (
     Outcome,
     Told,
@@ -25,8 +26,11 @@ from bridge.events import (
     from_transition,
 )
 from bridge.fitting import MAX_BYTES
+from bridge.samples import marked_event
 from bridge.telemetry import OUTCOMES
 from bridge.transitions import Transition, TransitionKind
+from bridge.webhooks.presets import elastic
+from bridge.webhooks.presets.sentinel import record
 from tests.builders import EVENT_ID, document, imds_event, started, teller_of
 from tests.fakes import START
 
@@ -35,6 +39,7 @@ CHECKER = Path(__file__).with_name("kusto") / "check.js"
 RULES = {p.stem: yaml.safe_load(p.read_text()) for p in HERE.rglob("rules/*.yaml")}
 QUERIES = {p.stem: p.read_text() for p in HERE.rglob("queries/*.kql")}
 KQL = QUERIES | {name: rule["query"] for name, rule in RULES.items()}
+STREAMS = ("transform", "transform.preset")
 SPANS = {"m": 60, "h": 3600, "d": 86400}
 # Not in our schema: what IMDS says, DESIGN section 4 passes it on verbatim.
 IMDS_FIELDS = {*imds_event()}
@@ -57,7 +62,12 @@ def _paths(above: str, schema: dict[str, Any]) -> list[str]:
 
 
 def sent() -> list[dict[str, Any]]:
-    """Return one event of each kind, as it goes out."""
+    """Return one event of each kind, in structured JSON."""
+    return [json.loads(event.to_json()) for event in told()]
+
+
+def told() -> list[CloudEvent]:
+    """Return one event of each kind."""
     teller = teller_of()
     doc = document(imds_event(), started("other"))
     announced, running = doc.events.values()
@@ -79,11 +89,11 @@ def sent() -> list[dict[str, Any]]:
         )
         for kind in TransitionKind
     ]
-    told: list[Told] = [
+    found: list[Told] = [
         from_transition(teller, s, incarnation=2, observed_at=START, told=0)
         for s in steps
     ]
-    told += [
+    found += [
         from_outcome(
             teller,
             Outcome(
@@ -101,7 +111,7 @@ def sent() -> list[dict[str, Any]]:
         for outcome in OUTCOMES
     ]
     numbers = {"pending": 1, "dead": 0, "freeDiskBytes": 2**40}
-    told += [
+    found += [
         from_bridge(teller, "heartbeat", observed_at=START, more=numbers),
         from_bridge(teller, "imds-unreachable", observed_at=START, reason="no answer"),
         from_document(
@@ -112,7 +122,8 @@ def sent() -> list[dict[str, Any]]:
             told=0,
         ),
     ]
-    return [json.loads(t.event.to_json()) for t in told]
+    test = marked_event(teller, "Reboot", unique="1", now=START)
+    return [*(t.event for t in found), test]
 
 
 # -- Sentinel ----------------------------------------------------------------------
@@ -123,14 +134,24 @@ def read_by_kusto() -> dict[str, Any]:
     """Return what Microsoft's parser says of every query, with the real columns."""
     table = json.loads((HERE / "sentinel" / "table.json").read_text())
     stream = json.loads((HERE / "sentinel" / "stream.json").read_text())
-    tables = {table["name"]: columns(table), "source": columns(stream)}
-    transform = (HERE / "sentinel" / "transform.kql").read_text()
+    preset = json.loads((HERE / "sentinel" / "stream.preset.json").read_text())
+    tables = {
+        table["name"]: columns(table),
+        "source": columns(stream),
+        "preset": columns(preset),
+    }
+    transforms = {
+        name: (HERE / "sentinel" / f"{name}.kql").read_text() for name in STREAMS
+    }
+    transforms["transform.preset"] = transforms["transform.preset"].replace(
+        "source", "preset", 1
+    )
     node = shutil.which("node")
     if node is None:
         pytest.skip("Node.js is missing: apt-get install nodejs")
     ran = subprocess.run(  # noqa: S603 - our own script
         [node, str(CHECKER)],
-        input=json.dumps({"tables": tables, "queries": KQL | {"transform": transform}}),
+        input=json.dumps({"tables": tables, "queries": KQL | transforms}),
         capture_output=True,
         text=True,
         check=False,
@@ -154,11 +175,19 @@ def test_queries_are_kql_over_the_columns(read_by_kusto: dict[str, Any]) -> None
     assert faults == {}
 
 
-def test_transform_makes_the_table(read_by_kusto: dict[str, Any]) -> None:
+@pytest.mark.parametrize("name", STREAMS)
+def test_transform_makes_the_table(name: str, read_by_kusto: dict[str, Any]) -> None:
     table = json.loads((HERE / "sentinel" / "table.json").read_text())
     wanted = {c["name"]: c["type"] for c in table["columns"]}
 
-    assert read_by_kusto["transform"]["columns"] == wanted
+    assert read_by_kusto[name]["columns"] == wanted
+
+
+def test_stream_of_the_preset_is_what_it_sends() -> None:
+    stream = json.loads((HERE / "sentinel" / "stream.preset.json").read_text())
+    names = {c["name"] for c in stream["columns"]}
+
+    assert {name for event in told() for name in record(event)} == names
 
 
 def test_agent_of_azure_monitor_fills_the_same_table() -> None:
@@ -289,6 +318,7 @@ TYPES: dict[str, tuple[type, ...]] = {
     "byte": (int,),
     "flattened": (dict,),
     "date": (str,),
+    "match_only_text": (str,),
 }
 
 
@@ -322,16 +352,33 @@ def _fits(value: object, kind: str) -> bool:
 
 
 def test_elastic_takes_every_kind_of_event_whole() -> None:
-    found = {e["type"]: refusals(e, MAPPING, "") for e in sent()}
+    found = {e.type: refusals(elastic.document(e), MAPPING, "") for e in told()}
 
     assert {name: faults for name, faults in found.items() if faults} == {}
 
 
 def test_elastic_maps_the_schema_and_nothing_else() -> None:
-    mapped = set(_paths("", MAPPING)) - {"@timestamp"}
+    own = set(_paths("", MAPPING["properties"]["sebridge"]))
+    left_out = {"data.previous", "data.document"}
     known = {path for path in schema_paths() if not path.startswith("data.event.")}
 
-    assert mapped == known
+    assert own == known - left_out
+
+
+def test_elastic_maps_no_field_that_is_never_sent() -> None:
+    ecs = {n: m for n, m in MAPPING["properties"].items() if n != "sebridge"}
+    used = {path for event in told() for path in _used("", elastic.document(event))}
+
+    assert set(_paths("", {"properties": ecs})) <= used
+
+
+def _used(above: str, value: dict[str, Any]) -> list[str]:
+    found = []
+    for name, below in value.items():
+        found.append(f"{above}{name}")
+        if isinstance(below, dict):
+            found += _used(f"{above}{name}.", below)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -339,7 +386,8 @@ def test_elastic_maps_the_schema_and_nothing_else() -> None:
     [("severitynumber", "ERROR"), ("time", "yesterday"), ("data", 1), ("new", 1)],
 )
 def test_checker_of_the_mapping_can_refuse(field: str, value: object) -> None:
-    event = {**sent()[0], field: value}
+    event = elastic.document(told()[0])
+    event["sebridge"] = {**sent()[0], field: value}
 
     assert refusals(event, MAPPING, "") != []
 
@@ -347,18 +395,6 @@ def test_checker_of_the_mapping_can_refuse(field: str, value: object) -> None:
 def test_elastic_takes_whatever_imds_says_of_an_event() -> None:
     event = sent()[0]
     event["data"]["event"] |= {"Resources": {"a": [1]}, "EventId": 7, "New": [{}]}
+    document = elastic.document(CloudEvent.from_json(json.dumps(event).encode()))
 
-    assert refusals(event, MAPPING, "") == []
-
-
-def test_elastic_pipeline_is_the_one_of_the_template() -> None:
-    pipeline = json.loads((HERE / "elastic" / "ingest-pipeline.json").read_text())
-    asked = TEMPLATE["template"]["settings"]["index"]["default_pipeline"]
-    read = {
-        processor.get("field") if kind == "date" else processor["copy_from"]
-        for step in pipeline["processors"]
-        for kind, processor in step.items()
-    }
-
-    assert f"_ingest/pipeline/{asked}" in (HERE / "README.md").read_text()
-    assert read == {"time", "id"}
+    assert refusals(document, MAPPING, "") == []

@@ -1,0 +1,59 @@
+"""A Teams workflow that begins "when a Teams webhook request is received".
+
+Source: https://learn.microsoft.com/microsoftteams/platform/webhooks-and-connectors
+        https://adaptivecards.io/explorer
+"""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.receivers.serving import Post, Reply
+
+SIGNATURE = "s1gnature"
+_LARGEST = 28 * 1024
+_RUN = {"type", "text", "weight", "color", "isSubtle", "size"}
+_COLORS = {"Default", "Dark", "Light", "Accent", "Good", "Warning", "Attention"}
+
+
+@dataclass(slots=True)
+class Teams:
+    status: int | None = None
+    taken: list[dict[str, Any]] = field(default_factory=list)
+
+    def answer(self, post: Post) -> Reply:
+        if post.query.get("sig") != SIGNATURE:
+            return Reply(401)
+        if self.status:
+            return Reply(self.status)
+        if len(post.body) > _LARGEST:
+            return Reply(413)
+        message = json.loads(post.body)
+        if post.media_type != "application/json" or _faults(message):
+            return Reply(400)
+        self.taken.append(message)
+        return Reply(202)
+
+
+def _faults(message: dict[str, Any]) -> list[str]:
+    (attachment,) = message["attachments"]
+    card = attachment["content"]
+    head = (message["type"], attachment["contentType"], card["type"], card["version"])
+    found = []
+    if head != (
+        "message",
+        "application/vnd.microsoft.card.adaptive",
+        "AdaptiveCard",
+        "1.4",
+    ):
+        found.append("no card")
+    for block in card["body"]:
+        if block.keys() != {"type", "inlines"} or block["type"] != "RichTextBlock":
+            found.append("only rich text knows no Markdown")
+            continue
+        for run in block["inlines"]:
+            is_known = run.keys() <= _RUN and run["type"] == "TextRun"
+            is_plain = run["text"].strip() and "{{" not in run["text"]
+            if not is_known or not is_plain or run.get("color", "Good") not in _COLORS:
+                found.append(f"run {run}")
+    return found
