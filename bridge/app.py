@@ -22,6 +22,7 @@ from bridge.imds.client import MetadataClient, open_client
 from bridge.introduction import introduce, settle
 from bridge.notify import NOBODY, Supervisor, attended
 from bridge.outbox.database import Database
+from bridge.outbox.memory import SinkMemory
 from bridge.outbox.rows import Delivery
 from bridge.outbox.store import Outbox
 from bridge.poller import Poller
@@ -184,6 +185,8 @@ class House:
             expand=self.teller.identity.expand,
             vm_id=self.teller.identity.vm_id,
             approvals=self._approval_address(),
+            clock=self.clock,
+            memory=SinkMemory(self.database, config.name, self.clock),
         )
         sink = await stack.enter_async_context(config.open(resources))
         return self._make_relay(
