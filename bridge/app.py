@@ -25,6 +25,7 @@ from bridge.outbox.database import Database
 from bridge.outbox.memory import SinkMemory
 from bridge.outbox.rows import Delivery
 from bridge.outbox.store import Outbox
+from bridge.pace import Pace
 from bridge.poller import Poller
 from bridge.reception import Reception, address_of
 from bridge.relay import Deliver, Relay, RelayPolicy
@@ -180,11 +181,13 @@ class House:
         http = await stack.enter_async_context(
             open_session(user_agent=f"scheduled-events-bridge/{__version__}")
         )
+        pace = Pace(most=config.max_rate)
         resources = Resources(
             http=http,
             expand=self.teller.identity.expand,
             vm_id=self.teller.identity.vm_id,
             approvals=self._approval_address(),
+            pace=pace,
             clock=self.clock,
             memory=SinkMemory(self.database, config.name, self.clock),
         )
@@ -198,10 +201,16 @@ class House:
                 max_age=config.retry.max_age,
                 slots=config.concurrency,
             ),
+            pace,
         )
 
     def _make_relay(
-        self, name: str, outbox: Outbox, deliver: Deliver, policy: RelayPolicy
+        self,
+        name: str,
+        outbox: Outbox,
+        deliver: Deliver,
+        policy: RelayPolicy,
+        pace: Pace,
     ) -> Relay:
         return Relay(
             sink=name,
@@ -211,6 +220,7 @@ class House:
             metrics=self.metrics,
             policy=policy,
             chance=random.random,
+            pace=pace,
         )
 
     def _approval_address(self) -> ApprovalAddress | None:

@@ -18,6 +18,8 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+_RAREST, _MOST_OFTEN = 1e-4, 1e5
 _LONGEST = 1e9  # thirty years: nobody means more, and clocks can still add it
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
 _BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
@@ -75,6 +77,29 @@ class Size(int):
         raise ValueError(
             "must be a number of bytes or a string with a unit, "
             'such as "500KB", "256MB" or "1GB"'
+        )
+
+
+class Rate(float):
+    """How often something may happen, in times a second."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: object) -> Self:
+        """Read a number, also one that a variable of the environment holds.
+
+        Raises:
+            ValueError: it is none, or not more than 0.
+        """
+        is_written = isinstance(value, str) and _NUMBER.fullmatch(value.strip())
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if is_written or is_number:
+            rate = float(value)  # type: ignore[arg-type]
+            if _RAREST <= rate <= _MOST_OFTEN:
+                return cls(rate)
+        raise ValueError(
+            "must be a number, times a second: from 0.0001 to 100000, such as 1 or 0.5"
         )
 
 
@@ -292,7 +317,7 @@ class Reader:
         )
 
     def _decode(self, kind: type, value: object) -> object:
-        if kind in {Duration, Size}:
+        if kind in {Duration, Rate, Size}:
             return kind.parse(value)
         if issubclass(kind, Secret):
             if not isinstance(value, str) or not value:

@@ -26,6 +26,7 @@ from bridge.errors import (
 )
 from bridge.outbox.rows import Delivery
 from bridge.outbox.store import Outbox
+from bridge.pace import Pace
 from bridge.retry import RetryPolicy
 from bridge.telemetry import Metrics
 from bridge.workers import waking
@@ -87,6 +88,7 @@ class Relay:
         sink: the sink's name.
         deliver: makes one attempt; raises DeliveryError.
         chance: a random number in [0, 1) at each call.
+        pace: how often an attempt may begin, an urgent one too.
     """
 
     sink: str
@@ -96,6 +98,7 @@ class Relay:
     metrics: Metrics
     policy: RelayPolicy
     chance: Callable[[], float]
+    pace: Pace = field(default_factory=Pace)
     _standing: _Standing = field(default_factory=_Standing)
     _flying: dict[int, Delivery] = field(default_factory=dict)
     _ready: list[Delivery] = field(default_factory=list)  # due, and not begun
@@ -196,6 +199,7 @@ class Relay:
                 continue
             if self._may_begin(delivery, now):
                 self._flying[delivery.id] = delivery
+                self.pace.take(self.clock.monotonic())
                 attempt = self._attempt(delivery, self._standing.refusals, attempts)
                 attempts.create_task(attempt, name=f"{self.name}:{delivery.id}")
                 continue
@@ -223,11 +227,14 @@ class Relay:
         standing = self._standing
         if self._heartbeat is None or len(self._flying) >= self.policy.slots:
             return
-        if 0 in self._flying or self.clock.monotonic() < standing.hold_until:
+        opens_at = max(standing.hold_until, self.pace.opens_at)
+        if 0 in self._flying or self.clock.monotonic() < opens_at:
             return
-        if standing.last_error and not is_alone:
-            return  # a sink in trouble gets what is stored first
+        is_scarce = standing.last_error is not None or self.pace.rate is not None
+        if is_scarce and not is_alone:
+            return  # what is stored comes first
         self._flying[0], self._heartbeat = self._heartbeat, None
+        self.pace.take(self.clock.monotonic())
         attempts.create_task(self._beat(self._flying[0]), name=f"{self.name}:heartbeat")
 
     async def _beat(self, heartbeat: Delivery) -> None:
@@ -244,14 +251,14 @@ class Relay:
         self.outbox.news(self.sink).set()
 
     def _may_begin(self, delivery: Delivery, now: float) -> bool:
-        if len(self._flying) > self.policy.slots:
+        monotonic = self.clock.monotonic()
+        if len(self._flying) > self.policy.slots or monotonic < self.pace.opens_at:
             return False
         if is_urgent(delivery, now) and (
             not self._standing.is_parked or delivery.attempts < _URGENT_ATTEMPTS
         ):
             return True
         ordinary = sum(not is_urgent(d, now) for d in self._flying.values())
-        monotonic = self.clock.monotonic()
         if ordinary >= self.policy.slots or monotonic < self._standing.hold_until:
             return False
         if not self._standing.is_parked:
@@ -261,7 +268,11 @@ class Relay:
     def _wait(self, now: float, next_due: float | None) -> float:
         """Return when to look again: an attempt that ends is news by itself."""
         monotonic, standing = self.clock.monotonic(), self._standing
-        marks = [standing.hold_until, standing.probe_at * standing.is_parked]
+        marks = [
+            standing.hold_until,
+            standing.probe_at * standing.is_parked,
+            self.pace.opens_at * bool(self._ready or self._heartbeat),
+        ]
         waits = [mark - monotonic for mark in marks if mark > monotonic]
         if next_due is not None:
             waits.append(next_due - now)
@@ -286,7 +297,8 @@ class Relay:
             del self._flying[delivery.id]
         if others is not None and not self._stop.is_set():
             self._begin(others)
-        if error is not None or not self._ready:
+        is_early = self.clock.monotonic() < self.pace.opens_at  # nobody looks again
+        if error is not None or not self._ready or is_early:
             self.outbox.news(self.sink).set()
         if error is None and len(self._landed) == 1:
             await self._note_landed()

@@ -12,7 +12,7 @@ import msgspec
 
 from bridge.approvals.listener import ApprovalsConfig
 from bridge.config import Settings
-from bridge.options import Address, Duration, Reader, Section, Size
+from bridge.options import Address, Duration, Rate, Reader, Section, Size
 from bridge.sinks.registry import SINK_TYPES
 from bridge.telemetry import OUTCOMES
 from bridge.transitions import TransitionKind
@@ -31,6 +31,12 @@ _SIZE = {
         {"type": "integer", "minimum": 0},
         {"type": "string", "pattern": r"^\s*\d{1,15}\s*(B|[KMG]i?B)?\s*$"},
     ],
+}
+_RATE = {
+    "description": "times a second",
+    "type": "number",
+    "minimum": 0.0001,
+    "maximum": 100000,
 }
 _SECRET = {"type": "string", "description": '"env:NAME", "file:PATH", or the secret'}
 _ADDRESS = {"type": "string", "description": 'itself, "env:NAME" or "file:PATH"'}
@@ -97,6 +103,8 @@ def _hook(kind: type) -> Json:
         return dict(_DURATION)
     if issubclass(kind, Size):
         return dict(_SIZE)
+    if issubclass(kind, Rate):
+        return dict(_RATE)
     return dict(_ADDRESS if issubclass(kind, Address) else _SECRET)
 
 

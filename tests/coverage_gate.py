@@ -27,6 +27,7 @@ WHOLLY_COVERED = (
     "bridge/identity.py",
     "bridge/imds/document.py",
     "bridge/notify.py",
+    "bridge/pace.py",
     "bridge/poller.py",
     "bridge/relay.py",
     "bridge/retry.py",

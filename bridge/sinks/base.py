@@ -14,7 +14,8 @@ import aiohttp
 from bridge.clock import Clock, SystemClock
 from bridge.cloudevent import CloudEvent
 from bridge.namespace import Entity
-from bridge.options import Duration, Section
+from bridge.options import Duration, Rate, Section
+from bridge.pace import Pace
 from bridge.routing import Route, Scope, When
 
 
@@ -104,6 +105,8 @@ class Resources:
         expand: fills in ``{vm_id}``, ``{vm_name}``, ``{group}``; ValueError.
         vm_id: session of events that have no EventId; None when unknown.
         approvals: where replies go, when approvals are configured.
+        pace: the relay's, for a sink whose other side says how much it takes, or that
+            sends more than it is given.
         clock: what time it is, and how to wait.
         memory: what the sink keeps across restarts.
     """
@@ -112,6 +115,7 @@ class Resources:
     expand: Callable[[str], str]
     vm_id: str | None = None
     approvals: ApprovalAddress | None = None
+    pace: Pace = field(default_factory=Pace)
     clock: Clock = field(default_factory=SystemClock)
     memory: Memory = field(default_factory=Notebook)
 
@@ -153,6 +157,7 @@ class SinkConfig(Section, frozen=True, kw_only=True):
     type: str
     when: When = When()
     retry: RetryConfig = RetryConfig()
+    max_rate: Rate | None = None
 
     @property
     def route(self) -> Route:

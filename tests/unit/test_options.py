@@ -14,6 +14,7 @@ from bridge.options import (
     Address,
     Duration,
     FromEnvironment,
+    Rate,
     Reader,
     Secret,
     Section,
@@ -471,3 +472,18 @@ def test_placeholders_that_nobody_fills_in_are_found(
     text: str, unknown: tuple[str, ...]
 ) -> None:
     assert unknown_placeholders(text) == unknown
+
+
+@pytest.mark.parametrize(
+    ("written", "rate"), [(1, 1.0), (0.5, 0.5), ("2", 2.0), (" 0.25 ", 0.25)]
+)
+def test_rate_is_read(written: object, rate: float) -> None:
+    assert Rate.parse(written) == rate
+
+
+@pytest.mark.parametrize(
+    "written", [0, -1, True, None, "", "1/s", "nan", float("nan"), float("inf"), []]
+)
+def test_what_is_no_rate_is_a_fault(written: object) -> None:
+    with pytest.raises(ValueError, match="times a second"):
+        Rate.parse(written)

@@ -1211,3 +1211,63 @@ async def test_last_call_comes_after_what_is_in_flight(rig: Rig) -> None:
 
 async def test_relay_is_named_after_its_sink(outbox: Outbox) -> None:
     assert relay_of(outbox).name == "relay:siem"
+
+
+# -- pace ----------------------------------------------------------------------
+
+
+async def test_no_more_than_the_rate_begins_and_urgent_ones_go_first(rig: Rig) -> None:
+    rig.relay.pace.most = 0.5
+    await rig.put(told("1"), told("2"))
+    await rig.look()
+    await rig.put(told("preempt", not_before=soon(60)))
+    await rig.look()
+    assert names(rig.sink.tried) == ["1"]
+
+    await rig.pass_by(1.9)
+    assert names(rig.sink.tried) == ["1"]
+    await rig.pass_by(0.2)
+    assert names(rig.sink.tried) == ["1", "preempt"]
+    await rig.pass_by(2)
+    assert names(rig.sink.tried) == ["1", "preempt", "2"]
+
+
+async def test_what_waits_for_its_turn_behind_an_attempt_is_not_forgotten(
+    rig: Rig,
+) -> None:
+    """The attempt that ends begins the next one itself, and nobody else looks."""
+    rig.relay.pace.most = 10
+    rig.relay.policy = RelayPolicy(backoff=RetryPolicy(), max_age=60, slots=1)
+    gate = rig.sink.gate("1")
+    await rig.put(told("1"), told("2"), told("3"))
+    await rig.look()
+    await rig.pass_by(5)
+    gate.set()
+    await rig.look()
+
+    await rig.pass_by(0.2)
+
+    assert names(rig.sink.taken) == ["1", "2", "3"]
+
+
+async def test_rate_that_the_other_side_grants_holds_at_once(rig: Rig) -> None:
+    rig.relay.pace.most = 10
+    await rig.put(told("1"), told("2"), told("3"))
+    await rig.look()
+    rig.relay.pace.granted = 0.1
+
+    await rig.pass_by(9)
+
+    assert names(rig.sink.tried) == ["1", "2"]
+
+
+async def test_heartbeat_takes_no_turn_of_what_is_stored(rig: Rig) -> None:
+    rig.relay.pace.most = 1
+    await rig.put(told("1"), told("2"))
+    rig.relay.offer(heartbeat("beat"))
+    await rig.pass_by(1.5)
+    assert names(rig.sink.tried) == ["1", "2"]
+
+    await rig.pass_by(1)
+
+    assert names(rig.sink.tried) == ["1", "2", "beat"]
