@@ -14,11 +14,12 @@ from hypothesis import HealthCheck, settings
 from bridge.events import Teller
 from bridge.outbox.store import Outbox
 from bridge.telemetry import Metrics
+from tests.browser import browser
 from tests.builders import SINK, router, teller_of
 from tests.disks import disk
 from tests.fakes import FakeClock, FakeMetadata
 
-__all__ = ["disk"]  # a fixture from elsewhere
+__all__ = ["browser", "disk"]  # fixtures from elsewhere
 
 _QUIET = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 settings.register_profile("dev", deadline=None, suppress_health_check=_QUIET)

@@ -5,7 +5,8 @@
         message = await inbox.wait_for(lambda m: m.path == "/siem", 5)
 
 Over HTTP: GET and DELETE /messages (?path= filters by prefix), POST and DELETE
-/faults, PUT /options. Paths under /slack/ behave as Slack's incoming webhooks do.
+/faults, PUT /options. Under /slack/ it behaves as Slack does: /slack/api/ is its Web
+API (see slack_server.py), any other path there an incoming webhook.
 """
 
 from contextlib import AsyncExitStack
@@ -27,7 +28,8 @@ from bridge.simulator.http_server import (
     with_faults_told,
 )
 from bridge.simulator.mailbox import Mailbox, Message
-from bridge.simulator.slack import refusal
+from bridge.simulator.slack import RateError, RefusedError, refusal
+from bridge.simulator.slack_server import API, SlackServer, refused
 
 __all__ = ["Inbox", "Message"]
 
@@ -51,7 +53,8 @@ class Inbox(Mailbox):
     Attributes:
         url: where it listens, without a slash at the end; "" before.
         faults: what goes wrong on demand.
-        slack_rate_limit: answer 429 beyond a message a second for each Slack path.
+        slack: the workspace behind Slack's Web API.
+        slack_rate_limit: answer 429 beyond a message a second for each webhook path.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class Inbox(Mailbox):
         self._host = host
         self._port = port
         self._clock = clock or SystemClock()
+        self.slack = SlackServer(self._clock)
         self._slack_taken_at: dict[str, float] = {}
         self._open = AsyncExitStack()
 
@@ -91,6 +95,8 @@ class Inbox(Mailbox):
                 web.post("/faults", self._add_fault),
                 web.delete("/faults", self._clear_faults),
                 web.put("/options", self._configure),
+                web.put("/slack/workspace", self._configure_slack),
+                web.get(API + "{method}", self._receive, allow_head=False),
                 web.post("/{path:.*}", self._receive),
                 web.put("/{path:.*}", self._receive),
                 web.options("/{path:.*}", _consent),
@@ -111,6 +117,8 @@ class Inbox(Mailbox):
             headers=_headers(request),
             body=_body(await request.read(), request.content_type),
         )
+        if request.path.startswith(API):
+            return await self._take_as_call(request, message)
         if request.path.startswith(_SLACK_PATH):
             return self._take_as_slack(message)
         self.put(message)
@@ -128,6 +136,17 @@ class Inbox(Mailbox):
         self._slack_taken_at[message.path] = now
         self.put(message)
         return web.Response(text="ok")
+
+    async def _take_as_call(
+        self, request: web.Request, message: Message
+    ) -> web.Response:
+        try:
+            members = self.slack.call(request, await request.read())
+        except (RefusedError, RateError) as error:
+            return refused(error)
+        if request.method == "POST":
+            self.put(message)
+        return as_json(members)
 
     def _now(self) -> str:
         now = datetime.fromtimestamp(self._clock.now(), UTC)
@@ -153,6 +172,10 @@ class Inbox(Mailbox):
     async def _configure(self, request: web.Request) -> web.Response:
         given = parse(await request.read(), _Options)
         self.slack_rate_limit = given.slack_rate_limit
+        return web.Response(status=204)
+
+    async def _configure_slack(self, request: web.Request) -> web.Response:
+        self.slack.configure(await request.read())
         return web.Response(status=204)
 
 

@@ -1,0 +1,142 @@
+"""A local Slack: the Web API under /slack/api/, as the inbox serves it.
+
+    POST /slack/api/chat.postMessage    Authorization: Bearer xoxb-…
+    PUT  /slack/workspace               which channels, tokens and limits there are
+
+Source:  docs.slack.dev/apis/web-api
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Final
+
+import msgspec
+from aiohttp import web
+
+from bridge.simulator.clock import Clock
+from bridge.simulator.foreign import Input, parse
+from bridge.simulator.http_server import as_json
+from bridge.simulator.slack import RateError, RefusedError
+from bridge.simulator.slack_arguments import parse as arguments_of
+from bridge.simulator.slack_arguments import warning
+from bridge.simulator.slack_methods import Call, Methods
+from bridge.simulator.slack_rates import Rate
+from bridge.simulator.slack_workspace import Bot, Channel, Workspace, bot_of
+
+API: Final = "/slack/api/"
+
+
+class _Channel(Input, frozen=True, kw_only=True):
+    id: Annotated[str, msgspec.Meta(pattern="^[CGD][A-Z0-9]{7,20}$")]
+    name: str
+    refusal: str | None = None
+
+
+class _Token(Input, frozen=True, kw_only=True):
+    token: str
+    name: str = "sebridge"
+    refusal: str | None = None
+    scopes: list[str] | None = None
+
+
+class _Workspace(Input, frozen=True, kw_only=True):
+    channels: list[_Channel] | None = None
+    tokens: list[_Token] | None = None
+    rate_limit: bool | None = None
+    posts_per_second: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    post_burst: Annotated[int, msgspec.Meta(ge=1)] = 3
+
+
+class SlackServer:
+    """Slack's side of the Web API.
+
+    Args:
+        clock: what it goes by.
+
+    Attributes:
+        workspace: what was said, and who may speak.
+        methods: what can be called; ``methods.posts`` is how often.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.workspace = Workspace()
+        self.methods = Methods(self.workspace)
+        self._clock = clock
+
+    def configure(self, body: bytes) -> None:
+        """Take what PUT /slack/workspace says; what it does not name stays.
+
+        Raises:
+            BadInputError: it is not understood.
+        """
+        given = parse(body, _Workspace)
+        if given.channels is not None:
+            self.workspace.is_open = False
+            self._set_channels(given.channels)
+        if given.tokens is not None:
+            self.workspace.bots = {each.token: _bot(each) for each in given.tokens}
+        if given.rate_limit is not None:
+            rate = Rate(given.posts_per_second, given.post_burst)
+            self.methods.posts = rate if given.rate_limit else None
+
+    def call(self, request: web.Request, body: bytes) -> dict[str, object]:
+        """Do what is called for; returns the members of the answer.
+
+        Raises:
+            RefusedError: it is refused.
+            RateError: it is one too many.
+        """
+        content_type = request.headers.get("Content-Type")
+        arguments = {**request.query, **arguments_of(body, content_type)}
+        call = Call(
+            method=request.path.removeprefix(API),
+            bot=self.workspace.bot(_token(request, arguments)),
+            arguments=arguments,
+            now=self._clock.now(),
+        )
+        members = self.methods.run(call)
+        if remark := warning(body, content_type):
+            told = {"warning": remark, "response_metadata": {"warnings": [remark]}}
+            members = {**told, **members}
+        return {"ok": True, **members}
+
+    def _set_channels(self, given: Sequence[_Channel]) -> None:
+        """Have these channels and no others; what was said in them stays."""
+        before = dict(self.workspace.channels)
+        self.workspace.channels.clear()
+        for each in given:
+            known = before.get(each.id)
+            self.workspace.channels[each.id] = Channel(
+                id=each.id,
+                name=each.name,
+                refusal=each.refusal,
+                posts=known.posts if known else {},
+            )
+
+
+def refused(error: RefusedError | RateError) -> web.Response:
+    """Return the answer to a refused call; its status is 200, as Slack's is."""
+    if isinstance(error, RateError):
+        answer = as_json({"ok": False, "error": "ratelimited"}, status=429)
+        answer.headers["Retry-After"] = str(error.seconds)
+        return answer
+    members: dict[str, object] = {"ok": False, "error": error.word, **error.members}
+    if error.details:
+        members["response_metadata"] = {"messages": list(error.details)}
+        members["errors"] = [each.removeprefix("[ERROR] ") for each in error.details]
+    return as_json(members)
+
+
+def _bot(given: _Token) -> Bot:
+    scopes = None if given.scopes is None else frozenset(given.scopes)
+    own = bot_of(given.token, given.name)
+    return replace(own, refusal=given.refusal, scopes=scopes)
+
+
+def _token(request: web.Request, arguments: Mapping[str, object]) -> str | None:
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        return token.strip()
+    own = arguments.get("token")
+    is_form = request.content_type == "application/x-www-form-urlencoded"
+    return own if is_form and isinstance(own, str) else None
