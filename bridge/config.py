@@ -63,6 +63,9 @@ class Config(Settings, frozen=True, kw_only=True):
                 for what in placeholder_faults(getattr(section, key, "")):
                     yield f"{place}.{key}", what
         yield from self._loops()
+        for sink in self.sinks:
+            if self.approvals is None and (needy := sink.needs_approvals):
+                yield f"sinks.{sink.name}.{needy}", "needs [approvals]: where they go"
 
     def filled_in(self, expand: Callable[[str], str]) -> Self:
         """Return the configuration with the names of entities as they are here.

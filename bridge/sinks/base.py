@@ -174,6 +174,11 @@ class SinkConfig(Section, frozen=True, kw_only=True):
         """The Service Bus entity that is sent to; None where there is none."""
         return None
 
+    @property
+    def needs_approvals(self) -> str | None:
+        """The key that makes no sense without ``[approvals]``; None where none is."""
+        return None
+
     def open(self, resources: Resources) -> AbstractAsyncContextManager[Sink]:
         """Return a context manager that connects lazily and closes cleanly.
 
