@@ -29,6 +29,7 @@ from bridge.simulator.http_server import (
 )
 from bridge.simulator.mailbox import Mailbox, Message
 from bridge.simulator.slack import RateError, RefusedError, refusal
+from bridge.simulator.slack_clicks import ACTIONS
 from bridge.simulator.slack_server import API, SlackServer, refused
 
 __all__ = ["Inbox", "Message"]
@@ -76,6 +77,7 @@ class Inbox(Mailbox):
         self.url = await self._open.enter_async_context(
             listening(app, name="the inbox", host=self._host, port=self._port)
         )
+        self.slack.clicks.base_url = self.url
         return self
 
     async def __aexit__(
@@ -95,7 +97,7 @@ class Inbox(Mailbox):
                 web.post("/faults", self._add_fault),
                 web.delete("/faults", self._clear_faults),
                 web.put("/options", self._configure),
-                web.put("/slack/workspace", self._configure_slack),
+                *self.slack.routes(),
                 web.get(API + "{method}", self._receive, allow_head=False),
                 web.post("/{path:.*}", self._receive),
                 web.put("/{path:.*}", self._receive),
@@ -119,6 +121,8 @@ class Inbox(Mailbox):
         )
         if request.path.startswith(API):
             return await self._take_as_call(request, message)
+        if request.path.startswith(ACTIONS):
+            return await self.slack.respond(request.path, message.body)
         if request.path.startswith(_SLACK_PATH):
             return self._take_as_slack(message)
         self.put(message)
@@ -135,6 +139,7 @@ class Inbox(Mailbox):
             )
         self._slack_taken_at[message.path] = now
         self.put(message)
+        self.slack.take(message.path, message.body)
         return web.Response(text="ok")
 
     async def _take_as_call(
@@ -172,10 +177,6 @@ class Inbox(Mailbox):
     async def _configure(self, request: web.Request) -> web.Response:
         given = parse(await request.read(), _Options)
         self.slack_rate_limit = given.slack_rate_limit
-        return web.Response(status=204)
-
-    async def _configure_slack(self, request: web.Request) -> web.Response:
-        self.slack.configure(await request.read())
         return web.Response(status=204)
 
 

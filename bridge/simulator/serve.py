@@ -28,6 +28,7 @@ from bridge.simulator.servicebus.config import (
 )
 from bridge.simulator.servicebus.http_control import broker_routes
 from bridge.simulator.servicebus.settings import Entities
+from bridge.simulator.slack_server import API, PAGE
 
 __all__ = [
     "EntityFileError",
@@ -143,6 +144,10 @@ class Simulator:
             "imds": {"url": self.imds.url},
             "servicebus": {"connectionString": self.broker.connection_string},
             "inbox": {"url": self.inbox.url},
+            "slack": {
+                "apiUrl": f"{self.inbox.url}{API}",
+                "page": f"{self.inbox.url}{PAGE}",
+            },
         }
 
 

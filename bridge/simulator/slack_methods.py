@@ -20,10 +20,10 @@ from bridge.simulator.slack_workspace import (
     TEAM,
     Bot,
     Channel,
+    Content,
     Post,
     Workspace,
     is_ts,
-    with_ids,
 )
 
 _LONGEST_TEXT: Final = 40_000  # beyond it is cut off
@@ -46,12 +46,6 @@ class Call:
         """Return an argument that is an object."""
         value = self.arguments.get(name)
         return value if isinstance(value, Mapping) else None
-
-    def tables(self, name: str) -> list[Mapping[str, object]]:
-        """Return an argument that is a list of objects; absent: an empty one."""
-        value = self.arguments.get(name)
-        items = value if isinstance(value, list) else []
-        return [each for each in items if isinstance(each, Mapping)]
 
     def text(self, name: str) -> str:
         """Return an argument that is text; absent: an empty one."""
@@ -139,16 +133,14 @@ class Methods:
         changed = replace(
             post,
             edited_at=call.now,
-            text=call.text("text") or post.text,
-            blocks=_or(call, "blocks", post.blocks, post.ts),
-            attachments=_or(call, "attachments", post.attachments, post.ts),
+            content=Content.of(call.arguments, post.ts, post.content),
             metadata=_metadata(call, post.metadata),
         )
         channel.keep(changed)
         return {
             "channel": channel.id,
             "ts": changed.ts,
-            "text": changed.text,
+            "text": changed.content.text,
             "message": changed.as_json(),
         }
 
@@ -187,12 +179,11 @@ class Methods:
         if thread_ts is not None and not is_ts(thread_ts):
             raise RefusedError("invalid_arguments", [_NO_TS.format("thread_ts")])
         ts = self.workspace.new_ts(call.now)
+        text = call.text("text")[:_LONGEST_TEXT]
         return Post(
             ts=ts,
             bot=call.bot,
-            text=call.text("text")[:_LONGEST_TEXT],
-            blocks=with_ids(call.tables("blocks"), ts),
-            attachments=call.tables("attachments"),
+            content=Content.of({**call.arguments, "text": text}, ts),
             metadata=_metadata(call, None),
             thread_ts=str(thread_ts) if thread_ts else None,
             is_broadcast=is_true(call.arguments.get("reply_broadcast")),
@@ -215,16 +206,6 @@ def _own_post(call: Call, channel: Channel, word: str) -> Post:
     if post.bot.bot_id != call.bot.bot_id or post.only_for:
         raise RefusedError(word)
     return post
-
-
-def _or(
-    call: Call, name: str, before: Iterable[Mapping[str, object]], ts: str
-) -> list[Mapping[str, object]]:
-    """Return what a change says, else what was; an empty list removes it."""
-    if call.arguments.get(name) is None:
-        return [*before]
-    tables = call.tables(name)
-    return [*with_ids(tables, ts)] if name == "blocks" else tables
 
 
 def _metadata(

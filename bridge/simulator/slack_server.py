@@ -1,16 +1,22 @@
 """A local Slack: the Web API under /slack/api/, as the inbox serves it.
 
     POST /slack/api/chat.postMessage    Authorization: Bearer xoxb-…
-    PUT  /slack/workspace               which channels, tokens and limits there are
+    GET  /slack                         the workspace as people would see it
+    PUT  /slack/workspace               which channels, tokens, limits and app there are
+    POST /slack/click                   somebody clicks on a button
+    POST /slack/actions/NAME            a response_url
 
 Source:  docs.slack.dev/apis/web-api
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Final
+from urllib.parse import parse_qsl
 
 import msgspec
+import orjson
 from aiohttp import web
 
 from bridge.simulator.clock import Clock
@@ -19,11 +25,25 @@ from bridge.simulator.http_server import as_json
 from bridge.simulator.slack import RateError, RefusedError
 from bridge.simulator.slack_arguments import parse as arguments_of
 from bridge.simulator.slack_arguments import warning
+from bridge.simulator.slack_clicks import ACTIONS, Click, Clicks, Interactivity
 from bridge.simulator.slack_methods import Call, Methods
+from bridge.simulator.slack_page import page
 from bridge.simulator.slack_rates import Rate
-from bridge.simulator.slack_workspace import Bot, Channel, Workspace, bot_of
+from bridge.simulator.slack_workspace import (
+    Bot,
+    Channel,
+    Content,
+    Post,
+    Workspace,
+    bot_of,
+)
 
 API: Final = "/slack/api/"
+PAGE: Final = "/slack"
+_WEBHOOK: Final = bot_of("", "incoming-webhook")
+_WORDS: Final = re.compile(r"[a-z0-9_-]+")
+_OTHERS: Final = frozenset({"cross-site", "same-site"})
+_FORM: Final = "application/x-www-form-urlencoded"
 
 
 class _Channel(Input, frozen=True, kw_only=True):
@@ -42,6 +62,7 @@ class _Token(Input, frozen=True, kw_only=True):
 class _Workspace(Input, frozen=True, kw_only=True):
     channels: list[_Channel] | None = None
     tokens: list[_Token] | None = None
+    interactivity: Interactivity | None = None
     rate_limit: bool | None = None
     posts_per_second: Annotated[float, msgspec.Meta(gt=0)] = 1.0
     post_burst: Annotated[int, msgspec.Meta(ge=1)] = 3
@@ -56,11 +77,13 @@ class SlackServer:
     Attributes:
         workspace: what was said, and who may speak.
         methods: what can be called; ``methods.posts`` is how often.
+        clicks: who is told of clicks.
     """
 
     def __init__(self, clock: Clock) -> None:
         self.workspace = Workspace()
         self.methods = Methods(self.workspace)
+        self.clicks = Clicks(self.workspace, clock)
         self._clock = clock
 
     def configure(self, body: bytes) -> None:
@@ -75,6 +98,8 @@ class SlackServer:
             self._set_channels(given.channels)
         if given.tokens is not None:
             self.workspace.bots = {each.token: _bot(each) for each in given.tokens}
+        if given.interactivity is not None:
+            self.clicks.app = given.interactivity
         if given.rate_limit is not None:
             rate = Rate(given.posts_per_second, given.post_burst)
             self.methods.posts = rate if given.rate_limit else None
@@ -99,6 +124,71 @@ class SlackServer:
             told = {"warning": remark, "response_metadata": {"warnings": [remark]}}
             members = {**told, **members}
         return {"ok": True, **members}
+
+    def take(self, path: str, message: object) -> None:
+        """Show what was posted to an incoming webhook, which Slack would take.
+
+        Args:
+            path: of the webhook; its last part names the channel.
+            message: the body as JSON.
+        """
+        if not isinstance(message, Mapping):
+            return
+        name = "-".join(_WORDS.findall(path.rpartition("/")[2].lower()))
+        channel = self.workspace.founded_as(name or "webhooks")
+        ts = self.workspace.new_ts(self._clock.now())
+        content = Content.of(message, ts)
+        channel.keep(Post(ts=ts, bot=_WEBHOOK, content=content))
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return what it serves besides methods, webhooks and response_urls."""
+        return [
+            web.get(PAGE, self._page, allow_head=False),
+            web.get(f"{PAGE}/", self._page, allow_head=False),
+            web.put("/slack/workspace", self._put),
+            web.post("/slack/click", self._click),
+            web.delete("/slack/messages", self._clear),
+        ]
+
+    async def respond(self, path: str, message: object) -> web.Response:
+        """Answer what an app posts to a response_url."""
+        try:
+            self.clicks.respond(path.removeprefix(ACTIONS), message)
+        except RefusedError as error:
+            status = 404 if error.word in {"expired_url", "used_url"} else 400
+            return web.Response(status=status, text=error.word)
+        return web.Response(text="ok")
+
+    async def _page(self, request: web.Request) -> web.Response:
+        wanted = request.query.get("channel")
+        html, policy = page(self.workspace, wanted, self._clock.now())
+        headers = {"Content-Security-Policy": policy, "Cache-Control": "no-store"}
+        return web.Response(text=html, content_type="text/html", headers=headers)
+
+    async def _put(self, request: web.Request) -> web.Response:
+        self.configure(await request.read())
+        return web.Response(status=204)
+
+    async def _clear(self, _request: web.Request) -> web.Response:
+        for channel in self.workspace.channels.values():
+            channel.posts.clear()
+        return web.Response(status=204)
+
+    async def _click(self, request: web.Request) -> web.Response:
+        """Let somebody click: through the page, which is shown again, or in JSON."""
+        if request.headers.get("Sec-Fetch-Site", "same-origin") in _OTHERS:
+            raise web.HTTPForbidden(reason="another site cannot click")
+        if request.content_type != _FORM:
+            click = parse(await request.read(), Click)
+            return as_json(await self.clicks.click(click))
+        form = orjson.dumps(dict(parse_qsl(await request.text())))
+        result = await self.clicks.click(parse(form, Click))
+        if not result["acknowledged"]:
+            return web.Response(
+                status=502, text=f"The app answered {result['status']}."
+            )
+        there = {"Location": f"{PAGE}?channel={result['channel']}"}
+        return web.Response(status=303, headers=there)
 
     def _set_channels(self, given: Sequence[_Channel]) -> None:
         """Have these channels and no others; what was said in them stays."""

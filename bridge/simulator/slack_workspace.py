@@ -16,6 +16,8 @@ from typing import Final
 
 from bridge.simulator.slack import RefusedError
 
+Table = Mapping[str, object]
+
 TEAM: Final = "T012AB3CD"
 KEPT: Final = 1000
 _ID = re.compile(r"[CGD][A-Z0-9]{7,20}")
@@ -41,6 +43,34 @@ class Bot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """What a message shows. Blocks have the ids that Slack gives to those without."""
+
+    text: str = ""
+    blocks: Sequence[Table] = ()
+    attachments: Sequence[Table] = ()
+
+    @classmethod
+    def of(cls, message: Table, ts: str, before: "Content | None" = None) -> "Content":
+        """Return the content of what was posted.
+
+        Args:
+            message: as it was posted, and found good.
+            ts: of the message, which the ids are made of.
+            before: what stays where ``message`` says nothing.
+        """
+        before = before or cls()
+        blocks, attachments = message.get("blocks"), message.get("attachments")
+        return cls(
+            text=str(message.get("text") or before.text),
+            blocks=before.blocks if blocks is None else _blocks(blocks, ts),
+            attachments=before.attachments
+            if attachments is None
+            else _attachments(attachments, ts),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Post:
     """A message in a channel.
 
@@ -54,10 +84,8 @@ class Post:
 
     ts: str
     bot: Bot
-    text: str = ""
-    blocks: Sequence[Mapping[str, object]] = ()
-    attachments: Sequence[Mapping[str, object]] = ()
-    metadata: Mapping[str, object] | None = None
+    content: Content
+    metadata: Table | None = None
     thread_ts: str | None = None
     is_broadcast: bool = False
     only_for: str | None = None
@@ -67,8 +95,8 @@ class Post:
         """Return it as Slack shows it, without its metadata."""
         optional = {
             "thread_ts": self.thread_ts,
-            "blocks": list(self.blocks) or None,
-            "attachments": list(self.attachments) or None,
+            "blocks": list(self.content.blocks),
+            "attachments": list(self.content.attachments),
             "edited": self.edited_at
             and {"user": self.bot.user_id, "ts": f"{self.edited_at:.6f}"},
         }
@@ -79,7 +107,7 @@ class Post:
             "app_id": self.bot.app_id,
             "team": TEAM,
             "ts": self.ts,
-            "text": self.text,
+            "text": self.content.text,
             **{name: value for name, value in optional.items() if value},
         }
 
@@ -211,22 +239,33 @@ def is_ts(value: object) -> bool:
     return isinstance(value, str) and _TS.fullmatch(value) is not None
 
 
-def with_ids(
-    blocks: Sequence[Mapping[str, object]], ts: str
-) -> list[dict[str, object]]:
-    """Return blocks with the ids that Slack gives to those without."""
-    return [_with_id(block, f"{ts[-6:]}{place}") for place, block in enumerate(blocks)]
+def _blocks(blocks: object, ts: str, place: str = "") -> list[Table]:
+    tables = _tables(blocks)
+    return [_with_id(block, f"{ts[-6:]}{place}.{n}") for n, block in enumerate(tables)]
 
 
-def _with_id(block: Mapping[str, object], own: str) -> dict[str, object]:
-    elements = block.get("elements")
+def _attachments(attachments: object, ts: str) -> list[Table]:
+    return [
+        {**each, "blocks": _blocks(each["blocks"], ts, f".{place}")}
+        if "blocks" in each
+        else each
+        for place, each in enumerate(_tables(attachments))
+    ]
+
+
+def _with_id(block: Table, own: str) -> Table:
     named = {"block_id": own, **block}
-    if block.get("type") == "actions" and isinstance(elements, list):
+    if block.get("type") == "actions":
         named["elements"] = [
             {"action_id": f"{own}.{place}", **element}
-            for place, element in enumerate(elements)
+            for place, element in enumerate(_tables(block.get("elements")))
         ]
     accessory = block.get("accessory")
     if isinstance(accessory, Mapping):
         named["accessory"] = {"action_id": f"{own}.0", **accessory}
     return named
+
+
+def _tables(value: object) -> list[Table]:
+    items = value if isinstance(value, list) else []
+    return [each for each in items if isinstance(each, Mapping)]

@@ -63,7 +63,7 @@ class HttpClient:
     ) -> Reply:
         data = body if isinstance(body, bytes | None) else orjson.dumps(body)
         async with self.session.request(
-            method, self.url + path, data=data, headers=headers
+            method, self.url + path, data=data, headers=headers, allow_redirects=False
         ) as response:
             return Reply(
                 status=response.status,

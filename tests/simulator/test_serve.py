@@ -51,13 +51,17 @@ async def test_one_line_of_json_tells_where_all_three_listen() -> None:
         assert text.endswith("\n")
         assert text.count("\n") == 1
         told = json.loads(text)
-        assert set(told) == {"imds", "servicebus", "inbox"}
+        assert set(told) == {"imds", "servicebus", "inbox", "slack"}
 
         async with http_client(told["imds"]["url"]) as http:
             path = f"{EVENTS}?api-version=2020-07-01"
             assert (await http.send("GET", path, headers=METADATA)).status == 200
         async with http_client(told["inbox"]["url"]) as http:
             assert (await http.send("GET", "/messages")).json == []
+        async with http_client(told["slack"]["apiUrl"]) as http:
+            assert (await http.send("POST", "auth.test")).json["error"] == "not_authed"
+        async with http_client(told["slack"]["page"]) as http:
+            assert (await http.send("GET", "")).status == 200
         await send_to(told["servicebus"]["connectionString"], "vm-approvals")
 
 

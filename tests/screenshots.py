@@ -1,0 +1,135 @@
+"""Takes the pictures of the README: ``python -m tests.screenshots [NAME …]``.
+
+One function for each, which returns the picture; the name of the function is that of
+the file under ``.github``. Wanted beside Chromium, for the look: Debian's
+fonts-noto-color-emoji and fonts-lato.
+"""
+
+import asyncio
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from bridge.simulator.lifecycle import EventLife
+from bridge.simulator.serve import Simulator, SimulatorOptions
+from tests.browser import find
+from tests.integration.processes import PATIENCE, ended, forwarder
+
+FOLDER: Final = Path(__file__).parents[1] / ".github"
+_WIDTH: Final = 960
+
+SLACK = """
+[imds]
+endpoint = "{imds}"
+poll_interval = "250ms"
+
+[state]
+path = "{state}"
+
+[http]
+listen = ""
+
+[[sinks]]
+name = "ops"
+type = "slack"
+token = "env:SLACK_BOT_TOKEN"
+channel = "ops"
+api_url = "{api}"
+buttons = true
+button_secret = "env:BUTTON_SECRET"
+
+[approvals]
+connection_string = "{bus}"
+queue = "vm-approvals"
+"""
+SECRETS: Final = {"SLACK_BOT_TOKEN": "xoxb-simulated", "BUTTON_SECRET": "b" * 32}
+REBOOT: Final = EventLife(
+    event_type="Reboot",
+    resources=("web-1",),
+    source="User",
+    notice_seconds=900,
+    started_seconds=60,
+    description="Virtual machine is being restarted as requested by authorized user.",
+)
+FREEZE: Final = EventLife(
+    event_type="Freeze",
+    resources=("web-1", "web-2"),
+    notice_seconds=840,
+    duration_seconds=9,
+    description="Virtual machine is being paused because of a memory-preserving Live"
+    " Migration operation.",
+)
+
+
+async def slack() -> bytes:
+    """Return the page of the local Slack: a reboot approved, a freeze to decide on."""
+    async with Simulator(SimulatorOptions(vm_name="web-1")) as simulator:
+        with tempfile.TemporaryDirectory() as name:
+            config = Path(name) / "bridge.toml"
+            at = simulator.addresses()
+            config.write_text(
+                SLACK.format(
+                    imds=at["imds"]["url"],
+                    bus=at["servicebus"]["connectionString"],
+                    api=at["slack"]["apiUrl"],
+                    state=(config.parent / "state.db").as_posix(),
+                )
+            )
+            bridge = await forwarder(config, SECRETS)
+            try:
+                await _live(simulator, config)
+            finally:
+                await ended(bridge)
+        return await _picture(at["slack"]["page"], 1260)
+
+
+async def _live(simulator: Simulator, config: Path) -> None:
+    """Let things happen, and the bridge tell of them."""
+    reboot = simulator.imds.schedule(REBOOT)
+    await _said(simulator, 2)
+    await _approve(config, reboot.event_id)
+    await _said(simulator, 4)
+    simulator.imds.schedule(FREEZE)
+    await _said(simulator, 6)
+
+
+async def _approve(config: Path, event_id: str) -> None:
+    reason = ("--reason", "connections are drained", "--approved-by", "alice")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "bridge", "approve", "-c", str(config), event_id),
+        *reason,
+        env={**SECRETS, "PATH": ""},
+        stdout=asyncio.subprocess.DEVNULL,
+    )
+    assert await process.wait() == 0
+
+
+async def _said(simulator: Simulator, count: int) -> None:
+    """Wait until there are so many messages, and all is quiet."""
+    channels = simulator.inbox.slack.workspace.channels
+    async with asyncio.timeout(PATIENCE):
+        while sum(len(each.posts) for each in channels.values()) < count:
+            await asyncio.sleep(0.1)
+    await asyncio.sleep(3)  # a change of a message may still come
+
+
+async def _picture(url: str, height: int) -> bytes:
+    browser = find()
+    if browser is None:
+        sys.exit("there is no Chromium here")
+    return await browser.picture(url, _WIDTH, height)
+
+
+PICTURES: Final[Mapping[str, Callable[[], Awaitable[bytes]]]] = {"slack": slack}
+
+
+async def main(names: list[str]) -> None:
+    """Take the pictures of these names, or all."""
+    for name in names or PICTURES:
+        (FOLDER / f"{name}.png").write_bytes(await PICTURES[name]())
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1:]))
