@@ -13,6 +13,8 @@ from datetime import datetime
 from itertools import accumulate
 
 from bridge.cloudevent import CloudEvent
+from bridge.events import rfc3339
+from bridge.imds.document import ScheduledEvent
 from bridge.routing import resources_of
 from bridge.sinks.slack_card import Card, Ruling, family_of, moment
 
@@ -153,7 +155,7 @@ def _tell_transition(event: CloudEvent, what: str, now: datetime | None) -> Tell
         ("Machines", machines(raw)),
         ("Impact", _impact(raw)),
         ("Announced by", _text(raw.get("EventSource"), _NAME)),
-        ("Changed", _changed(event.data)),
+        ("Changed", _changed(event.data) if what == "updated" else ""),
     ]
     return Telling(
         sign=_SIGNS.get(what, _UNKNOWN),
@@ -248,9 +250,17 @@ def _change(name: str, before: object, after: object) -> str:
         parts = [("added", news - olds), ("removed", olds - news)]
         said = [f"{word} {_few(names)}" for word, names in parts if names]
         return f"Resources: {'; '.join(said) or 'another order'}"
-    old, new = _text(before, _SHORT), _text(after, _SHORT)
+    old, new = (_value(name, part) for part in (before, after))
     shown = safe(name, _SHORT)
     return f"{shown}: {old or 'nothing'} → {new or 'nothing'}" if old or new else shown
+
+
+def _value(name: str, value: object) -> str:
+    if name == "NotBefore":
+        found = ScheduledEvent(event_id="", raw={name: value}).not_before
+        if found is not None:
+            return _date(rfc3339(found))
+    return _text(value, _SHORT)
 
 
 def _few(names: Iterable[str]) -> str:

@@ -105,7 +105,7 @@ class World:
 
     def thread(self, message: Post | None = None) -> list[str]:
         found = self.channel.thread((message or self.message).ts)
-        return [post.text for post in found]
+        return [post.content.text for post in found]
 
     def fails(self, method: str, strike: Strike, *, takes_effect: bool = False) -> None:
         """Let the next call of a method fail."""

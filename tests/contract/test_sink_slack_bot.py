@@ -65,11 +65,11 @@ async def voting(world: World) -> World:
 
 
 def shown(post: Post) -> str:
-    return str([post.text, *post.blocks])
+    return str([post.content.text, *post.content.blocks])
 
 
 def buttons(post: Post) -> Sequence[Mapping[str, Any]]:
-    rows = [each for each in post.blocks if each["type"] == "actions"]
+    rows = [each for each in post.content.blocks if each["type"] == "actions"]
     return [button for row in rows for button in cast("list[Any]", row["elements"])]
 
 
@@ -120,7 +120,8 @@ async def test_each_step_is_told_in_the_thread(world: World) -> None:
     ]
     update = shown(world.channel.thread(world.message.ts)[1])
     assert "Resources: added WestNO_7; removed WestNO_1" in update
-    assert "12:15:00 GMT → Mon, 02 Mar 2026 12:30:00 GMT" in update
+    assert "|2026-03-02T12:15:00Z> → <!date^" in update
+    assert "|2026-03-02T12:30:00Z>" in update
     denial = shown(world.channel.thread(world.message.ts)[2])
     assert "<@U012AB3CD>" in denial
     assert "EventChanged" in denial
