@@ -17,6 +17,7 @@ from bridge.config import parse
 from bridge.errors import (
     ConfigError,
     DeliveryError,
+    OutboxUnavailableError,
     PermanentDeliveryError,
     Reason,
     RefusedDeliveryError,
@@ -28,7 +29,7 @@ from bridge.simulator.faults import Answer, Hang, Reset, Truncated
 from bridge.simulator.slack import refusal
 from bridge.simulator.slack_workspace import Post
 from bridge.sinks import slack_buttons
-from bridge.sinks.base import Resources
+from bridge.sinks.base import Notebook, Resources
 from bridge.sinks.slack_blocks import render_card, render_step
 from bridge.sinks.slack_buttons import Signer
 from bridge.sinks.slack_card import Card, after
@@ -478,9 +479,35 @@ async def test_buttons_whose_time_came_while_the_bridge_was_down_go_at_its_start
                 await voting.until(lambda wait=wait: voting.clock.waits[-1] == wait)  # type: ignore[misc]
                 await voting.clock.advance(wait)
                 await voting.until(lambda left=left: with_buttons(voting) == left)  # type: ignore[misc]
+    assert b"5ec12e7" not in state_path.read_bytes()
 
 
 OTHER = imds_event("B", Resources=["WestNO_1"])
+
+
+class Forgetful(Notebook):
+    """A memory that cannot be read at first."""
+
+    faults = 1
+
+    async def all(self) -> Mapping[str, bytes]:
+        if Forgetful.faults:
+            Forgetful.faults -= 1
+            raise OutboxUnavailableError("the state file cannot be read")
+        return await super().all()
+
+
+async def test_memory_that_cannot_be_read_is_read_later(voting: World) -> None:
+    async with voting.bot() as bot:
+        await voting.tell(bot, voting.event())
+    assert isinstance(voting.memory, Notebook)
+    voting.memory = Forgetful(voting.memory.pages)
+    voting.clock.pass_by(3600)
+
+    async with voting.bot():
+        await voting.until(lambda: voting.clock.waits[-1] == 60)
+        await voting.clock.advance(60)
+        await voting.until(lambda: not with_buttons(voting))
 
 
 async def test_first_sight_past_not_before_has_no_buttons(voting: World) -> None:
