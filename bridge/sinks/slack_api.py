@@ -53,13 +53,10 @@ _UNAUTHORIZED = frozenset(
         "ekm_access_denied",
         "enterprise_is_restricted",
         "invalid_auth",
-        "is_archived",
-        "is_inactive",
         "missing_scope",
         "no_permission",
         "not_allowed_token_type",
         "not_authed",
-        "not_in_channel",
         "org_login_required",
         "restricted_action",
         "restricted_action_read_only_channel",
@@ -70,14 +67,10 @@ _UNAUTHORIZED = frozenset(
         "two_factor_setup_required",
     }
 )
-_NOT_FOUND = frozenset(
-    {
-        "channel_not_found",
-        "deprecated_endpoint",
-        "method_deprecated",
-        "unknown_method",
-    }
+_NO_CHANNEL = frozenset(
+    {"channel_not_found", "is_archived", "is_inactive", "not_in_channel"}
 )
+_NOT_FOUND = frozenset({"deprecated_endpoint", "method_deprecated", "unknown_method"})
 _TOO_LARGE = frozenset(
     {"metadata_too_large", "msg_blocks_too_long", "msg_too_long", "too_many_contents"}
 )
@@ -120,9 +113,14 @@ class NoThreadError(PermanentDeliveryError):
     """Nobody can answer to this message."""
 
 
+class NoChannelError(RefusedDeliveryError):
+    """The bot cannot post to this channel: there is none, or it is no member."""
+
+
 _MEANINGS: Sequence[tuple[frozenset[str], type[DeliveryError], Reason]] = (
     (_GONE, MessageGoneError, Reason.NOT_FOUND),
     (_NO_THREAD, NoThreadError, Reason.REJECTED),
+    (_NO_CHANNEL, NoChannelError, Reason.NOT_FOUND),
     (_UNAUTHORIZED, RefusedDeliveryError, Reason.UNAUTHORIZED),
     (_NOT_FOUND, RefusedDeliveryError, Reason.NOT_FOUND),
     (_TOO_LARGE, PermanentDeliveryError, Reason.TOO_LARGE),

@@ -31,7 +31,12 @@ from bridge.errors import (
 from bridge.options import Secret
 from bridge.pace import Pace
 from bridge.sinks.base import ApprovalAddress, Memory
-from bridge.sinks.slack_api import MessageGoneError, NoThreadError, SlackApi
+from bridge.sinks.slack_api import (
+    MessageGoneError,
+    NoChannelError,
+    NoThreadError,
+    SlackApi,
+)
 from bridge.sinks.slack_blocks import Message, render, render_card, render_step
 from bridge.sinks.slack_buttons import Signer
 from bridge.sinks.slack_card import Card, after, key_of
@@ -157,7 +162,7 @@ class SlackBot:
         if card.ts:
             try:
                 await self._update(card, face.message)
-            except MessageGoneError as error:
+            except (MessageGoneError, NoChannelError) as error:
                 if event is None:
                     raise
                 log.info("message posted anew", extra={"fault": str(error)})
@@ -174,7 +179,7 @@ class SlackBot:
         message = render_step(event, self.clock.now())
         try:
             await self._post(message, event, channel=card.channel, thread_ts=card.ts)
-        except NoThreadError as error:
+        except (NoThreadError, NoChannelError) as error:
             log.info("thread not told", extra={"fault": str(error)})
         await self._keep(key, replace(card, replied=event.id))
 
@@ -189,7 +194,7 @@ class SlackBot:
             return
         try:
             await self._draw(key, card, None)
-        except PermanentDeliveryError as error:
+        except (PermanentDeliveryError, NoChannelError) as error:
             log.info("buttons left as they are", extra={"fault": str(error)})
             await self._keep(key, replace(card, buttons_until=None))
         except DeliveryError as error:
