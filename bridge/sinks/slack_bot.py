@@ -189,9 +189,6 @@ class SlackBot:
         if card is None or card.buttons_until is None:
             self._deadlines.pop(key, None)
             return
-        if card.buttons_until > self.clock.now().timestamp():
-            self._deadlines[key] = card.buttons_until
-            return
         try:
             await self._draw(key, card, None)
         except (PermanentDeliveryError, NoChannelError) as error:

@@ -82,6 +82,11 @@ def test_time_has_a_fallback_for_who_cannot_show_dates() -> None:
     assert "|2026-11-21T10:14:00Z>" in told(cloud_event())
 
 
+@pytest.mark.parametrize("at", ["soon", "0001-01-01T00:00:00+14:00", 7, None])
+def test_time_that_cannot_be_read_is_left_out(at: object) -> None:
+    assert "When" not in dict(tell(cloud_event(notBefore=at)).facts)
+
+
 def test_text_from_imds_is_no_markup() -> None:
     raw = {**RAW, "Description": "<!channel> & <https://evil.example|click>"}
 

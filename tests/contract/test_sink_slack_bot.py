@@ -128,6 +128,19 @@ async def test_each_step_is_told_in_the_thread(world: World) -> None:
     assert "EventChanged" in denial
 
 
+async def test_change_is_told_as_well_as_it_is_known(world: World) -> None:
+    before = imds_event(Resources=["b", "a"])
+    after_it = imds_event(Resources=["a", "b"], NotBefore="", More={"x": 1})
+    changes = ("More", "NotBefore", "Resources")
+    async with world.bot() as bot:
+        await world.tell(bot, step("updated", after_it, NOW, before, changes))
+
+    (told,) = world.channel.thread(world.message.ts)
+    assert "Resources: another order" in shown(told)
+    assert "|2026-03-02T12:15:00Z> → nothing" in shown(told)
+    assert "*Changed*\\nMore\\n" in shown(told)
+
+
 async def test_events_have_messages_of_their_own(world: World) -> None:
     async with world.bot() as bot:
         await world.tell(bot, world.event(), step("scheduled", imds_event("B"), NOW))
@@ -210,6 +223,15 @@ async def test_repetition_goes_on_where_it_stopped(world: World) -> None:
 
     assert caught.value.retry_after == 1
     assert world.thread() == ["Freeze is scheduled"]
+
+
+async def test_outcome_that_comes_twice_is_told_once(world: World) -> None:
+    outcome = ruling("relayed", NOW, imds_event(), APPROVED)
+    async with world.bot() as bot:
+        await world.tell(bot, world.event(), outcome, outcome)
+
+    assert shown(world.message).count("passed on to Azure") == 1
+    assert len(world.thread()) == 2
 
 
 async def test_answer_that_is_lost_leaves_one_message_too_many(world: World) -> None:
@@ -564,6 +586,17 @@ async def test_buttons_of_a_message_that_is_gone_are_no_concern(voting: World) -
 
         assert await it.step() == 3600
     assert not voting.messages
+
+
+async def test_buttons_of_a_card_that_was_pruned_are_no_concern(voting: World) -> None:
+    async with voting.bot() as bot:
+        await voting.tell(bot, voting.event())
+        cast("Notebook", voting.memory).pages.clear()
+        voting.clock.pass_by(1000)
+        it = cast("Any", bot)
+        await it.step()
+
+        assert await it.step() == 3600
 
 
 @pytest.mark.parametrize(
