@@ -35,7 +35,10 @@ ELSEWHERE = {
     "check": "bridge.cli_look",
     "events": "bridge.cli_events",
     "outbox": "bridge.cli_outbox",
+    "render": "bridge.cli_trying",
+    "route": "bridge.cli_trying",
     "schema": "bridge.cli_look",
+    "send-test": "bridge.cli_trying",
     "status": "bridge.cli_look",
 }
 
@@ -51,7 +54,7 @@ class Commands(click.Group):
         """Return a command, loaded by now."""
         if cmd_name in ELSEWHERE:
             module = importlib.import_module(ELSEWHERE[cmd_name])
-            command: click.Command = getattr(module, cmd_name)
+            command: click.Command = getattr(module, cmd_name.replace("-", "_"))
             return command
         return super().get_command(ctx, cmd_name)
 
@@ -113,6 +116,8 @@ def simulate(**options: object) -> None:
     chosen = serve.SimulatorOptions(**options)  # type: ignore[arg-type]  # click has checked them
     try:
         until_stopped(lambda stop: serve.serve(chosen, stop, sys.stdout))
+    except serve.EntityFileError as error:
+        fail(*error.lines)
     except serve.SimulatorError as error:
         fail(str(error))
 

@@ -52,7 +52,7 @@ class Span(click.ParamType[Duration]):
 
 
 @click.command()
-@click.argument("event_id", metavar="EVENT_ID", required=False)
+@click.argument("event_id", metavar="[EVENT_ID]", required=False)
 @config_option
 @click.option("--session", metavar="ID", help="That the bridge in question accepts.")
 @click.option(
@@ -93,6 +93,10 @@ def approve(  # noqa: PLR0913  each is an option
     config = configuration.load_for_approver(path, os.environ)
     try:
         seen = _seen(source)
+        if seen and seen.has_started:
+            click.echo(
+                "warning: --from-event says that it has started already", err=True
+            )
         approval = Approval(
             id=uuid4().hex,
             event_id=event_id_of(event_id, seen),

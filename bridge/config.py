@@ -5,18 +5,20 @@ All faults are found at once and raised as one ConfigError; nothing is opened he
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self, TypeVar
 
 from msgspec.structs import replace
 
 from bridge.approvals.listener import ApprovalsConfig
+from bridge.approvals.rules import catch_all, label_of
 from bridge.errors import ConfigError
 from bridge.events import EventsConfig
 from bridge.health import HttpConfig
 from bridge.identity import IdentityConfig
 from bridge.imds.client import ImdsConfig
+from bridge.imds.document import EVENT_SOURCES, EVENT_TYPES
 from bridge.options import (
     Address,
     Duration,
@@ -27,6 +29,7 @@ from bridge.options import (
     nearest,
     placeholder_faults,
 )
+from bridge.routing import Route, When
 from bridge.sinks.base import SinkConfig
 from bridge.sinks.registry import SINK_TYPES
 from bridge.statefile import StateConfig
@@ -34,6 +37,12 @@ from bridge.telemetry import LogConfig
 
 PREFIX = "SEBRIDGE__"
 _ENTITY_KEYS = ("queue", "topic", "subscription")
+_WORDS = {
+    "event_types": EVENT_TYPES,
+    "allow_event_types": EVENT_TYPES,
+    "event_sources": EVENT_SOURCES,
+}
+_NO_SINKS = "must be a list of tables: [[sinks]]"
 _LOOP = "the bridge would take its own events for approvals"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 
@@ -104,13 +113,51 @@ class Config(Settings, frozen=True, kw_only=True):
             if secret.is_literal
             and (not isinstance(secret, Address) or secret.holds_secret(key))
         ]
-        for index, rule in enumerate(self.approvals.rules if self.approvals else ()):
-            if rule.action == "auto-approve" and rule.is_unlimited:
-                place = f"approvals.rules[{index}]"
-                found.append(f"{place}: approves every event, whatever it does")
+        found += self._misspelt()
+        found += self._odd_rules()
         if not self.sinks:
             found.append("sinks: there are none: events are observed and not sent")
         return found
+
+    def _misspelt(self) -> Iterator[str]:
+        """Yield the words of limits that no event has today."""
+        for place, section in self._limits():
+            for key, known in _WORDS.items():
+                for word in getattr(section, key, None) or ():
+                    if what := misspelt(word, known):
+                        yield f"{place}.{key}: {what}"
+
+    def _limits(self) -> Iterator[tuple[str, Section]]:
+        for sink in self.sinks:
+            yield f"sinks.{sink.name}.when", sink.when
+        if self.approvals is not None:
+            yield "approvals", self.approvals
+            for index, rule in enumerate(self.approvals.rules):
+                yield f"approvals.rules[{index}]", rule
+
+    def _odd_rules(self) -> Iterator[str]:
+        """Tell of a rule that approves all there is, and of those never reached."""
+        rules = self.approvals.rules if self.approvals else ()
+        last = catch_all(rules)
+        for index, rule in enumerate(rules[last:], start=last):
+            place = f"approvals.rules[{index}]"
+            if index > last:
+                first = label_of(last, rules[last])
+                yield f"{place}: is never reached: {first} fits every event"
+            elif rule.action == "auto-approve":
+                yield f"{place}: approves every event, whatever it does"
+
+
+def misspelt(word: str, known: Sequence[str]) -> str | None:
+    """Return what is odd about a word that is none of ``known``; None if it is one.
+
+    It is allowed: Azure may have more words by now.
+    """
+    if word.casefold() in {name.casefold() for name in known}:
+        return None
+    near = nearest(word.capitalize(), known)
+    hint = f"did you mean {near!r}?" if near else f"known are {', '.join(known)}"
+    return f"{word!r} is not documented by Azure; {hint}"
 
 
 S = TypeVar("S", bound=Section)
@@ -160,6 +207,45 @@ def load_settings(path: Path, environ: Mapping[str, str]) -> tuple[Settings, lis
     if reader.faults:
         raise ConfigError(sorted(reader.faults))
     return settings, [str(name) for name in names]
+
+
+def load_routes(
+    path: Path, environ: Mapping[str, str]
+) -> tuple[Settings, dict[str, Route]]:
+    """Read what says who is told of what; no secret is needed for that.
+
+    Of the sinks only ``name``, ``type`` and ``when`` are read, and of the rest
+    ``[events]``, ``[identity]`` and ``[state]``.
+
+    Returns:
+        The settings, and the routes by the names of the sinks.
+
+    Raises:
+        ConfigError: with every fault there is, each with its place.
+    """
+    reader = Reader(str(path), environ)
+    root = _overridden(_copied(_tables(path)), reader)
+    found = dict(_routes(root.get("sinks", []), reader))
+    kept = root.keys() & {"events", "identity", "state"}
+    settings = _settings({key: root[key] for key in kept}, reader)
+    if reader.faults:
+        raise ConfigError(sorted(reader.faults))
+    return settings, found
+
+
+def _routes(tables: object, reader: Reader) -> Iterator[tuple[str, Route]]:
+    if not isinstance(tables, list):
+        reader.fault("sinks", _NO_SINKS)
+        return
+    for index, table in enumerate(tables):
+        place = _place(index, table)
+        kind = table.get("type") if isinstance(table, dict) else None
+        if place == f"sinks[{index}]":
+            reader.fault(place, "must be a table with a name: [[sinks]]")
+        elif not isinstance(kind, str) or kind not in SINK_TYPES:
+            _sink(table, place, reader)
+        elif when := reader.section(When, table.get("when", {}), f"{place}.when"):
+            yield str(table["name"]), SINK_TYPES[kind].routed(when)
 
 
 def load_for_approver(path: Path, environ: Mapping[str, str]) -> Config:
@@ -230,7 +316,7 @@ def _settings(root: Mapping[str, object], reader: Reader) -> Settings:
 
 def _sinks(tables: object, reader: Reader) -> tuple[SinkConfig, ...]:
     if not isinstance(tables, list):
-        reader.fault("sinks", "must be a list of tables: [[sinks]]")
+        reader.fault("sinks", _NO_SINKS)
         return ()
     found, names = [], set[str]()
     for index, table in enumerate(tables):

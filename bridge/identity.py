@@ -61,6 +61,19 @@ class Identity:
             resource_group=text("resourceGroupName"),
         )
 
+    @classmethod
+    def from_reporter(cls, members: Mapping[str, object]) -> Self:
+        """Read the ``reporter`` of an event; what is no text counts as absent."""
+        names = {
+            "vm_name": "vmName",
+            "vm_id": "vmId",
+            "resource_id": "resourceId",
+            "location": "location",
+            "vm_scale_set_name": "vmScaleSetName",
+        }
+        texts = {key: members.get(name) for key, name in names.items()}
+        return cls(**{k: v for k, v in texts.items() if isinstance(v, str) and v})
+
     def overridden(self, config: IdentityConfig) -> "Identity":
         """Return this identity with what ``[identity]`` says in its place."""
         given = {

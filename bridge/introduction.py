@@ -90,7 +90,7 @@ async def settle(
     last = await database.run(lambda db: load(db, _SOURCE))
     source = configured_source or identity.source or (last.decode() if last else "")
     if not source:
-        source = f"urn:sebridge:{quote(platform.node().lower() or 'unknown', safe='')}"
+        source = makeshift_source()
         log.warning(
             "no resource group is known: the source names this host",
             extra={"source": source},
@@ -100,6 +100,11 @@ async def settle(
         del values[_SOURCE]  # a makeshift: what is learned later is better
     await database.run(lambda db: save(db, values))
     return Origin(identity, source)
+
+
+def makeshift_source() -> str:
+    """Return the source of events where no resource group is known: this host."""
+    return f"urn:sebridge:{quote(platform.node().lower() or 'unknown', safe='')}"
 
 
 def _completed(identity: Identity, last: Identity | None) -> Identity:

@@ -1,13 +1,19 @@
-"""Which events a sink is told of: ``[sinks.when]``. Pure."""
+"""Which events a sink is told of: ``[sinks.when]``. Pure.
 
-from collections.abc import Iterator, Mapping
+There is one predicate, and it gives reasons: a sink is told of an event when there is
+no obstacle. So what ``sebridge route`` says is what the forwarder does.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Literal
 
 from bridge.identity import Identity, bare
 from bridge.options import Section
+
+_MOST_NAMES = 10
 
 Scope = Literal["all", "own", "first"]
 Transition = Literal[
@@ -36,33 +42,6 @@ class When(Section, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
-    """A ``When`` with the defaults of its sink filled in."""
-
-    when: When
-    scope: Scope
-    lifecycle: bool
-
-    def wants(self, subject: "Subject") -> bool:
-        """Whether this kind of step is asked for at all."""
-        wanted = self.when.transitions
-        if subject.is_lifecycle:
-            return self.lifecycle
-        return not wanted or not subject.transition or subject.transition in wanted
-
-    def fits(self, event: Mapping[str, object], identity: Identity) -> bool:
-        """Whether an event, as it is or was, is of the kind asked for."""
-        names = resources_of(event)
-        when = self.when
-        return (
-            _among(event.get("EventType"), when.event_types)
-            and _among(event.get("EventSource"), when.event_sources)
-            and (when.resources is None or _any_glob(names, when.resources))
-            and _in_scope(self.scope, names, identity)
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
     """What routing looks at in one event on its way out.
 
@@ -75,6 +54,74 @@ class Subject:
     transition: str | None = None
     events: tuple[Mapping[str, object], ...] = ()
     is_lifecycle: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Obstacle:
+    """A condition that keeps a sink from being told of an event.
+
+    Attributes:
+        key: of the configuration, such as ``when.event_types``.
+        wants: what is asked for there.
+        has: what there is instead.
+        is_previous: whether that is of the event as it was before an update.
+    """
+
+    key: str
+    wants: str
+    has: str
+    is_previous: bool = False
+
+    def __str__(self) -> str:
+        before = "before the change, " if self.is_previous else ""
+        return f"{self.key} wants {self.wants}; {before}{self.has}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """A ``When`` with the defaults of its sink filled in."""
+
+    when: When
+    scope: Scope
+    lifecycle: bool
+
+    def unwanted(self, subject: Subject) -> Iterator[Obstacle]:
+        """Yield why this kind of step is not asked for at all."""
+        wanted, step = self.when.transitions, subject.transition
+        if subject.is_lifecycle:
+            if not self.lifecycle:
+                default = "" if self.when.lifecycle is False else " by default"
+                yield Obstacle(
+                    key="when.lifecycle",
+                    wants=f"no bridge.* and document.* events{default}",
+                    has="this is one",
+                )
+        elif wanted and step and step not in wanted:
+            yield Obstacle(
+                key="when.transitions", wants=_either(wanted), has=f"this is {step}"
+            )
+
+    def unfit(
+        self, event: Mapping[str, object], identity: Identity
+    ) -> Iterator[Obstacle]:
+        """Yield why an event, as it is or was, is not of the kind asked for."""
+        names, when = resources_of(event), self.when
+        for key, field, allowed in (
+            ("event_types", "EventType", when.event_types),
+            ("event_sources", "EventSource", when.event_sources),
+        ):
+            if not _among(value := event.get(field), allowed):
+                yield Obstacle(
+                    key=f"when.{key}",
+                    wants=_either(allowed or ()),
+                    has=f"{field} is {_shown(value)}",
+                )
+        if when.resources is not None and not _any_glob(names, when.resources):
+            yield Obstacle(
+                key="when.resources", wants=_either(when.resources), has=_listed(names)
+            )
+        default = "" if when.scope else " by default"
+        yield from _out_of_scope("when.scope", self.scope, names, identity, default)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,19 +147,42 @@ class Router:
         """
         return tuple(
             name
-            for name, route in self.routes.items()
-            if route.wants(subject)
-            and (name in following or self._fits(route, subject))
+            for name in self.routes
+            if not self.obstacles(name, subject, follows=name in following)
         )
 
-    def _fits(self, route: Route, subject: Subject) -> bool:
-        if not subject.events:
-            return True  # of no event: all who want this kind of step
-        return any(
-            route.fits(event, self.identity)
-            and _in_scope(self.scope, resources_of(event), self.identity)
-            for event in subject.events
+    def obstacles(
+        self, sink: str, subject: Subject, *, follows: bool
+    ) -> tuple[Obstacle, ...]:
+        """Return what keeps a sink from being told of ``subject``; empty if nothing.
+
+        Args:
+            sink: its name.
+            subject: what is to be told.
+            follows: whether it was told of the same EventId before.
+        """
+        route = self.routes[sink]
+        found = list(route.unwanted(subject))
+        if not follows:
+            looks = [tuple(self._unfit(route, event)) for event in subject.events]
+            if all(looks):  # of no event: all who want this kind of step
+                found += _over(looks)
+        return tuple(found)
+
+    def _unfit(self, route: Route, event: Mapping[str, object]) -> Iterator[Obstacle]:
+        yield from route.unfit(event, self.identity)
+        names = resources_of(event)
+        yield from _out_of_scope("events.scope", self.scope, names, self.identity)
+
+
+def _over(looks: Iterable[tuple[Obstacle, ...]]) -> Iterator[Obstacle]:
+    """Yield the obstacles of an event as it is, then what differs as it was."""
+    seen: set[Obstacle] = set()
+    for look in looks:
+        yield from (
+            replace(one, is_previous=bool(seen)) for one in look if one not in seen
         )
+        seen.update(look)
 
 
 def resources_of(event: Mapping[str, object]) -> tuple[str, ...]:
@@ -135,9 +205,34 @@ def _any_glob(names: tuple[str, ...], globs: tuple[str, ...]) -> bool:
     return any(fnmatchcase(bare(n), bare(glob)) for n in names for glob in globs)
 
 
-def _in_scope(scope: Scope, names: tuple[str, ...], identity: Identity) -> bool:
-    if scope == "all" or identity.vm_name is None:
-        return True  # who does not know his own name must not stay silent
-    if scope == "own":
-        return bool(identity.is_named_in(names))
-    return bool(names) and min(map(bare, names)) == bare(identity.vm_name)
+def _out_of_scope(
+    key: str,
+    scope: Scope,
+    names: tuple[str, ...],
+    identity: Identity,
+    default: str = "",
+) -> Iterator[Obstacle]:
+    me = identity.vm_name
+    if scope == "all" or me is None:
+        return  # who does not know his own name must not stay silent
+    if scope == "own" and not identity.is_named_in(names):
+        wants = f"this VM, {me}, in Resources{default}"
+        yield Obstacle(key=key, wants=wants, has=_listed(names))
+    if scope == "first" and not (names and min(map(bare, names)) == bare(me)):
+        wants = f"this VM, {me}, as the first of Resources{default}"
+        yield Obstacle(key=key, wants=wants, has=_listed(names))
+
+
+def _either(names: Iterable[str]) -> str:
+    return " or ".join(names)
+
+
+def _shown(value: object) -> str:
+    return value or '""' if isinstance(value, str) else "not given"
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    if not names:
+        return "Resources names nobody"
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"Resources: {', '.join(names[:_MOST_NAMES])}{more}"

@@ -150,8 +150,9 @@ _SCHEDULED_EVENT = _record(
         "outcome": {"const": "unknown"},
         "truncated": {"type": "array", "items": _TEXT},
         "durable": {"const": False},
+        "test": {"const": True},
     },
-    optional=("outcome", "truncated", "durable"),
+    optional=("outcome", "truncated", "durable", "test"),
 )
 _START_REQUEST = _record(
     {
@@ -221,9 +222,13 @@ def event() -> Json:
         "correlationid": _TEXT,
         "severitytext": {"enum": ["INFO", "WARN", "ERROR"]},
         "severitynumber": {"enum": [9, 13, 17]},
+        "sebridgetest": {"const": "true"},
         "data": _OBJECT,
     }
-    optional = ("subject", "eventtype", "eventsource", "eventstatus", "correlationid")
+    optional = (
+        *("subject", "eventtype", "eventsource", "eventstatus", "correlationid"),
+        "sebridgetest",
+    )
     return {
         "$schema": _DRAFT,
         "$id": "urn:sebridge:schema:event:v1",

@@ -11,9 +11,7 @@ import asyncio
 import os
 import shutil
 import signal
-import struct
 import tempfile
-import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -95,44 +93,6 @@ class Browser:
                 os.killpg(process.pid, signal.SIGKILL)
         assert process.returncode == 0
         return out
-
-
-def colors(png: bytes) -> set[str]:
-    """Return the colours of a picture that Chromium made, such as ``"3f0e40"``."""
-    width, _, depth, kind = struct.unpack(">IIBB", png[16:26])
-    size = {2: 3, 6: 4}[kind]  # RGB, RGBA
-    assert depth == 8
-    packed, at = b"", 8
-    while at < len(png):
-        (length,) = struct.unpack(">I", png[at : at + 4])
-        if png[at + 4 : at + 8] == b"IDAT":
-            packed += png[at + 8 : at + 8 + length]
-        at += length + 12
-    raw = zlib.decompress(packed)
-    stride = width * size
-    found: set[bytes] = set()
-    above = bytes(stride)
-    for start in range(0, len(raw), stride + 1):
-        above = _row(raw[start], raw[start + 1 : start + 1 + stride], above, size)
-        found |= {above[each : each + 3] for each in range(0, stride, size)}
-    return {each.hex() for each in found}
-
-
-def _row(how: int, given: bytes, above: bytes, size: int) -> bytes:
-    """Undo the filter of a row (www.w3.org/TR/png/#9Filters)."""
-    row = bytearray(given)
-    for place in range(len(row)) if how else ():
-        left = row[place - size] if place >= size else 0
-        corner = above[place - size] if place >= size else 0
-        guess = (0, left, above[place], (left + above[place]) // 2)
-        near = guess[how] if how < 4 else _nearest(left, above[place], corner)
-        row[place] = (row[place] + near) & 0xFF
-    return bytes(row)
-
-
-def _nearest(left: int, above: int, corner: int) -> int:
-    line = left + above - corner
-    return min((left, above, corner), key=lambda each: abs(line - each))
 
 
 @asynccontextmanager

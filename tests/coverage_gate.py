@@ -32,6 +32,7 @@ WHOLLY_COVERED = (
     "bridge/relay.py",
     "bridge/retry.py",
     "bridge/routing.py",
+    "bridge/samples.py",
     "bridge/sinks/slack_blocks.py",
     "bridge/sinks/slack_buttons.py",
     "bridge/sinks/slack_card.py",

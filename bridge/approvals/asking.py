@@ -23,11 +23,13 @@ from bridge.config import Config
 from bridge.errors import ConfigError, MalformedApprovalError
 from bridge.events import rfc3339
 from bridge.identity import Identity
+from bridge.imds.document import STARTED
 from bridge.reception import address_of, entity_of
 from bridge.sinks.base import ApprovalAddress
 
 _LONGEST_SESSION = 128
 _GLOB = frozenset("*?[")
+_OVER = frozenset({"completed", "cancelled", "ended"})
 _CUT = frozenset({"event", "Resources"})  # of data.truncated: not what was scheduled
 
 
@@ -44,6 +46,11 @@ class SeenEvent:
     event: Mapping[str, object]
     event_id: str
     reporter: Identity
+
+    @property
+    def has_started(self) -> bool:
+        """Whether it tells of an event that has started: no approval is needed."""
+        return self.event.get("EventStatus") == STARTED
 
     @classmethod
     def parse(cls, body: bytes) -> Self:
@@ -62,13 +69,20 @@ class SeenEvent:
         event_id = event.get("EventId")
         if not (isinstance(event_id, str) and event_id):
             raise ValueError("tells of no scheduled event: no data.event.EventId in it")
+        if data.get("transition") in _OVER:
+            raise ValueError(
+                f"tells that the event is over ({data['transition']}): there is "
+                "nothing to approve"
+            )
+        if data.get("test") is True:
+            raise ValueError("is a test event: there is nothing to approve")
         cut = data.get("truncated")
         if isinstance(cut, list) and not _CUT.isdisjoint(map(str, cut)):
             raise ValueError(
                 "was cut to fit a message (data.truncated) and does not hold the whole "
                 "event: approve it by EVENT_ID and --session"
             )
-        reporter = _reporter(_of(data, "reporter"))
+        reporter = Identity.from_reporter(_of(data, "reporter"))
         return cls(event=event, event_id=event_id, reporter=reporter)
 
 
@@ -76,18 +90,6 @@ def _of(members: Mapping[str, object], name: str) -> Mapping[str, object]:
     """Return a member that is to be an object; empty where it is none."""
     found = members.get(name)
     return found if isinstance(found, dict) else {}
-
-
-def _reporter(members: Mapping[str, object]) -> Identity:
-    names = {
-        "vm_name": "vmName",
-        "vm_id": "vmId",
-        "resource_id": "resourceId",
-        "location": "location",
-        "vm_scale_set_name": "vmScaleSetName",
-    }
-    texts = {key: members.get(name) for key, name in names.items()}
-    return Identity(**{k: v for k, v in texts.items() if isinstance(v, str) and v})
 
 
 def event_id_of(given: str | None, seen: SeenEvent | None) -> str:

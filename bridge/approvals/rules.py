@@ -108,6 +108,15 @@ def judge(
     return Ruling(action="deny" if is_strict else "allow")
 
 
+def catch_all(rules: Sequence[Rule]) -> int:
+    """Return the place of the first rule that fits every event, else their number.
+
+    No rule behind it is ever reached.
+    """
+    places = (index for index, rule in enumerate(rules) if rule.is_unlimited)
+    return next(places, len(rules))
+
+
 def label_of(index: int, rule: Rule) -> str:
     """Return what a rule is called in reasons: its name, else its place."""
     return rule.name or f"rules[{index}]"

@@ -33,6 +33,9 @@ _REPLACEMENT = "\ufffd"
 
 SCHEDULED = "Scheduled"
 STARTED = "Started"
+# What is documented; others may come, and are passed on.
+EVENT_TYPES = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate")
+EVENT_SOURCES = ("Platform", "User")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -132,7 +132,7 @@ class Database:
     def connection(self) -> Connection:
         """What jobs are done on: the file, or its twin."""
         connection = self._memory.twin if self._memory else self._file
-        assert connection is not None, "the state file is open"  # noqa: S101
+        assert connection is not None, "the state file is open"  # noqa: S101 - for mypy
         return connection
 
     @property

@@ -37,7 +37,7 @@ class EntityFileError(SimulatorError):
     """
 
     def __init__(self, lines: Sequence[str]) -> None:
-        super().__init__("; ".join(lines))
+        super().__init__("\n".join(lines))
         self.lines = tuple(lines)
 
 

@@ -92,7 +92,7 @@ def _block(block: object, at: str) -> Iterator[str]:
         yield _fault("must provide an object", at)
         return
     kind = block.get("type")
-    if not isinstance(kind, str) or kind not in _BLOCKS:
+    if not _is_one_of(kind, _BLOCKS):
         yield _fault(f"unsupported type: {kind}", f"{at}/type")
         return
     yield from _string(block, "block_id", _LONGEST_ID, at)
@@ -168,7 +168,8 @@ def _confirm(confirm: object, at: str) -> Iterator[str]:
 
 
 def _style(element: Table, at: str) -> Iterator[str]:
-    if element.get("style") not in {None, *_STYLES}:
+    style = element.get("style")
+    if style is not None and not _is_one_of(style, _STYLES):
         yield _fault("must be a valid enum value", f"{at}/style")
 
 
@@ -177,7 +178,7 @@ def _text(
 ) -> Iterator[str]:
     if not isinstance(text, Mapping):
         yield _fault("must provide an object", at)
-    elif text.get("type") not in kinds:
+    elif not _is_one_of(text.get("type"), kinds):
         yield _fault(f"unsupported type: {text.get('type')}", f"{at}/type")
     else:
         yield from _string(text, "text", most, at, is_needed=True)
@@ -213,6 +214,10 @@ def _repeated(items: list[object], name: str, at: str) -> Iterator[str]:
     for number, (place, own) in enumerate(ids):
         if own in {other for _, other in ids[:number]}:
             yield _fault(f"`{name}` already exists", f"{at}/{place}/{name}")
+
+
+def _is_one_of(value: object, words: frozenset[str]) -> bool:
+    return isinstance(value, str) and value in words
 
 
 def _fault(words: str, at: str) -> str:

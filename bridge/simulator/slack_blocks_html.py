@@ -144,7 +144,8 @@ class Shown:
     def _words(self, text: object, tag: str, kind: str = "") -> str:
         if not isinstance(text, str) or not text:
             return ""
-        return f'<{tag} class="{kind}">{mrkdwn(text, self.now)}</{tag}>'
+        start = f'<{tag} class="{kind}">' if kind else f"<{tag}>"
+        return f"{start}{mrkdwn(text, self.now)}</{tag}>"
 
     def _old_fields(self, fields: Iterable[object]) -> str:
         cells = "".join(
@@ -166,7 +167,7 @@ def bar(attachment: Table) -> str | None:
 
 def _style(element: Table) -> str:
     style = element.get("style")
-    return style if style in {"primary", "danger"} and isinstance(style, str) else ""
+    return style if isinstance(style, str) and style in {"primary", "danger"} else ""
 
 
 def _image(block: Table) -> str:

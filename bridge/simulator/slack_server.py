@@ -137,8 +137,14 @@ class SlackServer:
         name = "-".join(_WORDS.findall(path.rpartition("/")[2].lower()))
         channel = self.workspace.founded_as(name or "webhooks")
         ts = self.workspace.new_ts(self._clock.now())
-        content = Content.of(message, ts)
-        channel.keep(Post(ts=ts, bot=_WEBHOOK, content=content))
+        thread_ts = message.get("thread_ts")
+        post = Post(
+            ts=ts,
+            bot=_WEBHOOK,
+            content=Content.of(message, ts),
+            thread_ts=thread_ts if isinstance(thread_ts, str) else None,
+        )
+        channel.keep(post)
 
     def routes(self) -> list[web.RouteDef]:
         """Return what it serves besides methods, webhooks and response_urls."""

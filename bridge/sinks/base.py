@@ -162,11 +162,16 @@ class SinkConfig(Section, frozen=True, kw_only=True):
     @property
     def route(self) -> Route:
         """The route with this type's defaults filled in."""
-        lifecycle = self.when.lifecycle
+        return self.routed(self.when)
+
+    @classmethod
+    def routed(cls, when: When) -> Route:
+        """Return the route of a sink of this type."""
+        lifecycle = when.lifecycle
         return Route(
-            when=self.when,
-            scope=self.when.scope or self.default_scope,
-            lifecycle=self.default_lifecycle if lifecycle is None else lifecycle,
+            when=when,
+            scope=when.scope or cls.default_scope,
+            lifecycle=cls.default_lifecycle if lifecycle is None else lifecycle,
         )
 
     @property

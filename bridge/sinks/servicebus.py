@@ -24,7 +24,7 @@ from bridge.namespace_errors import remedy
 from bridge.options import Address, Secret
 from bridge.routing import Scope
 from bridge.sender import Message, Sender, short_id
-from bridge.sinks.base import ApprovalAddress, Resources, SinkConfig
+from bridge.sinks.base import ApprovalAddress, Preview, Resources, SinkConfig
 
 SessionBy = Literal["event", "vm", "none"]
 
@@ -77,15 +77,7 @@ class ServiceBusSinkConfig(SinkConfig, frozen=True, kw_only=True):
         Raises:
             ConfigError: the connection string cannot be read any more.
         """
-        try:
-            host = self.where.host
-        except ValueError as error:
-            raise ConfigError(
-                [f"sinks.{self.name}.connection_string: {error}"]
-            ) from error
-        approvals = resources.approvals
-        if approvals is not None and approvals.namespace != host:
-            approvals = None
+        approvals = self._approvals(resources)
         sender = Sender(self.where, self.entity)
         warmth = asyncio.create_task(sender.keep_warm(), name=f"{self.name}: warmth")
         try:
@@ -109,6 +101,42 @@ class ServiceBusSinkConfig(SinkConfig, frozen=True, kw_only=True):
             help_ = remedy(error, "Sender", self.entity)
             raise type(error)(f"{error}{help_}", error.reason) from error
         return f"{self.entity} in {self.where.host} may be sent to"
+
+    async def preview(self, resources: Resources, event: CloudEvent) -> Preview:
+        """Return the message for an event; see ``SinkConfig.preview``."""
+        message = render(
+            event,
+            session=self.session,
+            vm_id=resources.vm_id,
+            approvals=self._approvals(resources),
+        )
+        kind = "queue" if self.queue else "topic"
+        named = (
+            ("MessageId", message.message_id),
+            ("ContentType", message.content_type),
+            ("Subject", message.subject),
+            ("CorrelationId", message.correlation_id),
+            ("SessionId", message.session_id),
+            ("ReplyTo", message.reply_to),
+            ("ReplyToSessionId", message.reply_to_session_id),
+            *message.application_properties.items(),
+        )
+        lines = (f"{name}: {value}" for name, value in named if value is not None)
+        place = f"Service Bus {kind} {self.entity} in {self._host()}"
+        return Preview(head=(place, *lines), body=message.body)
+
+    def _approvals(self, resources: Resources) -> ApprovalAddress | None:
+        """Return where replies go, if it is in the same namespace."""
+        approvals, host = resources.approvals, self._host()
+        return approvals if approvals and approvals.namespace == host else None
+
+    def _host(self) -> str:
+        try:
+            return self.where.host
+        except ValueError as error:
+            raise ConfigError(
+                [f"sinks.{self.name}.connection_string: {error}"]
+            ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,7 +81,7 @@ class Played:
         self._events = [imds_event(f"E{n}") for n in range(events)]
         self._number = 0
 
-    async def fetch(self, *, etag: str | None, timeout: float) -> Answer:  # noqa: ASYNC109
+    async def fetch(self, *, etag: str | None, timeout: float) -> Answer:  # noqa: ASYNC109 - the client's own word
         """Return a document with another number and the same events."""
         self._number += 1
         body = {"DocumentIncarnation": self._number, "Events": self._events}

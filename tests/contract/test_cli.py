@@ -50,7 +50,7 @@ level = "loud"
 COMMANDS = [
     (),
     *((name,) for name in ("run", "check", "status", "simulate", "demo", "schema")),
-    ("approve",),
+    *((name,) for name in ("approve", "events", "send-test", "render", "route")),
     ("outbox",),
     *(("outbox", name) for name in ("list", "show", "retry", "discard")),
 ]
@@ -95,7 +95,10 @@ def test_every_command_and_option_is_explained() -> None:
 
 
 def every(group: click.Group) -> Iterator[click.Command]:
-    for command in group.commands.values():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
         yield command
         if isinstance(command, click.Group):
             yield from every(command)
@@ -473,6 +476,22 @@ def test_scenario_that_is_none_is_one_sentence() -> None:
     assert result.exit_code == 1
     assert result.stderr.startswith("sebridge: ")
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_every_fault_of_an_entity_file_is_told_on_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "Config.json"
+    queue = {"Name": "q", "Properties": {"LockDuration": "x", "Colour": "red"}}
+    namespace = {"Name": "sbemulatorns", "Queues": [queue]}
+    file.write_text(json.dumps({"UserConfig": {"Namespaces": [namespace]}}))
+
+    result = sebridge("simulate", "--servicebus-config", str(file))
+
+    assert result.exit_code == 1
+    lines = result.stderr.splitlines()
+    assert [line.split(": ")[2] for line in lines] == [
+        "Queues[0].Properties.LockDuration",
+        "Queues[0].Properties.Colour",
+    ]
 
 
 def test_module_that_is_missing_for_another_reason_is_a_bug_and_told_as_one() -> None:

@@ -149,6 +149,25 @@ async def test_received_event_says_what_is_approved_and_where(
     )
 
 
+async def test_event_that_has_started_is_approved_with_a_warning(
+    broker: Broker, tmp_path: Path
+) -> None:
+    config = configured(tmp_path, broker.connection_string)
+    event = {"EventId": EVENT_ID, "EventStatus": "Started"}
+    path = received(tmp_path, cloud_event("scheduledevent.started", event=event))
+
+    result = await approved(config, "--from-event", path)
+
+    assert result.exit_code == 0
+    assert result.stderr == "warning: --from-event says that it has started already\n"
+
+
+def test_event_id_need_not_be_given(tmp_path: Path) -> None:
+    result = approve(configured(tmp_path), "--help")
+
+    assert "[OPTIONS] [EVENT_ID]\n" in result.stdout
+
+
 async def test_topic_with_a_prefix_of_ones_own(broker: Broker, tmp_path: Path) -> None:
     config = configured(
         tmp_path,
@@ -186,6 +205,8 @@ async def test_every_approval_is_a_message_of_its_own(
 # -- wrong usage: exit 2, and nothing is sent -----------------------------------------
 
 
+OVER = cloud_event("scheduledevent.cancelled")
+TEST = cloud_event(test=True)
 CUT = cloud_event(truncated=["previous", "Resources"])
 NO_EVENT = cloud_event("bridge.started", event=None)
 WRONG: list[tuple[dict[str, Any], list[str], bytes, str]] = [
@@ -200,6 +221,8 @@ WRONG: list[tuple[dict[str, Any], list[str], bytes, str]] = [
     ({}, [], b"[]", "is no structured CloudEvent"),
     ({}, [], b'{"StartRequests": []}', "is no structured CloudEvent"),
     ({}, [], NO_EVENT.to_json(), "tells of no scheduled event"),
+    ({}, [], OVER.to_json(), "tells that the event is over (cancelled)"),
+    ({}, [], TEST.to_json(), "is a test event"),
     ({}, [], CUT.to_json(), "does not hold the whole event"),
     ({"sessions": ["{vm_id}"]}, ["E"], b"", "--session or --from-event"),
     ({"sessions": ["{vm_id}", "group-7"]}, ["E"], b"", '"{vm_id}", "group-7"'),

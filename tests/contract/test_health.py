@@ -491,7 +491,7 @@ async def test_address_that_cannot_be_listened_on_is_one_clear_error(
 
         with pytest.raises(BridgeError, match=r"^http\.listen: cannot listen on "):
             async with health.serve(HttpConfig(listen=taken), board):
-                pytest.fail("it is open")  # pragma: no cover
+                pytest.fail("it is open")  # pragma: no cover - must not come here
 
 
 async def test_fault_of_what_runs_beside_is_not_taken_for_one_of_the_port(

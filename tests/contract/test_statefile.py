@@ -49,7 +49,7 @@ def test_second_forwarder_on_one_state_file_is_refused(state_path: Path) -> None
         pytest.raises(OutboxLockedError, match="another forwarder runs on") as caught,
         locked(state_path),
     ):
-        pytest.fail("both hold it")  # pragma: no cover
+        pytest.fail("both hold it")  # pragma: no cover - must not come here
 
     assert str(state_path) in str(caught.value)
 
@@ -76,7 +76,7 @@ def test_lock_of_a_killed_process_is_free(state_path: Path) -> None:
         process.start()
         assert here.recv() == "held"
         with pytest.raises(OutboxLockedError), locked(state_path):
-            pytest.fail("both hold it")  # pragma: no cover
+            pytest.fail("both hold it")  # pragma: no cover - must not come here
 
         process.kill()
         process.join()
@@ -105,7 +105,7 @@ def test_folder_that_cannot_be_made_is_one_clear_error(
         pytest.raises(OutboxError, match=r"state file .* cannot be used: "),
         locked(tmp_path / path),
     ):
-        pytest.fail("it is held")  # pragma: no cover
+        pytest.fail("it is held")  # pragma: no cover - must not come here
 
 
 # -- whose it is ---------------------------------------------------------------

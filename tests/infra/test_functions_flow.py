@@ -142,7 +142,7 @@ async def test_click_approves_the_announced_event(stage: Stage) -> None:
     )
     assert answer["replace_original"] is True
     assert f"Approved by <@{ALICE}>" in str(answer["text"])
-    assert [block["block_id"] for block in answer["blocks"]] == ["s", "sebridge-votes"]  # type: ignore[attr-defined]
+    assert [block["block_id"] for block in answer["blocks"]] == ["s", "sebridge-votes"]  # type: ignore[attr-defined]  # JSON
 
 
 async def test_button_that_the_bridge_posts_is_clicked_and_approves(

@@ -23,6 +23,7 @@ from approver.startrequest import StartRequest
 from bridge.approvals.message import parse
 from bridge.events import Outcome as BridgeOutcome
 from bridge.events import from_outcome
+from bridge.samples import marked_event
 from tests.builders import EVENT_ID, imds_event, teller_of
 from tests.fakes import START
 from tests.infra.functions_world import (
@@ -134,6 +135,12 @@ def test_body_that_is_no_event_of_ours_is_an_error(body: bytes) -> None:
 def test_other_events_are_passed_over() -> None:
     body = b'{"specversion":"1.0","type":"sebridge.bridge.started.v1"}'
     assert announcements.read(body, "sebridge") is None
+
+
+def test_test_event_of_the_bridge_is_passed_over() -> None:
+    event = marked_event(teller_of(), "Reboot", unique="1", now=START)
+
+    assert announcements.read(event.to_json(), "sebridge") is None
 
 
 def test_vector_of_slack_is_signed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,7 +133,7 @@ class Imds:
     )
     shown: Shown | None = None
 
-    async def fetch(self, *, etag: str | None, timeout: float) -> Answer:  # noqa: ASYNC109
+    async def fetch(self, *, etag: str | None, timeout: float) -> Answer:  # noqa: ASYNC109 - the client's own word
         """Answer with the document, or with what the seed has in its place."""
         world, plan = self.life.world, self.life.world.plan
         self.life.moment("fetch")
@@ -160,7 +160,7 @@ class Imds:
         self.life.moment("fetched")
         return Answer(body=json.dumps(body).encode(), etag=None, date=true_time(at))
 
-    async def _fail(self, number: int, timeout: float) -> None:  # noqa: ASYNC109
+    async def _fail(self, number: int, timeout: float) -> None:  # noqa: ASYNC109 - the client's own word
         plan, at = self.life.world.plan, self.life.now()
         if not plan.has("imds-errors") or plan.chance("imds", at // 40) > 0.25:
             return

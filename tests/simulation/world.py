@@ -266,7 +266,7 @@ class Life:
 def end_all(loop: VirtualLoop) -> None:
     """Close the coroutines of a loop that will never run again."""
     for task in asyncio.all_tasks(loop):
-        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio's own
         coroutine = task.get_coro()
         for _ in range(10):
             try:
@@ -298,7 +298,7 @@ def run(seed: int) -> World:
 
 def _fast() -> str | None:
     """Return a folder in memory where there is one."""
-    return "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - names of its own are made in it
 
 
 @contextlib.contextmanager

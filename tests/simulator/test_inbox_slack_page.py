@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.browser import Browser, colors
+from tests.browser import Browser
+from tests.png import colors
 from tests.simulator.slack_client import FORM, App, slack
 from tests.simulator.test_inbox_slack_clicks import ACTIONS, listening
 

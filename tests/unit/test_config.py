@@ -12,12 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge import telemetry
 from bridge.approvals.listener import ApprovalsConfig
 from bridge.config import Config, Settings, load, parse
 from bridge.errors import ConfigError
 from bridge.events import EventsConfig
 from bridge.health import HttpConfig
 from bridge.imds.client import ImdsConfig
+from bridge.imds.document import EVENT_TYPES
 from bridge.options import Section
 from bridge.sinks.registry import SINK_TYPES
 from bridge.statefile import StateConfig
@@ -826,6 +828,29 @@ def test_referenced_secret_is_no_cause_to_warn(tmp_path: Path) -> None:
     tables = sinks({**SLACK, "webhook_url": f"file:{tmp_path / 'url'}"})
 
     assert read(tables | {"http": {"token": "env:T"}}, T="x").warnings() == []
+
+
+def test_word_that_azure_does_not_document_is_taken_with_a_warning() -> None:
+    rules = [{"action": "deny"}, {"action": "allow", "event_sources": ["user", "me"]}]
+    approvals = {**APPROVALS, "allow_event_types": ["preempted"], "rules": rules}
+    when = {"event_types": ["REBOOT", "rebot"], "event_sources": ["Platfrom"]}
+
+    found = read({**sinks({**WEBHOOK, "when": when}), "approvals": approvals})
+
+    undocumented = "is not documented by Azure"
+    assert [text for text in found.warnings() if undocumented in text] == [
+        f"{place}: {word!r} {undocumented}; {hint}"
+        for place, word, hint in (
+            ("sinks.siem.when.event_types", "rebot", "did you mean 'Reboot'?"),
+            ("sinks.siem.when.event_sources", "Platfrom", "did you mean 'Platform'?"),
+            ("approvals.allow_event_types", "preempted", "did you mean 'Preempt'?"),
+            ("approvals.rules[1].event_sources", "me", "known are Platform, User"),
+        )
+    ]
+
+
+def test_words_that_azure_documents_are_those_of_the_metrics() -> None:
+    assert {*EVENT_TYPES, "other"} == {*telemetry.EVENT_TYPES}
 
 
 def test_configuration_without_a_sink_is_hardly_meant() -> None:

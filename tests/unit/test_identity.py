@@ -35,6 +35,12 @@ def test_metadata_that_says_nothing_counts_as_absent(value: object) -> None:
     assert Identity.from_metadata(dict.fromkeys(COMPUTE, value)) == Identity()
 
 
+def test_reporter_of_an_event_is_read_as_far_as_it_says() -> None:
+    found = Identity.from_reporter({"vmName": "web-3", "vmId": 7, "location": ""})
+
+    assert found == Identity(vm_name="web-3")
+
+
 def test_what_is_configured_stands_in_place_of_metadata() -> None:
     config = IdentityConfig(vm_name="other", location="here")
     found = Identity.from_metadata(COMPUTE).overridden(config)

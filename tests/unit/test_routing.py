@@ -1,11 +1,18 @@
 """Who is told of what: each key of `[sinks.when]`, the scopes, and to the end."""
 
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bridge.identity import Identity
 from bridge.options import Reader
 from bridge.routing import Route, Router, Scope, Subject, When, resources_of
 from tests.builders import imds_event
+from tests.strategies import events
 
 A, B = "a", "b"
 
@@ -192,6 +199,210 @@ def test_each_sink_is_asked_for_itself_in_the_order_configured() -> None:
 
     assert router.sinks(subject(EVENT), frozenset()) == ("z", A)
     assert router.sinks(subject(EVENT), frozenset({B})) == ("z", B, A)
+
+
+# -- why not -----------------------------------------------------------------------
+
+
+def why_not(about: Subject, *, follows: bool = False, **keys: Any) -> list[str]:
+    when = When(**keys)
+    route = Route(when=when, scope=when.scope or "own", lifecycle=True)
+    me = Identity(vm_name="web-1")
+    router = Router(routes={A: route}, scope="all", identity=me)
+    return [str(one) for one in router.obstacles(A, about, follows=follows)]
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        (
+            {"transitions": ("started", "completed")},
+            "when.transitions wants started or completed; this is scheduled",
+        ),
+        (
+            {"event_types": ("Reboot", "Redeploy")},
+            "when.event_types wants Reboot or Redeploy; EventType is Freeze",
+        ),
+        (
+            {"event_sources": ("User",)},
+            "when.event_sources wants User; EventSource is Platform",
+        ),
+        (
+            {"resources": ("api-*",)},
+            "when.resources wants api-*; Resources: web-1, db-1",
+        ),
+        (
+            {"scope": "first"},
+            (
+                "when.scope wants this VM, web-1, as the first of Resources; "
+                "Resources: web-1, db-1"
+            ),
+        ),
+    ],
+)
+def test_condition_that_does_not_hold_is_named(
+    keys: dict[str, Any], reason: str
+) -> None:
+    assert why_not(subject(EVENT), **keys) == [reason]
+
+
+def test_every_condition_that_does_not_hold_is_named() -> None:
+    about = subject({"EventType": 7, "EventSource": "", "Resources": []})
+
+    assert why_not(about, event_types=("Freeze",), event_sources=("User",)) == [
+        "when.event_types wants Freeze; EventType is not given",
+        'when.event_sources wants User; EventSource is ""',
+        (
+            "when.scope wants this VM, web-1, in Resources by default; "
+            "Resources names nobody"
+        ),
+    ]
+
+
+def test_only_the_first_of_many_resources_are_named() -> None:
+    about = subject(imds_event(Resources=[f"vm-{n}" for n in range(12)]))
+
+    (reason,) = why_not(about, scope="own")
+
+    assert reason.endswith("vm-8, vm-9 and 2 more")
+
+
+def test_what_the_house_leaves_out_is_named() -> None:
+    route = Route(when=When(), scope="all", lifecycle=True)
+    me = Identity(vm_name="other")
+    router = Router(routes={A: route}, scope="own", identity=me)
+
+    (obstacle,) = router.obstacles(A, subject(EVENT), follows=False)
+
+    assert obstacle.key == "events.scope"
+
+
+def test_event_that_never_fitted_is_told_as_it_is_and_as_it_was() -> None:
+    was = EVENT | {"EventType": "Reboot", "EventSource": "User"}
+    keys: dict[str, Any] = {"event_types": ("Freeze",), "event_sources": ("User",)}
+
+    assert why_not(subject(EVENT, was), **keys) == [
+        "when.event_sources wants User; EventSource is Platform",
+        "when.event_types wants Freeze; before the change, EventType is Reboot",
+    ]
+    assert len(why_not(subject(EVENT, EVENT), **keys)) == 1
+
+
+@pytest.mark.parametrize(
+    ("keys", "wants"),
+    [({"lifecycle": False}, "events"), ({}, "events by default")],
+)
+def test_sink_without_lifecycle_says_so(keys: dict[str, Any], wants: str) -> None:
+    about = subject(transition=None, is_lifecycle=True)
+
+    route = Route(when=When(**keys), scope="all", lifecycle=False)
+    router = Router(routes={A: route}, scope="all", identity=Identity())
+
+    (obstacle,) = router.obstacles(A, about, follows=False)
+
+    assert str(obstacle) == (
+        f"when.lifecycle wants no bridge.* and document.* {wants}; this is one"
+    )
+
+
+def test_sink_that_follows_is_kept_only_by_the_kind_of_step() -> None:
+    keys: dict[str, Any] = {"transitions": ("started",), "event_types": ("Reboot",)}
+
+    assert len(why_not(subject(EVENT), **keys)) == 2
+    assert len(why_not(subject(EVENT), follows=True, **keys)) == 1
+
+
+NAMES = st.sampled_from(["a", "B", "_c", "D", "web-1"])
+TEXTS = st.sampled_from(["freeze", "Reboot", "Platform", "user", ""])
+
+
+def some(texts: st.SearchStrategy[str]) -> st.SearchStrategy[Any]:
+    return st.none() | st.lists(texts, min_size=1, max_size=3).map(tuple)
+
+
+WHENS = st.builds(
+    When,
+    transitions=some(st.sampled_from(["scheduled", "started", "updated"])),
+    event_types=some(TEXTS),
+    event_sources=some(TEXTS),
+    resources=some(NAMES | st.sampled_from(["*", "w*", "?"])),
+)
+SCOPES = st.sampled_from(["all", "own", "first"])
+SUBJECTS = st.builds(
+    Subject, transition=st.just(None), is_lifecycle=st.just(value=True)
+) | st.builds(
+    Subject,
+    transition=st.sampled_from(["scheduled", "updated", None]),
+    events=st.lists(events(), max_size=2).map(tuple),
+)
+
+
+@given(
+    about=SUBJECTS,
+    route=st.builds(Route, when=WHENS, scope=SCOPES, lifecycle=st.booleans()),
+    house=SCOPES,
+    me=st.none() | NAMES,
+    follows=st.booleans(),
+)
+def test_there_is_an_obstacle_exactly_where_the_rules_say_so(
+    about: Subject, route: Route, house: Scope, me: str | None, *, follows: bool
+) -> None:
+    router = Router(routes={A: route}, scope=house, identity=Identity(vm_name=me))
+    is_told = by_the_book(about, route, house, me, follows=follows)
+
+    assert (not router.obstacles(A, about, follows=follows)) is is_told
+    assert bool(router.sinks(about, {A} if follows else set())) is is_told
+
+
+def by_the_book(
+    about: Subject, route: Route, house: Scope, me: str | None, *, follows: bool
+) -> bool:
+    """What DESIGN says of routing, written once more and without reasons."""
+    if about.is_lifecycle:
+        return route.lifecycle
+    if about.transition and about.transition not in (
+        route.when.transitions or (about.transition,)
+    ):
+        return False
+    fits = [
+        limited(look, route.when)
+        and in_scope(look, route.scope, me)
+        and in_scope(look, house, me)
+        for look in about.events
+    ]
+    return follows or not fits or any(fits)
+
+
+def limited(look: Mapping[str, object], when: When) -> bool:
+    for key, field in (("event_types", "EventType"), ("event_sources", "EventSource")):
+        allowed, value = getattr(when, key), look.get(field)
+        if allowed is not None and (
+            not isinstance(value, str)
+            or value.casefold() not in map(str.casefold, allowed)
+        ):
+            return False
+    return when.resources is None or any(
+        fnmatchcase(name, plain(glob))
+        for name in bared(look)
+        for glob in when.resources
+    )
+
+
+def in_scope(look: Mapping[str, object], scope: Scope, me: str | None) -> bool:
+    names = bared(look)
+    if me is None or scope == "all":
+        return True
+    return plain(me) in (sorted(names)[:1] if scope == "first" else names)
+
+
+def bared(look: Mapping[str, object]) -> list[str]:
+    names = look.get("Resources")
+    found = names if isinstance(names, list) else []
+    return [plain(name) for name in found if isinstance(name, str)]
+
+
+def plain(name: str) -> str:
+    return name.removeprefix("_").casefold()
 
 
 @pytest.mark.parametrize(

@@ -276,7 +276,7 @@ def test_approving_whatever_comes_is_warned_of() -> None:
     bus = {"namespace": "n.example.net", "queue": "q"}
     rules = [
         {"action": "auto-approve", "event_sources": ["User"]},
-        {"action": "deny"},
+        {"action": "deny", "event_types": ["Preempt"]},
         {"action": "auto-approve", "delay": "1h"},
     ]
 
@@ -284,6 +284,22 @@ def test_approving_whatever_comes_is_warned_of() -> None:
 
     warned = [text for text in found.warnings() if "approvals" in text]
     assert warned == ["approvals.rules[2]: approves every event, whatever it does"]
+
+
+def test_rule_that_is_never_reached_is_warned_of() -> None:
+    bus = {"namespace": "n.example.net", "queue": "q"}
+    rules = [
+        {"action": "deny", "event_types": ["Preempt"]},
+        {"action": "allow", "delay": "1h"},
+        {"action": "auto-approve"},
+        {"action": "deny", "resources": ["db-*"]},
+    ]
+
+    found = parse({"approvals": {**bus, "rules": rules}}, file="f", environ={})
+
+    warned = [text for text in found.warnings() if "approvals" in text]
+    never = "is never reached: rules[1] fits every event"
+    assert warned == [f"approvals.rules[{index}]: {never}" for index in (2, 3)]
 
 
 @pytest.mark.parametrize(

@@ -169,12 +169,21 @@ async def test_event_that_is_held_is_left_alone(world: World) -> None:
     assert not await looks_at_a_tick(world)
 
 
-async def test_notice_counts_down_to_the_rule(world: World) -> None:
-    world.with_terms(rules=(rule(notice_below=Duration(300)),))
+@pytest.mark.parametrize(
+    ("waiting", "seconds"),
+    [
+        pytest.param(rule(notice_below=Duration(300)), 600.0, id="notice-runs-down"),
+        pytest.param(rule(delay=300.0), 299.0, id="delay-is-over"),
+    ],
+)
+async def test_rule_waits_for_its_time(
+    world: World, waiting: Rule, seconds: float
+) -> None:
+    world.with_terms(rules=(waiting,))
     show(world, REBOOT)
     pilot = Autopilot(world.desk)
 
-    world.clock.pass_by(600.0)
+    world.clock.pass_by(seconds)
     await tick(world, pilot)
     assert not world.imds.posts
 
@@ -316,20 +325,6 @@ async def test_imds_that_refuses_is_told_once(world: World) -> None:
 
 
 # -- the delay -------------------------------------------------------------------
-
-
-async def test_delay_is_over_before_it_is_approved(world: World) -> None:
-    world.with_terms(rules=(rule(delay=300.0),))
-    show(world, REBOOT)
-    pilot = Autopilot(world.desk)
-
-    world.clock.pass_by(299.0)
-    await tick(world, pilot)
-    assert not world.imds.posts
-
-    world.clock.pass_by(1.0)
-    await tick(world, pilot)
-    assert world.imds.posts == [EVENT_ID]
 
 
 async def test_delay_begins_anew_with_every_change(world: World) -> None:

@@ -1,0 +1,206 @@
+"""Commands to try a configuration out: ``send-test``, ``render``, ``route``."""
+
+import asyncio
+import contextlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import IO
+
+import click
+
+from bridge import config as configuration
+from bridge import samples, trial
+from bridge.cli_support import FAILED, WRONG, config_option, echo_json, fail
+from bridge.clock import SystemClock
+from bridge.config import Config, Settings, misspelt
+from bridge.identity import Identity
+from bridge.imds.document import EVENT_TYPES
+from bridge.routing import Router
+from bridge.samples import Sample
+from bridge.telemetry import LogConfig, configure_logging, printable
+from bridge.trial import Report, Routing
+
+_FILE = (
+    "A file, or -: a CloudEvent as it was received, or an event of IMDS, alone or as a "
+    "document of one."
+)
+
+
+@click.command("send-test")
+@config_option
+@click.option(
+    "--sink",
+    "names",
+    metavar="NAME",
+    multiple=True,
+    help="Only to this one; may be given again.",
+)
+@click.option(
+    "--event-type",
+    metavar="TYPE",
+    default="Reboot",
+    show_default=True,
+    help="EventType of the event.",
+)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def send_test(
+    path: Path, names: tuple[str, ...], *, event_type: str, as_json: bool
+) -> None:
+    """Send a marked test event to the sinks, and say what each answered.
+
+    It looks like a real one, but is marked as a test, concerns no machine that exists,
+    and cannot be approved. Every sink gets it, whatever its [sinks.when] says, in one
+    attempt and not through the outbox: a forwarder that runs knows nothing of it.
+
+    Exit code 0: all sinks took it. 1: one did not.
+    """
+    configure_logging(LogConfig(level="error", format="text"))
+    config = _chosen(configuration.load(path, os.environ), names)
+    if hint := misspelt(event_type, EVENT_TYPES):
+        _warn(f"--event-type: {hint}")
+    report = asyncio.run(trial.send_test(config, event_type, SystemClock()))
+    if report.warning:
+        _warn(report.warning)
+    if as_json:
+        echo_json(_report(report))
+    else:
+        click.echo(
+            printable(f"{report.event.subject} ({event_type}) is sent as a test")
+        )
+        for one in report.attempts:
+            took = f"took it in {one.seconds:.2f} s"
+            mark = "ok  " if one.error is None else "FAIL"
+            click.echo(printable(f"{mark} {one.sink}: {one.error or took}"))
+    if not report.is_good:
+        raise SystemExit(FAILED)
+
+
+def _report(report: Report) -> dict[str, object]:
+    return {
+        "eventId": report.event.subject,
+        "event": json.loads(report.event.to_json()),
+        "sinks": [
+            {
+                "name": one.sink,
+                "delivered": one.error is None,
+                "seconds": round(one.seconds, 3),
+                "error": one.error,
+            }
+            for one in report.attempts
+        ],
+    }
+
+
+@click.command()
+@config_option
+@click.option("--sink", "name", metavar="NAME", required=True, help="For which sink.")
+@click.option(
+    "--event", "source", type=click.File("rb"), help=f"{_FILE} Else a sample."
+)
+@click.option("--pretty", is_flag=True, help="Indent a body that is JSON.")
+def render(path: Path, name: str, *, source: IO[bytes] | None, pretty: bool) -> None:
+    """Print what would be sent for an event; nothing is sent, no secret is shown.
+
+    First where to and every header or property, then an empty line and the body, just
+    as it would go out.
+    """
+    config = _chosen(configuration.load(path, os.environ), [name])
+    sample, identity = asyncio.run(_sample(config, source))
+    shown = asyncio.run(trial.preview(config, sample, identity))
+    for line in shown.head:
+        click.echo(printable(line))
+    click.echo()
+    if pretty:
+        with contextlib.suppress(ValueError):
+            echo_json(json.loads(shown.body), indent=2)
+            return
+    click.echo(shown.body)
+
+
+@click.command()
+@config_option
+@click.option("--event", "source", type=click.File("rb"), required=True, help=_FILE)
+@click.option(
+    "--vm",
+    metavar="NAME",
+    help="The VM that is asked for.",
+    show_default="identity.vm_name, or as the state file or the event says",
+)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def route(path: Path, *, source: IO[bytes], vm: str | None, as_json: bool) -> None:
+    """Say which sinks would get an event, and why not the others."""
+    settings, told = configuration.load_routes(path, os.environ)
+    sample, identity = asyncio.run(_sample(settings, source))
+    if vm:
+        identity = replace(identity, vm_name=vm)
+    router = Router(routes=told, scope=settings.events.scope, identity=identity)
+    routes = trial.routings(router, sample)
+    notes = trial.notes(routes, sample, identity)
+    if as_json:
+        echo_json(_routes(routes, notes, sample, identity))
+        return
+    for one in routes:
+        click.echo(f"{'yes' if one.is_told else 'no '}  {one.sink}")
+        for obstacle in one.obstacles:
+            click.echo(f"       {printable(str(obstacle))}")
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+
+
+def _routes(
+    routes: Sequence[Routing], notes: Sequence[str], sample: Sample, who: Identity
+) -> dict[str, object]:
+    return {
+        "eventId": sample.event.text("correlationid"),
+        "type": sample.event.type,
+        "vm": who.vm_name,
+        "sinks": [
+            {
+                "name": one.sink,
+                "told": one.is_told,
+                "reasons": [
+                    {
+                        "key": obstacle.key,
+                        "wants": obstacle.wants,
+                        "has": obstacle.has,
+                        "previous": obstacle.is_previous,
+                    }
+                    for obstacle in one.obstacles
+                ],
+            }
+            for one in routes
+        ],
+        "notes": list(notes),
+    }
+
+
+def _chosen(config: Config, names: Sequence[str]) -> Config:
+    try:
+        return trial.chosen(config, names)
+    except ValueError as error:
+        fail(str(error), code=WRONG)
+
+
+async def _sample(
+    config: Settings, source: IO[bytes] | None
+) -> tuple[Sample, Identity]:
+    """Return the event that is meant, and who would tell of it."""
+    now = SystemClock().now()
+    here = await trial.known_here(config)
+    teller = trial.teller_of(config, here)
+    if source is None:
+        return samples.sample(teller, now), here
+    try:
+        found = samples.read(source.read(), teller, now)
+    except ValueError as error:
+        fail(f"--event {error}", code=WRONG)
+    if here.is_known:
+        return found, here
+    return found, await trial.known_here(config, found.reporter)
+
+
+def _warn(text: str) -> None:
+    click.echo(f"warning: {printable(text)}", err=True)

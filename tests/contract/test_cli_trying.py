@@ -1,0 +1,502 @@
+"""``send-test``, ``render``, ``route``: through the real sinks, and what they print."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from jsonschema import FormatChecker, validate
+
+from bridge import schemas, trial
+from bridge.cli import main
+from bridge.identity import Identity
+from bridge.introduction import settle
+from bridge.outbox.database import Database
+from bridge.simulator.imds import ImdsSimulator
+from bridge.simulator.imds_state import ImdsSettings
+from bridge.simulator.servicebus.broker import Broker
+from tests.builders import body_of, imds_event, started
+from tests.contract.sink_fixtures import (
+    SECRET,
+    Inbox,
+    cloud_event,
+    drained,
+    opened_sink,
+)
+
+NOWHERE = "http://127.0.0.1:9"
+BUS = (
+    "Endpoint=sb://127.0.0.1:9;SharedAccessKeyName=k;"
+    f"SharedAccessKey={SECRET};UseDevelopmentEmulator=true"
+)
+
+
+@pytest.fixture(autouse=True)
+def ordinary_log() -> Iterator[None]:
+    """The command sets up the log of its process, which is that of the tests here."""
+    root, azure = logging.getLogger(), logging.getLogger("azure")
+    kept = (root.handlers[:], root.level, azure.level)
+    yield
+    root.handlers[:], root.level, azure.level = kept
+
+
+def webhook(url: str, name: str = "siem", **when: Any) -> dict[str, Any]:
+    return {"name": name, "type": "webhook", "url": url, "when": when}
+
+
+def servicebus(connection: str = BUS, **keys: Any) -> dict[str, Any]:
+    return {
+        "name": "bus",
+        "type": "servicebus",
+        "connection_string": connection,
+        **({} if "queue" in keys else {"topic": "scheduled-events"}),
+        **keys,
+    }
+
+
+def written(
+    folder: Path, *sinks: dict[str, Any], imds: str = NOWHERE, **tables: dict[str, Any]
+) -> Path:
+    """Write a configuration; a table is written in one line."""
+    state = {"path": str(folder / "state.db")}
+    every = {"imds": {"endpoint": imds}, "state": state, **tables}
+    lines = [f"{name} = {inline(table)}" for name, table in every.items()]
+    lines += [f"sinks = [{', '.join(map(inline, sinks))}]"]
+    path = folder / "bridge.toml"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def inline(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k} = {inline(v)}" for k, v in value.items()) + "}"
+    return json.dumps(value)
+
+
+def sebridge(*arguments: str | Path, stdin: bytes | None = None) -> Result:
+    return CliRunner().invoke(
+        main, [str(one) for one in arguments], input=stdin, catch_exceptions=False
+    )
+
+
+async def aside(*arguments: str | Path, stdin: bytes | None = None) -> Result:
+    """Run a command beside the servers of this test."""
+    return await asyncio.to_thread(sebridge, *arguments, stdin=stdin)
+
+
+# -- send-test ---------------------------------------------------------------------
+
+
+async def test_sink_gets_a_marked_event_as_the_forwarder_would_send_it(
+    inbox: Inbox, tmp_path: Path
+) -> None:
+    async with ImdsSimulator(ImdsSettings(vm_name="vm-7")) as imds:
+        config = written(tmp_path, webhook(inbox.url), imds=imds.url)
+
+        result = await aside("send-test", "-c", config, "--event-type", "Preempt")
+
+    (request,) = inbox.received
+    event = json.loads(request.body)
+    validate(event, schemas.event(), format_checker=FormatChecker())
+    assert event["type"] == "sebridge.scheduledevent.scheduled.v1"
+    assert (event["eventtype"], event["sebridgetest"]) == ("Preempt", "true")
+    assert event["data"]["test"] is True
+    assert event["data"]["reporter"]["vmName"] == "vm-7"
+    assert result.exit_code == 0
+    assert result.stderr == ""
+    first, second = result.stdout.splitlines()
+    assert first == f"{event['subject']} (Preempt) is sent as a test"
+    assert second.startswith("ok   siem: took it in 0.")
+
+
+async def test_forwarders_state_is_left_alone(inbox: Inbox, tmp_path: Path) -> None:
+    config = written(tmp_path, webhook(inbox.url))
+
+    await aside("send-test", "-c", config)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["bridge.toml"]
+
+
+async def test_each_sink_is_tried_once_and_what_it_answered_is_told(
+    inbox: Inbox, tmp_path: Path
+) -> None:
+    async with Inbox(status=401).serving() as wrong, Inbox(status=503).serving() as ill:
+        config = written(
+            tmp_path,
+            webhook(inbox.url, event_types=["Freeze"]),
+            webhook(f"{wrong.url}/?sig={SECRET}", "refuses"),
+            webhook(ill.url, "ails"),
+        )
+
+        result = await aside("send-test", "-c", config, "--json")
+
+        assert [len(one.received) for one in (inbox, wrong, ill)] == [1, 1, 1]
+    found = json.loads(result.stdout)
+    assert found["event"] == json.loads(inbox.received[0].body)
+    assert found["eventId"] == found["event"]["subject"]
+    assert [one["name"] for one in found["sinks"]] == ["siem", "refuses", "ails"]
+    assert [one["delivered"] for one in found["sinks"]] == [True, False, False]
+    assert (
+        "answered 401; the bridge would try again, and soon park the sink"
+        in (found["sinks"][1]["error"])
+    )
+    assert found["sinks"][2]["error"].endswith("503; the bridge would try again")
+    assert SECRET not in result.output
+    assert result.exit_code == 1
+
+
+async def test_only_the_sinks_that_are_named_are_tried(
+    inbox: Inbox, tmp_path: Path
+) -> None:
+    config = written(tmp_path, webhook(inbox.url), webhook(NOWHERE, "other"))
+
+    good = await aside("send-test", "-c", config, "--sink", "siem")
+    bad = await aside("send-test", "-c", config, "--sink", "siem", "--sink", "other")
+
+    assert good.exit_code == 0
+    assert bad.exit_code == 1
+    assert "\nFAIL other: http://127.0.0.1:9 cannot be reached" in bad.stdout
+    assert len(inbox.received) == 2
+
+
+async def test_message_on_the_bus_cannot_be_approved(
+    broker: Broker, tmp_path: Path
+) -> None:
+    approvals = {
+        "connection_string": broker.connection_string,
+        "queue": "vm-approvals-{group}",
+    }
+    sink = servicebus(broker.connection_string)
+    config = written(tmp_path, sink, approvals=approvals)
+
+    result = await aside("send-test", "-c", config)
+
+    (message,) = await drained(broker)
+    assert result.exit_code == 0
+    assert message.reply_to is None
+    assert message.application_properties is not None
+    assert message.application_properties[b"cloudEvents_sebridgetest"] == b"true"
+
+
+async def test_slack_shows_that_it_is_a_test(inbox: Inbox, tmp_path: Path) -> None:
+    sink = {"name": "ops", "type": "slack", "webhook_url": inbox.url}
+
+    result = await aside("send-test", "-c", written(tmp_path, sink))
+
+    assert result.exit_code == 0
+    message = json.loads(inbox.received[0].body)
+    assert "TEST (no machine)" in message["text"]
+    assert "nothing is going to happen" in json.dumps(message["blocks"])
+
+
+async def test_vm_that_metadata_does_not_name_is_that_of_the_configuration(
+    inbox: Inbox, tmp_path: Path
+) -> None:
+    config = written(tmp_path, webhook(inbox.url), identity={"vm_name": "vm-9"})
+
+    result = await aside("send-test", "-c", config)
+
+    assert result.exit_code == 0
+    assert "IMDS cannot be reached" in result.stderr
+    assert result.stderr.endswith("it is taken for vm-9\n")
+    event = json.loads(inbox.received[0].body)
+    assert event["data"]["reporter"]["vmName"] == "vm-9"
+
+
+async def test_metadata_that_hangs_is_not_waited_for_long(
+    inbox: Inbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "_PATIENCE", 0.1)
+    async with Inbox(is_silent=True).serving() as imds:
+        config = written(tmp_path, webhook(inbox.url), imds=imds.url)
+
+        result = await aside("send-test", "-c", config)
+
+    assert result.exit_code == 0
+    assert "(no answer within 0.1 s): it is not known\n" in result.stderr
+
+
+async def test_type_that_is_misspelt_is_sent_with_a_warning(
+    inbox: Inbox, tmp_path: Path
+) -> None:
+    config = written(tmp_path, webhook(inbox.url))
+
+    result = await aside("send-test", "-c", config, "--event-type", "Rebot")
+
+    assert result.exit_code == 0
+    assert result.stderr.startswith("warning: --event-type: 'Rebot' is not documented")
+
+
+@pytest.mark.parametrize(
+    ("sinks", "arguments", "words"),
+    [
+        ([], [], "the configuration has no sinks"),
+        ([webhook(NOWHERE)], ["--sink", "sien"], "'sien'; did you mean 'siem'?"),
+        ([webhook(NOWHERE)], ["--sink", "x"], "'x'; there are: siem"),
+        (
+            [servicebus(queue="q-{group}")],
+            [],
+            "sinks.bus.queue: {group} in 'q-{group}' is not known here",
+        ),
+    ],
+)
+def test_what_cannot_be_sent_to_ends_with_2(
+    sinks: list[dict[str, Any]], arguments: list[str], words: str, tmp_path: Path
+) -> None:
+    result = sebridge("send-test", "-c", written(tmp_path, *sinks), *arguments)
+
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert result.stdout == ""
+
+
+def test_sink_that_cannot_be_opened_has_failed(tmp_path: Path) -> None:
+    sink = {**webhook(NOWHERE), "headers": {"x-group": "{group}"}}
+
+    result = sebridge("send-test", "-c", written(tmp_path, sink))
+
+    assert result.exit_code == 1
+    assert "FAIL siem: sinks.siem.headers: {group} in '{group}'" in result.stdout
+
+
+# -- render ------------------------------------------------------------------------
+
+
+def rendered(result: Result) -> tuple[dict[str, str], Any]:
+    """Return the lines of the head by name, and the body as JSON."""
+    assert result.exit_code == 0, result.stderr
+    head, _, body = result.stdout.partition("\n\n")
+    lines = head.splitlines()
+    return dict(line.split(": ", 1) for line in lines[1:]), json.loads(body)
+
+
+async def test_what_is_rendered_is_what_the_bus_receives(
+    broker: Broker, tmp_path: Path, resources: Any
+) -> None:
+    sink = servicebus(broker.connection_string)
+    config = written(tmp_path, sink)
+    event = cloud_event()
+    async with opened_sink(resources, sink) as opened:
+        await opened.deliver(event)
+    (message,) = await drained(broker)
+
+    result = await aside(
+        "render", "-c", config, "--sink", "bus", "--event", "-", stdin=event.to_json()
+    )
+
+    properties = {
+        key.decode(): value.decode()
+        for key, value in (message.application_properties or {}).items()
+        if isinstance(key, bytes) and isinstance(value, bytes)
+    }
+    assert rendered(result)[0] == {
+        "MessageId": message.message_id,
+        "ContentType": message.content_type,
+        "Subject": message.subject,
+        "CorrelationId": message.correlation_id,
+        "SessionId": message.session_id,
+        **properties,
+    }
+    assert result.stdout.encode().endswith(b"\n\n" + b"".join(message.body) + b"\n")
+
+
+def test_nothing_is_sent_and_no_secret_shown(tmp_path: Path) -> None:
+    approvals = {"connection_string": BUS, "queue": "q", "sessions": ["{vm_id}"]}
+    sink = servicebus(queue="to-{group}", session="vm")
+    config = written(tmp_path, sink, approvals=approvals)
+
+    result = sebridge("render", "-c", config, "--sink", "bus")
+
+    head, event = rendered(result)
+    assert result.stdout.startswith("Service Bus queue to-{group} in 127.0.0.1:9\n")
+    assert (head["ReplyTo"], head["ReplyToSessionId"]) == ("q", "{vm_id}")
+    assert head["SessionId"] == "{vm_id}"
+    assert event["data"]["event"]["EventType"] == "Reboot"
+    assert "test" not in event["data"]
+    assert SECRET not in result.output
+
+
+def test_event_of_imds_is_rendered_as_it_would_be_told(tmp_path: Path) -> None:
+    config = written(tmp_path, servicebus(), identity={"vm_name": "WestNO_0"})
+    source = tmp_path / "document.json"
+    source.write_bytes(body_of(started()))
+
+    result = sebridge("render", "-c", config, "--sink", "bus", "--event", source)
+
+    head, event = rendered(result)
+    assert head["Subject"] == "sebridge.scheduledevent.started.v1"
+    assert event["data"]["affectsThisVm"] is True
+    assert "ReplyTo" not in head
+
+
+def test_body_is_indented_where_that_is_asked_for(tmp_path: Path) -> None:
+    config = written(tmp_path, servicebus())
+    body = cloud_event(note="ü\x1b").to_json()
+    arguments = ("render", "-c", config, "--sink", "bus", "--event", "-")
+
+    plain = sebridge(*arguments, stdin=body)
+    pretty = sebridge(*arguments, "--pretty", stdin=body)
+
+    assert rendered(plain) == rendered(pretty)
+    assert "\n" not in plain.stdout.partition("\n\n")[2].strip()
+    assert '\n    "note": "ü\\u001b"\n' in pretty.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "words"),
+    [
+        (["--sink", "buss"], b"", "no sink is called 'buss'; did you mean 'bus'?"),
+        (["--sink", "bus", "--event", "-"], b"{", "--event is no JSON object"),
+        (["--sink", "bus", "--event", "-"], body_of(), "--event holds no events"),
+        (["--sink", "bus", "--event", "gone.json"], b"", "gone.json"),
+        ([], b"", "--sink"),
+    ],
+)
+def test_what_cannot_be_rendered_ends_with_2(
+    arguments: list[str], stdin: bytes, words: str, tmp_path: Path
+) -> None:
+    config = written(tmp_path, servicebus())
+
+    result = sebridge("render", "-c", config, *arguments, stdin=stdin)
+
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert result.stdout == ""
+
+
+# -- route -------------------------------------------------------------------------
+
+
+def test_each_sink_is_named_with_what_keeps_it_from_being_told(tmp_path: Path) -> None:
+    limited = webhook(NOWHERE, event_types=["Reboot"], transitions=["started"])
+    config = written(tmp_path, servicebus(), limited, webhook(NOWHERE, "own"))
+    event = json.dumps(imds_event(Resources=["web-1"])).encode()
+    arguments = ("route", "-c", config, "--event", "-", "--vm", "web-2")
+
+    result = sebridge(*arguments, stdin=event)
+
+    scope = "when.scope wants this VM, web-2, in Resources by default; Resources: web-1"
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [
+        "yes  bus",
+        "no   siem",
+        "       when.transitions wants started; this is scheduled",
+        "       when.event_types wants Reboot; EventType is Freeze",
+        f"       {scope}",
+        "no   own",
+        f"       {scope}",
+    ]
+    assert result.stderr.startswith("note: a sink that was told of an EventId is told")
+
+
+def test_route_has_a_form_for_programs(tmp_path: Path) -> None:
+    config = written(tmp_path, servicebus(), webhook(NOWHERE, event_types=["Reboot"]))
+    was = imds_event(EventType="Redeploy")
+    event = cloud_event("scheduledevent.updated", event=imds_event(), previous=was)
+    arguments = ("route", "-c", config, "--event", "-", "--json")
+
+    result = sebridge(*arguments, stdin=event.to_json())
+
+    found = json.loads(result.stdout)
+    assert result.stderr == ""
+    assert found["eventId"] == event.subject
+    assert found["type"] == "sebridge.scheduledevent.updated.v1"
+    assert found["vm"] == "web-0"  # as its reporter says
+    bus, siem = found["sinks"]
+    assert bus == {"name": "bus", "told": True, "reasons": []}
+    assert siem["told"] is False
+    assert siem["reasons"][0] == {
+        "key": "when.event_types",
+        "wants": "Reboot",
+        "has": "EventType is Freeze",
+        "previous": False,
+    }
+    assert siem["reasons"][-1]["previous"] is True
+    assert len(found["notes"]) == 1
+
+
+def test_vm_without_a_name_passes_every_scope_and_is_told_so(tmp_path: Path) -> None:
+    config = written(tmp_path, webhook(NOWHERE))
+    event = json.dumps(imds_event(Resources=["web-1"])).encode()
+
+    result = sebridge("route", "-c", config, "--event", "-", stdin=event)
+
+    assert result.stdout == "yes  siem\n"
+    assert result.stderr.startswith("note: this VM's name is not known here (--vm")
+    assert len(result.stderr.splitlines()) == 1
+
+
+async def test_vm_is_the_one_that_the_forwarder_here_remembers(tmp_path: Path) -> None:
+    config = written(tmp_path, webhook(NOWHERE))
+    event = json.dumps(imds_event(Resources=["web-1"])).encode()
+    async with Database.open(tmp_path / "state.db") as database:
+        await settle(database, Identity(vm_name="WEB-1", vm_id="1"), "/s")
+
+    result = await aside("route", "-c", config, "--event", "-", "--json", stdin=event)
+
+    assert json.loads(result.stdout)["vm"] == "WEB-1"
+
+
+def test_state_file_that_is_none_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "state.db").write_text("no database, but long enough " * 10)
+    config = written(tmp_path, webhook(NOWHERE))
+    event = json.dumps(imds_event()).encode()
+
+    result = sebridge("route", "-c", config, "--event", "-", stdin=event)
+
+    assert result.stdout == "yes  siem\n"
+
+
+def test_route_needs_no_secret(tmp_path: Path) -> None:
+    config = written(
+        tmp_path,
+        webhook("env:NOT_SET_HERE"),
+        http={"token": "env:NOT_SET_HERE"},
+        approvals={"connection_string": "env:NOT_SET_HERE", "queue": "q"},
+    )
+    event = json.dumps(imds_event()).encode()
+
+    result = sebridge("route", "-c", config, "--event", "-", stdin=event)
+
+    assert result.stdout == "yes  siem\n"
+
+
+def test_faults_of_routes_are_told_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "bridge.toml"
+    path.write_text(
+        '[events]\nscop = "own"\n[[sinks]]\nname = "a"\ntype = "webbhook"\n'
+        '[[sinks]]\nname = "b"\ntype = "webhook"\nwhen = {scope = "mine"}\n'
+        '[[sinks]]\ntype = "slack"\n'
+    )
+
+    result = sebridge("route", "-c", path, "--event", "-", stdin=b"{}")
+
+    assert result.exit_code == 2
+    assert [line.split(": ")[2] for line in result.stderr.splitlines()] == [
+        "events.scop",
+        "sinks.a.type",
+        "sinks.b.when.scope",
+        "sinks[2]",
+    ]
+    path.write_text("sinks = 5")
+    result = sebridge("route", "-c", path, "--event", "-", stdin=b"{}")
+    assert result.stderr.endswith("sinks: must be a list of tables: [[sinks]]\n")
+
+
+def test_lifecycle_needs_no_notes(tmp_path: Path) -> None:
+    slack = {"name": "ops", "type": "slack", "webhook_url": NOWHERE}
+    config = written(tmp_path, slack)
+    event = cloud_event("bridge.started", reporter={}).to_json()
+
+    result = sebridge("route", "-c", config, "--event", "-", stdin=event)
+
+    wants = "no bridge.* and document.* events by default"
+    assert result.stdout.splitlines() == [
+        "no   ops",
+        f"       when.lifecycle wants {wants}; this is one",
+    ]
+    assert result.stderr == ""

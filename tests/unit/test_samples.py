@@ -1,0 +1,157 @@
+"""Events to try a configuration with: what may stand in a file, and what is made up."""
+
+import json
+from typing import Any
+
+import pytest
+from jsonschema import FormatChecker, validate
+
+from bridge import samples, schemas
+from bridge.cloudevent import CloudEvent
+from bridge.events import from_bridge
+from bridge.identity import Identity
+from bridge.routing import Subject
+from bridge.samples import Sample, marked_event, sample
+from tests.builders import ME, body_of, imds_event, started, teller_of
+from tests.contract.sink_fixtures import cloud_event
+from tests.fakes import START
+
+TELLER = teller_of()
+
+
+def read(body: bytes) -> Sample:
+    return samples.read(body, TELLER, START)
+
+
+def data_of(event: CloudEvent) -> Any:
+    found = json.loads(event.to_json())
+    validate(found, schemas.event(), format_checker=FormatChecker())
+    return found["data"]
+
+
+# -- made up -----------------------------------------------------------------------
+
+
+def test_sample_is_an_event_of_this_vm() -> None:
+    made = sample(TELLER, START)
+
+    data = data_of(made.event)
+    assert data["affectsThisVm"] is True
+    assert (data["noticeSeconds"], data["event"]["EventType"]) == (900, "Reboot")
+    assert made.subject.transition == "scheduled"
+    assert data_of(sample(teller_of(Identity()), START).event)["event"]["Resources"]
+
+
+def test_test_event_has_the_real_shape_and_says_that_it_is_none() -> None:
+    event = marked_event(TELLER, "Preempt", unique="1", now=START)
+
+    data = data_of(event)
+    assert event.type == "sebridge.scheduledevent.scheduled.v1"
+    assert event.extensions["eventtype"] == "Preempt"
+    assert event.extensions["sebridgetest"] == "true"
+    assert data["test"] is True
+    assert data["event"]["EventId"] == event.subject == "TEST-1"
+    assert data["event"]["Description"].startswith("TEST ")
+
+
+def test_nobody_is_hit_by_a_test_event() -> None:
+    event = marked_event(TELLER, "Reboot", unique="1", now=START)
+
+    assert data_of(event)["affectsThisVm"] is False
+    assert data_of(event)["event"]["Resources"] == ["TEST (no machine)"]
+
+
+def test_no_two_test_events_are_repetitions_of_each_other() -> None:
+    one, two = (marked_event(TELLER, "Reboot", unique=u, now=START) for u in "12")
+
+    assert one.id != two.id
+
+
+# -- read --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        json.dumps(imds_event()).encode(),
+        b"\xef\xbb\xbf" + json.dumps(imds_event()).encode() + b"\n",
+        body_of(imds_event(), incarnation=None),
+    ],
+)
+def test_event_of_imds_is_told_as_on_first_sight(body: bytes) -> None:
+    found = read(body)
+
+    assert found.event.type == "sebridge.scheduledevent.scheduled.v1"
+    assert data_of(found.event)["event"] == imds_event()
+    assert found.subject == Subject(transition="scheduled", events=(imds_event(),))
+
+
+def test_event_that_has_started_is_told_so() -> None:
+    found = read(body_of(started(), incarnation=7))
+
+    assert found.subject.transition == "started"
+    assert data_of(found.event)["documentIncarnation"] == 7
+
+
+def test_cloud_event_is_taken_as_it_stands() -> None:
+    previous = imds_event(EventType="Reboot")
+    now = imds_event()
+    event = cloud_event("scheduledevent.updated", event=now, previous=previous)
+    body = event.to_json().replace(b',"data":', b', "data": ')
+
+    found = read(body)
+
+    assert found.event.to_json() == body
+    assert found.subject == Subject(transition="updated", events=(now, previous))
+    assert found.reporter == Identity(vm_name="web-0", vm_id="vm-1")
+
+
+def test_outcome_is_read_with_its_event_and_without() -> None:
+    found = read(cloud_event("startrequest.relayed", event=imds_event()).to_json())
+
+    assert found.subject == Subject(events=(imds_event(),))
+    without = read(cloud_event("startrequest.invalid", event=None).to_json())
+    assert without.subject == Subject()
+
+
+@pytest.mark.parametrize("what", ["bridge.imds-unreachable", "document.changed"])
+def test_lifecycle_is_read_as_such(what: str) -> None:
+    assert read(cloud_event(what).to_json()).subject == Subject(is_lifecycle=True)
+
+
+def test_prefix_of_others_is_no_hindrance() -> None:
+    body = cloud_event("started").to_json().replace(b"sebridge.st", b"a.bridge.b.st")
+    told = from_bridge(TELLER, "started", observed_at=START).event.to_json()
+
+    with pytest.raises(ValueError, match=r"its type is 'a\.bridge\.b\.started\.v1'"):
+        read(body)
+    assert read(told.replace(b"sebridge.bridge", b"document.x.v1.bridge")).subject == (
+        Subject(is_lifecycle=True)
+    )
+
+
+def test_reporter_that_is_none_says_nothing() -> None:
+    assert read(cloud_event(reporter=7).to_json()).reporter == Identity()
+    assert sample(TELLER, START).reporter.vm_name == ME.vm_name
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "is no JSON object"),
+        (b"# x", "is no JSON object"),
+        (b"[]", "is no JSON object"),
+        (b"\xff{}", "is no JSON object"),
+        (b"{}", "is neither a structured CloudEvent"),
+        (body_of(), "holds no events"),
+        (body_of(imds_event("A"), imds_event("B")), r"holds 2 events \(A, B\)"),
+        (body_of({"EventId": 7}), r"cannot be read: Events\[0\] has no EventId"),
+        (b'{"EventId": ""}', r"cannot be read: Events\[0\] has no EventId"),
+        (b'{"Events": 7}', "cannot be read: the document has no Events array"),
+        (b'{"specversion": "1.0"}', "is no CloudEvent of the bridge: .*required"),
+        (cloud_event(event=None).to_json(), "tells of no scheduled event"),
+    ],
+)
+def test_file_that_holds_no_event_is_refused(body: bytes, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        read(body)
