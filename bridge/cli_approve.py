@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import click
 
+from bridge import cli_completion
 from bridge import config as configuration
 from bridge.approvals.answers import Answers
 from bridge.approvals.asking import (
@@ -52,7 +53,12 @@ class Span(click.ParamType[Duration]):
 
 
 @click.command()
-@click.argument("event_id", metavar="[EVENT_ID]", required=False)
+@click.argument(
+    "event_id",
+    metavar="[EVENT_ID]",
+    required=False,
+    shell_complete=cli_completion.event_ids,
+)
 @config_option
 @click.option("--session", metavar="ID", help="That the bridge in question accepts.")
 @click.option(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from bridge import cli_completion
 from bridge.cli_outbox import stored
 from bridge.cli_support import config_option, echo_json
 from bridge.outbox.database import Database
@@ -19,7 +20,12 @@ _AT_ONCE = 1000
 
 @click.command()
 @config_option
-@click.option("--event", metavar="EVENTID", help="Only of this EventId.")
+@click.option(
+    "--event",
+    metavar="EVENTID",
+    help="Only of this EventId.",
+    shell_complete=cli_completion.event_ids,
+)
 @click.option(
     "--last",
     type=click.IntRange(min=0),

@@ -10,6 +10,7 @@ from typing import TypeVar, cast
 
 import click
 
+from bridge import cli_completion
 from bridge import config as configuration
 from bridge.cli_support import config_option, echo_json, fail
 from bridge.clock import SystemClock
@@ -32,9 +33,16 @@ def selecting(command: Callable[..., None]) -> Callable[..., None]:
     states = click.Choice(["pending", "dead", "delivered", "discarded"])
     for option in (
         click.option("--json", "as_json", is_flag=True, help="As JSON."),
-        click.option("--event", metavar="EVENTID", help="Only of this EventId."),
+        click.option(
+            "--event",
+            metavar="EVENTID",
+            help="Only of this EventId.",
+            shell_complete=cli_completion.event_ids,
+        ),
         click.option("--state", type=states, help="Only in this state."),
-        click.option("--sink", help="Only to this sink."),
+        click.option(
+            "--sink", help="Only to this sink.", shell_complete=cli_completion.sinks
+        ),
         config_option,
     ):
         command = option(command)

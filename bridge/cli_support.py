@@ -2,11 +2,12 @@
 
 import asyncio
 import json
+import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 import click
 
@@ -26,8 +27,31 @@ def fail(*lines: str, code: int = FAILED) -> NoReturn:
 
 def echo_json(value: object, indent: int | None = None) -> None:
     """Print JSON that is JSON whatever standard output can spell."""
-    is_unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    click.echo(json.dumps(value, indent=indent, ensure_ascii=not is_unicode))
+    is_plain = not is_unicode(sys.stdout)
+    click.echo(json.dumps(value, indent=indent, ensure_ascii=is_plain))
+
+
+def is_unicode(stream: TextIO) -> bool:
+    """Whether a stream can spell everything."""
+    return (stream.encoding or "").lower().replace("-", "") == "utf8"
+
+
+_COLOURS = {"good": "green", "warning": "yellow", "bad": "red"}
+
+
+def painter(stream: TextIO) -> Callable[[str, str], str]:
+    """Return what colours a text by its mood: only for a terminal that wants it.
+
+    Source: https://no-color.org
+    """
+    is_wanted = stream.isatty() and not os.environ.get("NO_COLOR")
+    is_wanted = is_wanted and os.environ.get("TERM") != "dumb"
+
+    def paint(text: str, mood: str) -> str:
+        colour = _COLOURS.get(mood) if is_wanted else None
+        return click.style(text, fg=colour) if colour else text
+
+    return paint
 
 
 config_option = click.option(

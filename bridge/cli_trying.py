@@ -11,8 +11,8 @@ from typing import IO
 
 import click
 
+from bridge import cli_completion, samples, trial
 from bridge import config as configuration
-from bridge import samples, trial
 from bridge.cli_support import FAILED, WRONG, config_option, echo_json, fail
 from bridge.clock import SystemClock
 from bridge.config import Config, Settings, misspelt
@@ -37,6 +37,7 @@ _FILE = (
     metavar="NAME",
     multiple=True,
     help="Only to this one; may be given again.",
+    shell_complete=cli_completion.sinks,
 )
 @click.option(
     "--event-type",
@@ -96,7 +97,14 @@ def _report(report: Report) -> dict[str, object]:
 
 @click.command()
 @config_option
-@click.option("--sink", "name", metavar="NAME", required=True, help="For which sink.")
+@click.option(
+    "--sink",
+    "name",
+    metavar="NAME",
+    required=True,
+    help="For which sink.",
+    shell_complete=cli_completion.sinks,
+)
 @click.option(
     "--event", "source", type=click.File("rb"), help=f"{_FILE} Else a sample."
 )

@@ -72,6 +72,7 @@ class Config(Settings, frozen=True, kw_only=True):
                 for what in placeholder_faults(getattr(section, key, "")):
                     yield f"{place}.{key}", what
         yield from self._loops()
+        yield from self._shared_files()
         for sink in self.sinks:
             if self.approvals is None and (needy := sink.needs_approvals):
                 yield f"sinks.{sink.name}.{needy}", "needs [approvals]: where they go"
@@ -104,6 +105,21 @@ class Config(Settings, frozen=True, kw_only=True):
             if (target := sink.target) == inlet:
                 place = f"sinks.{sink.name}.{target.key}"
                 yield place, f"must not be approvals.{inlet.key}: {_LOOP}"
+
+    def _shared_files(self) -> Iterator[tuple[str, str]]:
+        """Refuse a file that somebody else writes to."""
+        owners = {str(Path(self.state.path).resolve()): "the state file"}
+        for sink in self.sinks:
+            if (file := sink.file) is None:
+                continue
+            if file in owners:
+                yield f"sinks.{sink.name}.path", f"is that of {owners[file]}"
+            owners.setdefault(file, f"sinks.{sink.name}")
+
+    def secrets(self) -> Iterator[tuple[str, Secret]]:
+        """Yield every secret with its place, such as ``sinks.ops.webhook_url``."""
+        for place, _, secret in _secrets(self):
+            yield place, secret
 
     def warnings(self) -> list[str]:
         """Return what is allowed but hardly meant."""

@@ -1,36 +1,66 @@
 """``sebridge check --connect``: reaches what is configured, and publishes nothing."""
 
 import asyncio
-from collections.abc import Awaitable
-from dataclasses import dataclass
+import base64
+from collections.abc import Awaitable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import orjson
 
 from bridge import __version__
 from bridge.approvals.listener import ApprovalsConfig
 from bridge.approvals.queue import ApprovalQueue, ApprovalSource
 from bridge.clock import Clock
 from bridge.config import Config
-from bridge.errors import ApprovalQueueError, BridgeError, ConfigError, MetadataError
+from bridge.errors import (
+    ApprovalQueueError,
+    BridgeError,
+    ConfigError,
+    DeliveryError,
+    MetadataError,
+    MetadataRefusedError,
+    Reason,
+    RefusedDeliveryError,
+)
 from bridge.identity import Identity
 from bridge.imds.client import MetadataClient, open_client
 from bridge.imds.document import parse
-from bridge.namespace_errors import as_delivery_error, remedy
+from bridge.namespace import NamespaceConfig, open_credential
+from bridge.namespace_errors import as_delivery_error, delivery_errors, remedy
+from bridge.sender import Sender
 from bridge.sinks.base import Resources, SinkConfig
+from bridge.surroundings import Finding
 from bridge.telemetry import Metrics
 from bridge.transport import open_session
 
 _PATIENCE = 20.0  # seconds, for each thing; all but IMDS are tried side by side
 
-_SLOW = "; the first call may take two minutes: try again"
+_SLOW = "the first call may take two minutes: try again"
+_NO_IMDS = (
+    "is this an Azure VM, and does no firewall rule keep 169.254.169.254 away? No "
+    "proxy may stand between; this asks without one"
+)
+_REFUSING_IMDS = (
+    "does a proxy on this machine take over requests to 169.254.169.254, or is "
+    "imds.api_version one that this cloud does not know?"
+)
+_NO_WAY = (
+    "look at name resolution, routes and firewalls from this VM (Service Bus: port "
+    '5671, or transport = "amqp-websocket" for 443)'
+)
+_NO_IDENTITY = (
+    "give the VM an identity (az vm identity assign), or name in client_id which of "
+    "several is meant"
+)
+_WRONG_CLOCK = (
+    "have chrony (Linux: the host's clock at /dev/ptp_hyperv) or w32time (Windows) "
+    "set it: expiry and due times go by it"
+)
 _WITHOUT_SESSION = "it may want sessions: name them in approvals.sessions"
 _WITH_SESSION = "it may have no sessions: leave approvals.sessions out"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing that was tried, and whether it went well."""
-
-    is_good: bool
-    text: str
+_SCOPE = "https://servicebus.azure.net/.default"
+_SKEW_NOTED, _SKEW_WRONG = timedelta(seconds=5), timedelta(seconds=60)
 
 
 async def examine(config: Config, clock: Clock) -> list[Finding]:
@@ -40,30 +70,59 @@ async def examine(config: Config, clock: Clock) -> list[Finding]:
         imds = [
             await _tried("imds: instance metadata", visit.instance(client)),
             await _tried("imds: scheduledevents", visit.document(client), _SLOW),
+            *visit.noticed,
         ]
     try:
         config = config.filled_in(visit.identity.expand)
     except ConfigError as error:
         return [*imds, Finding(is_good=False, text=str(error))]
-    tries = [_tried(f"sinks.{one.name}", visit.sink(one)) for one in config.sinks]
+    tries = [_tried("token", visit.token(one)) for one in _credentials(config)]
+    tries += [_tried(f"sinks.{one.name}", visit.sink(one)) for one in config.sinks]
     if (approvals := config.approvals) is not None:
         tries += [
             _tried("approvals", visit.approvals(approvals, session))
             for session in approvals.sessions or (None,)
         ]
+        tries += [
+            _tried("approvals.reply_to", visit.replies(approvals, entity))
+            for entity in approvals.reply_to
+            if not set("*?[").intersection(entity)
+        ]
     return [*imds, *await asyncio.gather(*tries)]
 
 
-async def _tried(what: str, attempt: Awaitable[str], hint: str = "") -> Finding:
-    """Return what came of an attempt, or that it took too long, with a hint."""
+async def _tried(what: str, attempt: Awaitable[str], slow: str = "") -> Finding:
+    """Return what came of an attempt, or that it took too long, and what helps."""
     try:
         async with asyncio.timeout(_PATIENCE):
             return Finding(is_good=True, text=f"{what}: {await attempt}")
     except TimeoutError:
-        text = f"no answer within {_PATIENCE:g} s{hint}"
+        text, advice = f"no answer within {_PATIENCE:g} s", slow or _NO_WAY
     except (BridgeError, ValueError) as error:
-        text = str(error)
-    return Finding(is_good=False, text=f"{what}: {text}")
+        text, advice = str(error), _advice(error)
+    return Finding(is_good=False, text=f"{what}: {text}", advice=advice)
+
+
+def _advice(error: Exception) -> str:
+    """Return what helps, where the error does not say it itself; "" = not known."""
+    if isinstance(error, MetadataRefusedError):
+        return _REFUSING_IMDS
+    if isinstance(error, MetadataError):
+        return _NO_IMDS
+    reason = error.reason if isinstance(error, DeliveryError) else None
+    return _NO_WAY if reason in {Reason.CONNECTION, Reason.TIMEOUT} else ""
+
+
+def _credentials(config: Config) -> Iterator[NamespaceConfig]:
+    """Yield one section for each credential that is used."""
+    seen = set[tuple[str, str]]()
+    namespaces = [getattr(sink, "where", None) for sink in config.sinks]
+    for where in (*namespaces, config.approvals):
+        if not isinstance(where, NamespaceConfig) or where.connection_string:
+            continue
+        if (key := (where.credential, where.client_id)) not in seen:
+            seen.add(key)
+            yield where
 
 
 @dataclass(slots=True)
@@ -72,11 +131,13 @@ class _Visit:
 
     Attributes:
         identity: what is known of this VM; ``instance`` learns more.
+        noticed: what came to light while something else was tried.
     """
 
     config: Config
     clock: Clock
     identity: Identity
+    noticed: list[Finding] = field(default_factory=list)
 
     async def instance(self, client: MetadataClient) -> str:
         """Ask who this VM is; it need not be known to who configures it wholly."""
@@ -88,12 +149,23 @@ class _Visit:
                 raise
             return f"{error}; [identity] says {given.vm_name}"
         self.identity = Identity.from_metadata(compute).overridden(given)
+        if _has_ephemeral_disk(compute):
+            self.noticed.append(
+                Finding(
+                    is_good=True,
+                    is_warning=True,
+                    text="state: the OS disk of this VM is ephemeral",
+                    advice="put state.path on a data disk, or a redeploy loses it",
+                )
+            )
         return f"this VM is {self.identity.vm_name or 'unnamed'}"
 
     async def document(self, client: MetadataClient) -> str:
         """Read the document; the first time, this enables the service for the VM."""
         patience = self.config.imds.first_request_timeout
+        before = self.clock.now()
         answer = await client.fetch(etag=None, timeout=patience)
+        self.noticed.append(compared(answer.date, before, self.clock.now()))
         return f"answers; events now: {len(parse(answer.body or b'').events)}"
 
     async def sink(self, config: SinkConfig) -> str:
@@ -102,6 +174,33 @@ class _Visit:
             user_agent=f"scheduled-events-bridge/{__version__}"
         ) as http:
             return await config.reach(Resources(http=http, expand=self.identity.expand))
+
+    async def token(self, config: NamespaceConfig) -> str:
+        """Get a token, and say whose it is: roles are assigned to him."""
+        target = f"credential {config.credential}"
+        try:
+            with delivery_errors(target):
+                async with open_credential(config) as credential:
+                    token = await credential.get_token(_SCOPE)
+        except RefusedDeliveryError as error:
+            text = f"{error}; {_NO_IDENTITY}"
+            raise RefusedDeliveryError(text, error.reason) from error
+        left = timedelta(seconds=token.expires_on - self.clock.now().timestamp())
+        return (
+            f"{target}: {_bearer(token.token)}; good for {int(left.seconds / 60)} min"
+        )
+
+    async def replies(self, config: ApprovalsConfig, entity: str) -> str:
+        """Open a link to where replies go, and send nothing."""
+        sender = Sender(config, entity)
+        try:
+            await sender.reach()
+        except DeliveryError as error:
+            help_ = remedy(error, "Sender", entity)
+            raise type(error)(f"{error}{help_}", error.reason) from error
+        finally:
+            await sender.close()
+        return f"{entity} may be sent to"
 
     async def approvals(self, config: ApprovalsConfig, session: str | None) -> str:
         """Attach to where approvals come from, receive nothing, and let go."""
@@ -137,3 +236,53 @@ def _excused(source: ApprovalSource, error: ApprovalQueueError) -> str:
         text = f"{error}{remedy(refusal, 'Receiver', source.entity)}"
         raise ApprovalQueueError(text) from error
     raise error
+
+
+def compared(date: datetime | None, before: datetime, after: datetime) -> Finding:
+    """Return how far this machine's clock is off.
+
+    Args:
+        date: the Date of an answer, in whole seconds; None without one.
+        before: by our clock, when it was asked for.
+        after: by our clock, when it had come.
+    """
+    if date is None:
+        return Finding(is_good=True, text="clock: IMDS does not say what time it is")
+    early = before - (date + timedelta(seconds=1))
+    late = date - after
+    skew = max(early, late, timedelta(0))
+    if skew < _SKEW_NOTED:
+        return Finding(is_good=True, text="clock: agrees with that of IMDS")
+    way = "ahead of" if early > late else "behind"
+    return Finding(
+        is_good=skew < _SKEW_WRONG,
+        is_warning=skew < _SKEW_WRONG,
+        text=f"clock: {skew.total_seconds():.0f} s {way} that of IMDS",
+        advice=_WRONG_CLOCK,
+    )
+
+
+def _has_ephemeral_disk(compute: Mapping[str, object]) -> bool:
+    """Whether the OS disk is local to the host, and begins anew where that changes."""
+    found: object = compute
+    for key in ("storageProfile", "osDisk", "diffDiskSettings", "option"):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found == "Local"
+
+
+def _bearer(token: str) -> str:
+    """Return whom a token is for; nothing of it but ids that are no secret.
+
+    Source: https://learn.microsoft.com/entra/identity-platform/access-token-claims-reference
+    """
+    try:
+        middle = token.split(".")[1]
+        claims = orjson.loads(
+            base64.urlsafe_b64decode(middle + "=" * (-len(middle) % 4))
+        )
+    except (IndexError, ValueError):
+        claims = None
+    if not isinstance(claims, dict):
+        return "a token that does not say whose it is"
+    application, principal = claims.get("appid") or claims.get("azp"), claims.get("oid")
+    return f"application {application}, principal {principal}"

@@ -1,4 +1,9 @@
-"""The health port on loopback: /livez /readyz /metrics /status."""
+"""The health port on loopback: /livez /readyz /metrics /status, and a page at /.
+
+A browser on this machine may be led here by a page of anybody's, under a name that
+anybody's name server gives to 127.0.0.1. So where no token is asked for, the Host must
+be one of this machine's own names.
+"""
 
 import hmac
 import ipaddress
@@ -6,6 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 
+import aiohttp
 import orjson
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -17,6 +23,7 @@ from bridge.status import Board
 log = logging.getLogger(__name__)
 
 _OPEN_PATHS = {"/livez", "/readyz"}
+_NOT_MEANT = "without http.token, only localhost and loopback addresses are answered\n"
 
 
 class HttpConfig(Section, frozen=True, kw_only=True):
@@ -91,13 +98,12 @@ def application(config: HttpConfig, board: Board) -> web.Application:
         request: web.Request,
         handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
     ) -> web.StreamResponse:
-        if request.path in _OPEN_PATHS or _is_allowed(config, request):
-            return await handler(request)
-        return web.Response(
-            status=401,
-            text="a bearer token is required\n",
-            headers={"WWW-Authenticate": "Bearer"},
-        )
+        if request.path not in _OPEN_PATHS:
+            if not _is_meant(config, request):
+                return web.Response(status=421, text=_NOT_MEANT)
+            if not _is_allowed(config, request):
+                return _refusal(request)
+        return await handler(request)
 
     async def livez(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -116,7 +122,18 @@ def application(config: HttpConfig, board: Board) -> web.Application:
             headers={"Content-Type": CONTENT_TYPE_LATEST},
         )
 
+    async def page(request: web.Request) -> web.Response:
+        # Most forwarders are never looked at: they do without.
+        from bridge import page as view  # noqa: PLC0415
+
+        refreshes = "refresh" in request.query
+        text = view.page(await board.status(), board.clock.now(), refreshes=refreshes)
+        return web.Response(
+            text=text, content_type="text/html", charset="utf-8", headers=view.HEADERS
+        )
+
     app = web.Application(middlewares=[authorize])
+    app.router.add_get("/", page)
     app.router.add_get("/livez", livez)
     app.router.add_get("/readyz", readyz)
     app.router.add_get("/status", status)
@@ -124,17 +141,49 @@ def application(config: HttpConfig, board: Board) -> web.Application:
     return app
 
 
+def _is_meant(config: HttpConfig, request: web.Request) -> bool:
+    """Whether whoever asks knows where he is; no browser leaves Host out."""
+    host = request.headers.get("Host")
+    if config.token is not None or host is None:
+        return True
+    name = host if host.endswith("]") else host.rpartition(":")[0] or host
+    return _is_loopback(name)
+
+
+def _refusal(request: web.Request) -> web.Response:
+    """Ask for the token; a browser can only be asked for a password."""
+    scheme = 'Basic realm="sebridge", charset="UTF-8"' if request.path == "/" else ""
+    return web.Response(
+        status=401,
+        text="a bearer token is required\n",
+        headers={"WWW-Authenticate": scheme or "Bearer"},
+    )
+
+
 def _is_allowed(config: HttpConfig, request: web.Request) -> bool:
     if config.token is None:
         return True
-    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
     try:
         wanted = config.token.reveal()
     except ValueError as error:  # its file is gone: a rotation, perhaps
         log.warning("the bearer token cannot be read", extra={"fault": str(error)})
         return False
-    is_equal = hmac.compare_digest(given.encode(errors="replace"), wanted.encode())
-    return is_equal and scheme.lower() == "bearer"
+    given = _given(request.headers.get("Authorization", ""))
+    return given is not None and hmac.compare_digest(
+        given.encode(errors="replace"), wanted.encode()
+    )
+
+
+def _given(authorization: str) -> str | None:
+    """Return the token: as such, or as the password of any user."""
+    scheme, _, token = authorization.partition(" ")
+    if scheme.lower() == "bearer":
+        return token
+    try:
+        basic = aiohttp.BasicAuth.decode(authorization, encoding="utf-8")
+    except ValueError:
+        return None
+    return str(basic.password)
 
 
 def _json(value: object, status: int = 200) -> web.Response:

@@ -39,11 +39,11 @@ async def status(
     Raises:
         OutboxError: nobody answers and there is no state file that can be read.
     """
-    answer = await _running(config)
+    answer = await running(config)
     return await _stored(config, sinks, clock) if answer is None else answer
 
 
-async def _running(config: Settings) -> dict[str, object] | None:
+async def running(config: Settings) -> dict[str, object] | None:
     """Ask the forwarder of this configuration; None if none answers."""
     if not config.http.listen:
         return None
@@ -101,8 +101,3 @@ async def _stored(
             ],
             "replies": replies_of(tallies.get(REPLIES)),
         }
-
-
-def as_text(status: dict[str, object]) -> str:
-    """Return the status for people: indented, as it is."""
-    return orjson.dumps(status, option=orjson.OPT_INDENT_2).decode()

@@ -125,6 +125,18 @@ class Secret:
         """Whether the secret itself stands in the configuration."""
         return not self.reference.startswith(("env:", "file:"))
 
+    @property
+    def file(self) -> Path | None:
+        """The file it is read from; None for any other.
+
+        Raises:
+            ValueError: a variable in its path is not set.
+        """
+        scheme, _, name = self.reference.partition(":")
+        if scheme != "file":
+            return None
+        return Path(_VARIABLE.sub(lambda found: self._variable(found[1]), name))
+
     def reveal(self) -> str:
         """Return the secret itself.
 
@@ -134,9 +146,8 @@ class Secret:
         scheme, _, name = self.reference.partition(":")
         if scheme == "env":
             return self._variable(name)
-        if scheme == "file":
-            path = _VARIABLE.sub(lambda found: self._variable(found[1]), name)
-            return _read_secret_file(Path(path))
+        if (path := self.file) is not None:
+            return _read_secret_file(path)
         return self.reference
 
     def _variable(self, name: str) -> str:

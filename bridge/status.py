@@ -110,6 +110,8 @@ class Board:
             ],
             "replies": replies_of(tallies.get(REPLIES)),
             "receivers": [receiver_of(*item) for item in self.receivers.items()],
+            "missing": self.missing(),
+            "notes": self.notes(),
         }
 
     async def measure(self) -> None:

@@ -44,9 +44,11 @@ class Browser:
 
     Args:
         program: where it is.
+        flags: more than the usual ones, such as ``--virtual-time-budget=5000``.
     """
 
     program: str
+    flags: tuple[str, ...] = ()
 
     async def dom(self, url: str) -> str:
         """Return the page at ``url`` as HTML, as it is once its scripts have run.
@@ -78,6 +80,7 @@ class Browser:
         process = await asyncio.create_subprocess_exec(
             self.program,
             *_FLAGS,
+            *self.flags,
             f"--user-data-dir={folder / 'profile'}",
             *arguments,
             stdout=asyncio.subprocess.PIPE,

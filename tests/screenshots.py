@@ -9,8 +9,11 @@ import asyncio
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import aiohttp
 
 from bridge.simulator.lifecycle import EventLife
 from bridge.simulator.serve import Simulator, SimulatorOptions
@@ -44,6 +47,32 @@ button_secret = "env:BUTTON_SECRET"
 connection_string = "{bus}"
 queue = "vm-approvals"
 """
+PAGE = """
+[imds]
+endpoint = "{imds}"
+
+[state]
+path = "{state}"
+
+[http]
+listen = "{listen}"
+
+[[sinks]]
+name = "bus"
+type = "servicebus"
+connection_string = "{bus}"
+topic = "scheduled-events"
+
+[[sinks]]
+name = "siem"
+type = "webhook"
+url = "http://127.0.0.1:9/ingest"
+
+[approvals]
+connection_string = "{bus}"
+queue = "vm-approvals"
+"""
+_LISTEN: Final = "127.0.0.1:19465"
 SECRETS: Final = {"SLACK_BOT_TOKEN": "xoxb-simulated", "BUTTON_SECRET": "b" * 32}
 REBOOT: Final = EventLife(
     event_type="Reboot",
@@ -85,6 +114,45 @@ async def slack() -> bytes:
         return await _picture(at["slack"]["page"], 1260)
 
 
+async def page() -> bytes:
+    """Return the page of a forwarder: one event under way, one to come."""
+    async with Simulator(SimulatorOptions(vm_name="web-1")) as simulator:
+        with tempfile.TemporaryDirectory() as name:
+            config = Path(name) / "bridge.toml"
+            at = simulator.addresses()
+            config.write_text(
+                PAGE.format(
+                    imds=at["imds"]["url"],
+                    bus=at["servicebus"]["connectionString"],
+                    state=(config.parent / "state.db").as_posix(),
+                    listen=_LISTEN,
+                )
+            )
+            bridge = await forwarder(config)
+            try:
+                await _until(lambda status: status["missing"] == [])
+                reboot = simulator.imds.schedule(REBOOT)
+                await _until(lambda status: len(status["document"]["events"]) == 1)
+                await _approve(config, reboot.event_id)
+                await _until(lambda status: len(status["approvals"]) == 1)
+                simulator.imds.schedule(FREEZE)
+                await _until(lambda status: len(status["document"]["events"]) == 2)
+                return await _picture(f"http://{_LISTEN}/", 830, width=1160)
+            finally:
+                await ended(bridge)
+
+
+async def _until(holds: Callable[[Any], bool]) -> None:
+    """Wait until something holds of the status."""
+    async with asyncio.timeout(PATIENCE), aiohttp.ClientSession() as session:
+        while True:
+            with suppress(aiohttp.ClientError, KeyError):
+                async with session.get(f"http://{_LISTEN}/status") as response:
+                    if holds(await response.json()):
+                        return
+            await asyncio.sleep(0.2)
+
+
 async def _live(simulator: Simulator, config: Path) -> None:
     """Let things happen, and the bridge tell of them."""
     reboot = simulator.imds.schedule(REBOOT)
@@ -115,14 +183,17 @@ async def _said(simulator: Simulator, count: int) -> None:
     await asyncio.sleep(3)  # a change of a message may still come
 
 
-async def _picture(url: str, height: int) -> bytes:
+async def _picture(url: str, height: int, width: int = _WIDTH) -> bytes:
     browser = find()
     if browser is None:
         sys.exit("there is no Chromium here")
-    return await browser.picture(url, _WIDTH, height)
+    return await browser.picture(url, width, height)
 
 
-PICTURES: Final[Mapping[str, Callable[[], Awaitable[bytes]]]] = {"slack": slack}
+PICTURES: Final[Mapping[str, Callable[[], Awaitable[bytes]]]] = {
+    "page": page,
+    "slack": slack,
+}
 
 
 async def main(names: list[str]) -> None:

@@ -5,8 +5,12 @@ from datetime import UTC, datetime
 
 from hypothesis import strategies as st
 
+from bridge.cloudevent import CloudEvent
+from bridge.events import from_transition
 from bridge.imds.document import Document, parse
-from tests.builders import imds_event, not_before, started
+from bridge.transitions import Transition, TransitionKind
+from tests.builders import document, imds_event, not_before, started, teller_of
+from tests.fakes import START
 
 # Few ids, in both cases, so that two documents often name the same event.
 EVENT_IDS = ("A1B2", "a1b2", "C3D4", "c3d4", "E5F6", "ö", "Ö", "x\x00y", "_")
@@ -69,6 +73,27 @@ def likely_events() -> st.SearchStrategy[dict[str, object]]:
 
 def events() -> st.SearchStrategy[dict[str, object]]:
     return likely_events() | odd_events()
+
+
+def cloud_events() -> st.SearchStrategy[CloudEvent]:
+    """Return events as a sink gets them: read back from the outbox."""
+    return st.builds(_told, events(), st.sampled_from(TransitionKind))
+
+
+def _told(raw: dict[str, object], kind: TransitionKind) -> CloudEvent:
+    (event,) = document(raw).events.values()
+    step = Transition(
+        kind=kind,
+        event=event,
+        previous=event,
+        changes=(),
+        announced=True,
+        unobserved=1,
+    )
+    told = from_transition(
+        teller_of(), step, incarnation=1, observed_at=START, told=0
+    ).event
+    return CloudEvent.from_json(told.to_json())
 
 
 def bodies(

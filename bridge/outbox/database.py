@@ -325,7 +325,8 @@ class Database:
             part = journal[:_GROUP]
             for _, error in _done(file, part):
                 if error is not None:
-                    log.error("change lost on its way to disk: %s", error)
+                    fault = {"fault": str(error)}
+                    log.error("change lost on its way to disk", extra=fault)
             del journal[: len(part)]
 
 

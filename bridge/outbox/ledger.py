@@ -101,6 +101,14 @@ class Ledger:
 
         return await self.database.read(job)
 
+    async def event_ids(self, *, newest: int) -> list[str]:
+        """Return the EventIds that were told of, newest first."""
+        query = """SELECT event_id, max(id) FROM items WHERE kind = 'event'
+            AND event_id IS NOT NULL GROUP BY key ORDER BY 2 DESC LIMIT ?"""
+        return await self.database.read(
+            lambda db: [found for found, _ in db.execute(query, (newest,))]
+        )
+
     async def retry(
         self, selection: Selection, *, now: float, force: bool
     ) -> tuple[list[Delivery], list[Delivery]]:

@@ -142,7 +142,11 @@ class Outbox:
         sinks = self.router.sinks(told.subject, frozenset())
         log.error(
             "event dropped",
-            extra={"type": told.event.type, "key": told.key, "fault": str(error)},
+            extra={
+                "type": told.event.type,
+                "eventId": told.key,
+                "fault": str(error),
+            },
         )
         for sink in sinks:
             self.lost(sink)

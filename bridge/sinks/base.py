@@ -184,6 +184,14 @@ class SinkConfig(Section, frozen=True, kw_only=True):
         """The key that makes no sense without ``[approvals]``; None where none is."""
         return None
 
+    @property
+    def file(self) -> str | None:
+        """The file that is written to, ``-`` for standard output; None: there is none.
+
+        Nobody else may write to it.
+        """
+        return None
+
     def open(self, resources: Resources) -> AbstractAsyncContextManager[Sink]:
         """Return a context manager that connects lazily and closes cleanly.
 

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from bridge.cloudevent import CloudEvent
+from bridge.samples import TEST_ATTRIBUTE
 
 _GONE = frozenset({"completed", "cancelled", "ended"})
 _DECIDING = frozenset({"relayed", "already-started", "event-ended"})
@@ -49,6 +50,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
         not_before: RFC 3339; None = not known, or it has started.
         teller: name of the VM that told it.
         is_whole: False where not all Resources are known.
+        is_test: whether the event was made up, to try the way.
         rulings: what became of the last approvals.
         channel: where the message is.
         ts: which one it is; "" = it is yet to be posted.
@@ -63,6 +65,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     not_before: str | None
     teller: str
     is_whole: bool = True
+    is_test: bool = False
     rulings: tuple[Ruling, ...] = ()
     channel: str = ""
     ts: str = ""
@@ -87,6 +90,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
         until = moment(self.not_before)
         return (
             self.status == "scheduled"
+            and not self.is_test
             and not any(ruling.outcome in _DECIDING for ruling in self.rulings)
             and (until is None or now < until)
         )
@@ -199,6 +203,7 @@ def _fresh(event: CloudEvent, step: str) -> Card:
         is_whole=not (
             isinstance(truncated, list) and any(cut in truncated for cut in _CUTS)
         ),
+        is_test=event.text(TEST_ATTRIBUTE) is not None,
     )
 
 

@@ -1,6 +1,7 @@
 """What the contract tests share: an event, a server that answers as told, a reader."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -124,6 +125,48 @@ class Inbox:
         finally:
             self.released.set()
             await runner.cleanup()
+
+
+@dataclass(slots=True)
+class LogReceiver:
+    """A TCP receiver that keeps what it is sent, unless it is told not to."""
+
+    port: int = 0
+    is_deaf: bool = False
+    resets: bool = False
+    connections: int = 0
+    data: bytes = b""
+    writers: list[asyncio.StreamWriter] = field(default_factory=list)
+
+    async def handle(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.connections += 1
+        self.writers.append(writer)
+        if self.is_deaf:
+            return
+        if self.resets:
+            await reader.read(1)
+            writer.transport.abort()  # with data unread: the kernel resets
+            return
+        while chunk := await reader.read(65536):
+            self.data += chunk
+
+    @asynccontextmanager
+    async def serving(
+        self, context: ssl.SSLContext | None = None
+    ) -> AsyncIterator[dict[str, object]]:
+        server = await asyncio.start_server(
+            self.handle, "127.0.0.1", self.port, limit=1024, ssl=context
+        )
+        self.port = server.sockets[0].getsockname()[1]
+        try:
+            yield {"type": "syslog", "host": "127.0.0.1", "port": self.port}
+        finally:
+            for writer in self.writers:
+                writer.transport.abort()
+            server.close()
+            await server.wait_closed()
 
 
 async def drained(

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -190,7 +191,7 @@ def test_what_cannot_be_reached_is_told_line_by_line(tmp_path: Path) -> None:
     result = sebridge("check", "--connect", "-c", str(written(tmp_path, text)))
 
     assert result.exit_code == 1
-    metadata, events, sink = result.stdout.splitlines()
+    metadata, events, sink, *_ = result.stdout.splitlines()
     assert metadata.startswith("ok   imds: instance metadata: ")  # none is needed
     assert events.startswith("FAIL imds: scheduledevents: ")
     assert sink.startswith("FAIL sinks.siem: ")
@@ -413,6 +414,62 @@ def test_damaged_state_file_is_one_sentence(config: Path) -> None:
     assert len(result.stderr.splitlines()) == 1
 
 
+# -- doctor ------------------------------------------------------------------------
+
+UNREACHABLE = """
+[imds]
+endpoint = "http://127.0.0.1:1"
+[state]
+path = "{state}"
+[http]
+listen = "{listen}"
+"""
+
+
+def test_doctor_says_what_is_wrong_and_what_to_do(tmp_path: Path) -> None:
+    config = written(tmp_path, UNREACHABLE)
+
+    result = sebridge("check", "--connect", "-c", str(config))
+
+    assert result.exit_code == 1
+    first, *rest = result.stdout.splitlines()
+    assert re.fullmatch(r"FAIL imds: instance metadata: .* -> is this an .*", first)
+    assert any(line.startswith("ok   versions: bridge ") for line in rest)
+    assert f"{config}: ok" not in rest
+    assert not config.with_name("state.db").exists()
+
+
+def test_doctor_speaks_json(tmp_path: Path) -> None:
+    config = written(tmp_path, UNREACHABLE)
+
+    result = sebridge("check", "--connect", "--json", "-c", str(config))
+
+    assert result.exit_code == 1
+    report = json.loads(result.stdout)
+    assert report["file"] == str(config)
+    assert report["warnings"] == [
+        "sinks: there are none: events are observed and not sent"
+    ]
+    assert {one["result"] for one in report["findings"]} >= {"ok", "fault"}
+    assert all(set(one) == {"result", "text", "advice"} for one in report["findings"])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a pseudo-terminal is POSIX's")
+@pytest.mark.parametrize(
+    ("encoding", "mark"), [("utf-8", "\x1b[31m✗\x1b[0m "), ("ascii", "\x1b[31mFAIL")]
+)
+def test_doctor_has_signs_for_a_terminal_that_has_them(
+    encoding: str, mark: str, tmp_path: Path
+) -> None:
+    config = written(tmp_path, UNREACHABLE)
+    env = {"PYTHONIOENCODING": encoding}
+
+    out = on_terminal("check", "--connect", "-c", str(config), env=env, code=1)
+
+    assert out.splitlines()[-1].startswith(("\x1b[32m", "\x1b[33m"))
+    assert mark in out
+
+
 # -- status ------------------------------------------------------------------------
 
 
@@ -440,10 +497,13 @@ async def test_status_of_a_running_forwarder(
     board = Board(clock=clock, metrics=metrics)
 
     async with health.serve(HttpConfig(listen=listen), board):
-        result = await asyncio.to_thread(sebridge, "status", "-c", str(config))
+        status = ("status", "-c", str(config))
+        result = await asyncio.to_thread(sebridge, *status, "--json")
+        shown = await asyncio.to_thread(sebridge, *status)
 
     assert result.exit_code == 0
     assert json.loads(result.stdout)["imds"]["state"] == "starting"
+    assert "The bridge is starting" in shown.stdout
 
 
 def free_port() -> int:
@@ -452,10 +512,48 @@ def free_port() -> int:
         return found
 
 
-def test_status_for_people_is_indented(deliveries: Path) -> None:
+def test_status_for_people_is_a_table(deliveries: Path) -> None:
     text = sebridge("status", "-c", str(deliveries)).stdout
 
-    assert text.startswith('{\n  "vm": {')
+    assert "http.listen is off" in text
+    assert re.search(r"\n  SINK +STATE +PENDING +DEAD +OLDEST", text)
+    assert re.search(r"\n  siem +unknown +2 +2 ", text)
+    assert "\x1b" not in text
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a pseudo-terminal is POSIX's")
+@pytest.mark.parametrize(
+    ("environ", "is_coloured"),
+    [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
+)
+def test_colours_are_for_a_terminal_that_wants_them(
+    environ: dict[str, str], deliveries: Path, *, is_coloured: bool
+) -> None:
+    out = on_terminal("status", "-c", str(deliveries), env=environ)
+
+    assert ("\x1b[33m" in out) is is_coloured
+    assert "http.listen is off" in out
+
+
+def on_terminal(*arguments: str, env: Mapping[str, str], code: int = 0) -> str:
+    """Return what a command writes to a terminal."""
+    ours, theirs = os.openpty()
+    unset = {"NO_COLOR", "TERM", "COLUMNS"}
+    environ = {key: value for key, value in os.environ.items() if key not in unset}
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        process = subprocess.Popen(  # noqa: S603 - our own arguments
+            [sys.executable, "-m", "bridge", *arguments],
+            stdout=theirs,
+            stderr=subprocess.DEVNULL,
+            env={**environ, "TERM": "xterm", **env},
+        )
+        os.close(theirs)
+        out = b""
+        with contextlib.suppress(OSError):  # as Linux says that nobody writes any more
+            while part := terminal.read(65536):
+                out += part
+        assert process.wait(30) == code
+    return out.decode()
 
 
 def test_status_without_forwarder_and_state_is_one_sentence(config: Path) -> None:

@@ -1,8 +1,11 @@
 """``check --connect``: everything that is configured is tried, and nothing changed."""
 
 import asyncio
+import base64
+import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from datetime import timedelta
 
 import pytest
 
@@ -11,7 +14,6 @@ from bridge import doctor
 from bridge.approvals.queue import ApprovalSource, open_queue
 from bridge.clock import SystemClock
 from bridge.config import Config
-from bridge.doctor import Finding
 from bridge.errors import ApprovalQueueError
 from bridge.namespace import NamespaceConfig
 from bridge.options import Secret
@@ -19,10 +21,15 @@ from bridge.simulator.imds import ImdsSimulator
 from bridge.simulator.imds_state import ImdsSettings
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.errors import Condition
+from bridge.surroundings import Finding
 from tests.contract.sink_fixtures import Inbox
-from tests.fakes import FakeClock
+from tests.fakes import START
 
 VM = "vm-7"
+NOWHERE = (
+    "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=k;SharedAccessKey=s;"
+    "UseDevelopmentEmulator=true"
+)
 
 
 @pytest.fixture
@@ -43,7 +50,7 @@ def approvals_of(broker: Broker, **keys: object) -> dict[str, object]:
 
 async def examined(config: Config) -> list[Finding]:
     async with asyncio.timeout(20):
-        return await doctor.examine(config, FakeClock())
+        return await doctor.examine(config, SystemClock())
 
 
 def good(findings: list[Finding]) -> list[str]:
@@ -62,6 +69,7 @@ async def test_imds_says_who_this_is_and_what_is_scheduled(imds: ImdsSimulator) 
     assert good(await examined(config_of(imds.url))) == [
         f"imds: instance metadata: this VM is {VM}",
         "imds: scheduledevents: answers; events now: 0",
+        "clock: agrees with that of IMDS",
     ]
 
 
@@ -75,7 +83,7 @@ async def test_both_parts_of_imds_are_told_apart(inbox: Inbox) -> None:
 
 
 async def test_answer_that_is_no_document_is_told(inbox: Inbox) -> None:
-    _, events = await examined(config_of(inbox.url))
+    _, events, _ = await examined(config_of(inbox.url))
 
     assert not events.is_good
     assert events.text.startswith("imds: scheduledevents: the document ")
@@ -105,7 +113,117 @@ async def test_slow_first_answer_is_not_waited_for_forever(
 
     assert who.text == "imds: instance metadata: no answer within 0.1 s"
     assert events.text.startswith("imds: scheduledevents: no answer within 0.1 s")
-    assert "the first call may take two minutes" in events.text
+    assert "the first call may take two minutes" in events.advice
+
+
+@pytest.mark.parametrize(
+    ("status", "advice"), [(404, "is this an Azure VM"), (403, "does a proxy on this")]
+)
+async def test_silent_imds_and_one_that_refuses_want_different_things(
+    status: int, advice: str, inbox: Inbox
+) -> None:
+    inbox.status = status
+
+    for one in await examined(config_of(inbox.url)):
+        assert one.advice.startswith(advice)
+
+
+async def test_disk_that_goes_with_the_host_is_noticed(inbox: Inbox) -> None:
+    """Source: storageProfile of instance metadata."""
+    inbox.answer = b"""{"name": "vm", "storageProfile":
+        {"osDisk": {"diffDiskSettings": {"option": "Local"}}}}"""
+
+    _, _, disk, _ = await examined(config_of(inbox.url))
+
+    assert (disk.is_good, disk.is_warning) == (True, True)
+    assert "ephemeral" in disk.text
+
+
+# -- the clock -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "is_good", "is_warning", "words"),
+    [
+        (0, True, False, "agrees with"),
+        (4.9, True, False, "agrees with"),
+        (5, True, True, "5 s ahead of"),
+        (59.9, True, True, "60 s ahead of"),
+        (60, False, False, "60 s ahead of"),
+        (-5, True, True, "5 s behind"),
+        (-7200, False, False, "7200 s behind"),
+    ],
+)
+def test_clock_is_compared_with_that_of_imds(
+    seconds: float, words: str, *, is_good: bool, is_warning: bool
+) -> None:
+    """The Date has whole seconds, and the answer took one: neither is a difference."""
+    asked = START + timedelta(seconds=seconds + (1 if seconds > 0 else -1))
+
+    found = doctor.compared(START, asked, asked + timedelta(seconds=1))
+
+    assert (found.is_good, found.is_warning) == (is_good, is_warning)
+    assert found.text == f"clock: {words} that of IMDS"
+    assert bool(found.advice) is (words != "agrees with")
+
+
+def test_clock_is_not_judged_where_imds_tells_no_time() -> None:
+    assert doctor.compared(None, START, START).is_good
+
+
+# -- tokens ----------------------------------------------------------------------
+
+
+def token_of(claims: bytes) -> bytes:
+    token = f"e30.{base64.urlsafe_b64encode(claims).decode().rstrip('=')}.s1gnature"
+    until = int(SystemClock().now().timestamp()) + 3660
+    rest = {"resource": "https://servicebus.azure.net", "token_type": "Bearer"}
+    answer = {"access_token": token, "expires_on": str(until), **rest}
+    return json.dumps(answer).encode()
+
+
+@pytest.mark.parametrize(
+    ("claims", "whose"),
+    [
+        (b'{"appid": "app-1", "oid": "oid-1"}', "application app-1, principal oid-1"),
+        (b'{"azp": "app-2", "oid": "oid-2"}', "application app-2, principal oid-2"),
+        (b"no JSON", "a token that does not say whose it is"),
+    ],
+)
+async def test_token_is_got_once_and_says_whose_it_is(
+    claims: bytes, whose: str, imds: ImdsSimulator, inbox: Inbox, machine: None
+) -> None:
+    inbox.answer = token_of(claims)
+    sink = {"type": "servicebus", "namespace": "127.0.0.1", "queue": "q"}
+    sinks = [{"name": name, **sink} for name in ("a", "b")]
+
+    found = await examined(config_of(imds.url, sinks=sinks))
+
+    (token,) = [one for one in found if one.text.startswith("token: ")]
+    text, left = token.text.split("; good for ")
+    assert text == f"token: credential managed-identity: {whose}"
+    assert left in {"60 min", "61 min"}
+    assert "s1gnature" not in str(found)
+
+
+async def test_token_that_is_not_to_be_had_says_what_helps(
+    imds: ImdsSimulator, inbox: Inbox, machine: None
+) -> None:
+    inbox.status, inbox.answer = 400, b'{"error": "invalid_request"}'
+    sink = {"name": "a", "type": "servicebus", "namespace": "127.0.0.1", "queue": "q"}
+
+    found = await examined(config_of(imds.url, sinks=[sink]))
+
+    (token,) = [one.text for one in found if one.text.startswith("token: ")]
+    assert token.startswith("token: credential managed-identity: no token is to be had")
+    assert "az vm identity assign" in token
+
+
+@pytest.fixture
+def machine(inbox: Inbox, monkeypatch: pytest.MonkeyPatch, brisk_sdk: None) -> None:
+    """Make the inbox the identity endpoint of this machine."""
+    monkeypatch.setenv("AZURE_POD_IDENTITY_AUTHORITY_HOST", inbox.url)
+    inbox.headers["Content-Type"] = "application/json"
 
 
 # -- sinks -----------------------------------------------------------------------
@@ -124,9 +242,10 @@ async def test_sinks_are_tried_although_one_hangs(
 
     found = await examined(config_of(imds.url, sinks=sinks))
 
-    assert [one.is_good for one in found[2:]] == [False, False, True]
-    assert found[2].text == "sinks.a: no answer within 0.5 s"
-    assert found[3].text.startswith("sinks.b: ")
+    assert [one.is_good for one in found[3:]] == [False, False, True]
+    assert found[3].text == "sinks.a: no answer within 0.5 s"
+    assert found[4].text.startswith("sinks.b: ")
+    assert all("firewalls" in one.advice for one in found[3:5])
 
 
 # -- approvals -------------------------------------------------------------------
@@ -156,7 +275,7 @@ async def test_every_place_that_approvals_come_from_is_tried(
 
     found = good(await examined(config_of(imds.url, approvals=approvals)))
 
-    assert found[2:] == [f"approvals: {one} may be received from" for one in sources]
+    assert found[3:] == [f"approvals: {one} may be received from" for one in sources]
 
 
 async def test_nothing_is_taken_and_no_session_stays_locked(
@@ -188,10 +307,27 @@ async def test_session_that_a_running_bridge_holds_is_no_fault(
         config = config_of(imds.url, approvals=approvals_of(broker, **keys))
         found = good(await examined(config))
 
-    assert found[2] == (
+    assert found[3] == (
         "approvals: vm-approvals-sessions session mine is there, and held by a "
         "bridge that runs"
     )
+
+
+async def test_entities_for_replies_are_reached_but_for_globs(
+    imds: ImdsSimulator, broker: Broker
+) -> None:
+    reply_to = ["replies", "team-*", "nowhere"]
+    approvals = approvals_of(broker, queue="vm-approvals", reply_to=reply_to)
+
+    before = broker.snapshot()
+
+    found = await examined(config_of(imds.url, approvals=approvals))
+
+    there, missing = [one for one in found if "reply_to" in one.text]
+    assert there.text == "approvals.reply_to: replies may be sent to"
+    assert missing.text.startswith("approvals.reply_to: Service Bus entity nowhere: ")
+    assert missing.text.endswith("create or enable nowhere: the bridge has no right to")
+    assert broker.snapshot() == before
 
 
 CREATE = "create or enable {}: the bridge has no right to"
@@ -259,11 +395,7 @@ async def test_sessions_on_the_wrong_entity_are_told(
 
 async def test_placeholder_without_a_value_is_told(inbox: Inbox) -> None:
     inbox.status = 404
-    approvals = {
-        "namespace": "contoso.servicebus.windows.net",
-        "queue": "q",
-        "sessions": ["{vm_id}"],
-    }
+    approvals = {"connection_string": NOWHERE, "queue": "q", "sessions": ["{vm_id}"]}
 
     found = bad(await examined(config_of(inbox.url, approvals=approvals)))
 

@@ -1,9 +1,12 @@
 """The health port: what it says from the first moment on, and to whom."""
 
+import asyncio
+import base64
 import contextlib
 import json
 import re
 import socket
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -378,7 +381,92 @@ async def test_no_event_id_stands_in_a_label(bridge: Bridge) -> None:
     assert not re.search(EVENT_ID, text, re.IGNORECASE)
 
 
+# -- the page ----------------------------------------------------------------------
+
+
+async def test_page_shows_what_is_scheduled(bridge: Bridge) -> None:
+    async with bridge.client.get("/") as response:
+        text = await response.text()
+        assert (response.status, response.content_type) == (200, "text/html")
+        assert "script-src 'sha256-" in response.headers["Content-Security-Policy"]
+        assert response.headers["Cache-Control"] == "no-store"
+        assert response.headers["Referrer-Policy"] == "no-referrer"
+        assert response.headers["X-Content-Type-Options"] == "nosniff"
+
+    assert "<title>1 scheduled event on WestNO_0</title>" in text
+    assert "in 15 min 00 s" in text
+    assert '<meta http-equiv="refresh"' not in text
+
+
+async def test_page_reloads_itself_when_asked_to(bridge: Bridge) -> None:
+    assert '<meta http-equiv="refresh"' in (await bridge.get("/?refresh"))[1]
+
+
+async def test_page_of_a_starting_bridge_says_so(newborn: Client) -> None:
+    async with newborn.get("/") as response:
+        assert "The bridge is starting" in await response.text()
+
+
+async def test_page_is_only_read(bridge: Bridge) -> None:
+    for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+        async with bridge.client.request(method, "/") as response:
+            assert response.status == 405
+
+
+async def test_forwarder_that_nobody_looks_at_does_without_the_page() -> None:
+    command = [
+        *(sys.executable, "-c"),
+        "import sys, bridge.app; sys.exit('bridge.page' in sys.modules)",
+    ]
+    process = await asyncio.create_subprocess_exec(*command)
+
+    assert await process.wait() == 0
+
+
 # -- who may ask -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "127.8.8.8:1", "localhost", "LOCALHOST:8080", "[::1]:9465"]
+)
+@pytest.mark.parametrize("path", ["/", "/status", "/metrics"])
+async def test_loopback_is_answered_under_its_own_names(
+    host: str, path: str, bridge: Bridge
+) -> None:
+    """Also through a tunnel that has another port at its near end."""
+    async with bridge.client.get(path, headers={"Host": host}) as response:
+        assert response.status == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:9465", "10.0.0.4", "127.0.0.1.evil.example"]
+)
+@pytest.mark.parametrize("path", ["/", "/status", "/metrics", "/x"])
+async def test_foreign_name_for_loopback_is_not_answered(
+    host: str, path: str, bridge: Bridge
+) -> None:
+    """A page of anybody's could read it else, from a browser on this machine."""
+    async with bridge.client.get(path, headers={"Host": host}) as response:
+        assert response.status == 421
+        assert "loopback" in await response.text()
+
+
+async def test_probes_may_use_any_name(bridge: Bridge) -> None:
+    for path in ("/livez", "/readyz"):
+        async with bridge.client.get(path, headers={"Host": "a.example"}) as response:
+            assert response.status == 200
+
+
+async def test_client_that_names_no_host_is_answered(bridge: Bridge) -> None:
+    """HTTP/1.0 has none, and no browser speaks it."""
+    host, port = bridge.client.host, bridge.client.port
+    assert port is not None
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(b"GET /status HTTP/1.0\r\n\r\n")
+
+    assert b" 200 OK" in await reader.readline()
+    writer.close()
+    await writer.wait_closed()
 
 
 @pytest.fixture
@@ -415,6 +503,21 @@ async def test_token_opens_the_rest(scheme: str, guarded: Bridge) -> None:
     """The scheme is compared without case (RFC 9110, section 11.1)."""
     for path in ("/status", "/metrics"):
         assert (await guarded.get(path, f"{scheme} {TOKEN}"))[0] == 200
+
+
+def basic(user: str, password: str) -> str:
+    return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
+
+
+async def test_browser_gives_the_token_as_a_password(guarded: Bridge) -> None:
+    async with guarded.client.get("/", headers={"Host": "vm.example"}) as response:
+        assert response.status == 401
+        assert response.headers["WWW-Authenticate"].startswith("Basic realm=")
+
+    for user in ("", "anybody", "jürgen"):
+        assert (await guarded.get("/", basic(user, TOKEN)))[0] == 200
+    for wrong in ("", "x", f"{TOKEN}:", f" {TOKEN}"):
+        assert (await guarded.get("/", basic("anybody", wrong)))[0] == 401
 
 
 async def test_refusal_asks_for_a_bearer_token(guarded: Bridge) -> None:

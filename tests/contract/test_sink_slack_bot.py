@@ -25,6 +25,7 @@ from bridge.errors import (
 )
 from bridge.outbox.database import Database
 from bridge.outbox.memory import SinkMemory
+from bridge.samples import TEST_ATTRIBUTE
 from bridge.simulator.faults import Answer, Hang, Reset, Truncated
 from bridge.simulator.slack import refusal
 from bridge.simulator.slack_workspace import Post
@@ -636,6 +637,14 @@ async def test_event_that_was_cut_has_no_buttons(voting: World) -> None:
     assert event.data["truncated"] == ["Resources"]
     async with voting.bot() as bot:
         await voting.tell(bot, event)
+
+    assert not buttons(voting.message)
+
+
+async def test_test_event_has_no_buttons(voting: World) -> None:
+    marked = {**voting.event().extensions, TEST_ATTRIBUTE: "true"}
+    async with voting.bot() as bot:
+        await voting.tell(bot, replace(voting.event(), extensions=marked))
 
     assert not buttons(voting.message)
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from configparser import RawConfigParser
 from datetime import datetime, timedelta
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -23,6 +24,7 @@ from bridge.events import (
     from_outcome,
     from_transition,
 )
+from bridge.fitting import MAX_BYTES
 from bridge.telemetry import OUTCOMES
 from bridge.transitions import Transition, TransitionKind
 from tests.builders import EVENT_ID, document, imds_event, started, teller_of
@@ -157,6 +159,39 @@ def test_transform_makes_the_table(read_by_kusto: dict[str, Any]) -> None:
     wanted = {c["name"]: c["type"] for c in table["columns"]}
 
     assert read_by_kusto["transform"]["columns"] == wanted
+
+
+def test_agent_of_azure_monitor_fills_the_same_table() -> None:
+    rule = json.loads((HERE / "agents" / "azure-monitor.json").read_text())[
+        "properties"
+    ]
+    stream = json.loads((HERE / "sentinel" / "stream.json").read_text())
+    table = json.loads((HERE / "sentinel" / "table.json").read_text())
+    transform = (HERE / "sentinel" / "transform.kql").read_text()
+    (source,), (flow,) = rule["dataSources"]["logFiles"], rule["dataFlows"]
+
+    assert rule["streamDeclarations"] == {
+        stream["name"]: {"columns": stream["columns"]}
+    }
+    assert source["streams"] == flow["streams"] == [stream["name"]]
+    assert flow["transformKql"] == " ".join(transform.split())
+    assert flow["outputStream"] == f"Custom-{table['name']}"
+    assert source["format"] == "json"
+
+
+def test_agents_read_the_file_and_not_what_was_moved() -> None:
+    """The Azure Monitor Agent tells twice what matches under its new name, too."""
+    rule = json.loads((HERE / "agents" / "azure-monitor.json").read_text())
+    fluent = yaml.safe_load((HERE / "agents" / "fluent-bit.yaml").read_text())
+    (source,) = rule["properties"]["dataSources"]["logFiles"]
+    (tail,) = fluent["pipeline"]["inputs"]
+
+    for pattern in (*source["filePatterns"], tail["path"]):
+        assert fnmatch("/var/log/sebridge/events.jsonl", pattern)
+        assert not fnmatch("/var/log/sebridge/events.jsonl.1", pattern)
+    buffer = int(tail["buffer_max_size"].removesuffix("k")) * 1000
+    assert buffer > MAX_BYTES
+    assert tail["parser"] in [parser["name"] for parser in fluent["parsers"]]
 
 
 def test_stream_takes_every_attribute() -> None:
