@@ -22,6 +22,7 @@ from bridge.imds.client import MetadataClient, open_client
 from bridge.introduction import introduce, settle
 from bridge.notify import NOBODY, Supervisor, attended
 from bridge.outbox.database import Database
+from bridge.outbox.memory import SinkMemory
 from bridge.outbox.rows import Delivery
 from bridge.outbox.store import Outbox
 from bridge.pace import Pace
@@ -188,6 +189,7 @@ class House:
             approvals=self._approval_address(),
             pace=pace,
             clock=self.clock,
+            memory=SinkMemory(self.database, config.name, self.clock),
         )
         sink = await stack.enter_async_context(config.open(resources))
         return self._make_relay(

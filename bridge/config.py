@@ -73,6 +73,9 @@ class Config(Settings, frozen=True, kw_only=True):
                     yield f"{place}.{key}", what
         yield from self._loops()
         yield from self._shared_files()
+        for sink in self.sinks:
+            if self.approvals is None and (needy := sink.needs_approvals):
+                yield f"sinks.{sink.name}.{needy}", "needs [approvals]: where they go"
 
     def filled_in(self, expand: Callable[[str], str]) -> Self:
         """Return the configuration with the names of entities as they are here.

@@ -25,6 +25,7 @@ _COPIES = (
     "INSERT INTO sightings SELECT * FROM disk.sightings",
     "INSERT INTO followers SELECT * FROM disk.followers",
     "INSERT INTO approvals SELECT * FROM disk.approvals",
+    "INSERT INTO sink_memory SELECT * FROM disk.sink_memory",
     """INSERT INTO deliveries SELECT * FROM disk.deliveries
        WHERE state = 'pending' ORDER BY id LIMIT 10000""",
     """INSERT INTO items SELECT * FROM disk.items

@@ -108,6 +108,15 @@ MIGRATIONS = (
     ALTER TABLE approvals ADD COLUMN rule TEXT;
     CREATE INDEX approvals_rule ON approvals (rule) WHERE state = 'intent';
     """,
+    """
+    -- What a sink has to know of an EventId, such as which message to update.
+    CREATE TABLE sink_memory (
+        sink TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, at REAL NOT NULL,
+        PRIMARY KEY (sink, key)
+    ) WITHOUT ROWID;
+    CREATE INDEX sink_memory_at ON sink_memory (at);
+    CREATE INDEX sink_memory_key ON sink_memory (key);
+    """,
 )
 
 

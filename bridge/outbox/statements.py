@@ -53,7 +53,7 @@ def keep(db: sqlite3.Connection, checkpoint: Checkpoint, now: float) -> None:
 
 def refresh(db: sqlite3.Connection, alive: frozenset[str], now: float) -> None:
     """Note that these EventIds still live: what is known of them is kept."""
-    for table in ("told", "sightings", "followers", "approvals"):
+    for table in ("told", "sightings", "followers", "approvals", "sink_memory"):
         db.executemany(
             f"UPDATE {table} SET at = ? WHERE key = ?",  # noqa: S608 - our own names  # nosec B608
             [(now, key) for key in alive],
@@ -217,6 +217,7 @@ def prune(db: sqlite3.Connection, before: float, limit: int) -> int:
     db.execute("DELETE FROM sightings WHERE at < ?", (before,))
     db.execute("DELETE FROM followers WHERE at < ?", (before,))
     db.execute("DELETE FROM approvals WHERE at < ?", (before,))
+    db.execute("DELETE FROM sink_memory WHERE at < ?", (before,))
     return len(items)
 
 

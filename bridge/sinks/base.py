@@ -4,7 +4,7 @@ A new sink is one file with a ``SinkConfig`` and a ``Sink``, and one line in
 ``registry.py``. Rendering belongs into a pure function of that file.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
@@ -53,6 +53,48 @@ class ApprovalAddress:
     session: str | None
 
 
+class Memory(Protocol):
+    """What one sink keeps across restarts, by EventId in upper case.
+
+    Goes with ``state.retention`` after the event has; never holds a secret.
+    """
+
+    async def all(self) -> Mapping[str, bytes]:
+        """Return everything that is kept."""
+        ...
+
+    async def recall(self, key: str) -> bytes | None:
+        """Return what is kept under ``key``; None = nothing."""
+        ...
+
+    async def keep(self, key: str, value: bytes) -> None:
+        """Keep ``value`` in the place of what was kept under ``key``.
+
+        Raises:
+            OutboxError: it cannot be kept.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Notebook:
+    """A memory that ends with the process: for a look, or a test."""
+
+    pages: dict[str, bytes] = field(default_factory=dict)
+
+    async def all(self) -> Mapping[str, bytes]:
+        """See ``Memory.all``."""
+        return dict(self.pages)
+
+    async def recall(self, key: str) -> bytes | None:
+        """See ``Memory.recall``."""
+        return self.pages.get(key)
+
+    async def keep(self, key: str, value: bytes) -> None:
+        """See ``Memory.keep``."""
+        self.pages[key] = value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
     """What the composition root lends to a sink.
@@ -63,8 +105,10 @@ class Resources:
         expand: fills in ``{vm_id}``, ``{vm_name}``, ``{group}``; ValueError.
         vm_id: session of events that have no EventId; None when unknown.
         approvals: where replies go, when approvals are configured.
-        pace: the relay's, for a sink whose other side says how much it takes.
-        clock: what time it is, for what is signed with it.
+        pace: the relay's, for a sink whose other side says how much it takes, or that
+            sends more than it is given.
+        clock: what time it is, and how to wait.
+        memory: what the sink keeps across restarts.
     """
 
     http: aiohttp.ClientSession
@@ -73,6 +117,7 @@ class Resources:
     approvals: ApprovalAddress | None = None
     pace: Pace = field(default_factory=Pace)
     clock: Clock = field(default_factory=SystemClock)
+    memory: Memory = field(default_factory=Notebook)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +177,11 @@ class SinkConfig(Section, frozen=True, kw_only=True):
     @property
     def target(self) -> Entity | None:
         """The Service Bus entity that is sent to; None where there is none."""
+        return None
+
+    @property
+    def needs_approvals(self) -> str | None:
+        """The key that makes no sense without ``[approvals]``; None where none is."""
         return None
 
     @property

@@ -1,27 +1,38 @@
-"""Slack, through an incoming webhook: who is hit by what, when, and how soon.
+"""Slack: who is hit by what, when, and how soon.
 
-Posted with our own HTTP client and not slack_sdk's, which follows redirects, takes
-proxies from the environment and trips over answers that are no JSON. Its Block Kit
-classes check the limits of what is posted.
+Two forms: an incoming webhook, which takes a message for each event and knows no more
+of it; and a bot's token, with one message for each EventId, kept up to date
+(slack_bot.py). Both are called with our own HTTP client and not slack_sdk's, which
+follows redirects, takes proxies from the environment and trips over answers that are
+no JSON. Its Block Kit classes check the limits of what is posted.
 
-Source: https://api.slack.com/messaging/webhooks, https://api.slack.com/block-kit
+Source: docs.slack.dev/messaging/sending-messages-using-incoming-webhooks,
+docs.slack.dev/reference/methods/chat.postMessage
 """
 
+import asyncio
 import importlib
+import ipaddress
+import logging
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import ClassVar
+from urllib.parse import urlsplit
 
 import aiohttp
 import orjson
 
+from bridge.clock import Clock
 from bridge.cloudevent import CloudEvent
 from bridge.errors import MissingExtraError, Reason, TransientDeliveryError
-from bridge.options import Duration, Secret
-from bridge.sinks.base import Resources, SinkConfig
-from bridge.sinks.slack_text import Telling, tell
+from bridge.options import Duration, Rate, Secret
+from bridge.sinks.base import Preview, Resources, Sink, SinkConfig
+from bridge.sinks.slack_api import SlackApi
+from bridge.sinks.slack_blocks import render
+from bridge.sinks.slack_bot import SlackBot, first_message
+from bridge.sinks.slack_buttons import LEAST_SECRET, Signer
 from bridge.transport import (
     Answer,
     Request,
@@ -33,53 +44,168 @@ from bridge.transport import (
     revealed,
 )
 
+log = logging.getLogger(__name__)
+
 _WORD = re.compile(r"[a-z][a-z0-9_ .:-]{0,99}")  # such as invalid_payload
 _BETWEEN = re.compile(r"[/?&=#:@]")
 _SHORT = 3  # characters: no secret is so short
-_MOST_FIELDS = 10
+_JSON = {"Content-Type": "application/json; charset=utf-8"}
 
 
 class SlackSinkConfig(SinkConfig, frozen=True, kw_only=True):
     """``[[sinks]]`` with ``type = "slack"``."""
 
     default_lifecycle: ClassVar[bool] = False
-    concurrency: ClassVar[int] = 1  # Slack takes about one message a second
+    concurrency: ClassVar[int] = 1
 
-    webhook_url: Secret
+    webhook_url: Secret | None = None
+    token: Secret | None = None
+    channel: str = ""
+    api_url: str = "https://slack.com/api/"
+    buttons: bool = False
+    button_secret: Secret | None = None
     timeout: Duration = Duration(10)
+    max_rate: Rate | None = Rate(1)  # Slack takes about one message a second
 
-    def faults(self) -> Iterator[tuple[str, str]]:
-        """Check the address without showing it."""
-        if not is_http(self.webhook_url.reveal()):
+    def faults(self) -> Iterator[tuple[str, ...]]:
+        """Check that there is one way to post, and what each way needs."""
+        if (self.webhook_url is None) == (self.token is None):
+            text = "give either webhook_url, or token and channel"
+            yield "webhook_url", text, "token"
+        if self.webhook_url is not None and not is_http(self.webhook_url.reveal()):
             yield "webhook_url", "must be an http:// or https:// URL"
+        if self.token is not None and not self.channel:
+            yield "channel", "is missing: where to post, such as C012AB3CD"
+        if self.token is None and self.channel:
+            yield "channel", "belongs to token; a webhook has a channel of its own"
+        if not _may_have_token(self.api_url):
+            text = "must be an https:// URL that ends in a slash (http:// on loopback)"
+            yield "api_url", text
         if not self.timeout:
             yield "timeout", "must be more than 0s"
+        yield from self._button_faults()
+
+    def _button_faults(self) -> Iterator[tuple[str, ...]]:
+        if not self.buttons:
+            return
+        if self.token is None:
+            text = "needs token and channel: what a webhook posted cannot be changed"
+            yield "buttons", text, "token"
+        if self.button_secret is None:
+            text = "is missing: BUTTON_SECRET of the app that takes the clicks"
+            yield "button_secret", text
+        elif len(self.button_secret.reveal()) < LEAST_SECRET:
+            yield "button_secret", f"must have at least {LEAST_SECRET} characters"
+
+    @property
+    def needs_approvals(self) -> str | None:
+        """The key that makes no sense without ``[approvals]``."""
+        return "buttons" if self.buttons else None
 
     @asynccontextmanager
-    async def open(self, resources: Resources) -> AsyncIterator["SlackSink"]:
+    async def open(self, resources: Resources) -> AsyncIterator[Sink]:
         """Load Block Kit; nothing is connected before the first delivery.
 
         Raises:
             MissingExtraError: slack_sdk is not installed.
         """
+        _load()
+        if self.webhook_url is not None:
+            yield self._hook(resources, self.webhook_url)
+            return
+        bot, stop = self._bot(resources), asyncio.Event()
+        tending = asyncio.create_task(bot.tend(stop), name=f"{self.name}: buttons")
+        tending.add_done_callback(_tell_failure)
         try:
-            importlib.import_module("slack_sdk.models.blocks")
-        except ImportError as error:
-            raise MissingExtraError("the Slack sink", "slack") from error
-        yield SlackSink(config=self, http=resources.http)
+            yield bot
+        finally:
+            tending.cancel()
+            await asyncio.gather(tending, return_exceptions=True)
 
     async def reach(self, resources: Resources) -> str:
         """Ask whether Slack is there; see ``SinkConfig.reach``."""
-        async with self.open(resources) as sink:
-            return await sink.reach()
+        _load()
+        if self.webhook_url is not None:
+            return await self._hook(resources, self.webhook_url).reach()
+        return await self._bot(resources).reach()
+
+    async def preview(self, resources: Resources, event: CloudEvent) -> Preview:
+        """Return what would be posted; a button shows without its signature."""
+        _load()
+        now, address = resources.clock.now(), resources.approvals
+        headers = [f"{name}: {value}" for name, value in _JSON.items()]
+        if self.webhook_url is not None:
+            target = redact(revealed(self.webhook_url, "webhook_url"))
+            body = render(event, now)
+            return Preview(head=(f"POST {target}", *headers), body=orjson.dumps(body))
+        signer = Signer(address=address, secret=None) if address else None
+        if not self.buttons:
+            signer = None
+        body = {"channel": self.channel, **first_message(event, now, signer)}
+        head = (
+            f"POST {redact(self.api_url)} chat.postMessage",
+            "Authorization: Bearer <secret>",
+            *headers,
+        )
+        return Preview(head=head, body=orjson.dumps(body))
+
+    def _hook(self, resources: Resources, url: Secret) -> "SlackHook":
+        return SlackHook(
+            url=url,
+            timeout=self.timeout,
+            http=resources.http,
+            clock=resources.clock,
+        )
+
+    def _bot(self, resources: Resources) -> SlackBot:
+        return SlackBot(
+            api=SlackApi(
+                http=resources.http,
+                url=self.api_url,
+                token=self.token or Secret("", {}),
+                timeout=self.timeout,
+            ),
+            channel=self.channel,
+            approvals=resources.approvals if self.buttons else None,
+            button_secret=self.button_secret,
+            memory=resources.memory,
+            clock=resources.clock,
+            pace=resources.pace,
+        )
+
+
+def _load() -> None:
+    try:
+        importlib.import_module("slack_sdk.models.blocks")
+    except ImportError as error:
+        raise MissingExtraError("the Slack sink", "slack") from error
+
+
+def _may_have_token(url: str) -> bool:
+    """Whether a token may be sent there: encrypted, or not leaving the machine."""
+    if not is_http(url) or not url.endswith("/"):
+        return False
+    parts = urlsplit(url)
+    try:
+        is_here = ipaddress.ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        is_here = parts.hostname == "localhost"
+    return parts.scheme == "https" or is_here
+
+
+def _tell_failure(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("buttons no longer looked after", exc_info=error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlackSink:
+class SlackHook:
     """Posts each event to one incoming webhook."""
 
-    config: SlackSinkConfig
+    url: Secret
+    timeout: float
     http: aiohttp.ClientSession
+    clock: Clock
 
     async def deliver(self, event: CloudEvent) -> None:
         """Post the event; see ``Sink.deliver``.
@@ -87,7 +213,7 @@ class SlackSink:
         Raises:
             DeliveryError: as ``bridge.transport`` maps it.
         """
-        request = self._request(orjson.dumps(render(event)))
+        request = self._request(orjson.dumps(render(event, self.clock.now())))
         target = redact(request.url)
         _judge(await exchange(self.http, request, target), target, request.url)
 
@@ -102,10 +228,10 @@ class SlackSink:
 
     def _request(self, body: bytes) -> Request:
         return Request(
-            url=revealed(self.config.webhook_url, "webhook_url"),
-            headers={"Content-Type": "application/json; charset=utf-8"},
+            url=revealed(self.url, "webhook_url"),
+            headers=_JSON,
             body=body,
-            timeout=self.config.timeout,
+            timeout=self.timeout,
         )
 
 
@@ -133,37 +259,3 @@ def _own_word(body: bytes, url: str) -> str:
     parts = [part for part in _BETWEEN.split(url.lower()) if len(part) > _SHORT]
     is_word = _WORD.fullmatch(text) and not any(part in text for part in parts)
     return text if is_word else ""
-
-
-def render(event: CloudEvent) -> dict[str, object]:
-    """Return the message for an event: Block Kit, and text for notifications."""
-    telling = tell(event)
-    return {
-        "text": telling.headline,
-        "blocks": _blocks(telling),
-        "unfurl_links": False,
-        "unfurl_media": False,
-    }
-
-
-def _blocks(telling: Telling) -> list[dict[str, object]]:
-    from slack_sdk.models.blocks import (  # noqa: PLC0415  who has no Slack, loads none
-        Block,
-        ContextBlock,
-        MarkdownTextObject,
-        SectionBlock,
-        TextObject,
-    )
-
-    def text(mrkdwn: str) -> MarkdownTextObject:
-        return MarkdownTextObject(text=mrkdwn, verbatim=True)  # no links by guessing
-
-    facts: list[str | TextObject] = [
-        text(f"*{name}*\n{value}") for name, value in telling.facts[:_MOST_FIELDS]
-    ]
-    blocks: list[Block] = [SectionBlock(text=text(f"*{telling.headline}*"))]
-    if facts:
-        blocks.append(SectionBlock(fields=facts))
-    blocks.extend(SectionBlock(text=text(words)) for words in telling.paragraphs)
-    blocks.append(ContextBlock(elements=[text(telling.footer)]))
-    return [block.to_dict() for block in blocks]

@@ -7,16 +7,21 @@ Source: https://api.slack.com/reference/surfaces/formatting
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import accumulate
 
 from bridge.cloudevent import CloudEvent
+from bridge.events import rfc3339
+from bridge.imds.document import ScheduledEvent
 from bridge.routing import resources_of
+from bridge.sinks.slack_card import Card, Ruling, family_of, moment
 
 _MOST_NAMES = 10
-_NAME, _LINE, _PARAGRAPH = 100, 300, 1500
+_MOST_CHANGES = 5
+_SHORT, _NAME, _LINE, _PARAGRAPH = 60, 100, 300, 1500
+_PERSON = re.compile(r"\bslack:([UW][A-Z0-9]{2,20})\b")
 # Controls, what turns the direction of writing, and halves of characters.
 _NOT_SHOWN = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ud800-\udfff]"
@@ -49,6 +54,14 @@ _OUTCOMES = {
     "rejected": "rejected by Azure",
     "failed": "not passed on: Azure could not be reached",
 }
+_UNKNOWN, _DONE, _NOT_DONE = ":large_blue_circle:", ":white_check_mark:", ":no_entry:"
+_SIGNS = {
+    "scheduled": ":large_yellow_circle:",
+    "started": ":red_circle:",
+    "completed": ":large_green_circle:",
+    "cancelled": ":white_circle:",
+    "ended": ":black_circle:",
+}
 _OWN_LIFE = {
     "started": "The bridge has started",
     "stopped": "The bridge has stopped",
@@ -60,26 +73,33 @@ _OWN_LIFE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Telling:
-    """An event in words, escaped and cut; no text is empty.
+    """Something in words, escaped and cut; no text is empty.
 
     Attributes:
+        sign: an emoji that tells the status by its colour.
         headline: one line, which must be enough for who reads no more.
         facts: names and values.
         paragraphs: longer texts.
         footer: what it can be found again by.
     """
 
+    sign: str
     headline: str
     facts: tuple[tuple[str, str], ...]
     paragraphs: tuple[str, ...]
     footer: str
 
 
-def tell(event: CloudEvent) -> Telling:
-    """Put an event into words; whatever its data holds, this does not raise."""
-    family, what = _family(event.type)
+def tell(event: CloudEvent, now: datetime | None = None) -> Telling:
+    """Put an event into words; whatever its data holds, this does not raise.
+
+    Args:
+        event: what is told.
+        now: when it is read, for "in 14 min"; None = when it was observed.
+    """
+    family, what = family_of(event.type)
     if family == "scheduledevent":
-        return _tell_transition(event, what)
+        return _tell_transition(event, what, now)
     if family == "startrequest":
         return _tell_outcome(event, what)
     if family == "bridge" and what in _OWN_LIFE:
@@ -89,18 +109,57 @@ def tell(event: CloudEvent) -> Telling:
     return _tell_other(event, safe(event.type, _LINE))
 
 
-def _tell_transition(event: CloudEvent, what: str) -> Telling:
+def tell_card(card: Card, now: datetime) -> Telling:
+    """Put into words how an event stands, and what became of approvals."""
+    raw, status = card.event, card.status
+    when = _date(card.not_before)
+    step = _STEPS.get(status, safe(status, _NAME))
+    facts = [
+        ("When", f"{when}{_soon(_left(card.not_before, now))}" if when else ""),
+        ("Last step", _last_step(card)),
+        ("Machines", machines(raw)),
+        ("Impact", _impact(raw)),
+        ("Announced by", _text(raw.get("EventSource"), _NAME)),
+    ]
+    return Telling(
+        sign=_SIGNS.get(status, _UNKNOWN),
+        headline=f"{_type(raw)} {step}: {machines(raw, most=3)}",
+        facts=_known(facts),
+        paragraphs=(*_paragraphs(raw), *map(_ruling, card.rulings)),
+        footer=_signed(_text(raw.get("EventId"), _LINE) or "-", card.teller),
+    )
+
+
+def tell_step(event: CloudEvent, now: datetime) -> Telling:
+    """Put into words what is new, for who has the message before him."""
+    told, raw = tell(event, now), _table(event.data.get("event"))
+    new = ("When", "Changed", "Approved by", "Reason", "Because")
+    is_step = family_of(event.type)[0] == "scheduledevent"
+    at = _date(event.time)
+    return Telling(
+        sign=told.sign,
+        headline=told.headline.removesuffix(f": {machines(raw, most=3)}")
+        if is_step
+        else told.headline,
+        facts=tuple(fact for fact in told.facts if fact[0] in new),
+        paragraphs=(),
+        footer=_signed(at or "-", _reporter(event)),
+    )
+
+
+def _tell_transition(event: CloudEvent, what: str, now: datetime | None) -> Telling:
     raw = _table(event.data.get("event"))
     step = _STEPS.get(what, safe(what, _NAME))
     facts = [
-        ("When", _when(event.data)),
-        ("Machines", _machines(raw)),
+        ("When", _when(event.data, now)),
+        ("Machines", machines(raw)),
         ("Impact", _impact(raw)),
         ("Announced by", _text(raw.get("EventSource"), _NAME)),
-        ("Changed", _listed(event.data.get("changes"))),
+        ("Changed", _changed(event.data) if what == "updated" else ""),
     ]
     return Telling(
-        headline=f"{_type(raw)} {step}: {_machines(raw, most=3)}",
+        sign=_SIGNS.get(what, _UNKNOWN),
+        headline=f"{_type(raw)} {step}: {machines(raw, most=3)}",
         facts=_known(facts),
         paragraphs=_paragraphs(raw),
         footer=_footer(event),
@@ -112,13 +171,14 @@ def _tell_outcome(event: CloudEvent, what: str) -> Telling:
     request = _table(event.data.get("request"))
     outcome = _OUTCOMES.get(what, safe(what, _NAME))
     facts = [
-        ("Approved by", _text(request.get("approvedBy"), _LINE)),
+        ("Approved by", _people(_text(request.get("approvedBy"), _LINE))),
         ("Reason", _text(request.get("reason"), _PARAGRAPH)),
         ("Because", _text(event.data.get("reason"), _PARAGRAPH)),
-        ("Machines", _machines(raw) if raw else ""),
+        ("Machines", machines(raw) if raw else ""),
         ("Event", _text(event.data.get("eventId"), _NAME)),
     ]
     return Telling(
+        sign=_sign_of(what),
         headline=f"Approval {outcome}" + (f" ({_type(raw)})" if raw else ""),
         facts=_known(facts),
         paragraphs=(),
@@ -134,14 +194,80 @@ def _tell_other(event: CloudEvent, headline: str) -> Telling:
         ("Dead letters", _text(event.data.get("dead"), _NAME)),
     ]
     return Telling(
-        headline=headline, facts=_known(facts), paragraphs=(), footer=_footer(event)
+        sign=_UNKNOWN,
+        headline=headline,
+        facts=_known(facts),
+        paragraphs=(),
+        footer=_footer(event),
     )
 
 
-def _family(kind: str) -> tuple[str, str]:
-    """Return ``scheduledevent`` and ``started`` of ``x.scheduledevent.started.v1``."""
-    parts = kind.split(".")
-    return (parts[-3], parts[-2]) if len(parts) >= 3 else ("", kind)
+def _last_step(card: Card) -> str:
+    """Return what happened last, where the headline does not say it, and when."""
+    word = {"updated": "changed", "ended": "gone"}.get(card.step, card.step)
+    at = _date(card.time)
+    return f"{safe(word, _NAME)} {at}" if word and at else ""
+
+
+def _ruling(ruling: Ruling) -> str:
+    outcome = _OUTCOMES.get(ruling.outcome, safe(ruling.outcome, _NAME))
+    by = _people(_text(ruling.by, _LINE))
+    reason, because = _text(ruling.reason, _LINE), _text(ruling.because, _LINE)
+    at = _date(ruling.time)
+    return (
+        f"{_sign_of(ruling.outcome)} *Approval {outcome}*"
+        + (f", asked for by {by}" if by else "")
+        + (f": {reason}" if reason else "")
+        + (f" ({because})" if because else "")
+        + (f", {at}" if at else "")
+    )
+
+
+def _people(text: str) -> str:
+    """Return claims of who approved, with people of Slack as Slack shows them."""
+    return _PERSON.sub(r"<@\1>", text)
+
+
+def _sign_of(outcome: str) -> str:
+    return _DONE if outcome in {"relayed", "already-started"} else _NOT_DONE
+
+
+def _changed(data: Mapping[str, object]) -> str:
+    """Return what changed, from what to what where that is known."""
+    names = data.get("changes")
+    before, raw = _table(data.get("previous")), _table(data.get("event"))
+    if not isinstance(names, list):
+        return ""
+    if not before:
+        return _listed(names)
+    known = [name for name in names if isinstance(name, str)][:_MOST_CHANGES]
+    return "\n".join(_change(name, before.get(name), raw.get(name)) for name in known)
+
+
+def _change(name: str, before: object, after: object) -> str:
+    if name == "Resources":
+        olds, news = ({*resources_of({name: part})} for part in (before, after))
+        parts = [("added", news - olds), ("removed", olds - news)]
+        said = [f"{word} {_few(names)}" for word, names in parts if names]
+        return f"Resources: {'; '.join(said) or 'another order'}"
+    old, new = (_value(name, part) for part in (before, after))
+    shown = safe(name, _SHORT)
+    return f"{shown}: {old or 'nothing'} → {new or 'nothing'}" if old or new else shown
+
+
+def _value(name: str, value: object) -> str:
+    if name == "NotBefore":
+        found = ScheduledEvent(event_id="", raw={name: value}).not_before
+        if found is not None:
+            return _date(rfc3339(found))
+    return _text(value, _SHORT)
+
+
+def _few(names: Iterable[str]) -> str:
+    found = sorted(names)
+    shown = ", ".join(safe(name, _SHORT) for name in found[:_MOST_CHANGES])
+    rest = len(found) - _MOST_CHANGES
+    return shown + (f" and {rest} more" if rest > 0 else "")
 
 
 def _type(raw: Mapping[str, object]) -> str:
@@ -157,24 +283,39 @@ def _impact(raw: Mapping[str, object]) -> str:
     return f"{impact}; about {_span(seconds)}" if seconds and seconds > 0 else impact
 
 
-def _machines(raw: Mapping[str, object], most: int = _MOST_NAMES) -> str:
+def machines(raw: Mapping[str, object], most: int = _MOST_NAMES) -> str:
+    """Return the first names of Resources, and how many more there are."""
     names = resources_of(raw)
-    shown = ", ".join(safe(name, _NAME) for name in names[:most])
+    shown = names_of(names[:most])
     rest = len(names) - most
     return (shown + (f" and {rest} more" if rest > 0 else "")) or "unknown machines"
 
 
-def _when(data: Mapping[str, object]) -> str:
+def names_of(names: Iterable[str]) -> str:
+    """Return all names, each escaped and cut."""
+    return ", ".join(safe(name, _NAME) for name in names)
+
+
+def _when(data: Mapping[str, object], now: datetime | None) -> str:
     """Return NotBefore in the reader's own time zone, and how soon that is."""
     at = data.get("notBefore")
-    if not isinstance(at, str):
+    left = _left(at, now) if now else data.get("noticeSeconds")
+    date = _date(at)
+    return f"{date}{_soon(left)}" if date else ""
+
+
+def _date(at: object) -> str:
+    """Return a moment in the reader's own time zone; "" where it is none."""
+    found = moment(at)
+    if found is None:
         return ""
-    try:
-        seconds = int(datetime.fromisoformat(at).timestamp())
-    except (ValueError, OverflowError, OSError):
-        return ""
-    date = f"<!date^{seconds}^{{date_short_pretty}} at {{time}}|{safe(at, _NAME)}>"
-    return f"{date}{_soon(data.get('noticeSeconds'))}"
+    shown = f"{{date_short_pretty}} at {{time}}|{safe(str(at), _NAME)}"
+    return f"<!date^{int(found.timestamp())}^{shown}>"
+
+
+def _left(at: object, now: datetime) -> int | None:
+    found = moment(at)
+    return None if found is None else int((found - now).total_seconds() // 1)
 
 
 def _soon(notice: object) -> str:
@@ -201,10 +342,16 @@ def _listed(value: object) -> str:
 
 
 def _footer(event: CloudEvent) -> str:
-    reporter = _table(event.data.get("reporter"))
-    told_by = _text(reporter.get("vmName"), _NAME)
-    by = f" told by {told_by}" if told_by else ""
-    return f"{safe(event.subject or event.id, _LINE)}{by}"
+    return _signed(safe(event.subject or event.id, _LINE), _reporter(event))
+
+
+def _reporter(event: CloudEvent) -> object:
+    return _table(event.data.get("reporter")).get("vmName")
+
+
+def _signed(what: str, teller: object) -> str:
+    told_by = _text(teller, _NAME)
+    return f"{what} told by {told_by}" if told_by else what
 
 
 def _table(value: object) -> Mapping[str, object]:

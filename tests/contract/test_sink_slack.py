@@ -3,6 +3,8 @@
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -19,7 +21,7 @@ from bridge.errors import (
     TransientDeliveryError,
 )
 from bridge.sinks.base import Resources
-from bridge.sinks.slack import render
+from bridge.sinks.slack_blocks import render
 from bridge.sinks.slack_text import safe, tell
 from tests.contract.sink_fixtures import (
     EVENT_ID,
@@ -28,6 +30,7 @@ from tests.contract.sink_fixtures import (
     config_faults,
     opened_sink,
 )
+from tests.fakes import FakeClock
 
 RAW = {"EventId": EVENT_ID, "EventType": "Freeze", "Resources": ["web-0"]}
 
@@ -54,13 +57,15 @@ def headline(event: CloudEvent) -> str:
 
 async def test_message_is_posted_as_json(resources: Resources, inbox: Inbox) -> None:
     options = {"type": "slack", "webhook_url": f"{inbox.url}/services/T/B/X"}
-    async with opened_sink(resources, options) as sink:
+    clock = FakeClock(datetime(2026, 11, 21, 10, 4, tzinfo=UTC))
+    async with opened_sink(replace(resources, clock=clock), options) as sink:
         await sink.deliver(cloud_event())
 
     (request,) = inbox.received
     assert request.path == "/services/T/B/X"
     assert request.headers["Content-Type"].startswith("application/json")
-    assert orjson.loads(request.body) == render(cloud_event())
+    assert orjson.loads(request.body) == render(cloud_event(), clock.now())
+    assert b"(in 10 min)" in request.body  # although it was seen four minutes ago
 
 
 def test_scheduled_event_says_what_where_when_and_how_soon() -> None:
@@ -75,6 +80,11 @@ def test_scheduled_event_says_what_where_when_and_how_soon() -> None:
 
 def test_time_has_a_fallback_for_who_cannot_show_dates() -> None:
     assert "|2026-11-21T10:14:00Z>" in told(cloud_event())
+
+
+@pytest.mark.parametrize("at", ["soon", "0001-01-01T00:00:00+14:00", 7, None])
+def test_time_that_cannot_be_read_is_left_out(at: object) -> None:
+    assert "When" not in dict(tell(cloud_event(notBefore=at)).facts)
 
 
 def test_text_from_imds_is_no_markup() -> None:

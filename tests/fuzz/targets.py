@@ -49,7 +49,7 @@ from bridge.simulator.scenario import parse_scenario
 from bridge.simulator.servicebus.config import parse_entities
 from bridge.simulator.servicebus.config_fields import ConfigError as EntitiesError
 from bridge.sinks.base import ApprovalAddress
-from bridge.sinks.slack import render
+from bridge.sinks.slack_blocks import render
 from bridge.transitions import Moment, Watch, diff
 from bridge.transport import retry_after
 from tests.builders import EVENT_ID, imds_event, teller_of

@@ -6,6 +6,7 @@ import re
 from importlib.metadata import version
 from pathlib import Path, PurePath
 
+import yaml
 from packaging.requirements import Requirement
 
 from approver.settings import Settings
@@ -53,6 +54,15 @@ def test_host_file_is_of_the_version_that_the_app_is_for() -> None:
     assert host["version"] == "2.0"
     assert host["extensionBundle"]["version"].startswith("[4.")
     assert host["extensions"]["serviceBus"]["autoCompleteMessages"] is True
+
+
+def test_slack_app_may_do_no_more_than_it_does() -> None:
+    manifest = yaml.safe_load((APP / "slack-app.yaml").read_text())
+    code = (APP / "function_app.py").read_text()
+
+    assert manifest["oauth_config"]["scopes"] == {"bot": ["chat:write"]}
+    url = manifest["settings"]["interactivity"]["request_url"]
+    assert f'route="{url.rpartition("/api/")[2]}"' in code
 
 
 def test_requirements_are_what_is_tested() -> None:

@@ -4,9 +4,13 @@ import json
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
 
+import aiohttp
 import pytest
 import pytest_asyncio
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus._pyamqp.aio import AMQPClientAsync
 
@@ -17,9 +21,15 @@ from bridge.approvals.message import Approval, parse
 from bridge.namespace import NamespaceConfig
 from bridge.options import Secret
 from bridge.sender import Sender
+from bridge.simulator.inbox import Inbox
 from bridge.simulator.servicebus.broker import Broker
-from tests.builders import imds_event, started
+from bridge.simulator.slack_clicks import Interactivity
+from bridge.sinks.base import Resources, Sink
+from bridge.transport import open_session
+from tests.builders import imds_event, not_before, started
+from tests.contract.sink_fixtures import sink_config
 from tests.infra.functions_world import (
+    ADDRESS,
     APPROVALS,
     BUTTON_SECRET,
     ENTITIES,
@@ -133,6 +143,65 @@ async def test_click_approves_the_announced_event(stage: Stage) -> None:
     assert answer["replace_original"] is True
     assert f"Approved by <@{ALICE}>" in str(answer["text"])
     assert [block["block_id"] for block in answer["blocks"]] == ["s", "sebridge-votes"]  # type: ignore[attr-defined]  # JSON
+
+
+async def test_button_that_the_bridge_posts_is_clicked_and_approves(
+    stage: Stage,
+) -> None:
+    event = imds_event("E-0", NotBefore=not_before(900, datetime.now(UTC)))
+    told = cloud_event("scheduled", event)
+    await stage.tell("scheduled", event)
+
+    async with slack_with_the_app() as (inbox, bot):
+        await bot.deliver(told)
+        (channel,) = inbox.slack.workspace.channels.values()
+        ts = next(iter(channel.posts))
+        click = {"ts": ts, "actionId": "sebridge-approve", "user": ALICE}
+        async with aiohttp.request(
+            "POST", f"{inbox.url}/slack/click", json=click
+        ) as response:
+            answer = await response.json()
+        assert answer.get("acknowledged"), answer
+        async with other_desk(SLACK_HOOKS=f"{inbox.url}/slack/actions/"):
+            await stage.host.count()
+        content = channel.posts[ts].content
+
+    (message,) = await stage.host.approvals()
+    assert read(message).approved_event == event
+    assert f"Approved by <@{ALICE}>" in str(content.blocks)
+    assert "Freeze is scheduled: WestNO_0" in str(content.blocks)
+    assert "sebridge-approve" not in str(content.blocks)
+
+
+@asynccontextmanager
+async def slack_with_the_app() -> AsyncIterator[tuple[Inbox, Sink]]:
+    """A local Slack that the bridge posts to, and that tells the app of clicks."""
+
+    async def clicked(raw: web.Request) -> web.Response:
+        body = await raw.read()
+        response = await called("slack_click", request("slack", body, raw.headers))
+        return web.Response(status=response.status_code)
+
+    application = web.Application()
+    application.router.add_post("/api/slack", clicked)
+    async with (
+        Inbox() as inbox,
+        TestServer(application) as app,
+        open_session(user_agent="sebridge/test") as http,
+    ):
+        url = str(app.make_url("/api/slack"))
+        inbox.slack.clicks.app = Interactivity(url=url, signing_secret=SIGNING_SECRET)
+        table = {
+            "type": "slack",
+            "token": "xoxb-simulated",
+            "channel": "ops",
+            "api_url": f"{inbox.url}/slack/api/",
+            "buttons": True,
+            "button_secret": BUTTON_SECRET,
+        }
+        lent = Resources(http=http, expand=str, approvals=ADDRESS)
+        async with sink_config(table).open(lent) as bot:
+            yield inbox, bot
 
 
 async def test_two_persons_decide_and_a_changed_event_voids_votes(stage: Stage) -> None:

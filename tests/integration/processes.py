@@ -106,6 +106,7 @@ topic = "scheduled-events"
 name = "ops"
 type = "slack"
 webhook_url = "{inbox}/slack/ops"
+max_rate = 20
 
 [[sinks]]
 name = "siem"
