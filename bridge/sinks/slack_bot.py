@@ -165,7 +165,7 @@ class SlackBot:
             except (MessageGoneError, NoChannelError) as error:
                 if event is None:
                     raise
-                log.info("message posted anew", extra={"fault": str(error)})
+                log.info("message posted anew", extra=_about(key, error))
                 card = replace(card, channel="", ts="")
         if not card.ts and event is not None:
             channel, ts = await self._post(face.message, event)
@@ -180,7 +180,7 @@ class SlackBot:
         try:
             await self._post(message, event, channel=card.channel, thread_ts=card.ts)
         except (NoThreadError, NoChannelError) as error:
-            log.info("thread not told", extra={"fault": str(error)})
+            log.info("thread not told", extra=_about(key, error))
         await self._keep(key, replace(card, replied=event.id))
 
     async def _disarm(self, key: str) -> None:
@@ -192,10 +192,10 @@ class SlackBot:
         try:
             await self._draw(key, card, None)
         except (PermanentDeliveryError, NoChannelError) as error:
-            log.info("buttons left as they are", extra={"fault": str(error)})
+            log.info("buttons left as they are", extra=_about(key, error))
             await self._keep(key, replace(card, buttons_until=None))
         except DeliveryError as error:
-            log.warning("buttons not taken away yet", extra={"fault": str(error)})
+            log.warning("buttons not taken away yet", extra=_about(key, error))
             wish = getattr(error, "retry_after", None) or 0.0
             delay = max(wish, _TRY_AGAIN)
             self._deadlines[key] = self.clock.now().timestamp() + delay
@@ -242,6 +242,10 @@ class SlackBot:
         await self.api.call(
             "chat.update", {"channel": card.channel, "ts": card.ts, **changed}
         )
+
+
+def _about(key: str, error: DeliveryError) -> dict[str, str]:
+    return {"eventId": key, "fault": str(error)}
 
 
 def first_message(event: CloudEvent, now: datetime, signer: Signer | None) -> Message:
