@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import aiohttp
 import msgspec
 
+from bridge.certificates import Tls, TlsFiles
 from bridge.clock import Clock
 from bridge.cloudevent import CloudEvent
 from bridge.errors import (
@@ -64,7 +65,6 @@ from bridge.webhooks.shape import Shape
 from bridge.webhooks.signing import HEADERS as SIGNATURE_HEADERS
 from bridge.webhooks.signing import SignatureConfig, signed
 from bridge.webhooks.template import TemplateFaultError
-from bridge.webhooks.tls import Tls, TlsFiles
 from bridge.webhooks.verdict import SuccessConfig
 
 _SECRET = "<secret>"  # noqa: S105 - what stands for one  # nosec B105
