@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from bridge.approvals.listener import ApprovalsConfig
 from bridge.approvals.rules import catch_all, label_of
 from bridge.imds.document import EVENT_SOURCES, EVENT_TYPES
-from bridge.options import Address, Secret, Section, nearest
+from bridge.options import Section, nearest
 from bridge.sinks.base import SinkConfig
+from bridge.values import Address, Secret
 
 _WORDS = {
     "event_types": EVENT_TYPES,

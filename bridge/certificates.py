@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bridge.errors import Reason, RefusedDeliveryError
-from bridge.options import FilePath
+from bridge.values import FilePath
 
 _Stamp = tuple[int, int, int]
 

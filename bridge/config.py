@@ -18,20 +18,14 @@ from bridge.events import EventsConfig
 from bridge.health import HttpConfig
 from bridge.identity import IdentityConfig
 from bridge.imds.client import ImdsConfig
-from bridge.options import (
-    Duration,
-    Reader,
-    Secret,
-    Section,
-    nearest,
-    placeholder_faults,
-)
+from bridge.options import Reader, Section, nearest
 from bridge.overrides import keys_of, overridden, sinks_by_name, upper
 from bridge.routing import Route, When
 from bridge.sinks.base import SinkConfig
 from bridge.sinks.registry import SINK_TYPES
 from bridge.statefile import StateConfig
 from bridge.telemetry import LogConfig
+from bridge.values import Duration, Secret, placeholder_faults
 
 _ENTITY_KEYS = ("queue", "topic", "subscription")
 _NO_SINKS = "must be a list of tables: [[sinks]]"

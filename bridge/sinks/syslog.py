@@ -13,10 +13,10 @@ from bridge import __version__
 from bridge.certificates import Tls, TlsFiles
 from bridge.cloudevent import CloudEvent
 from bridge.errors import ConfigError
-from bridge.options import Duration, FilePath, Size, placeholder_faults
 from bridge.sinks.base import Preview, Resources, SinkConfig
 from bridge.sinks.syslog_format import FACILITIES, SD_ID, Body, Facility, Style, render
 from bridge.sinks.syslog_wire import Datagrams, Stream, Wire
+from bridge.values import Duration, FilePath, Size, placeholder_faults
 
 Transport = Literal["udp", "tcp", "tls"]
 

@@ -21,13 +21,6 @@ from bridge.errors import (
     RefusedDeliveryError,
     TransientDeliveryError,
 )
-from bridge.options import (
-    Address,
-    Duration,
-    FilePath,
-    Size,
-    unknown_placeholders,
-)
 from bridge.pace import Pace
 from bridge.sinks.base import Preview, Resources, SinkConfig
 from bridge.transport import (
@@ -41,6 +34,7 @@ from bridge.transport import (
     revealed,
     turn,
 )
+from bridge.values import Address, Duration, FilePath, Size, unknown_placeholders
 from bridge.webhooks.auth import (
     Auth,
     AuthConfig,
