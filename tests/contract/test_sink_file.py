@@ -280,6 +280,15 @@ async def test_only_a_regular_file_is_written_to(
     assert isinstance(other, RefusedDeliveryError)
 
 
+async def test_event_waits_while_another_is_written(
+    path: Path, resources: Resources
+) -> None:
+    async with opened(resources, path) as sink:  # as an urgent one does in the relay
+        await asyncio.gather(*(sink.deliver(numbered(n)) for n in range(3)))
+
+    assert sorted(ids(path)) == [0, 1, 2]
+
+
 async def test_disk_that_does_not_answer_holds_up_one_thread(
     path: Path, resources: Resources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
