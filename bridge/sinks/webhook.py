@@ -317,7 +317,8 @@ class WebhookSink:
     def preview(self, event: CloudEvent) -> Preview:
         """Return what would be posted; see ``SinkConfig.preview``."""
         content, body = self._rendered(event)
-        headers = self._shown() | self._origin_header() | content
+        packed, _ = self.shape.packed(content, body)
+        headers = self._shown() | self._origin_header() | packed
         if self.config.signature is not None:
             headers |= self._signature(event, body) | {"webhook-signature": _SECRET}
         target = redact(revealed(self.config.url, "url"))

@@ -35,6 +35,18 @@ async def test_preview_shows_what_is_sent_and_sends_nothing(
     assert inbox.received == []
 
 
+async def test_preview_names_the_compression_and_shows_the_body_without(
+    resources: Resources,
+) -> None:
+    options = {"type": "webhook", "url": "https://siem.example/in", "gzip": "1KB"}
+    short, long = cloud_event(), cloud_event(description="x" * 1000)
+
+    previews = [await sink_config(options).preview(resources, e) for e in (short, long)]
+
+    assert ["Content-Encoding: gzip" in each.head for each in previews] == [False, True]
+    assert previews[1].body == long.to_json()
+
+
 @pytest.mark.parametrize(
     ("auth", "line"),
     [
