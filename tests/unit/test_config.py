@@ -47,7 +47,7 @@ CONNECTION_STRING = (
 )
 ENVIRON = {
     "SLACK_WEBHOOK_URL": "https://hooks.slack.example/services/x",
-    "SIEM_AUTHORIZATION": "Bearer x",
+    "SIEM_TENANT": "contoso",
 }
 
 
