@@ -542,6 +542,24 @@ class Forgetful(Notebook):
         return await super().all()
 
 
+class Locked(Notebook):
+    """A memory that is locked by somebody else."""
+
+    async def recall(self, key: str) -> bytes | None:
+        raise OutboxUnavailableError(f"the state file is locked: {key}")
+
+
+async def test_memory_that_cannot_be_read_now_is_a_matter_of_time(
+    world: World,
+) -> None:
+    world.memory = Locked()
+    async with world.bot() as bot:
+        with pytest.raises(TransientDeliveryError, match="state file is locked"):
+            await world.tell(bot, world.event())
+
+    assert not world.inbox.slack.workspace.channels
+
+
 async def test_memory_that_cannot_be_read_is_read_later(voting: World) -> None:
     async with voting.bot() as bot:
         await voting.tell(bot, voting.event())
