@@ -185,10 +185,8 @@ class _Visit:
         except RefusedDeliveryError as error:
             text = f"{error}; {_NO_IDENTITY}"
             raise RefusedDeliveryError(text, error.reason) from error
-        left = timedelta(seconds=token.expires_on - self.clock.now().timestamp())
-        return (
-            f"{target}: {_bearer(token.token)}; good for {int(left.seconds / 60)} min"
-        )
+        minutes = int((token.expires_on - self.clock.now().timestamp()) / 60)
+        return f"{target}: {_bearer(token.token)}; good for {minutes} min"
 
     async def replies(self, config: ApprovalsConfig, entity: str) -> str:
         """Open a link to where replies go, and send nothing."""
