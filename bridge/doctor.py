@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 import orjson
 
-from bridge import __version__
+from bridge import __version__, threads
 from bridge.approvals.listener import ApprovalsConfig
 from bridge.approvals.queue import ApprovalQueue, ApprovalSource
 from bridge.clock import Clock
@@ -65,6 +65,7 @@ _SKEW_NOTED, _SKEW_WRONG = timedelta(seconds=5), timedelta(seconds=60)
 
 async def examine(config: Config, clock: Clock) -> list[Finding]:
     """Try everything once; what fails does not keep the rest from being tried."""
+    threads.lend()
     visit = _Visit(config, clock, Identity().overridden(config.identity))
     async with open_client(config.imds, clock, Metrics((), __version__)) as client:
         imds = [

@@ -7,11 +7,9 @@ delivered once its line is on the disk.
 import asyncio
 import errno
 import re
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -64,7 +62,8 @@ class FileSinkConfig(SinkConfig, frozen=True, kw_only=True):
     async def reach(self, resources: Resources) -> str:  # noqa: ARG002 - the contract's
         """Look whether lines can be written, and write none; see ``SinkConfig``."""
         with _errors(self._name):
-            await _in_time(_begun(self._target().look), self.timeout)
+            async with asyncio.timeout(self.timeout):
+                await asyncio.to_thread(self._target().look)
         return f"{self._name} can be written to"
 
     async def preview(
@@ -101,7 +100,7 @@ class FileSink:
     name: str
     target: Appender | StandardOutput
     timeout: float
-    _work: asyncio.Future[None] | None = field(default=None, init=False)
+    _work: asyncio.Task[None] | None = field(default=None, init=False)
 
     async def deliver(self, event: CloudEvent) -> None:
         """Append the event; see ``Sink.deliver``.
@@ -113,56 +112,18 @@ class FileSink:
         with _errors(self.name):
             if self._work is not None and not self._work.done():
                 raise TimeoutError  # a thread cannot be cancelled, and one is enough
-            self._work = _begun(partial(self.target.append, render(event)))
-            await _in_time(self._work, self.timeout)
+            self._work = asyncio.create_task(
+                asyncio.to_thread(self.target.append, render(event))
+            )
+            self._work.add_done_callback(_seen)
+            async with asyncio.timeout(self.timeout):
+                await asyncio.shield(self._work)
 
 
-def _begun(work: Callable[[], None]) -> asyncio.Future[None]:
-    """Do work in a thread of its own, which the end of the process does not await.
-
-    A disk that does not answer would hold up the executor of the event loop, and with
-    it the stop of the forwarder.
-    """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[None] = loop.create_future()
-    future.add_done_callback(_seen)
-
-    def live() -> None:
-        fault: Exception | None = None
-        try:
-            work()
-        except Exception as error:  # noqa: BLE001 - handed to whoever waits
-            fault = error
-        with suppress(RuntimeError):  # nobody is left to hear of it
-            loop.call_soon_threadsafe(_settle, future, fault)
-
-    threading.Thread(target=live, name="file", daemon=True).start()
-    return future
-
-
-def _settle(future: asyncio.Future[None], fault: Exception | None) -> None:
-    if fault is None:
-        future.set_result(None)
-    else:
-        future.set_exception(fault)
-
-
-def _seen(work: asyncio.Future[None]) -> None:
+def _seen(work: asyncio.Task[None]) -> None:
     """Look at what came of a write, lest asyncio complain that nobody did."""
     if not work.cancelled():
         work.exception()
-
-
-async def _in_time(work: asyncio.Future[None], seconds: float) -> None:
-    """Wait for work, and leave it to itself if it takes longer.
-
-    Raises:
-        TimeoutError: it does.
-    """
-    await asyncio.wait({work}, timeout=seconds)
-    if not work.done():
-        raise TimeoutError
-    work.result()
 
 
 def render(event: CloudEvent) -> bytes:

@@ -316,12 +316,17 @@ import asyncio, os, pathlib, sys, threading
 from bridge.errors import TransientDeliveryError
 from bridge.sinks.appending import Appender
 from bridge.sinks.file import FileSink
+from bridge import threads
 from tests.contract.sink_fixtures import cloud_event
+
+async def main() -> None:
+    threads.lend()  # as the forwarder does
+    await FileSink(name="x", target=target, timeout=0.05).deliver(cloud_event())
 
 os.fsync = lambda number: threading.Event().wait()
 target = Appender(path=pathlib.Path(sys.argv[1]), max_size=0, keep=1, mode=0o600)
 try:
-    asyncio.run(FileSink(name="x", target=target, timeout=0.05).deliver(cloud_event()))
+    asyncio.run(main())
 except TransientDeliveryError:
     print("the end", flush=True)
 """
