@@ -302,8 +302,18 @@ async def test_thread_that_takes_no_answers_is_left_alone(
     assert "Freeze has started" in shown(world.message)
 
 
-async def test_card_that_cannot_be_read_is_begun_anew(world: World) -> None:
-    await world.memory.keep(EVENT_ID, b'{"of": "another version"}')
+@pytest.mark.parametrize(
+    "kept",
+    [
+        b'{"of": "another version"}',
+        b'{"event": {"\xff": 1}}',
+        b'{"event": {"a": ' + b"[" * 10_000,
+    ],
+)
+async def test_card_that_cannot_be_read_is_begun_anew(
+    world: World, kept: bytes
+) -> None:
+    await world.memory.keep(EVENT_ID, kept)
     async with world.bot() as bot:
         await world.tell(bot, world.event())
 
