@@ -62,7 +62,8 @@ class FileSinkConfig(SinkConfig, frozen=True, kw_only=True):
     async def reach(self, resources: Resources) -> str:  # noqa: ARG002 - the contract's
         """Look whether lines can be written, and write none; see ``SinkConfig``."""
         with _errors(self._name):
-            await asyncio.to_thread(self._target().look)
+            async with asyncio.timeout(self.timeout):
+                await asyncio.to_thread(self._target().look)
         return f"{self._name} can be written to"
 
     async def preview(

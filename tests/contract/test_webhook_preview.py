@@ -1,6 +1,7 @@
 """What would be posted, for people to look at: nothing sent, nothing secret."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -45,6 +46,22 @@ async def test_preview_names_the_compression_and_shows_the_body_without(
 
     assert ["Content-Encoding: gzip" in each.head for each in previews] == [False, True]
     assert previews[1].body == long.to_json()
+
+
+async def test_origin_of_a_vm_that_is_not_known_here_is_shown_as_it_stands(
+    resources: Resources,
+) -> None:
+    options = {
+        "type": "webhook",
+        "url": "https://x.example",
+        "handshake": "attempt",
+        "handshake_origin": "{vm_name}.example",
+    }
+    anywhere = replace(resources, expand=lambda text: text)
+
+    preview = await sink_config(options).preview(anywhere, cloud_event())
+
+    assert "WebHook-Request-Origin: {vm_name}.example" in preview.head
 
 
 @pytest.mark.parametrize(
