@@ -61,7 +61,7 @@ from bridge.webhooks.handshake import (
     question,
 )
 from bridge.webhooks.headers import name_faults, revealed_value, value_faults
-from bridge.webhooks.presets.table import PresetName
+from bridge.webhooks.presets.preset import PresetName
 from bridge.webhooks.shape import Shape
 from bridge.webhooks.signing import HEADERS as SIGNATURE_HEADERS
 from bridge.webhooks.signing import SignatureConfig, signed

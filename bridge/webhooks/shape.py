@@ -15,8 +15,7 @@ from bridge.errors import MissingExtraError
 from bridge.webhooks import template
 from bridge.webhooks.auth import AuthDefaults
 from bridge.webhooks.content import RENDER, ContentMode, Rendered
-from bridge.webhooks.presets.preset import NO_AUTH, Preset
-from bridge.webhooks.presets.table import PRESETS, PresetName
+from bridge.webhooks.presets.preset import NO_AUTH, Preset, PresetName
 from bridge.webhooks.template import TemplateFaultError
 from bridge.webhooks.verdict import Judge, SuccessConfig, by_rule, by_status
 
@@ -38,7 +37,13 @@ class Shape:
     @property
     def known(self) -> Preset | None:
         """What is known of the service; None without a preset."""
-        return PRESETS[self.preset] if self.preset else None
+        if self.preset is None:
+            return None
+        from bridge.webhooks.presets.table import (  # noqa: PLC0415  eight services
+            PRESETS,
+        )
+
+        return PRESETS[self.preset]
 
     @property
     def auth(self) -> AuthDefaults:

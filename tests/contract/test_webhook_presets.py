@@ -38,7 +38,8 @@ from bridge.transport import Answer
 from bridge.values import Secret
 from bridge.webhooks.kinds import one_of_each
 from bridge.webhooks.presets import eventhubs
-from bridge.webhooks.presets.table import PRESETS, PresetName
+from bridge.webhooks.presets.preset import PresetName
+from bridge.webhooks.presets.table import PRESETS
 from bridge.webhooks.shape import Shape
 from bridge.webhooks.signing import SignatureConfig, signed
 from tests.builders import document, imds_event, teller_of

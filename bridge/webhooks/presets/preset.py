@@ -2,11 +2,23 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from bridge.cloudevent import CloudEvent
 from bridge.webhooks.auth import AuthDefaults
 from bridge.webhooks.content import Rendered
 from bridge.webhooks.verdict import Judge, by_status
+
+PresetName = Literal[
+    "splunk-hec",
+    "elastic",
+    "sentinel",
+    "eventgrid",
+    "eventhubs",
+    "azure-function",
+    "standard-webhooks",
+    "teams",
+]
 
 NO_AUTH = AuthDefaults()
 OWN_BODY = frozenset({"template"})

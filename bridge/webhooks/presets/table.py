@@ -1,7 +1,6 @@
-"""Which presets there are: the only list of them."""
+"""What is known of each preset. Loaded by whoever configures one."""
 
 from collections.abc import Mapping
-from typing import Literal
 
 from bridge.webhooks.auth import AuthDefaults
 from bridge.webhooks.content import render_batch, render_structured
@@ -13,18 +12,7 @@ from bridge.webhooks.presets import (
     standard,
     teams,
 )
-from bridge.webhooks.presets.preset import CLOUDEVENTS, OWN_BODY, Preset
-
-PresetName = Literal[
-    "splunk-hec",
-    "elastic",
-    "sentinel",
-    "eventgrid",
-    "eventhubs",
-    "azure-function",
-    "standard-webhooks",
-    "teams",
-]
+from bridge.webhooks.presets.preset import CLOUDEVENTS, OWN_BODY, Preset, PresetName
 
 PRESETS: Mapping[PresetName, Preset] = {
     "splunk-hec": Preset(
