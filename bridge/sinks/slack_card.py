@@ -104,8 +104,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
         """Read a card; None where there is none, or none that can be read."""
         try:
             return None if value is None else msgspec.json.decode(value, type=cls)
-        except msgspec.DecodeError:  # of another version: a new message is posted
-            return None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None  # of another version, or damaged: a new message is posted
 
 
 def after(card: Card | None, event: CloudEvent) -> Card | None:

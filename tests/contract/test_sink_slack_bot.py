@@ -542,6 +542,13 @@ class Forgetful(Notebook):
         return await super().all()
 
 
+@pytest.mark.parametrize(
+    "value", [b"", b"{}", b'{"event":{"EventId":"\xff"}}', b'{"event":' + b"[" * 9**5]
+)
+def test_damaged_memory_of_a_message_is_none(value: bytes) -> None:
+    assert Card.from_bytes(value) is None
+
+
 async def test_memory_that_cannot_be_read_is_read_later(voting: World) -> None:
     async with voting.bot() as bot:
         await voting.tell(bot, voting.event())
