@@ -25,6 +25,7 @@ TEST_ATTRIBUTE = "sebridgetest"
 
 _NOTICE = timedelta(minutes=15)
 _SAMPLE_ID = "C7061BAC-AFDC-4513-B24B-AA5F13A16123"
+_ATTRIBUTE = re.compile(r"[a-z0-9]+")
 _TYPE = re.compile(
     r"(?:.*\.)?(scheduledevent|startrequest|bridge|document)\.([a-z-]+)\.v1"
 )
@@ -176,6 +177,12 @@ def _received(body: bytes) -> Sample:
         event = CloudEvent.from_json(body)
     except msgspec.ValidationError as error:
         raise ValueError(f"is no CloudEvent of the bridge: {error}") from error
+    for name in event.extensions:  # they become headers and properties
+        if not _ATTRIBUTE.fullmatch(name):
+            raise ValueError(
+                f"is no CloudEvent: an attribute is called {name[:40]!r}, and only a "
+                "to z and 0 to 9 are allowed"
+            )
     match = _TYPE.fullmatch(event.type)
     if match is None:
         raise ValueError(f"is no CloudEvent of the bridge: its type is {event.type!r}")
