@@ -123,7 +123,7 @@ def event_file(body: bytes) -> None:
         return
     event = found.event
     message = servicebus.render(event, session="event", vm_id=None, approvals=ADDRESS)
-    assert 1 <= len(message.message_id) <= 128
+    assert len(message.message_id) <= 128
     for render in _RENDERERS:
         headers, sent = render(event)
         assert sent
