@@ -177,6 +177,14 @@ def test_entities_are_what_the_bridge_and_its_consumers_need() -> None:
     assert {names["approver"], names["siem"]} == {"approver", "siem"}
 
 
+@pytest.mark.parametrize("name", ["approver", "siem"])
+def test_subscription_that_nobody_reads_does_not_fill_the_topic(name: str) -> None:
+    """A full topic takes no events at all, and dead letters never expire."""
+    assert properties(name)["deadLetteringOnMessageExpiration"] is False
+    assert properties(name)["defaultMessageTimeToLive"] in {"P1D", "P7D"}
+    assert properties("events")["maxSizeInMegabytes"] == 5120
+
+
 def test_nobody_signs_in_with_a_key() -> None:
     assert properties("namespace")["disableLocalAuth"] is True
     assert properties("namespace")["minimumTlsVersion"] == "1.2"
