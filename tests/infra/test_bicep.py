@@ -206,7 +206,9 @@ def test_health_of_an_instance_is_asked_where_the_bridge_listens() -> None:
     assert "requestPath: '/livez'\n" in text
 
 
-GROUPED = r"""var sessions = install == 'scaleSet' && instances <= 100 \? '(.*)' : '(.*)'"""
+GROUPED = (
+    r"""var sessions = install == 'scaleSet' && instances <= 100 \? '(.*)' : '(.*)'"""
+)
 
 
 def test_group_has_a_session_only_where_all_of_it_sees_the_same_events() -> None:

@@ -96,7 +96,7 @@ def test_command_is_on_the_path_and_bash_completes_it(tree: Tree) -> None:
     link = tree.root / COMMAND
     assert link.readlink() == Path("/opt/sebridge/bin/sebridge")
     link.unlink()  # the program itself is not in this tree
-    link.write_text("#!/bin/sh\necho complete -W \"$_SEBRIDGE_COMPLETE\" sebridge\n")
+    link.write_text('#!/bin/sh\necho complete -W "$_SEBRIDGE_COMPLETE" sebridge\n')
     link.chmod(0o755)
     found = subprocess.run(  # noqa: S603 - what was installed
         ["/bin/bash", "-c", f". {tree.root / COMPLETION}; complete -p sebridge"],
