@@ -28,10 +28,10 @@ from bridge.approvals.policy import OutcomeKind
 from bridge.cli_support import FAILED, WRONG, config_option, echo_json, fail
 from bridge.clock import SystemClock
 from bridge.cloudevent import STRUCTURED_TYPE, CloudEvent
-from bridge.options import Duration
 from bridge.sender import Message, Sender
 from bridge.sinks.base import ApprovalAddress
 from bridge.telemetry import LogConfig, configure_logging, printable
+from bridge.values import Duration
 
 _TIMEOUT = Duration(60)
 _GOOD = {OutcomeKind.RELAYED, OutcomeKind.ALREADY_STARTED}

@@ -13,9 +13,10 @@ import click
 
 from bridge import cli_completion, samples, trial
 from bridge import config as configuration
+from bridge.advice import misspelt
 from bridge.cli_support import FAILED, WRONG, config_option, echo_json, fail
 from bridge.clock import SystemClock
-from bridge.config import Config, Settings, misspelt
+from bridge.config import Config, Settings
 from bridge.identity import Identity
 from bridge.imds.document import EVENT_TYPES
 from bridge.routing import Router

@@ -5,43 +5,29 @@ All faults are found at once and raised as one ConfigError; nothing is opened he
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Self, TypeVar
 
 from msgspec.structs import replace
 
+from bridge.advice import literal_secrets, misspelt_words, odd_rules, secrets_in
 from bridge.approvals.listener import ApprovalsConfig
-from bridge.approvals.rules import catch_all, label_of
 from bridge.errors import ConfigError
 from bridge.events import EventsConfig
 from bridge.health import HttpConfig
 from bridge.identity import IdentityConfig
 from bridge.imds.client import ImdsConfig
-from bridge.imds.document import EVENT_SOURCES, EVENT_TYPES
-from bridge.options import (
-    Address,
-    Duration,
-    FromEnvironment,
-    Reader,
-    Secret,
-    Section,
-    nearest,
-    placeholder_faults,
-)
+from bridge.options import Reader, Section, nearest
+from bridge.overrides import keys_of, overridden, sinks_by_name, upper
 from bridge.routing import Route, When
 from bridge.sinks.base import SinkConfig
 from bridge.sinks.registry import SINK_TYPES
 from bridge.statefile import StateConfig
 from bridge.telemetry import LogConfig
+from bridge.values import Duration, Secret, placeholder_faults
 
-PREFIX = "SEBRIDGE__"
 _ENTITY_KEYS = ("queue", "topic", "subscription")
-_WORDS = {
-    "event_types": EVENT_TYPES,
-    "allow_event_types": EVENT_TYPES,
-    "event_sources": EVENT_SOURCES,
-}
 _NO_SINKS = "must be a list of tables: [[sinks]]"
 _LOOP = "the bridge would take its own events for approvals"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
@@ -118,62 +104,17 @@ class Config(Settings, frozen=True, kw_only=True):
 
     def secrets(self) -> Iterator[tuple[str, Secret]]:
         """Yield every secret with its place, such as ``sinks.ops.webhook_url``."""
-        for place, _, secret in _secrets(self):
+        for place, _, secret in secrets_in(self):
             yield place, secret
 
     def warnings(self) -> list[str]:
         """Return what is allowed but hardly meant."""
-        found = [
-            f"{place}: a literal secret; better env:NAME or file:PATH"
-            for place, key, secret in _secrets(self)
-            if secret.is_literal
-            and (not isinstance(secret, Address) or secret.holds_secret(key))
-        ]
-        found += self._misspelt()
-        found += self._odd_rules()
+        found = [*literal_secrets(self), *misspelt_words(self.sinks, self.approvals)]
+        if self.approvals is not None:
+            found += odd_rules(self.approvals)
         if not self.sinks:
             found.append("sinks: there are none: events are observed and not sent")
         return found
-
-    def _misspelt(self) -> Iterator[str]:
-        """Yield the words of limits that no event has today."""
-        for place, section in self._limits():
-            for key, known in _WORDS.items():
-                for word in getattr(section, key, None) or ():
-                    if what := misspelt(word, known):
-                        yield f"{place}.{key}: {what}"
-
-    def _limits(self) -> Iterator[tuple[str, Section]]:
-        for sink in self.sinks:
-            yield f"sinks.{sink.name}.when", sink.when
-        if self.approvals is not None:
-            yield "approvals", self.approvals
-            for index, rule in enumerate(self.approvals.rules):
-                yield f"approvals.rules[{index}]", rule
-
-    def _odd_rules(self) -> Iterator[str]:
-        """Tell of a rule that approves all there is, and of those never reached."""
-        rules = self.approvals.rules if self.approvals else ()
-        last = catch_all(rules)
-        for index, rule in enumerate(rules[last:], start=last):
-            place = f"approvals.rules[{index}]"
-            if index > last:
-                first = label_of(last, rules[last])
-                yield f"{place}: is never reached: {first} fits every event"
-            elif rule.action == "auto-approve":
-                yield f"{place}: approves every event, whatever it does"
-
-
-def misspelt(word: str, known: Sequence[str]) -> str | None:
-    """Return what is odd about a word that is none of ``known``; None if it is one.
-
-    It is allowed: Azure may have more words by now.
-    """
-    if word.casefold() in {name.casefold() for name in known}:
-        return None
-    near = nearest(word.capitalize(), known)
-    hint = f"did you mean {near!r}?" if near else f"known are {', '.join(known)}"
-    return f"{word!r} is not documented by Azure; {hint}"
 
 
 S = TypeVar("S", bound=Section)
@@ -217,8 +158,8 @@ def load_settings(path: Path, environ: Mapping[str, str]) -> tuple[Settings, lis
         ConfigError: with every fault there is, each with its place.
     """
     reader = Reader(str(path), environ)
-    root = _overridden(_copied(_tables(path)), reader)
-    names = [table["name"] for table in _sinks_by_name(root.get("sinks")).values()]
+    root = overridden(_tables(path), Config, SINK_TYPES, reader)
+    names = [table["name"] for table in sinks_by_name(root.get("sinks")).values()]
     settings = _settings(root, reader)
     if reader.faults:
         raise ConfigError(sorted(reader.faults))
@@ -240,7 +181,7 @@ def load_routes(
         ConfigError: with every fault there is, each with its place.
     """
     reader = Reader(str(path), environ)
-    root = _overridden(_copied(_tables(path)), reader)
+    root = overridden(_tables(path), Config, SINK_TYPES, reader)
     found = dict(_routes(root.get("sinks", []), reader))
     kept = root.keys() & {"events", "identity", "state"}
     settings = _settings({key: root[key] for key in kept}, reader)
@@ -274,8 +215,8 @@ def load_for_approver(path: Path, environ: Mapping[str, str]) -> Config:
         ConfigError: with every fault there is, each with its place.
     """
     reader = Reader(str(path), environ)
-    root = _overridden(_copied(_tables(path)), reader)
-    unread = _keys(Config).keys() - {"events", "identity", "approvals"}
+    root = overridden(_tables(path), Config, SINK_TYPES, reader)
+    unread = keys_of(Config).keys() - {"events", "identity", "approvals"}
     return _config({k: root[k] for k in root.keys() - unread}, reader)
 
 
@@ -302,7 +243,7 @@ def parse(
         ConfigError: with every fault there is, each with its place.
     """
     reader = Reader(file, environ)
-    return _config(_overridden(_copied(tables), reader), reader)
+    return _config(overridden(tables, Config, SINK_TYPES, reader), reader)
 
 
 def _config(root: dict[str, object], reader: Reader) -> Config:
@@ -314,7 +255,7 @@ def _config(root: dict[str, object], reader: Reader) -> Config:
         else reader.section(ApprovalsConfig, approvals, "approvals")
     )
     settings = _settings(root, reader)
-    values = {name: getattr(settings, name) for name in _keys(Settings)}
+    values = {name: getattr(settings, name) for name in keys_of(Settings)}
     config = Config(**values, sinks=sinks, approvals=approvals_config)
     for place, what in config.faults():
         reader.fault(place, what)
@@ -324,9 +265,9 @@ def _config(root: dict[str, object], reader: Reader) -> Config:
 
 
 def _settings(root: Mapping[str, object], reader: Reader) -> Settings:
-    own = {key: value for key, value in root.items() if key in _keys(Settings)}
-    for key in root.keys() - _keys(Config):
-        reader.unknown("", key, _keys(Config))
+    own = {key: value for key, value in root.items() if key in keys_of(Settings)}
+    for key in root.keys() - keys_of(Config):
+        reader.unknown("", key, keys_of(Config))
     return reader.section(Settings, own, "") or Settings()
 
 
@@ -354,9 +295,9 @@ def _check_name(name: str, place: str, taken: set[str], reader: Reader) -> None:
             "must be 1 to 63 letters, digits, hyphens and underscores, and begin "
             "with a letter or digit",
         )
-    elif _upper(name) in taken:
+    elif upper(name) in taken:
         reader.fault(f"{place}.name", f"{str(name)!r} is taken by another sink")
-    taken.add(_upper(name))
+    taken.add(upper(name))
 
 
 def _place(index: int, table: object) -> str:
@@ -373,146 +314,7 @@ def _sink(table: Mapping[str, object], place: str, reader: Reader) -> SinkConfig
         hint = f"; did you mean {near!r}?" if near else ""
         what = "is missing" if kind is None else f"{kind!r} is no type of sink"
         reader.fault(f"{place}.type", f"{what}{hint}; allowed are {allowed}")
-        shared = {key: table[key] for key in _keys(SinkConfig) if key in table}
+        shared = {key: table[key] for key in keys_of(SinkConfig) if key in table}
         reader.section(SinkConfig, {**shared, "type": ""}, place)
         return None
     return reader.section(SINK_TYPES[kind], table, place)
-
-
-# -- overrides from the environment ------------------------------------------
-
-
-def _overridden(root: dict[str, object], reader: Reader) -> dict[str, object]:
-    """Put the ``SEBRIDGE__…`` variables in the place of what the file says."""
-    sinks = _sinks_by_name(root.get("sinks"))
-    for variable in sorted(reader.environ):
-        if variable.upper().startswith(PREFIX):
-            rest = variable.upper().removeprefix(PREFIX)
-            text = FromEnvironment.of(variable, reader.environ[variable])
-            if rest == "SINKS" or rest.startswith("SINKS__"):
-                _override_sink(sinks, rest, text, reader)
-            else:
-                _override(root, Config, rest, text, reader)
-    return root
-
-
-def _override_sink(
-    sinks: Mapping[str, dict[str, object]],
-    rest: str,
-    value: FromEnvironment,
-    reader: Reader,
-) -> None:
-    named = rest.removeprefix("SINKS").removeprefix("__")
-    names = [name for name in sinks if f"{named}__".startswith(f"{name}__")]
-    if not names:
-        if "__" in named:
-            what, known = named.partition("__")[0], [name.lower() for name in sinks]
-            _unknown(value.variable, what, known, "no such sink", reader)
-        else:
-            _no_key(value.variable, f"{PREFIX}SINKS__<NAME>", reader)
-        return
-    name = max(names, key=len)  # names may hold two underscores themselves
-    kind = SINK_TYPES.get(str(sinks[name].get("type")))
-    if kind is None:
-        return  # a fault of its own
-    if named == name:
-        _no_key(value.variable, value.variable, reader)
-        return
-    _override(sinks[name], kind, named.removeprefix(f"{name}__"), value, reader)
-
-
-def _override(
-    table: dict[str, object],
-    kind: type[Section],
-    rest: str,
-    value: FromEnvironment,
-    reader: Reader,
-) -> None:
-    part, is_deeper, rest = rest.partition("__")
-    key, nested = part.lower(), _section_at(kind, part)
-    if key == "sinks" or key not in _keys(kind):
-        _unknown(value.variable, part, list(_keys(kind)), "no such key", reader)
-    elif nested is None and is_deeper:
-        what = f"unknown variable: {part} has no keys of its own to override"
-        reader.fault(value.variable, what)
-    elif nested is None:
-        table[key] = value
-    elif not is_deeper:
-        _no_key(value.variable, value.variable, reader)
-    elif isinstance(child := table.setdefault(key, {}), dict):
-        _override(child, nested, rest, value, reader)
-
-
-def _no_key(variable: str, table: str, reader: Reader) -> None:
-    reader.fault(variable, f"is a table: its keys are {table}__<KEY>")
-
-
-def _unknown(
-    variable: str, part: str, valid: list[str], otherwise: str, reader: Reader
-) -> None:
-    near = nearest(part.lower(), valid)
-    hint = f"did you mean {_upper(near)}?" if near else otherwise
-    reader.fault(variable, f"unknown variable: {part}; {hint}")
-
-
-def _section_at(kind: type[Section], key: str) -> type[Section] | None:
-    for field in kind.__struct_fields__:
-        if field == key.lower():
-            return Reader.section_type(kind, field)
-    return None
-
-
-def _sinks_by_name(sinks: object) -> dict[str, dict[str, object]]:
-    """Return the tables of sinks by their names as variables spell them."""
-    tables = sinks if isinstance(sinks, list) else ()
-    return {
-        _upper(table["name"]): table
-        for table in tables
-        if isinstance(table, dict) and isinstance(table.get("name"), str)
-    }
-
-
-def _upper(name: str) -> str:
-    return name.upper().replace("-", "_")
-
-
-def _keys(kind: type[Section]) -> dict[str, None]:
-    return dict.fromkeys(kind.__struct_fields__)
-
-
-def _copied(value: Mapping[str, object]) -> dict[str, object]:
-    """Copy tables as deep as overrides reach."""
-    return {
-        key: _copied(item)
-        if isinstance(item, dict)
-        else [_copied(part) if isinstance(part, dict) else part for part in item]
-        if isinstance(item, list)
-        else item
-        for key, item in value.items()
-    }
-
-
-def _secrets(section: Section, prefix: str = "") -> Iterator[tuple[str, str, Secret]]:
-    """Yield the place, the key and the value of every secret in a section."""
-    for key in section.__struct_fields__:
-        value = getattr(section, key)
-        if key == "sinks":
-            for sink in value:
-                yield from _secrets(sink, f"sinks.{sink.name}.")
-        else:
-            yield from _secrets_at(f"{prefix}{key}", key, value)
-
-
-def _secrets_at(
-    place: str, key: str, value: object
-) -> Iterator[tuple[str, str, Secret]]:
-    if isinstance(value, Secret):
-        yield place, key, value
-    elif isinstance(value, Section):
-        yield from _secrets(value, f"{place}.")
-    elif isinstance(value, dict):
-        for name, item in value.items():
-            yield from _secrets_at(f"{place}.{name}", name, item)
-    elif isinstance(value, tuple):
-        for index, item in enumerate(value):
-            yield from _secrets_at(f"{place}[{index}]", key, item)

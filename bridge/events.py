@@ -18,9 +18,10 @@ from bridge.fitting import fitted
 from bridge.hashing import hash32
 from bridge.identity import Identity
 from bridge.imds.document import Document, ScheduledEvent
-from bridge.options import Duration, Section
+from bridge.options import Section
 from bridge.routing import Subject
 from bridge.transitions import Transition, TransitionKind
+from bridge.values import Duration
 
 _LONG_ATTRIBUTE = 256
 _DISRUPTIVE = {"Reboot", "Redeploy", "Preempt", "Terminate"}

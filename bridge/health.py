@@ -17,8 +17,9 @@ from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from bridge.errors import BridgeError
-from bridge.options import Secret, Section
+from bridge.options import Section
 from bridge.status import Board
+from bridge.values import Secret
 
 log = logging.getLogger(__name__)
 

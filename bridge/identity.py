@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Self
 from urllib.parse import quote
 
-from bridge.options import PLACEHOLDERS, Section
+from bridge.options import Section
+from bridge.values import PLACEHOLDERS
 
 _GROUP_PATH = re.compile(
     r"^/subscriptions/([^/]+)/resourcegroups/([^/]+)(/|$)", re.IGNORECASE

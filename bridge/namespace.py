@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 
 from bridge.entra import CredentialKind, open_credential
 from bridge.errors import Reason, RefusedDeliveryError
-from bridge.options import Address, Secret, Section
+from bridge.options import Section
 from bridge.transport import is_http
+from bridge.values import Address, Secret
 from bridge.wires import Wires
 
 if TYPE_CHECKING:

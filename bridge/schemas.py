@@ -12,18 +12,11 @@ import msgspec
 
 from bridge.approvals.listener import ApprovalsConfig
 from bridge.config import Settings
-from bridge.options import (
-    Address,
-    Duration,
-    FilePath,
-    Rate,
-    Reader,
-    Section,
-    Size,
-)
+from bridge.options import Reader, Section
 from bridge.sinks.registry import SINK_TYPES
 from bridge.telemetry import OUTCOMES
 from bridge.transitions import TransitionKind
+from bridge.values import Address, Duration, FilePath, Rate, Size
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _DURATION = {

@@ -17,9 +17,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bridge.errors import OutboxCorruptError, OutboxError, OutboxLockedError
-from bridge.options import Duration, Section, Size
+from bridge.options import Section
 from bridge.outbox.connection import make_private
 from bridge.outbox.database import Database
+from bridge.values import Duration, Size
 
 log = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from bridge.errors import (
     TransientDeliveryError,
 )
 from bridge.guard import ForbiddenAddressError, forbidden_host, guarded_socket
-from bridge.options import Secret
+from bridge.values import Secret
 
 MAX_ANSWER_BYTES = 64 * 1024
 

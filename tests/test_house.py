@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,22 @@ def test_a_unexpected_exception_is_caught_in_the_relay_and_database_only() -> No
     }
 
     assert places <= {"relay.py", "outbox/database.py"}
+
+
+def test_every_room_stands_in_the_import_contracts() -> None:
+    """In the layers, and on both sides of the wall to the simulator."""
+    paths = [path for path in (ROOT / "bridge").iterdir() if path.name[0] not in "_."]
+    rooms = {p.stem for p in paths if p.suffix == ".py" or (p / "__init__.py").exists()}
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
+    layers, _, _, simulator, house = contracts
+    named = re.findall(r"bridge\.(\w+)", " ".join(layers["layers"]))
+    commands = {room for room in rooms if room.startswith("cli")} | {"demo"}
+
+    assert rooms - set(named) == {"simulator"}
+    assert set(simulator["forbidden_modules"]) == {
+        f"bridge.{room}" for room in rooms - {"simulator"}
+    }
+    assert set(house["source_modules"]) == {
+        f"bridge.{room}" for room in rooms - {"simulator"} - commands
+    }

@@ -22,8 +22,8 @@ from bridge.approvals.received import ReceivedMessage
 from bridge.approvals.rules import Rule
 from bridge.errors import ApprovalQueueError
 from bridge.namespace import Entity, NamespaceConfig, entity_faults, entity_in
-from bridge.options import Duration, placeholder_faults
 from bridge.retry import RetryPolicy
+from bridge.values import Duration, placeholder_faults
 
 log = logging.getLogger(__name__)
 

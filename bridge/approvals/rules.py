@@ -24,7 +24,8 @@ from typing import Literal
 from bridge.hashing import hash32
 from bridge.identity import bare
 from bridge.imds.document import ScheduledEvent
-from bridge.options import Duration, Section
+from bridge.options import Section
+from bridge.values import Duration
 
 Action = Literal["allow", "deny", "auto-approve"]
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}")

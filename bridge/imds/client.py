@@ -25,9 +25,10 @@ from bridge.errors import (
     MetadataUnavailableError,
 )
 from bridge.imds.document import MAX_BYTES, parse_time
-from bridge.options import Duration, Section
+from bridge.options import Section
 from bridge.telemetry import Metrics
 from bridge.transport import is_http, retry_after
+from bridge.values import Duration
 
 log = logging.getLogger(__name__)
 

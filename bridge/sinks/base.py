@@ -14,9 +14,10 @@ import aiohttp
 from bridge.clock import Clock, SystemClock
 from bridge.cloudevent import CloudEvent
 from bridge.namespace import Entity
-from bridge.options import Duration, Rate, Section
+from bridge.options import Section
 from bridge.pace import Pace
 from bridge.routing import Route, Scope, When
+from bridge.values import Duration, Rate
 
 
 class Sink(Protocol):

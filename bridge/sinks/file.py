@@ -15,9 +15,9 @@ from typing import ClassVar
 
 from bridge.cloudevent import CloudEvent
 from bridge.errors import Reason, RefusedDeliveryError, TransientDeliveryError
-from bridge.options import Duration, Size
 from bridge.sinks.appending import Appender, NotAFileError, StandardOutput
 from bridge.sinks.base import Preview, Resources, SinkConfig
+from bridge.values import Duration, Size
 
 _DASH = "-"
 _MISSING = {errno.ENOENT, errno.ENOTDIR}

@@ -21,10 +21,10 @@ from bridge.namespace import (
     entity_in,
 )
 from bridge.namespace_errors import remedy
-from bridge.options import Address, Secret
 from bridge.routing import Scope
 from bridge.sender import Message, Sender, short_id
 from bridge.sinks.base import ApprovalAddress, Preview, Resources, SinkConfig
+from bridge.values import Address, Secret
 
 SessionBy = Literal["event", "vm", "none"]
 

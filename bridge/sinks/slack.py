@@ -27,7 +27,6 @@ import orjson
 from bridge.clock import Clock
 from bridge.cloudevent import CloudEvent
 from bridge.errors import MissingExtraError, Reason, TransientDeliveryError
-from bridge.options import Duration, Rate, Secret
 from bridge.sinks.base import Preview, Resources, Sink, SinkConfig
 from bridge.sinks.slack_api import SlackApi
 from bridge.sinks.slack_blocks import render
@@ -43,6 +42,7 @@ from bridge.transport import (
     redact,
     revealed,
 )
+from bridge.values import Duration, Rate, Secret
 
 log = logging.getLogger(__name__)
 

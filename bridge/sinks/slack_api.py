@@ -28,8 +28,8 @@ from bridge.errors import (
     RefusedDeliveryError,
     TransientDeliveryError,
 )
-from bridge.options import Secret
 from bridge.transport import Answer, Request, exchange, failure, redact, revealed
+from bridge.values import Secret
 
 _WORD = re.compile(r"[a-z][a-z0-9_]{0,59}")  # such as invalid_auth: never a token
 _TOKEN = re.compile(r"[\x21-\x7e]+")

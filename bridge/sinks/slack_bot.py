@@ -28,7 +28,6 @@ from bridge.errors import (
     Reason,
     TransientDeliveryError,
 )
-from bridge.options import Secret
 from bridge.pace import Pace
 from bridge.sinks.base import ApprovalAddress, Memory
 from bridge.sinks.slack_api import (
@@ -41,6 +40,7 @@ from bridge.sinks.slack_blocks import Message, render, render_card, render_step
 from bridge.sinks.slack_buttons import Signer
 from bridge.sinks.slack_card import Card, after, key_of
 from bridge.transport import revealed
+from bridge.values import Secret
 from bridge.workers import waking
 
 log = logging.getLogger(__name__)

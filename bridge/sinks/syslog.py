@@ -4,18 +4,19 @@ Source: RFC 5424 (format), 5426 (UDP), 6587 section 3.4.1 (TCP), 5425 (TLS)
 """
 
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Literal
 
 from bridge import __version__
+from bridge.certificates import Tls, TlsFiles
 from bridge.cloudevent import CloudEvent
-from bridge.errors import ConfigError, Reason, RefusedDeliveryError
-from bridge.options import Duration, Size, placeholder_faults
+from bridge.errors import ConfigError
 from bridge.sinks.base import Preview, Resources, SinkConfig
 from bridge.sinks.syslog_format import FACILITIES, SD_ID, Body, Facility, Style, render
 from bridge.sinks.syslog_wire import Datagrams, Stream, Wire
+from bridge.values import Duration, FilePath, Size, placeholder_faults
 
 Transport = Literal["udp", "tcp", "tls"]
 
@@ -41,9 +42,9 @@ class SyslogSinkConfig(SinkConfig, frozen=True, kw_only=True):
     structured_data: str = ""
     max_size: Size = Size(0)
     timeout: Duration = Duration(10)
-    ca_file: str = ""
-    client_certificate: str = ""
-    client_key: str = ""
+    ca_file: FilePath | None = None
+    client_certificate: FilePath | None = None
+    client_key: FilePath | None = None
 
     def faults(self) -> Iterator[tuple[str, ...]]:
         """Check what a type alone cannot tell, and that the certificates are there."""
@@ -68,40 +69,21 @@ class SyslogSinkConfig(SinkConfig, frozen=True, kw_only=True):
         yield from self._tls_faults()
 
     def _tls_faults(self) -> Iterator[tuple[str, ...]]:
-        given = [key for key in _TLS_KEYS if getattr(self, key)]
-        for key in given:
-            if self.transport != "tls":
+        if self.transport == "tls":
+            yield from self.tls_files.faults()
+            return
+        for key in _TLS_KEYS:
+            if getattr(self, key) is not None:
                 yield key, 'is of use with transport = "tls" only', "transport"
-        if self.client_key and not self.client_certificate:
-            yield "client_key", "is of no use without client_certificate"
-        if given and self.transport == "tls":
-            try:
-                self.context()
-            except ValueError as error:
-                yield given[0], str(error), *given[1:]
 
-    def context(self) -> ssl.SSLContext:
-        """Read the certificates.
-
-        Raises:
-            ValueError: which cannot be used, and why.
-        """
-        context = ssl.create_default_context()
-        key = "ca_file"
-        try:
-            if self.ca_file:
-                context = ssl.create_default_context(cafile=self.ca_file)
-            if self.client_certificate:
-                key = "client_certificate"
-                context.load_cert_chain(
-                    self.client_certificate, self.client_key or None, password=_nobody
-                )
-        except ssl.SSLError as error:
-            why = (error.reason or "not in PEM form").lower().replace("_", " ")
-            raise ValueError(f"{key} cannot be used ({why})") from None
-        except OSError as error:
-            raise ValueError(f"{key} cannot be read ({error.strerror})") from None
-        return context
+    @property
+    def tls_files(self) -> TlsFiles:
+        """Certificates of its own."""
+        return TlsFiles(
+            certificate=self.client_certificate,
+            key=self.client_key,
+            authorities=self.ca_file,
+        )
 
     @asynccontextmanager
     async def open(self, resources: Resources) -> AsyncIterator["SyslogSink"]:
@@ -137,14 +119,12 @@ class SyslogSinkConfig(SinkConfig, frozen=True, kw_only=True):
             host=self.host,
             port=self._port,
             timeout=self.timeout,
-            make_context=self._context_now if self.transport == "tls" else None,
+            make_context=self._contexts() if self.transport == "tls" else None,
         )
 
-    def _context_now(self) -> ssl.SSLContext:
-        try:
-            return self.context()
-        except ValueError as error:
-            raise RefusedDeliveryError(str(error), Reason.UNAUTHORIZED) from error
+    def _contexts(self) -> Callable[[], ssl.SSLContext]:
+        tls = Tls(self.tls_files)
+        return lambda: tls.context() or ssl.create_default_context()
 
     def _style(self, resources: Resources) -> Style:
         try:
@@ -163,11 +143,6 @@ class SyslogSinkConfig(SinkConfig, frozen=True, kw_only=True):
             with_bom=self.bom,
             max_size=self.max_size or _SIZES[self.transport],
         )
-
-
-def _nobody() -> str:
-    """Keep OpenSSL from asking at the terminal for the password of a key."""
-    raise OSError(0, "its key is encrypted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import aiohttp
 import msgspec
 
+from bridge.certificates import Tls, TlsFiles
 from bridge.clock import Clock
 from bridge.cloudevent import CloudEvent
 from bridge.errors import (
@@ -19,13 +20,6 @@ from bridge.errors import (
     Reason,
     RefusedDeliveryError,
     TransientDeliveryError,
-)
-from bridge.options import (
-    Address,
-    Duration,
-    FilePath,
-    Size,
-    unknown_placeholders,
 )
 from bridge.pace import Pace
 from bridge.sinks.base import Preview, Resources, SinkConfig
@@ -40,6 +34,7 @@ from bridge.transport import (
     revealed,
     turn,
 )
+from bridge.values import Address, Duration, FilePath, Size, unknown_placeholders
 from bridge.webhooks.auth import (
     Auth,
     AuthConfig,
@@ -64,7 +59,6 @@ from bridge.webhooks.shape import Shape
 from bridge.webhooks.signing import HEADERS as SIGNATURE_HEADERS
 from bridge.webhooks.signing import SignatureConfig, signed
 from bridge.webhooks.template import TemplateFaultError
-from bridge.webhooks.tls import Tls, TlsFiles
 from bridge.webhooks.verdict import SuccessConfig
 
 _SECRET = "<secret>"  # noqa: S105 - what stands for one  # nosec B105

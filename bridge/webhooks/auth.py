@@ -19,8 +19,9 @@ from bridge.errors import (
     TransientDeliveryError,
 )
 from bridge.namespace_errors import as_delivery_error, failures
-from bridge.options import Address, Secret, Section
+from bridge.options import Section
 from bridge.transport import revealed, turn
+from bridge.values import Address, Secret
 from bridge.webhooks.headers import name_faults, revealed_value, value_faults
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 
 from bridge.errors import Reason, RefusedDeliveryError
-from bridge.options import Secret
 from bridge.transport import revealed
+from bridge.values import Secret
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")

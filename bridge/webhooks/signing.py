@@ -14,8 +14,9 @@ from datetime import datetime
 
 from bridge.errors import Reason, RefusedDeliveryError
 from bridge.hashing import hash32
-from bridge.options import Secret, Section
+from bridge.options import Section
 from bridge.transport import revealed
+from bridge.values import Secret
 
 HEADERS = ("webhook-id", "webhook-timestamp", "webhook-signature")
 _PREFIX = "whsec_"

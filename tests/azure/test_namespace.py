@@ -23,9 +23,9 @@ from bridge import config as configuration
 from bridge.approvals.queue import ApprovalSource, open_queue
 from bridge.clock import SystemClock
 from bridge.namespace import NamespaceConfig, open_client
-from bridge.options import Secret
 from bridge.simulator.imds import ImdsSimulator
 from bridge.simulator.lifecycle import EventLife
+from bridge.values import Secret
 
 WHERE = os.environ.get("SEBRIDGE_TEST_NAMESPACE", "")
 PATIENCE = 90.0

@@ -9,10 +9,10 @@ from azure.servicebus.aio import _servicebus_receiver_async, _servicebus_sender_
 
 from bridge.identity import Identity
 from bridge.namespace import NamespaceConfig
-from bridge.options import Secret
 from bridge.simulator.servicebus.broker import Broker
 from bridge.sinks.base import Resources
 from bridge.transport import open_session
+from bridge.values import Secret
 from tests.contract.sink_fixtures import Inbox
 
 

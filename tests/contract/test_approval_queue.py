@@ -20,7 +20,6 @@ from bridge.approvals.received import ReceivedMessage
 from bridge.clock import Clock, SystemClock
 from bridge.errors import ApprovalQueueError
 from bridge.namespace import NamespaceConfig
-from bridge.options import Secret
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.errors import Condition
 from bridge.simulator.servicebus.settings import (
@@ -30,6 +29,7 @@ from bridge.simulator.servicebus.settings import (
     SubscriptionSettings,
     TopicSettings,
 )
+from bridge.values import Secret
 
 BRIEF = timedelta(seconds=2)
 ENTITIES = Entities(

@@ -22,8 +22,8 @@ from bridge.cli import main
 from bridge.clock import SystemClock
 from bridge.cloudevent import CloudEvent
 from bridge.namespace import NamespaceConfig
-from bridge.options import Secret
 from bridge.simulator.servicebus.broker import Broker
+from bridge.values import Secret
 from tests.contract.sink_fixtures import EVENT_ID, cloud_event, drained
 
 NOWHERE = (

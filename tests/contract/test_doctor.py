@@ -16,12 +16,12 @@ from bridge.clock import SystemClock
 from bridge.config import Config
 from bridge.errors import ApprovalQueueError
 from bridge.namespace import NamespaceConfig
-from bridge.options import Secret
 from bridge.simulator.imds import ImdsSimulator
 from bridge.simulator.imds_state import ImdsSettings
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.errors import Condition
 from bridge.surroundings import Finding
+from bridge.values import Secret
 from tests.contract.sink_fixtures import Inbox
 from tests.fakes import START
 

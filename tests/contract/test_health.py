@@ -22,7 +22,6 @@ from bridge import health
 from bridge.errors import BridgeError, MetadataUnavailableError, OutboxError
 from bridge.events import Teller
 from bridge.health import HttpConfig
-from bridge.options import Secret
 from bridge.outbox.records import Decision
 from bridge.outbox.store import Outbox
 from bridge.poller import Poller
@@ -30,6 +29,7 @@ from bridge.relay import Relay, RelayPolicy
 from bridge.retry import RetryPolicy
 from bridge.status import Board
 from bridge.telemetry import Metrics
+from bridge.values import Secret
 from tests.builders import EVENT_ID, SINK, body_of, imds_event, told
 from tests.fakes import START, FakeClock, FakeMetadata, RecordingSink
 

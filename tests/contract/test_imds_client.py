@@ -17,9 +17,10 @@ from bridge.errors import (
 )
 from bridge.imds.client import ImdsConfig, MetadataClient, open_client
 from bridge.imds.document import MAX_BYTES
-from bridge.options import Duration, Reader
+from bridge.options import Reader
 from bridge.poller import Metadata
 from bridge.telemetry import Metrics
+from bridge.values import Duration
 from tests.builders import EVENT_ID, body_of, imds_event
 from tests.fakes import FakeClock, turns
 

@@ -10,10 +10,10 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from bridge.health import HttpConfig, application
-from bridge.options import Secret
 from bridge.page import HEADERS, page
 from bridge.status import Board
 from bridge.telemetry import Metrics
+from bridge.values import Secret
 from tests.browser import Browser
 from tests.builders import imds_event
 from tests.fakes import START, FakeClock

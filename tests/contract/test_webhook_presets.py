@@ -31,11 +31,11 @@ from bridge.errors import (
 )
 from bridge.events import Outcome, from_document, from_outcome, from_transition
 from bridge.fitting import MAX_BYTES
-from bridge.options import Secret
 from bridge.sinks.base import Resources
 from bridge.sinks.webhook import WebhookSinkConfig
 from bridge.transitions import Transition, TransitionKind
 from bridge.transport import Answer
+from bridge.values import Secret
 from bridge.webhooks.kinds import one_of_each
 from bridge.webhooks.presets import eventhubs
 from bridge.webhooks.presets.table import PRESETS, PresetName

@@ -19,13 +19,13 @@ from approver.desk import Desk
 from approver.settings import Settings
 from bridge.approvals.message import Approval, parse
 from bridge.namespace import NamespaceConfig
-from bridge.options import Secret
 from bridge.sender import Sender
 from bridge.simulator.inbox import Inbox
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.slack_clicks import Interactivity
 from bridge.sinks.base import Resources, Sink
 from bridge.transport import open_session
+from bridge.values import Secret
 from tests.builders import imds_event, not_before, started
 from tests.contract.sink_fixtures import sink_config
 from tests.infra.functions_world import (

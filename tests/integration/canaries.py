@@ -17,8 +17,9 @@ import msgspec
 
 from bridge.approvals.listener import ApprovalsConfig
 from bridge.config import Settings
-from bridge.options import Secret, Section
+from bridge.options import Section
 from bridge.sinks.registry import SINK_TYPES
+from bridge.values import Secret
 
 Place = tuple[str | int, ...]
 Table = dict[str, Any]

@@ -18,8 +18,8 @@ from bridge.errors import (
     TransientDeliveryError,
 )
 from bridge.imds.client import Answer, ImdsConfig
-from bridge.options import Duration
 from bridge.outbox.rows import Delivery
+from bridge.values import Duration
 from tests.simulation.plan import POLL, Event, Plan, PlannedApproval, Scene
 from tests.simulation.timeline import true_time
 

@@ -34,7 +34,8 @@ from bridge.namespace_errors import (
     is_lock_lost,
     leaves_link_whole,
 )
-from bridge.options import Address, Reader, Secret
+from bridge.options import Reader
+from bridge.values import Address, Secret
 
 HOST = "contoso.servicebus.windows.net"
 KEY = "SharedAccessKeyName=Send;SharedAccessKey=5ec12e7="

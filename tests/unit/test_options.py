@@ -10,16 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.options import (
-    Address,
-    Duration,
-    FromEnvironment,
-    Rate,
-    Reader,
-    Secret,
-    Section,
-    unknown_placeholders,
-)
+from bridge.options import FromEnvironment, Reader, Section
+from bridge.values import Address, Duration, Rate, Secret, unknown_placeholders
 from tests.strategies import JSON_VALUES
 
 SECRET = "hunter2-is-my-secret"

@@ -12,7 +12,8 @@ from bridge.approvals.listener import ApprovalsConfig
 from bridge.approvals.rules import Action, Rule, Ruling, content_of, judge
 from bridge.config import parse
 from bridge.imds.document import ScheduledEvent
-from bridge.options import Duration, Reader
+from bridge.options import Reader
+from bridge.values import Duration
 from tests.builders import imds_event, not_before
 from tests.fakes import START
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bridge.options import Size
+from bridge.values import Size
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import generate_latest
 
-from bridge.options import Secret
 from bridge.telemetry import (
     EVENT_TYPES,
     OUTCOMES,
@@ -23,6 +22,7 @@ from bridge.telemetry import (
     type_label,
 )
 from bridge.transitions import TransitionKind
+from bridge.values import Secret
 
 Form = Literal["json", "text"]
 log = logging.getLogger("bridge.somewhere")

@@ -19,8 +19,8 @@ from bridge.approvals.rules import Action, Rule, content_of
 from bridge.errors import MetadataUnavailableError
 from bridge.hashing import hash32
 from bridge.imds.document import ScheduledEvent
-from bridge.options import Duration
 from bridge.transitions import Moment, Watch, diff
+from bridge.values import Duration
 from tests.builders import EVENT_ID, document, imds_event, not_before, started
 from tests.fakes import START, FakeClock, settled
 from tests.workers.approval_world import ENTITY, PlayedImds, World, message, world_of

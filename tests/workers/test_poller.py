@@ -19,13 +19,13 @@ from bridge.errors import (
 )
 from bridge.events import Teller
 from bridge.imds.client import ImdsConfig
-from bridge.options import Duration
 from bridge.outbox.records import Decision
 from bridge.outbox.rows import Delivery
 from bridge.outbox.store import Outbox
 from bridge.poller import Poller
 from bridge.telemetry import Metrics
 from bridge.transitions import Moment
+from bridge.values import Duration
 from tests.builders import EVENT_ID, SINK, body_of, imds_event, started
 from tests.fakes import START, FakeClock, FakeMetadata, settled, turns
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bridge.errors import Reason, RefusedDeliveryError
-from bridge.options import FilePath
+from bridge.values import FilePath
 
 _Stamp = tuple[int, int, int]
 
@@ -102,12 +102,16 @@ def _load(files: TlsFiles) -> ssl.SSLContext:
     if files.certificate is not None:
         key = files.key.path if files.key is not None else None
         try:
-            # Without a password OpenSSL would ask the terminal for one.
-            context.load_cert_chain(files.certificate.path, key, password=b"")
+            context.load_cert_chain(files.certificate.path, key, password=_nobody)
         except (OSError, ssl.SSLError) as error:
             text = f"no certificate and key in PEM can be read ({_why(error)})"
             raise ValueError(text) from error
     return context
+
+
+def _nobody() -> str:
+    """Keep OpenSSL from asking at the terminal for the password of a key."""
+    raise OSError(0, "the key is encrypted")
 
 
 def _why(error: OSError) -> str:

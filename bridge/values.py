@@ -1,0 +1,223 @@
+"""The values of options: spans of time, sizes, rates, secrets, paths, placeholders."""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Self
+from urllib.parse import parse_qsl, urlsplit
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+_RAREST, _MOST_OFTEN = 1e-4, 1e5
+_LONGEST = 1e9  # thirty years: nobody means more, and clocks can still add it
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
+_BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+_BYTES |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_SIZE = re.compile(r"([0-9]{1,15})\s*(B|[KMG]i?B)?")
+_SECRETIVE = re.compile(
+    r"auth|code|cookie|credential|key|passw|secret|\bsig\b|signature|token",
+    re.IGNORECASE,
+)
+_VARIABLE = re.compile(r"\$\{([^{}]*)\}")
+PLACEHOLDERS = ("vm_id", "vm_name", "group")
+
+
+class Duration(float):
+    """A span of time in seconds, written ``1.5`` or ``"500ms"``, ``"24h"``."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: object) -> Self:
+        """Read a number of seconds or a string with a unit.
+
+        Raises:
+            ValueError: it is neither.
+        """
+        seconds: float = -1
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            seconds = value
+        elif isinstance(value, str) and (m := _DURATION.fullmatch(value.strip())):
+            seconds = float(m[1]) * _UNITS[m[2] or "s"]
+        if 0 <= seconds <= _LONGEST:
+            return cls(seconds)
+        raise ValueError(
+            "must be a number of seconds or a string with a unit, "
+            'such as "500ms", "30s", "5m", "24h" or "7d"'
+        )
+
+
+class Size(int):
+    """A number of bytes, written ``1000000`` or ``"256MB"``, ``"1GiB"``."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: object) -> Self:
+        """Read a number of bytes or a string with a unit.
+
+        Raises:
+            ValueError: it is neither.
+        """
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return cls(value)
+        if isinstance(value, str) and (m := _SIZE.fullmatch(value.strip())):
+            return cls(int(m[1]) * _BYTES[m[2] or "B"])
+        raise ValueError(
+            "must be a number of bytes or a string with a unit, "
+            'such as "500KB", "256MB" or "1GB"'
+        )
+
+
+class Rate(float):
+    """How often something may happen, in times a second."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: object) -> Self:
+        """Read a number, also one that a variable of the environment holds.
+
+        Raises:
+            ValueError: it is none, or not more than 0.
+        """
+        is_written = isinstance(value, str) and _NUMBER.fullmatch(value.strip())
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if is_written or is_number:
+            rate = float(value)  # type: ignore[arg-type]
+            if _RAREST <= rate <= _MOST_OFTEN:
+                return cls(rate)
+        raise ValueError(
+            "must be a number, times a second: from 0.0001 to 100000, such as 1 or 0.5"
+        )
+
+
+class Secret:
+    """A value that is never shown; ``env:NAME`` and ``file:PATH`` are followed.
+
+    A path may hold ``${NAME}`` of the environment, such as systemd's
+    ``${CREDENTIALS_DIRECTORY}``. A file is read at each use, so that a rotated secret
+    is found without a restart. No dataclass: msgspec would read a table into one.
+    """
+
+    __slots__ = ("environ", "reference")
+
+    def __init__(self, reference: str, environ: Mapping[str, str]) -> None:
+        self.reference = reference
+        self.environ = environ
+
+    def __repr__(self) -> str:
+        return "<secret>"
+
+    @property
+    def is_literal(self) -> bool:
+        """Whether the secret itself stands in the configuration."""
+        return not self.reference.startswith(("env:", "file:"))
+
+    @property
+    def file(self) -> Path | None:
+        """The file it is read from; None for any other.
+
+        Raises:
+            ValueError: a variable in its path is not set.
+        """
+        scheme, _, name = self.reference.partition(":")
+        if scheme != "file":
+            return None
+        return Path(_filled_in(name, self.environ))
+
+    def reveal(self) -> str:
+        """Return the secret itself.
+
+        Raises:
+            ValueError: the variable is not set or the file cannot be read.
+        """
+        scheme, _, name = self.reference.partition(":")
+        if scheme == "env":
+            return _variable(name, self.environ)
+        if (path := self.file) is not None:
+            return _read_secret_file(path)
+        return self.reference
+
+
+class FilePath:
+    """Where a file lies that somebody else reads, such as OpenSSL.
+
+    May hold ``${NAME}`` of the environment, as the path of a ``Secret`` does. No
+    dataclass for the same reason.
+    """
+
+    __slots__ = ("environ", "text")
+
+    def __init__(self, text: str, environ: Mapping[str, str]) -> None:
+        self.text = text
+        self.environ = environ
+
+    def __repr__(self) -> str:
+        return f"FilePath({self.text!r})"
+
+    @property
+    def path(self) -> Path:
+        """The path itself.
+
+        Raises:
+            ValueError: a variable in it is not set.
+        """
+        return Path(_filled_in(self.text, self.environ))
+
+
+class Address(Secret):
+    """A URL or header value: as a secret, but may stand in the file openly."""
+
+    __slots__ = ()
+
+    def holds_secret(self, key: str) -> bool:
+        """Whether it seems so, by its key or by what stands in a URL."""
+        return bool(_SECRETIVE.search(key)) or _holds_secret(self.reference)
+
+
+def _filled_in(text: str, environ: Mapping[str, str]) -> str:
+    return _VARIABLE.sub(lambda found: _variable(found[1], environ), text)
+
+
+def _variable(name: str, environ: Mapping[str, str]) -> str:
+    if not environ.get(name):
+        raise ValueError(f"the environment variable {name} is not set")
+    return environ[name]
+
+
+def _holds_secret(url: str) -> bool:
+    """Whether there are credentials in a URL, or in its query."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    names = [name for name, _ in parse_qsl(parts.query)]
+    return "@" in parts.netloc or any(map(_SECRETIVE.search, names))
+
+
+def _read_secret_file(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8-sig").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        cause = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise ValueError(f"the file {path} cannot be read ({cause})") from error
+    if not text:
+        raise ValueError(f"the file {path} is empty")
+    return text
+
+
+_BRACES = re.compile(r"\{[^{}]*\}?|\}")
+
+
+def unknown_placeholders(text: str) -> tuple[str, ...]:
+    """Return what stands in braces and nobody can fill in, and braces left over."""
+    known = {f"{{{name}}}" for name in PLACEHOLDERS}
+    return tuple(part for part in _BRACES.findall(text) if part not in known)
+
+
+def placeholder_faults(text: str) -> Iterator[str]:
+    """Yield what is wrong with each placeholder that nobody can fill in."""
+    known = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
+    for part in unknown_placeholders(text):
+        yield f"{part!r} is no placeholder; allowed are {known}"
