@@ -30,13 +30,13 @@ from bridge.imds.client import MetadataClient, open_client
 from bridge.imds.document import parse
 from bridge.namespace import NamespaceConfig
 from bridge.namespace_errors import as_delivery_error, delivery_errors, remedy
-from bridge.options import Address
 from bridge.sender import Sender
 from bridge.sinks.base import Resources, SinkConfig
 from bridge.sinks.webhook import WebhookSinkConfig
 from bridge.surroundings import Finding
 from bridge.telemetry import Metrics
 from bridge.transport import open_session
+from bridge.values import Address
 
 if TYPE_CHECKING:
     from azure.core.credentials_async import AsyncTokenCredential
