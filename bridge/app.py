@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from bridge import __version__, health, statefile
+from bridge import __version__, health, statefile, threads
 from bridge.clock import Clock
 from bridge.cloudevent import CloudEvent
 from bridge.config import Config
@@ -54,6 +54,7 @@ async def run(
         BridgeError: it cannot start or go on; also inside an ExceptionGroup.
     """
     path = Path(config.state.path)
+    threads.lend()
     async with AsyncExitStack() as stack:
         stack.enter_context(statefile.locked(path))
         await stack.enter_async_context(attended(supervisor, stop, clock))

@@ -15,6 +15,7 @@ from bridge import config as configuration
 from bridge.errors import BridgeError
 from bridge.outbox.database import Database
 from bridge.outbox.ledger import Ledger
+from bridge.statefile import is_there
 
 _MOST = 50
 
@@ -37,7 +38,7 @@ def event_ids(
     try:
         settings, _ = configuration.load_settings(_file(ctx), os.environ)
         state = Path(settings.state.path)
-        known = asyncio.run(_known(state)) if state.is_file() else []
+        known = asyncio.run(_known(state)) if is_there(state) else []
     except BridgeError:
         return []
     start = incomplete.casefold()

@@ -18,6 +18,7 @@ from bridge.outbox.database import Database
 from bridge.outbox.ledger import Ledger, Selection, State
 from bridge.outbox.ledger import as_json as as_json_of
 from bridge.outbox.rows import Delivery
+from bridge.statefile import is_there
 from bridge.telemetry import printable
 
 _LARGEST = 2**63 - 1  # that SQLite counts to
@@ -117,7 +118,7 @@ def stored(path: Path) -> Path:
     """Return the state file of a configuration; ends the command if there is none."""
     settings, _ = configuration.load_settings(path, os.environ)
     state = Path(settings.state.path)
-    if not state.is_file():
+    if not is_there(state):
         fail(f"there is no state file {state}: nothing was ever to be delivered")
     return state
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -56,6 +57,7 @@ def send_test(
     It looks like a real one, but is marked as a test, concerns no machine that exists,
     and cannot be approved. Every sink gets it, whatever its [sinks.when] says, in one
     attempt and not through the outbox: a forwarder that runs knows nothing of it.
+    Where a sink writes to standard output, the report goes to standard error.
 
     Exit code 0: all sinks took it. 1: one did not.
     """
@@ -66,18 +68,28 @@ def send_test(
     report = asyncio.run(trial.send_test(config, event_type, SystemClock()))
     if report.warning:
         _warn(report.warning)
-    if as_json:
-        echo_json(_report(report))
-    else:
-        click.echo(
-            printable(f"{report.event.subject} ({event_type}) is sent as a test")
-        )
-        for one in report.attempts:
-            took = f"took it in {one.seconds:.2f} s"
-            mark = "ok  " if one.error is None else "FAIL"
-            click.echo(printable(f"{mark} {one.sink}: {one.error or took}"))
+    with _reporting_beside(config):
+        if as_json:
+            echo_json(_report(report))
+        else:
+            _tell(report, event_type)
     if not report.is_good:
         raise SystemExit(FAILED)
+
+
+def _reporting_beside(config: Config) -> contextlib.AbstractContextManager[object]:
+    """Leave standard output to the sink that writes events to it, if there is one."""
+    if any(sink.file == "-" for sink in config.sinks):
+        return contextlib.redirect_stdout(sys.stderr)
+    return contextlib.nullcontext()
+
+
+def _tell(report: Report, event_type: str) -> None:
+    click.echo(printable(f"{report.event.subject} ({event_type}) is sent as a test"))
+    for one in report.attempts:
+        took = f"took it in {one.seconds:.2f} s"
+        mark = "ok  " if one.error is None else "FAIL"
+        click.echo(printable(f"{mark} {one.sink}: {one.error or took}"))
 
 
 def _report(report: Report) -> dict[str, object]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from bridge import __version__
+from bridge import __version__, threads
 from bridge.approvals.listener import ApprovalsConfig
 from bridge.approvals.queue import ApprovalQueue, ApprovalSource
 from bridge.clock import Clock
@@ -72,6 +72,7 @@ _SKEW_NOTED, _SKEW_WRONG = timedelta(seconds=5), timedelta(seconds=60)
 
 async def examine(config: Config, clock: Clock) -> list[Finding]:
     """Try everything once; what fails does not keep the rest from being tried."""
+    threads.lend()
     visit = _Visit(config, clock, Identity().overridden(config.identity))
     async with open_client(config.imds, clock, Metrics((), __version__)) as client:
         imds = [
@@ -229,8 +230,7 @@ class _Visit:
         except RefusedDeliveryError as error:
             text = f"{error}; {_NO_IDENTITY}"
             raise RefusedDeliveryError(text, error.reason) from error
-        left = timedelta(seconds=token.expires_on - self.clock.now().timestamp())
-        minutes = int(left.total_seconds() / 60)
+        minutes = int((token.expires_on - self.clock.now().timestamp()) / 60)
         return f"{target}: {_bearer(token.token)}; good for {minutes} min"
 
     async def replies(self, config: ApprovalsConfig, entity: str) -> str:

@@ -5,17 +5,19 @@ which hands out the tokens of the VM. Addresses are looked at when a connection 
 made, after names were resolved, so that no trick with DNS helps. Loopback and private
 addresses are as good as any: that is where receivers are.
 
-Source: RFC 3927, RFC 4291; Azure's 168.63.129.16 is documented as "wire server".
+Source: RFC 2765, RFC 3490, RFC 3927, RFC 4291, RFC 6052; Azure's 168.63.129.16 is
+documented as "wire server".
 """
 
 import socket
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from unicodedata import normalize
 
 from aiohttp import AddrInfoType
 
 _METADATA = IPv4Address("169.254.169.254")
 _WIRE_SERVER = IPv4Address("168.63.129.16")
-_NAT64 = IPv6Network("64:ff9b::/96")
+_TRANSLATED = (IPv6Network("64:ff9b::/96"), IPv6Network("::ffff:0:0:0/96"))
 _COMPATIBLE = IPv6Network("::/96")
 
 
@@ -40,8 +42,10 @@ def forbidden_host(host: str) -> str | None:
     """Return why nothing is sent to a host that is an address, however it is written.
 
     For what a proxy resolves: names are its own affair. An IPv4 address may also be
-    written as one number, in hexadecimal or with fewer dots.
+    written as one number, in hexadecimal or with fewer dots, with digits and dots
+    that are not ASCII, and with the dot that ends a name.
     """
+    host = normalize("NFKC", host).replace("\u3002", ".").removesuffix(".")
     try:
         return forbidden(socket.inet_ntoa(socket.inet_aton(host)))
     except (OSError, ValueError):
@@ -64,6 +68,7 @@ def _innermost(ip: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
     """Return the IPv4 address that an IPv6 address leads to, where it does."""
     if isinstance(ip, IPv4Address):
         return ip
-    if ip in _NAT64 or (ip in _COMPATIBLE and int(ip) > 1):
+    is_translated = any(ip in network for network in _TRANSLATED)
+    if is_translated or (ip in _COMPATIBLE and int(ip) > 1):
         return IPv4Address(int(ip) & 0xFFFFFFFF)
     return ip.ipv4_mapped or ip.sixtofour or ip

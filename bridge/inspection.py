@@ -18,6 +18,7 @@ from bridge.outbox.database import Database
 from bridge.outbox.records import CHECKPOINT, REPLIES
 from bridge.outbox.store import Outbox
 from bridge.routing import Router
+from bridge.statefile import is_there
 from bridge.status import document_of, replies_of, sink_of, vm_of
 from bridge.transitions import Watch
 
@@ -74,7 +75,7 @@ async def running(config: Settings) -> dict[str, object] | None:
 
 
 def _existing(path: Path) -> Path:
-    if not path.is_file():
+    if not is_there(path):
         raise OutboxError(
             f"no forwarder answers, and there is no state file {path}: "
             "has it ever run with this configuration?"

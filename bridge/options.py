@@ -8,6 +8,7 @@ is to stay small: pydantic alone would cost a quarter of its memory.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import NoneType, UnionType
@@ -151,6 +152,9 @@ class Reader:
 
     def _converted(self, annotation: Any, value: object) -> Any:
         is_text = isinstance(value, FromEnvironment)  # whatever it is to be
+        if is_text and _SCALARS.issubset(_alternatives(annotation)):
+            with suppress(msgspec.ValidationError):  # else it is text
+                return msgspec.convert(str(value), bool | int | float, strict=False)
         return msgspec.convert(
             str(value) if is_text else value,
             annotation,
@@ -223,6 +227,7 @@ def _stand_in(annotation: Any) -> Any:
     return next(choices, None) or (get_origin(annotation) or annotation)()
 
 
+_SCALARS = {bool, int, float, str}
 _EXPECTED = re.compile(r"Expected `(?P<want>[^`]+)`, got `(?P<got>[^`]+)`")
 _TYPES = {
     "str": "a string",

@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import sqlite3
+import stat
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
@@ -50,6 +51,21 @@ class StateConfig(Section, frozen=True, kw_only=True):
             yield "max_size", "must be at least 1MB"
         if not self.path:
             yield "path", "must not be empty"
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is a state file.
+
+    Raises:
+        OutboxError: this user may not look into its directory.
+    """
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except PermissionError as error:
+        text = f"the state file {path} may not be looked at by this user"
+        raise OutboxError(f"{text}: run this as the user of the service") from error
+    except OSError:
+        return False
 
 
 @contextmanager

@@ -97,20 +97,29 @@ def state(config: StateConfig) -> Iterator[Finding]:
 
 
 def _existing(folder: Path) -> Path:
-    while not folder.exists() and folder != folder.parent:
+    while not _is_there(folder) and folder != folder.parent:
         folder = folder.parent
     return folder
+
+
+def _is_there(path: Path) -> bool:
+    """Whether something is there, as far as this user may see."""
+    try:
+        path.stat()
+    except OSError:
+        return False
+    return True
 
 
 def _writable(path: Path, there: Path) -> Finding:
     """Say whether this user may keep the state file; opening it would make it."""
     own = "run this as the user of the service, or give him the directory (chown)"
     for part in (path, there):
-        if part.exists() and not os.access(part, os.R_OK | os.W_OK):
+        if _is_there(part) and not os.access(part, os.R_OK | os.W_OK):
             return _fault(f"state: {part} cannot be written by {_user()}", own)
     if not there.is_dir():
         return _fault(f"state: {there} is no directory", "name another in state.path")
-    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0
+    mode = stat.S_IMODE(path.stat().st_mode) if _is_there(path) else 0
     if os.name == "posix" and mode & 0o077:
         text = f"state: {path} may be read by other users ({mode:03o})"
         return _warning(text, f"chmod 600 {path}")
@@ -132,7 +141,7 @@ def _disk(path: Path, there: Path) -> Iterator[Finding]:
         mount = mount.parent
     kind = _kinds().get(str(mount), "")
     elsewhere = "put state.path on a data disk, or what is not delivered yet is lost"
-    if (mount / "DATALOSS_WARNING_README.txt").exists():
+    if _is_there(mount / "DATALOSS_WARNING_README.txt"):
         yield _warning(f"state: {path} is on the temporary disk {mount}", elsewhere)
     elif kind in _IN_MEMORY:
         yield _warning(f"state: {path} is in memory ({kind} on {mount})", elsewhere)

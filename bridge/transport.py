@@ -218,7 +218,7 @@ def network_errors(target: str) -> Iterator[None]:
     except TimeoutError:
         text = f"{target} did not answer in time"
         raise TransientDeliveryError(text, Reason.TIMEOUT) from None
-    except aiohttp.InvalidURL:
+    except (aiohttp.InvalidURL, UnicodeError):  # the latter of a host's name
         text = f"{target} is not a URL that can be called"
         raise RefusedDeliveryError(text, Reason.NOT_FOUND) from None
     except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as error:

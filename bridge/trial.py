@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from msgspec.structs import replace as with_fields
 
-from bridge import __version__, samples
+from bridge import __version__, samples, threads
 from bridge.clock import Clock
 from bridge.cloudevent import CloudEvent
 from bridge.config import Config, Settings
@@ -167,6 +167,7 @@ async def send_test(config: Config, event_type: str, clock: Clock) -> Report:
     Raises:
         ConfigError: a placeholder in the name of an entity has no value here.
     """
+    threads.lend()
     identity, warning = await _asked(config, clock)
     config = with_fields(config, approvals=None).filled_in(identity.expand)
     event = samples.marked_event(

@@ -1,5 +1,7 @@
 """A real disk that is small enough to be filled."""
 
+import errno
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
@@ -30,6 +32,18 @@ class Disk:
 
     def clear(self) -> None:
         (self.path / "ballast").unlink()
+
+
+def hide(hidden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a file one that only another user sees; for root there is none."""
+    known = os.stat
+
+    def stat(path: int | str | Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if not isinstance(path, int) and Path(path) == hidden:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return known(path, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(os, "stat", stat)
 
 
 @pytest.fixture

@@ -43,6 +43,11 @@ def test_links_lead_somewhere() -> None:
         assert target.startswith("http") or (ROOT / target).exists(), target
 
 
+def test_every_picture_is_shown() -> None:
+    for picture in (ROOT / ".github").glob("*.*g"):
+        assert f"](.github/{picture.name})" in README, picture.name
+
+
 def test_claims_of_security_are_held_by_tests_that_exist() -> None:
     section = README.split("## Security")[1].split("\n## ")[0]
     named = set(re.findall(r"`(test_\w+)`", section))

@@ -28,8 +28,8 @@ class Sink(Protocol):
 
         Never sleeps, never retries, ends within a timeout of its own. May be
         called again before an earlier call has returned, up to ``concurrency``
-        of the config. After a ``RefusedDeliveryError`` the next call reads
-        secrets again and connects anew.
+        of the config, and once more for what is urgent. After a
+        ``RefusedDeliveryError`` the next call reads secrets again and connects anew.
 
         Raises:
             TransientDeliveryError: it may work later.

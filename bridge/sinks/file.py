@@ -62,7 +62,8 @@ class FileSinkConfig(SinkConfig, frozen=True, kw_only=True):
     async def reach(self, resources: Resources) -> str:  # noqa: ARG002 - the contract's
         """Look whether lines can be written, and write none; see ``SinkConfig``."""
         with _errors(self._name):
-            await asyncio.to_thread(self._target().look)
+            async with asyncio.timeout(self.timeout):
+                await asyncio.to_thread(self._target().look)
         return f"{self._name} can be written to"
 
     async def preview(
@@ -109,13 +110,15 @@ class FileSink:
             RefusedDeliveryError: there is no such directory, or no right to it.
         """
         with _errors(self.name):
-            if self._work is not None and not self._work.done():
-                raise TimeoutError  # a thread cannot be cancelled, and one is enough
-            self._work = asyncio.create_task(
-                asyncio.to_thread(self.target.append, render(event))
-            )
-            self._work.add_done_callback(_seen)
             async with asyncio.timeout(self.timeout):
+                # An urgent event comes while another is written; and a thread cannot
+                # be cancelled, so that one that hangs is enough.
+                while self._work is not None and not self._work.done():
+                    await asyncio.wait([self._work])
+                self._work = asyncio.create_task(
+                    asyncio.to_thread(self.target.append, render(event))
+                )
+                self._work.add_done_callback(_seen)
                 await asyncio.shield(self._work)
 
 

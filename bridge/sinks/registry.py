@@ -1,18 +1,39 @@
-"""Which sinks there are: the only list of them."""
+"""Which sinks there are: the only list of them.
 
-from collections.abc import Mapping
+Each is loaded when it is asked for: what nobody has configured costs no memory.
+"""
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 
 from bridge.sinks.base import SinkConfig
-from bridge.sinks.file import FileSinkConfig
-from bridge.sinks.servicebus import ServiceBusSinkConfig
-from bridge.sinks.slack import SlackSinkConfig
-from bridge.sinks.syslog import SyslogSinkConfig
-from bridge.sinks.webhook import WebhookSinkConfig
 
-SINK_TYPES: Mapping[str, type[SinkConfig]] = {
-    "file": FileSinkConfig,
-    "servicebus": ServiceBusSinkConfig,
-    "slack": SlackSinkConfig,
-    "syslog": SyslogSinkConfig,
-    "webhook": WebhookSinkConfig,
+_CLASSES = {
+    "file": "FileSinkConfig",
+    "servicebus": "ServiceBusSinkConfig",
+    "slack": "SlackSinkConfig",
+    "syslog": "SyslogSinkConfig",
+    "webhook": "WebhookSinkConfig",
 }
+
+
+class _SinkTypes(Mapping[str, type[SinkConfig]]):
+    """The classes of configurations by ``type``, which names their file as well."""
+
+    def __getitem__(self, kind: str) -> type[SinkConfig]:
+        name = _CLASSES[kind]
+        module = import_module(f"{__package__}.{kind}")
+        found: type[SinkConfig] = getattr(module, name)
+        return found
+
+    def __contains__(self, kind: object) -> bool:
+        return kind in _CLASSES
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_CLASSES)
+
+    def __len__(self) -> int:
+        return len(_CLASSES)
+
+
+SINK_TYPES: Mapping[str, type[SinkConfig]] = _SinkTypes()

@@ -83,10 +83,15 @@ class SlackBot:
         """Show the event in its message, and tell its thread; see ``Sink.deliver``.
 
         Raises:
-            DeliveryError: as ``bridge.sinks.slack_api`` maps it.
+            DeliveryError: as ``bridge.sinks.slack_api`` maps it; also where the memory
+                cannot be read or written now.
         """
         key = key_of(event)
-        if key is None or not await self._show(key, event):
+        try:
+            is_shown = key is not None and await self._show(key, event)
+        except OutboxError as error:
+            raise TransientDeliveryError(str(error), Reason.SERVER) from error
+        if not is_shown:
             await self._post(render(event, self.clock.now()), event)
 
     async def tend(self, stop: asyncio.Event) -> None:

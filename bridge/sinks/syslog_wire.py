@@ -86,11 +86,15 @@ async def _addresses(
     """Look up a host; the platform's own addresses are no place for a log.
 
     Raises:
-        RefusedDeliveryError: it is one of those.
+        RefusedDeliveryError: it is one of those, or can be no name.
         OSError: it is not known.
     """
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=kind)
+    try:
+        found = await loop.getaddrinfo(host, port, type=kind)
+    except UnicodeError:
+        text = f"{host}:{port} is no name of a host"
+        raise RefusedDeliveryError(text, Reason.NOT_FOUND) from None
     for _, _, _, _, address in found:
         if (why := forbidden(str(address[0]))) is not None:
             text = f"{host} must not be sent to: {why}"

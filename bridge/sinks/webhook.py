@@ -34,7 +34,14 @@ from bridge.transport import (
     revealed,
     turn,
 )
-from bridge.values import Address, Duration, FilePath, Size, unknown_placeholders
+from bridge.values import (
+    Address,
+    Duration,
+    FilePath,
+    Size,
+    placeholder_faults,
+    unknown_placeholders,
+)
 from bridge.webhooks.auth import (
     Auth,
     AuthConfig,
@@ -176,10 +183,10 @@ class WebhookSinkConfig(SinkConfig, frozen=True, kw_only=True):
 
     def _handshake_faults(self) -> Iterator[tuple[str, ...]]:
         given = self.handshake_origin
-        if given and unknown_placeholders(given):
-            what = "unknown placeholder; allowed are {vm_id}, {vm_name} and {group}"
+        unknown = list(placeholder_faults(given))
+        for what in unknown:
             yield "handshake_origin", what
-        elif given and "{" not in given and not is_origin(given):
+        if given and not unknown and not is_origin(given):
             yield "handshake_origin", 'must be a DNS name such as "vms.example.com"'
 
     @asynccontextmanager
@@ -295,6 +302,8 @@ class WebhookSink:
             self._is_settled = False
             self.auth.was_refused()
             raise
+        if self.config.handshake == "attempt":
+            self._is_settled = True  # who takes events and answers nothing never will
 
     async def reach(self) -> str:
         """Ask whether the endpoint is there; see ``SinkConfig.reach``.
@@ -317,7 +326,8 @@ class WebhookSink:
     def preview(self, event: CloudEvent) -> Preview:
         """Return what would be posted; see ``SinkConfig.preview``."""
         content, body = self._rendered(event)
-        headers = self._shown() | self._origin_header() | content
+        packed, _ = self.shape.packed(content, body)
+        headers = self._shown() | self._origin_header() | packed
         if self.config.signature is not None:
             headers |= self._signature(event, body) | {"webhook-signature": _SECRET}
         target = redact(revealed(self.config.url, "url"))
@@ -356,6 +366,10 @@ class WebhookSink:
             if self.config.handshake == "required":
                 raise
             rate = None
+        except TransientDeliveryError:
+            if self.config.handshake == "required":
+                raise
+            return  # the delivery will show whether anybody is there
         self.pace.grant(rate, self.clock.monotonic())
         self._is_settled = True
 

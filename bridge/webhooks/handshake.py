@@ -14,6 +14,7 @@ from typing import Literal
 
 from bridge.errors import Reason, RefusedDeliveryError
 from bridge.transport import Answer
+from bridge.values import PLACEHOLDERS
 
 HandshakeKind = Literal["off", "attempt", "required"]
 
@@ -25,7 +26,9 @@ _NOBODY = "scheduled-events-bridge"
 
 
 def is_origin(text: str) -> bool:
-    """Whether it is a DNS name."""
+    """Whether it is a DNS name; a placeholder stands for a part of one."""
+    for name in PLACEHOLDERS:
+        text = text.replace(f"{{{name}}}", "x")
     return bool(_ORIGIN.fullmatch(text))
 
 

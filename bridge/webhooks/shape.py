@@ -15,7 +15,6 @@ from bridge.errors import MissingExtraError
 from bridge.webhooks import template
 from bridge.webhooks.auth import AuthDefaults
 from bridge.webhooks.content import RENDER, ContentMode, Rendered
-from bridge.webhooks.kinds import one_of_each
 from bridge.webhooks.presets.preset import NO_AUTH, Preset
 from bridge.webhooks.presets.table import PRESETS, PresetName
 from bridge.webhooks.template import TemplateFaultError
@@ -128,6 +127,9 @@ class Shape:
         except TemplateFaultError as error:
             yield "template", str(error)
             return
+        # Who has no template does without the events to try one on.
+        from bridge.webhooks.kinds import one_of_each  # noqa: PLC0415
+
         for event in one_of_each(lifecycle=lifecycle):
             try:
                 ready.body(event)

@@ -16,11 +16,13 @@ class Receiver:
         allowed: the origin it takes events from; None = it knows no handshake.
         rate: requests a minute, "*" for any number, None to leave it out.
         is_open: whether it takes events without permission, as most do.
+        mute: methods that it leaves without an answer.
     """
 
     allowed: str | None = "*"
     rate: str | None = "*"
     is_open: bool = False
+    mute: frozenset[str] = frozenset()
     status: int = 200
     permitted: bool = False
     asked: list[Mapping[str, str]] = field(default_factory=list)
@@ -30,6 +32,8 @@ class Receiver:
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
         origin = request.headers.get("WebHook-Request-Origin")
+        if request.method in self.mute and request.transport is not None:
+            request.transport.abort()
         if request.method == "OPTIONS":
             self.asked.append(request.headers)
             if self.allowed is None or origin is None:

@@ -13,6 +13,7 @@ from bridge.outbox.ledger import Ledger, Selection
 from bridge.outbox.rows import Delivery
 from bridge.outbox.store import Outbox
 from tests.builders import SINK, router, told
+from tests.disks import hide
 
 NOW = 1_800_000_000.0
 CONFIG = """
@@ -181,3 +182,14 @@ def test_events_are_followed_until_ctrl_c(
 
     ids = [json.loads(line)["event"]["id"] for line in lines]
     assert ids == ["3", "new-1", "new-2"]
+
+
+def test_state_file_that_this_user_may_not_see_is_one_clear_error(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hide(config.with_name("state.db"), monkeypatch)
+    result = CliRunner().invoke(main, ["outbox", "list", "-c", str(config)])
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith("sebridge: the state file ")
+    assert "as the user of the service" in result.stderr

@@ -113,6 +113,20 @@ async def test_sink_gets_a_marked_event_as_the_forwarder_would_send_it(
     assert second.startswith("ok   siem: took it in 0.")
 
 
+@pytest.mark.parametrize("arguments", [(), ("--json",)])
+def test_report_leaves_standard_output_to_a_sink_that_writes_there(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    config = written(tmp_path, {"name": "out", "type": "file", "path": "-"})
+
+    result = sebridge("send-test", "-c", config, *arguments)
+
+    (line,) = capfd.readouterr().out.splitlines()
+    assert json.loads(line)["sebridgetest"] == "true"
+    assert result.stdout == ""
+    assert "out" in result.stderr
+
+
 async def test_forwarders_state_is_left_alone(inbox: Inbox, tmp_path: Path) -> None:
     config = written(tmp_path, webhook(inbox.url))
 

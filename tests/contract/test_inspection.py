@@ -23,6 +23,7 @@ from bridge.poller import Poller
 from bridge.status import Board
 from bridge.telemetry import Metrics
 from tests.builders import EVENT_ID, ME, SINK, body_of, imds_event, router, told
+from tests.disks import hide
 from tests.fakes import START, FakeClock, FakeMetadata
 
 TOKEN = "S3CR3T"
@@ -169,6 +170,14 @@ async def test_nothing_at_all_is_one_clear_error(
         await status_in(config_of(state_path), clock)
 
     assert not list(state_path.parent.iterdir())
+
+
+async def test_state_file_that_this_user_may_not_see_is_one_clear_error(
+    lived: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hide(lived, monkeypatch)
+    with pytest.raises(OutboxError, match="as the user of the service"):
+        await status_in(config_of(lived), clock)
 
 
 async def test_damaged_state_file_is_one_clear_error(

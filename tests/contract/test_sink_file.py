@@ -6,6 +6,7 @@ import json
 import os
 import stat
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -280,6 +281,15 @@ async def test_only_a_regular_file_is_written_to(
     assert isinstance(other, RefusedDeliveryError)
 
 
+async def test_event_waits_while_another_is_written(
+    path: Path, resources: Resources
+) -> None:
+    async with opened(resources, path) as sink:  # as an urgent one does in the relay
+        await asyncio.gather(*(sink.deliver(numbered(n)) for n in range(3)))
+
+    assert sorted(ids(path)) == [0, 1, 2]
+
+
 async def test_disk_that_does_not_answer_holds_up_one_thread(
     path: Path, resources: Resources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,6 +318,56 @@ async def test_disk_that_does_not_answer_holds_up_one_thread(
     assert [failure.reason for failure in failures] == [Reason.TIMEOUT] * 2
     assert len(entered) == 1
     assert ids(path) == [1, 2, 3]
+
+
+HANGING = """
+import asyncio, os, pathlib, sys, threading
+from bridge.errors import TransientDeliveryError
+from bridge.sinks.appending import Appender
+from bridge.sinks.file import FileSink
+from bridge import threads
+from tests.contract.sink_fixtures import cloud_event
+
+async def main() -> None:
+    threads.lend()  # as the forwarder does
+    await FileSink(name="x", target=target, timeout=0.05).deliver(cloud_event())
+
+os.fsync = lambda number: threading.Event().wait()
+target = Appender(path=pathlib.Path(sys.argv[1]), max_size=0, keep=1, mode=0o600)
+try:
+    asyncio.run(main())
+except TransientDeliveryError:
+    print("the end", flush=True)
+"""
+
+
+async def test_disk_that_never_answers_does_not_delay_the_end_of_the_process(
+    path: Path,
+) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", HANGING, str(path), stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        told, _ = await asyncio.wait_for(process.communicate(), 10)
+    finally:
+        if process.returncode is None:
+            process.kill()
+
+    assert told == b"the end\n"
+    assert process.returncode == 0
+
+
+async def test_reach_does_not_wait_for_a_disk_that_does_not_answer(
+    path: Path, resources: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = threading.Event()
+    config = sink_config({"type": "file", "path": str(path), "timeout": "50ms"})
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda *_: release.wait())
+        failure = await failed(config.reach(resources))
+        release.set()
+
+    assert failure.reason is Reason.TIMEOUT
 
 
 # -- standard output -----------------------------------------------------------

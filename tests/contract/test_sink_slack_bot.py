@@ -302,8 +302,18 @@ async def test_thread_that_takes_no_answers_is_left_alone(
     assert "Freeze has started" in shown(world.message)
 
 
-async def test_card_that_cannot_be_read_is_begun_anew(world: World) -> None:
-    await world.memory.keep(EVENT_ID, b'{"of": "another version"}')
+@pytest.mark.parametrize(
+    "kept",
+    [
+        b'{"of": "another version"}',
+        b'{"event": {"\xff": 1}}',
+        b'{"event": {"a": ' + b"[" * 10_000,
+    ],
+)
+async def test_card_that_cannot_be_read_is_begun_anew(
+    world: World, kept: bytes
+) -> None:
+    await world.memory.keep(EVENT_ID, kept)
     async with world.bot() as bot:
         await world.tell(bot, world.event())
 
@@ -542,11 +552,22 @@ class Forgetful(Notebook):
         return await super().all()
 
 
-@pytest.mark.parametrize(
-    "value", [b"", b"{}", b'{"event":{"EventId":"\xff"}}', b'{"event":' + b"[" * 9**5]
-)
-def test_damaged_memory_of_a_message_is_none(value: bytes) -> None:
-    assert Card.from_bytes(value) is None
+class Locked(Notebook):
+    """A memory that is locked by somebody else."""
+
+    async def recall(self, key: str) -> bytes | None:
+        raise OutboxUnavailableError(f"the state file is locked: {key}")
+
+
+async def test_memory_that_cannot_be_read_now_is_a_matter_of_time(
+    world: World,
+) -> None:
+    world.memory = Locked()
+    async with world.bot() as bot:
+        with pytest.raises(TransientDeliveryError, match="state file is locked"):
+            await world.tell(bot, world.event())
+
+    assert not world.inbox.slack.workspace.channels
 
 
 async def test_memory_that_cannot_be_read_is_read_later(voting: World) -> None:

@@ -446,6 +446,18 @@ async def test_the_platforms_own_addresses_are_refused(
     assert isinstance(await failed(config.reach(resources)), RefusedDeliveryError)
 
 
+@pytest.mark.parametrize("transport", ["udp", "tcp"])
+async def test_host_that_no_name_server_can_be_asked_for_refuses(
+    transport: str, resources: Resources
+) -> None:
+    config = {**NOWHERE, "host": "a..b", "transport": transport}
+    async with opened_sink(resources, config) as sink:
+        with pytest.raises(RefusedDeliveryError, match=r"a\.\.b:9") as caught:
+            await sink.deliver(cloud_event())
+
+    assert caught.value.reason is Reason.NOT_FOUND
+
+
 async def test_name_that_is_not_known_is_transient(resources: Resources) -> None:
     config = {**NOWHERE, "host": "nowhere.invalid", "timeout": "5s"}
     async with opened_sink(resources, config) as sink:

@@ -14,6 +14,7 @@ from bridge import config as configuration
 from bridge import surroundings
 from bridge.config import Config
 from bridge.surroundings import Finding
+from tests.disks import hide
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="permissions are POSIX's")
 Usage = namedtuple("Usage", "total used free")  # noqa: PYI024 - as shutil has it
@@ -60,6 +61,18 @@ def test_directory_in_order_is_told_with_its_room(folder: Path) -> None:
         ["1,000,000", "MB", "free"],
     )
     assert list(folder.rglob("*")) == before
+
+
+def test_directory_that_this_user_may_not_look_into_is_a_fault(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hide(folder / "lib" / "state.db", monkeypatch)
+    monkeypatch.setattr(os, "access", lambda path, _: path != folder / "lib")
+
+    there, _ = state_of(config_of(folder))
+
+    assert not there.is_good
+    assert there.text.startswith(f"state: {folder / 'lib'} cannot be written by ")
 
 
 def test_directory_that_will_be_made_is_no_fault(folder: Path) -> None:

@@ -246,6 +246,35 @@ async def test_question_that_makes_a_receiver_fail_is_no_hindrance_to_an_attempt
     assert [r.method for r in inbox.received] == ["OPTIONS", "POST", "POST"]
 
 
+async def test_receiver_that_leaves_the_question_unanswered_is_sent_to_all_the_same(
+    resources: Resources, receiver: Receiver
+) -> None:
+    receiver.is_open, receiver.mute = True, frozenset({"OPTIONS"})
+    async with opened_sink(resources, webhook(receiver, "attempt")) as sink:
+        await sink.deliver(cloud_event())
+        asked = len(receiver.asked)
+        await sink.deliver(cloud_event())
+
+    assert len(receiver.asked) == asked
+    assert len(receiver.taken) == 2
+
+
+async def test_receiver_that_was_down_is_asked_once_it_is_there(
+    resources: Resources, receiver: Receiver
+) -> None:
+    pace = Pace()
+    receiver.rate, receiver.mute = "120", frozenset({"OPTIONS", "POST"})
+    options = webhook(receiver, "attempt")
+    async with opened_sink(replace(resources, pace=pace), options) as sink:
+        with pytest.raises(TransientDeliveryError):
+            await sink.deliver(cloud_event())
+        assert pace.granted is None
+        receiver.mute = frozenset()
+        await sink.deliver(cloud_event())
+
+    assert pace.granted == 2.0
+
+
 async def test_nobody_waits_long_behind_one_who_asks(resources: Resources) -> None:
     async with Inbox(is_silent=True).serving() as inbox:
         options = {"type": "webhook", "url": inbox.url, "timeout": 0.1}
@@ -280,10 +309,13 @@ def test_configuration_says_what_is_wrong() -> None:
     assert config_faults({**options, "handshake_origin": "a b"}) == [
         'handshake_origin: must be a DNS name such as "vms.example.com"'
     ]
+    assert config_faults({**options, "handshake_origin": "{vm_name} b"}) == [
+        'handshake_origin: must be a DNS name such as "vms.example.com"'
+    ]
     assert config_faults({**options, "handshake_origin": "{vm}.example"}) == [
         (
-            "handshake_origin: unknown placeholder; "
-            "allowed are {vm_id}, {vm_name} and {group}"
+            "handshake_origin: '{vm}' is no placeholder; "
+            "allowed are {vm_id}, {vm_name}, {group}"
         )
     ]
     headers = {"webhook-request-origin": "x"}

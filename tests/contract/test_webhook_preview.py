@@ -1,6 +1,7 @@
 """What would be posted, for people to look at: nothing sent, nothing secret."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -33,6 +34,34 @@ async def test_preview_shows_what_is_sent_and_sends_nothing(
     )
     assert preview.body == cloud_event().to_json()
     assert inbox.received == []
+
+
+async def test_preview_names_the_compression_and_shows_the_body_without(
+    resources: Resources,
+) -> None:
+    options = {"type": "webhook", "url": "https://siem.example/in", "gzip": "1KB"}
+    short, long = cloud_event(), cloud_event(description="x" * 1000)
+
+    previews = [await sink_config(options).preview(resources, e) for e in (short, long)]
+
+    assert ["Content-Encoding: gzip" in each.head for each in previews] == [False, True]
+    assert previews[1].body == long.to_json()
+
+
+async def test_origin_of_a_vm_that_is_not_known_here_is_shown_as_it_stands(
+    resources: Resources,
+) -> None:
+    options = {
+        "type": "webhook",
+        "url": "https://x.example",
+        "handshake": "attempt",
+        "handshake_origin": "{vm_name}.example",
+    }
+    anywhere = replace(resources, expand=lambda text: text)
+
+    preview = await sink_config(options).preview(anywhere, cloud_event())
+
+    assert "WebHook-Request-Origin: {vm_name}.example" in preview.head
 
 
 @pytest.mark.parametrize(

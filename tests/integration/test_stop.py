@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -49,9 +49,9 @@ async def silent_server() -> AsyncIterator[str]:
             writer.transport.abort()
 
 
-async def stopped(config: Path) -> float:
+async def stopped(config: Path, environ: Mapping[str, str] | None = None) -> float:
     """Ask a forwarder to stop; return how long it took."""
-    process = await forwarder(config)
+    process = await forwarder(config, environ)
     try:
         if "started" in config.name:
             await settled(config, 0)
@@ -80,6 +80,35 @@ async def test_sink_that_hangs_does_not_delay_the_stop(
         )
 
         assert await stopped(config) < grace + MARGIN
+
+
+DEAF = """
+import socket, threading
+
+def getaddrinfo(host, *others, known=socket.getaddrinfo, **more):
+    if host == "deaf.example":
+        threading.Event().wait()
+    return known(host, *others, **more)
+
+socket.getaddrinfo = getaddrinfo
+"""
+
+
+async def test_name_server_that_hangs_does_not_delay_the_stop(tmp_path: Path) -> None:
+    """Where there are three and none answers, a name takes half a minute."""
+    (tmp_path / "sitecustomize.py").write_text(DEAF)
+    async with simulator("--imds-port", "0") as at:
+        config = tmp_path / "started.toml"
+        config.write_text(
+            CONFIG.format(
+                grace=0,
+                imds=at.imds,
+                sink="http://deaf.example/",
+                state=(tmp_path / "state.db").as_posix(),
+            )
+        )
+
+        assert await stopped(config, {"PYTHONPATH": str(tmp_path)}) < MARGIN
 
 
 async def test_imds_that_hangs_does_not_delay_the_stop(tmp_path: Path) -> None:

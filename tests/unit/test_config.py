@@ -22,6 +22,7 @@ from bridge.imds.client import ImdsConfig
 from bridge.imds.document import EVENT_TYPES
 from bridge.options import Section
 from bridge.sinks.registry import SINK_TYPES
+from bridge.sinks.webhook import WebhookSinkConfig
 from bridge.statefile import StateConfig
 from tests.strategies import JSON_VALUES
 
@@ -46,7 +47,7 @@ CONNECTION_STRING = (
 )
 ENVIRON = {
     "SLACK_WEBHOOK_URL": "https://hooks.slack.example/services/x",
-    "SIEM_AUTHORIZATION": "Bearer x",
+    "SIEM_TENANT": "contoso",
 }
 
 
@@ -633,6 +634,21 @@ def test_scalar_is_overridden_from_the_environment(
 
     known = {"3s": 3, "2s": 2, "1h": 3600, "true": True, "false": False}
     assert found == known.get(text, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("false", False), ("0", 0), ("0.5", 0.5), ("ok", "ok")]
+)
+def test_override_of_any_scalar_is_what_it_looks_like(text: str, value: object) -> None:
+    success = {"json_path": "errors", "json_equals": True}
+    tables = sinks({**WEBHOOK, "success": success})
+
+    (sink,) = read(tables, SEBRIDGE__SINKS__SIEM__SUCCESS__JSON_EQUALS=text).sinks
+
+    assert isinstance(sink, WebhookSinkConfig)
+    assert sink.success is not None
+    equals = sink.success.json_equals
+    assert (type(equals), equals) == (type(value), value)
 
 
 def test_override_wins_over_a_wrong_value_in_the_file() -> None:

@@ -25,6 +25,7 @@ WIRE_SERVER = "168.63.129.16"
         (f"::ffff:{METADATA}", "the metadata service"),
         (f"::{METADATA}", "the metadata service"),
         (f"64:ff9b::{METADATA}", "the metadata service"),
+        (f"::ffff:0:{METADATA}", "the metadata service"),
         ("2002:a9fe:a9fe::1", "the metadata service"),
         (WIRE_SERVER, "the wire server"),
         (f"::ffff:{WIRE_SERVER}", "the wire server"),
@@ -48,7 +49,16 @@ def test_loopback_private_and_public_addresses_are_allowed(address: str) -> None
 
 @pytest.mark.parametrize(
     "host",
-    [METADATA, "2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "169.254.43518"],
+    [
+        METADATA,
+        "2852039166",
+        "0xa9fea9fe",
+        "0251.0376.0251.0376",
+        "169.254.43518",
+        "169.254.169.254.",
+        "①⑥⑨.254.169.254",
+        "169。254。169。254",
+    ],
 )
 def test_address_is_known_however_it_is_written(host: str) -> None:
     assert forbidden_host(host)

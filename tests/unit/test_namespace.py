@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -396,12 +397,36 @@ def test_what_is_about_the_message_leaves_the_link_whole() -> None:
 def test_sdk_is_not_loaded_by_who_does_not_use_it() -> None:
     """It would cost 40 MiB to whoever has but a webhook."""
     code = (
-        "import sys, bridge.sinks.registry, bridge.approvals.queue, "
-        "bridge.approvals.replies; "
-        "print([m for m in sys.modules if m.startswith(('azure', 'slack_sdk'))])"
+        "import sys, bridge.app, bridge.approvals.queue, bridge.approvals.replies; "
+        "from bridge.sinks.registry import SINK_TYPES; list(SINK_TYPES.values()); "
+        "names = ('azure', 'slack_sdk', 'jinja2'); "
+        "print([m for m in sys.modules if m.startswith(names)])"
     )
     process = subprocess.run(  # noqa: S603  our own words
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
 
     assert process.stdout.strip() == "[]"
+
+
+def test_sinks_that_are_not_configured_are_not_loaded(tmp_path: Path) -> None:
+    """All of them together would cost more than a MiB."""
+    path = tmp_path / "bridge.toml"
+    path.write_text('[[sinks]]\nname = "x"\ntype = "webhook"\nurl = "http://x/"\n')
+    code = (
+        "import pathlib, sys, bridge.app, bridge.config; "
+        "bridge.config.load(pathlib.Path(sys.argv[1]), {}); "
+        "print(*sorted(m for m in sys.modules if m.startswith('bridge.sinks.')))"
+    )
+    process = subprocess.run(  # noqa: S603  our own words
+        [sys.executable, "-c", code, str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert process.stdout.split() == [
+        "bridge.sinks.base",
+        "bridge.sinks.registry",
+        "bridge.sinks.webhook",
+    ]

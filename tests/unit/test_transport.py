@@ -16,6 +16,8 @@ from bridge.errors import (
     TransientDeliveryError,
 )
 from bridge.transport import (
+    Request,
+    exchange,
     failure,
     is_http,
     network_errors,
@@ -144,6 +146,17 @@ def test_network_errors_are_told_without_their_text(
     assert caught.value.reason is reason
     assert "5ec12e7" not in str(caught.value)
     assert caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize("host", ["a..b", f"{'5ec12e7' * 10}.example"])
+async def test_host_that_no_name_server_can_be_asked_for_is_no_url(host: str) -> None:
+    request = Request(url=f"http://{host}/", headers={}, body=b"", timeout=5)
+    async with open_session(user_agent="sebridge/1") as session:
+        with pytest.raises(RefusedDeliveryError, match="not a URL") as caught:
+            await exchange(session, request, "http://x")
+
+    assert caught.value.reason is Reason.NOT_FOUND
+    assert "5ec12e7" not in str(caught.value)
 
 
 async def test_session_reads_no_proxy_and_keeps_no_cookies() -> None:
