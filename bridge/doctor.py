@@ -5,6 +5,7 @@ import base64
 from collections.abc import Awaitable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -13,6 +14,7 @@ from bridge.approvals.listener import ApprovalsConfig
 from bridge.approvals.queue import ApprovalQueue, ApprovalSource
 from bridge.clock import Clock
 from bridge.config import Config
+from bridge.entra import CredentialKind, open_credential
 from bridge.errors import (
     ApprovalQueueError,
     BridgeError,
@@ -26,13 +28,18 @@ from bridge.errors import (
 from bridge.identity import Identity
 from bridge.imds.client import MetadataClient, open_client
 from bridge.imds.document import parse
-from bridge.namespace import NamespaceConfig, credential_of
+from bridge.namespace import NamespaceConfig
 from bridge.namespace_errors import as_delivery_error, delivery_errors, remedy
 from bridge.sender import Sender
 from bridge.sinks.base import Resources, SinkConfig
+from bridge.sinks.webhook import WebhookSinkConfig
 from bridge.surroundings import Finding
 from bridge.telemetry import Metrics
 from bridge.transport import open_session
+from bridge.values import Address
+
+if TYPE_CHECKING:
+    from azure.core.credentials_async import AsyncTokenCredential
 
 _PATIENCE = 20.0  # seconds, for each thing; all but IMDS are tried side by side
 
@@ -77,7 +84,7 @@ async def examine(config: Config, clock: Clock) -> list[Finding]:
         config = config.filled_in(visit.identity.expand)
     except ConfigError as error:
         return [*imds, Finding(is_good=False, text=str(error))]
-    tries = [_tried("token", visit.token(one)) for one in _credentials(config)]
+    tries = [_tried("token", visit.token(one)) for one in _uses(config)]
     tries += [_tried(f"sinks.{one.name}", visit.sink(one)) for one in config.sinks]
     if (approvals := config.approvals) is not None:
         tries += [
@@ -114,16 +121,52 @@ def _advice(error: Exception) -> str:
     return _NO_WAY if reason in {Reason.CONNECTION, Reason.TIMEOUT} else ""
 
 
-def _credentials(config: Config) -> Iterator[NamespaceConfig]:
-    """Yield one section for each credential that is used."""
-    seen = set[tuple[str, str]]()
-    namespaces = [getattr(sink, "where", None) for sink in config.sinks]
-    for where in (*namespaces, config.approvals):
-        if not isinstance(where, NamespaceConfig) or where.connection_string:
-            continue
-        if (key := (where.credential, where.client_id)) not in seen:
-            seen.add(key)
-            yield where
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Use:
+    """A credential of Entra, and what its tokens are for."""
+
+    credential: CredentialKind
+    client_id: str
+    scope: str
+    proxy: Address | None = field(compare=False)
+
+    def open(self) -> "AsyncTokenCredential":
+        """Make the credential; see ``bridge.entra``."""
+        proxy = self.proxy.reveal() if self.proxy is not None else None
+        return open_credential(self.credential, client_id=self.client_id, proxy=proxy)
+
+
+def _uses(config: Config) -> Iterator[_Use]:
+    """Yield each use of a credential once."""
+    every = (_use_of_sink(sink) for sink in config.sinks)
+    approvals = None if config.approvals is None else _use_of(config.approvals)
+    yield from dict.fromkeys(use for use in (*every, approvals) if use is not None)
+
+
+def _use_of_sink(sink: SinkConfig) -> _Use | None:
+    if isinstance(sink, WebhookSinkConfig):
+        auth = sink.auth_meant
+        if auth is None or auth.type != "entra":
+            return None
+        return _Use(
+            credential=auth.credential,
+            client_id=auth.client_id,
+            scope=auth.scope,
+            proxy=sink.proxy,
+        )
+    where = getattr(sink, "where", None)
+    return _use_of(where) if isinstance(where, NamespaceConfig) else None
+
+
+def _use_of(where: NamespaceConfig) -> _Use | None:
+    if where.connection_string:
+        return None
+    return _Use(
+        credential=where.credential,
+        client_id=where.client_id,
+        scope=_SCOPE,
+        proxy=where.http_proxy,
+    )
 
 
 @dataclass(slots=True)
@@ -176,13 +219,14 @@ class _Visit:
         ) as http:
             return await config.reach(Resources(http=http, expand=self.identity.expand))
 
-    async def token(self, config: NamespaceConfig) -> str:
+    async def token(self, use: _Use) -> str:
         """Get a token, and say whose it is: roles are assigned to him."""
-        target = f"credential {config.credential}"
+        what = "" if use.scope == _SCOPE else f" for {use.scope}"
+        target = f"credential {use.credential}{what}"
         try:
             with delivery_errors(target):
-                async with credential_of(config) as credential:
-                    token = await credential.get_token(_SCOPE)
+                async with use.open() as credential:
+                    token = await credential.get_token(use.scope)
         except RefusedDeliveryError as error:
             text = f"{error}; {_NO_IDENTITY}"
             raise RefusedDeliveryError(text, error.reason) from error

@@ -5,7 +5,7 @@ A made-up event goes the way of a real one (diff, then event), so that it looks 
 
 import re
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import msgspec
@@ -25,6 +25,10 @@ TEST_ATTRIBUTE = "sebridgetest"
 
 _NOTICE = timedelta(minutes=15)
 _SAMPLE_ID = "C7061BAC-AFDC-4513-B24B-AA5F13A16123"
+_ATTRIBUTE = re.compile(r"[a-z0-9]+")
+_TIME = re.compile(
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII
+)
 _TYPE = re.compile(
     r"(?:.*\.)?(scheduledevent|startrequest|bridge|document)\.([a-z-]+)\.v1"
 )
@@ -138,6 +142,17 @@ def read(body: bytes, teller: Teller, now: datetime) -> Sample:
     )
 
 
+def _is_moment(text: str) -> bool:
+    """Whether it is a time as RFC 3339 has it, of our calendar."""
+    if not _TIME.fullmatch(text):
+        return False
+    try:
+        datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return False
+    return True
+
+
 def _members(body: bytes) -> dict[str, object]:
     try:
         found = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
@@ -176,6 +191,16 @@ def _received(body: bytes) -> Sample:
         event = CloudEvent.from_json(body)
     except msgspec.ValidationError as error:
         raise ValueError(f"is no CloudEvent of the bridge: {error}") from error
+    if not _is_moment(event.time):
+        raise ValueError(
+            f"is no CloudEvent: its time is {event.time[:40]!r}, and not as in RFC 3339"
+        )
+    for name in event.extensions:  # they become headers and properties
+        if not _ATTRIBUTE.fullmatch(name):
+            raise ValueError(
+                f"is no CloudEvent: an attribute is called {name[:40]!r}, and only a "
+                "to z and 0 to 9 are allowed"
+            )
     match = _TYPE.fullmatch(event.type)
     if match is None:
         raise ValueError(f"is no CloudEvent of the bridge: its type is {event.type!r}")

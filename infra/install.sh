@@ -18,9 +18,10 @@ usage: [PYTHON=…] [DESTDIR=…] infra/install.sh [--dry-run] [--no-start] [--w
   PYTHON    which Python, 3.11 or newer (default: python3)
   DESTDIR   install into a tree, such as an image's: no account is made, nothing started
 
-What it makes: the account sebridge; /opt/sebridge (the program), /etc/sebridge
-(configuration; bridge.toml is never overwritten), /etc/systemd/system/sebridge.service
-and sebridge.service.d/credentials.conf, which loads each file of /etc/sebridge/secrets.
+What it makes: the account sebridge; /opt/sebridge (the program) with a link to it in
+/usr/local/bin and its completion for bash; /etc/sebridge (configuration; bridge.toml is
+never overwritten); /etc/systemd/system/sebridge.service and
+sebridge.service.d/credentials.conf, which loads each file of /etc/sebridge/secrets.
 TEXT
 }
 
@@ -77,6 +78,21 @@ say "# program"
 [ -x "$root$program/bin/pip" ] || run "$python" -m venv "$root$program"
 run "$root$program/bin/pip" install --quiet --disable-pip-version-check \
   --constraint "$(dirname "$here")/constraints.txt" "${package}[slack,template]"
+
+say "# command"
+if [ "$(readlink "$root$command")" = "$program/bin/sebridge" ]; then
+  say "= $root$command"
+elif [ -e "$root$command" ]; then
+  say "! $root$command is not this one, and stays"
+else
+  [ -d "$root${command%/*}" ] || run mkdir -p "$root${command%/*}"
+  run ln -sfn "$program/bin/sebridge" "$root$command"
+fi
+[ -d "$root${completion%/*}" ] || run mkdir -p "$root${completion%/*}"
+# Read when TAB is pressed for the first time, and made by what is installed then.
+# shellcheck disable=SC2016 # it is the shell of whoever presses TAB that runs it
+printf '%s\n' 'eval "$(_SEBRIDGE_COMPLETE=bash_source sebridge)"' |
+  put "$completion" 0644 root
 
 say "# configuration"
 folder "$settings" 0750 sebridge

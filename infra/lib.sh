@@ -7,7 +7,9 @@ settings=/etc/sebridge
 state=/var/lib/sebridge
 units=/etc/systemd/system
 accounts=/etc/sysusers.d
-export program settings state units accounts
+command=/usr/local/bin/sebridge
+completion=/usr/local/share/bash-completion/completions/sebridge
+export program settings state units accounts command completion
 
 root=${DESTDIR:-}
 root=${root%/}

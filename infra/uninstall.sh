@@ -39,6 +39,10 @@ gone "$units/sebridge.service.d/credentials.conf"
 drop_ins=$root$units/sebridge.service.d
 if [ -d "$drop_ins" ] && [ -z "$(ls -A "$drop_ins")" ]; then run rmdir "$drop_ins"; fi
 on_machine systemctl daemon-reload
+if [ "$(readlink "$root$command")" = "$program/bin/sebridge" ]; then
+  run rm -f -- "$root$command"
+fi
+gone "$completion"
 gone "$program"
 
 if [ "$purge" = yes ]; then

@@ -6,6 +6,10 @@ fonts-noto-color-emoji and fonts-lato.
 """
 
 import asyncio
+import io
+import os
+import pty
+import subprocess
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,9 +18,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
+from rich.console import Console
+from rich.terminal_theme import MONOKAI
+from rich.text import Text
 
 from bridge.simulator.lifecycle import EventLife
 from bridge.simulator.serve import Simulator, SimulatorOptions
+from bridge.simulator.servicebus.errors import Condition
 from tests.browser import find
 from tests.integration.processes import PATIENCE, ended, forwarder
 
@@ -142,6 +150,52 @@ async def page() -> bytes:
                 await ended(bridge)
 
 
+async def doctor() -> bytes:
+    """Return what ``check --connect`` says: one refuses, one is not there."""
+    async with Simulator(SimulatorOptions(vm_name="web-1")) as simulator:
+        simulator.broker.faults.refuse_attach(
+            "scheduled-events", Condition.UNAUTHORIZED
+        )
+        with tempfile.TemporaryDirectory() as name:
+            config, page = Path(name) / "bridge.toml", Path(name) / "page.html"
+            at = simulator.addresses()
+            config.write_text(
+                PAGE.format(
+                    imds=at["imds"]["url"],
+                    bus="env:BUS",
+                    state=(config.parent / "state.db").as_posix(),
+                    listen=_LISTEN,
+                )
+            )
+            bus = {"BUS": at["servicebus"]["connectionString"], "PATH": ""}
+            said = await asyncio.to_thread(_in_a_terminal, config, bus)
+            page.write_text(_as_html(said.replace(name, "/var/lib/sebridge")))
+            return await _picture(page.as_uri(), 335, width=1160)
+
+
+def _in_a_terminal(config: Path, environ: Mapping[str, str]) -> str:
+    """Return what the doctor writes to a terminal, colours and all."""
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        command = (sys.executable, "-X", "utf8", "-m", "bridge", "check", "--connect")
+        subprocess.run(  # noqa: S603  ourselves
+            [*command, "-c", str(config)], env=environ, stdout=theirs, check=False
+        )
+        os.close(theirs)
+        said = bytearray()
+        with suppress(OSError):  # Linux's end of a terminal
+            while part := terminal.read(65536):
+                said += part
+    return said.decode().replace("\r\n", "\n")
+
+
+def _as_html(ansi: str) -> str:
+    console = Console(record=True, width=118, file=io.StringIO())
+    console.print("[bold]$ sebridge check --connect -c bridge.toml[/]", highlight=False)
+    console.print(Text.from_ansi(ansi))
+    return console.export_html(theme=MONOKAI, inline_styles=True)
+
+
 async def _until(holds: Callable[[Any], bool]) -> None:
     """Wait until something holds of the status."""
     async with asyncio.timeout(PATIENCE), aiohttp.ClientSession() as session:
@@ -191,6 +245,7 @@ async def _picture(url: str, height: int, width: int = _WIDTH) -> bytes:
 
 
 PICTURES: Final[Mapping[str, Callable[[], Awaitable[bytes]]]] = {
+    "doctor": doctor,
     "page": page,
     "slack": slack,
 }

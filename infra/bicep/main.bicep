@@ -40,7 +40,7 @@ param sshPublicKey string = ''
 @description('Size of the VM or of each instance.')
 param vmSize string = 'Standard_B2s'
 
-@description('Instances of the scale set.')
+@description('Instances of the scale set; over 100 it spans several placement groups.')
 @minValue(1)
 @maxValue(1000)
 param instances int = 2
@@ -128,7 +128,11 @@ module approver 'modules/approver.bicep' = if (withApprover) {
 var hostName = '${namespaceName}.servicebus.windows.net'
 var withBus = replace(loadTextContent('cloud-init.yaml'), '@NAMESPACE@', hostName)
 var withIdentity = replace(withBus, '@CLIENT_ID@', identity.outputs.clientId)
-var withSource = replace(withIdentity, '@SOURCE_URI@', sourceUri)
+// VMs of one placement group see the same events, and it takes 100 instances. What is
+// sent to the session of a larger group would reach one that knows nothing of the event.
+var sessions = install == 'scaleSet' && instances <= 100 ? '["{vm_id}", "{group}"]' : '["{vm_id}"]'
+var withSessions = replace(withIdentity, '@SESSIONS@', sessions)
+var withSource = replace(withSessions, '@SOURCE_URI@', sourceUri)
 var customData = base64(replace(withSource, '@SOURCE_SHA256@', sourceSha256))
 
 module machine 'modules/vm.bicep' = if (install == 'vm') {

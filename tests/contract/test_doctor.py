@@ -222,6 +222,54 @@ async def test_token_that_is_not_to_be_had_says_what_helps(
     assert "az vm identity assign" in token
 
 
+def webhook(**auth: object) -> dict[str, object]:
+    scope = "https://monitor.azure.com/.default"
+    entra = {"type": "entra", "scope": scope, **auth}
+    return {"type": "webhook", "url": "http://127.0.0.1:1", "auth": entra}
+
+
+async def test_token_of_a_webhook_is_tried_for_its_own_scope(
+    imds: ImdsSimulator, inbox: Inbox, machine: None
+) -> None:
+    inbox.answer = token_of(b'{"appid": "app-1", "oid": "oid-1"}')
+    sinks = [
+        {"name": "a", **webhook()},
+        {"name": "b", **webhook()},
+        {"name": "c", **webhook(client_id="other")},
+        {"name": "d", "type": "servicebus", "namespace": "127.0.0.1", "queue": "q"},
+    ]
+
+    found = await examined(config_of(imds.url, sinks=sinks))
+
+    tokens = [one.text for one in found if one.text.startswith("token: ")]
+    webhooks = "token: credential managed-identity for https://monitor.azure.com/.def"
+    assert [text.startswith(webhooks) for text in tokens] == [True, True, False]
+    assert all("application app-1, principal oid-1; good for" in t for t in tokens)
+
+
+async def test_token_of_a_webhook_that_is_not_to_be_had_is_told_with_what_helps(
+    imds: ImdsSimulator, inbox: Inbox, machine: None
+) -> None:
+    inbox.status, inbox.answer = 400, b'{"error": "invalid_request"}'
+
+    found = await examined(config_of(imds.url, sinks=[{"name": "a", **webhook()}]))
+
+    (token,) = [one for one in found if one.text.startswith("token: ")]
+    assert not token.is_good
+    assert "no token is to be had" in token.text
+    assert "az vm identity assign" in token.text
+
+
+async def test_no_token_is_asked_for_where_none_is_used(
+    imds: ImdsSimulator, inbox: Inbox
+) -> None:
+    plain = {"name": "a", "type": "webhook", "url": inbox.url}
+
+    found = good(await examined(config_of(imds.url, sinks=[plain])))
+
+    assert not [text for text in found if text.startswith("token: ")]
+
+
 @pytest.fixture
 def machine(inbox: Inbox, monkeypatch: pytest.MonkeyPatch, brisk_sdk: None) -> None:
     """Make the inbox the identity endpoint of this machine."""

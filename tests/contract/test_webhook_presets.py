@@ -473,10 +473,20 @@ async def test_bulk_that_says_nothing_of_its_item_is_tried_again(
             await sink.deliver(cloud_event())
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "a <secret> exception",
+        elastic.KEY,
+        "x" * 5000 + "_exception",
+        "\u0430\u0431_exception",
+        7,
+    ],
+)
 async def test_error_repeats_nothing_of_what_elasticsearch_quotes(
-    resources: Resources, inbox: Inbox
+    kind: object, resources: Resources, inbox: Inbox
 ) -> None:
-    error = {"type": "a <secret> exception", "reason": "Preview: 'S3CRET'"}
+    error = {"type": kind, "reason": "Preview: 'S3CRET'"}
     items = [{"create": {"status": 400, "error": error}}]
     inbox.answer = json.dumps({"errors": True, "items": items}).encode()
     with pytest.raises(PermanentDeliveryError) as caught:

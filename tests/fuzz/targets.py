@@ -11,7 +11,7 @@ import io
 import json
 import math
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -53,6 +53,8 @@ from bridge.sinks.slack_blocks import render
 from bridge.transitions import Moment, Watch, diff
 from bridge.transport import retry_after
 from tests.builders import EVENT_ID, imds_event, teller_of
+from tests.fuzz import outward
+from tests.fuzz.target import Target, brief
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 DATA = Path(__file__).parents[1] / "data"
@@ -60,25 +62,6 @@ ROOT = Path(__file__).parents[2]
 SECRET = "s" * 32
 PREFIX = "sebridge"
 _BOMB = b"[" * 100_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """One parser.
-
-    Attributes:
-        run: what is to hold for any bytes.
-        seeds: what it reads, for the fuzzer to begin with.
-    """
-
-    run: Callable[[bytes], None]
-    seeds: tuple[bytes, ...]
-
-
-def brief(error: Exception) -> None:
-    """Hold that a refusal is one short line."""
-    assert len(str(error)) < 300
-    assert str(error).isprintable()
 
 
 def document(body: bytes) -> None:
@@ -515,4 +498,19 @@ TARGETS = {
     ),
     "button": Target(run=button, seeds=(json.dumps(_BUTTON).encode(), _BOMB[:1900])),
     "announcement": Target(run=announcement, seeds=(_TOLD, _BOMB)),
+    "event-file": Target(
+        run=outward.event_file,
+        seeds=(
+            _TOLD,
+            _IMDS,
+            json.dumps(imds_event()).encode(),
+            _TOLD.replace(b"scheduledevent.scheduled", b"startrequest.denied"),
+            _TOLD.replace(b"scheduledevent.scheduled", b"bridge.heartbeat"),
+            _BOMB,
+        ),
+    ),
+    "webhook-answer": Target(run=outward.webhook_answer, seeds=outward.ANSWERS),
+    "slack-answer": Target(run=outward.slack_answer, seeds=outward.SLACK_ANSWERS),
+    "handshake": Target(run=outward.handshake, seeds=outward.PERMISSIONS),
+    "slack-card": Target(run=outward.slack_card, seeds=(outward.CARD, _BOMB)),
 }

@@ -177,6 +177,14 @@ def test_entities_are_what_the_bridge_and_its_consumers_need() -> None:
     assert {names["approver"], names["siem"]} == {"approver", "siem"}
 
 
+@pytest.mark.parametrize("name", ["approver", "siem"])
+def test_subscription_that_nobody_reads_does_not_fill_the_topic(name: str) -> None:
+    """A full topic takes no events at all, and dead letters never expire."""
+    assert properties(name)["deadLetteringOnMessageExpiration"] is False
+    assert properties(name)["defaultMessageTimeToLive"] in {"P1D", "P7D"}
+    assert properties("events")["maxSizeInMegabytes"] == 5120
+
+
 def test_nobody_signs_in_with_a_key() -> None:
     assert properties("namespace")["disableLocalAuth"] is True
     assert properties("namespace")["minimumTlsVersion"] == "1.2"
@@ -198,8 +206,27 @@ def test_health_of_an_instance_is_asked_where_the_bridge_listens() -> None:
     assert "requestPath: '/livez'\n" in text
 
 
-def test_cloud_init_writes_a_configuration_that_is_valid(tmp_path: Path) -> None:
-    text = (HERE / "cloud-init.yaml").read_text()
+GROUPED = (
+    r"""var sessions = install == 'scaleSet' && instances <= 100 \? '(.*)' : '(.*)'"""
+)
+
+
+def test_group_has_a_session_only_where_all_of_it_sees_the_same_events() -> None:
+    """A placement group does, and it takes 100 instances; VMs of their own do not."""
+    found = re.search(GROUPED, main_text())
+
+    assert found is not None
+    assert found.groups() == ('["{vm_id}", "{group}"]', '["{vm_id}"]')
+    text = (HERE / "modules" / "scaleset.bicep").read_text()
+    assert "singlePlacementGroup: instances <= 100\n" in text
+
+
+@pytest.mark.parametrize("sessions", ['["{vm_id}", "{group}"]', '["{vm_id}"]'])
+def test_cloud_init_writes_a_configuration_that_is_valid(
+    sessions: str, tmp_path: Path
+) -> None:
+    text = (HERE / "cloud-init.yaml").read_text().replace("@SESSIONS@", sessions)
+    assert "'@SESSIONS@', sessions" in main_text()
     for mark in set(re.findall(r"@[A-Z_0-9]+@", text)):
         assert f"'{mark}'" in main_text()
         text = text.replace(mark, "contoso.servicebus.windows.net")

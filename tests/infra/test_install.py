@@ -9,6 +9,8 @@ import pytest
 
 INFRA = Path(__file__).parents[2] / "infra"
 UNIT = "etc/systemd/system/sebridge.service"
+COMMAND = "usr/local/bin/sebridge"
+COMPLETION = "usr/local/share/bash-completion/completions/sebridge"
 CREDENTIALS = f"{UNIT}.d/credentials.conf"
 CHECK = "/opt/sebridge/bin/sebridge check -c /etc/sebridge/bridge.toml"
 
@@ -86,6 +88,35 @@ def test_everything_is_put_in_its_place(tree: Tree) -> None:
     assert tree.mode("etc/sebridge/bridge.toml") == 0o640
     assert files["opt/sebridge/pip.log"].endswith("[slack,template]\n")
     assert "systemctl" not in said  # this is not the machine that runs
+
+
+def test_command_is_on_the_path_and_bash_completes_it(tree: Tree) -> None:
+    tree.run("install.sh")
+
+    link = tree.root / COMMAND
+    assert link.readlink() == Path("/opt/sebridge/bin/sebridge")
+    link.unlink()  # the program itself is not in this tree
+    link.write_text('#!/bin/sh\necho complete -W "$_SEBRIDGE_COMPLETE" sebridge\n')
+    link.chmod(0o755)
+    found = subprocess.run(  # noqa: S603 - what was installed
+        ["/bin/bash", "-c", f". {tree.root / COMPLETION}; complete -p sebridge"],
+        env={"PATH": f"{link.parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout == "complete -W 'bash_source' sebridge\n"
+
+
+def test_command_of_that_name_that_is_another_stays(tree: Tree) -> None:
+    other = tree.root / COMMAND
+    other.parent.mkdir(parents=True)
+    other.write_text("mine")
+
+    assert "is not this one, and stays" in tree.run("install.sh")
+    tree.run("uninstall.sh")
+
+    assert other.read_text() == "mine"
 
 
 def test_second_run_changes_nothing(tree: Tree) -> None:
@@ -196,6 +227,7 @@ def test_purge_leaves_nothing(tree: Tree) -> None:
     tree.run("uninstall.sh", "--purge")
 
     assert tree.files() == {}
+    assert not (tree.root / COMMAND).is_symlink()
 
 
 @pytest.mark.parametrize("script", ["install.sh", "uninstall.sh"])

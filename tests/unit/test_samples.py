@@ -67,6 +67,14 @@ def test_no_two_test_events_are_repetitions_of_each_other() -> None:
     assert one.id != two.id
 
 
+def at(time: str) -> bytes:
+    return json.dumps(json.loads(cloud_event().to_json()) | {"time": time}).encode()
+
+
+def with_attribute(name: str) -> bytes:
+    return json.dumps(json.loads(cloud_event().to_json()) | {name: "1"}).encode()
+
+
 # -- read --------------------------------------------------------------------------
 
 
@@ -150,6 +158,12 @@ def test_reporter_that_is_none_says_nothing() -> None:
         (b'{"Events": 7}', "cannot be read: the document has no Events array"),
         (b'{"specversion": "1.0"}', "is no CloudEvent of the bridge: .*required"),
         (cloud_event(event=None).to_json(), "tells of no scheduled event"),
+        (with_attribute("x\r\nInjected"), "attribute is called 'x.*a to z and 0 to 9"),
+        (at("2026-03-02"), "its time is '2026-03-02', and not as in RFC 3339"),
+        (at("2026-03-02T12:00:00"), "not as in RFC 3339"),
+        (at("0001-01-01T00:00:00+23:59"), "not as in RFC 3339"),
+        (at("x\n"), r"its time is 'x\\n', and not as in RFC 3339"),
+        (with_attribute("\u0130"), "attribute is called '.*a to z and 0 to 9"),
     ],
 )
 def test_file_that_holds_no_event_is_refused(body: bytes, words: str) -> None:

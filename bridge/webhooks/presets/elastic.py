@@ -8,6 +8,7 @@ Source: https://www.elastic.co/docs/api/doc/elasticsearch/operation/operation-bu
         https://www.elastic.co/docs/reference/ecs
 """
 
+import re
 from collections.abc import Mapping
 
 import orjson
@@ -30,6 +31,7 @@ _TYPES = {
     "cancelled": "end",
     "ended": "end",
 }
+_KIND = re.compile(r"[a-z_]{1,50}_exception")  # such as mapper_parsing_: never a key
 _SUCCESS = {"relayed", "already-started"}
 
 
@@ -150,7 +152,7 @@ def judge(answer: Answer, target: str) -> DeliveryError | None:
     if status == 409:
         return None  # it is there already, under its own id
     kind = text(table(item.get("error")).get("type")) or ""
-    detail = f"the item: {kind}" if kind.replace("_", "").isalnum() else "the item"
+    detail = f"the item: {kind}" if _KIND.fullmatch(kind) else "the item"
     return failure(status, target=target, detail=detail)
 
 

@@ -34,7 +34,7 @@ resource events 'Microsoft.ServiceBus/namespaces/topics@2024-01-01' = {
     requiresDuplicateDetection: true
     duplicateDetectionHistoryTimeWindow: 'P1D'
     defaultMessageTimeToLive: 'P14D'
-    maxSizeInMegabytes: 1024
+    maxSizeInMegabytes: 5120
   }
 }
 
@@ -50,14 +50,15 @@ resource approver 'Microsoft.ServiceBus/namespaces/topics/subscriptions@2024-01-
   }
 }
 
+// Expired is gone: dead letters of a subscription that nobody reads would fill the topic.
 resource siem 'Microsoft.ServiceBus/namespaces/topics/subscriptions@2024-01-01' = {
   parent: events
   name: 'siem'
   properties: {
     maxDeliveryCount: 10
     lockDuration: 'PT1M'
-    defaultMessageTimeToLive: 'P14D'
-    deadLetteringOnMessageExpiration: true
+    defaultMessageTimeToLive: 'P7D'
+    deadLetteringOnMessageExpiration: false
     deadLetteringOnFilterEvaluationExceptions: true
   }
 }

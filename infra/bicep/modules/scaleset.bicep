@@ -24,6 +24,7 @@ resource scaleSet 'Microsoft.Compute/virtualMachineScaleSets@2024-07-01' = {
   properties: {
     orchestrationMode: 'Uniform'
     overprovision: false
+    singlePlacementGroup: instances <= 100
     upgradePolicy: {
       mode: 'Rolling'
       automaticOSUpgradePolicy: {
