@@ -178,8 +178,9 @@ class Relay:
         )
         self._ready = due
         if not self._stop.is_set():
-            is_alone = not due and next_due is None and not self._flying
-            self._begin_heartbeat(attempts, is_alone=is_alone)
+            is_idle = not due and not self._flying
+            is_alone = is_idle and next_due is None
+            self._begin_heartbeat(attempts, is_idle=is_idle, is_alone=is_alone)
             self._begin(attempts)
         return self._wait(now, next_due)
 
@@ -223,15 +224,18 @@ class Relay:
             await self.outbox.bring_forward(self.sink, back)
         self._offset = offset
 
-    def _begin_heartbeat(self, attempts: asyncio.TaskGroup, *, is_alone: bool) -> None:
+    def _begin_heartbeat(
+        self, attempts: asyncio.TaskGroup, *, is_idle: bool, is_alone: bool
+    ) -> None:
         standing = self._standing
         if self._heartbeat is None or len(self._flying) >= self.policy.slots:
             return
         opens_at = max(standing.hold_until, self.pace.opens_at)
         if 0 in self._flying or self.clock.monotonic() < opens_at:
             return
+        is_first = is_alone if standing.last_error is not None else is_idle
         is_scarce = standing.last_error is not None or self.pace.rate is not None
-        if is_scarce and not is_alone:
+        if is_scarce and not is_first:
             return  # what is stored comes first
         self._flying[0], self._heartbeat = self._heartbeat, None
         self.pace.take(self.clock.monotonic())

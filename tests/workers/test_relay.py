@@ -1261,6 +1261,29 @@ async def test_rate_that_the_other_side_grants_holds_at_once(rig: Rig) -> None:
     assert names(rig.sink.tried) == ["1", "2"]
 
 
+async def test_heartbeat_does_not_wait_for_what_is_due_much_later(
+    outbox: Outbox,
+) -> None:
+    """One event that is tried for hours would look like a dead bridge."""
+    async with rig_of(outbox) as rig:
+        rig.relay.pace.most = 1
+        slow = RetryPolicy(first=3600, max_backoff=7200)
+        rig.relay.policy = RelayPolicy(backoff=slow, max_age=86400, slots=2)
+        rig.sink.faults.append(BUSY)
+        await rig.put(told("1"))
+        await rig.look()
+        await rig.put(told("2"))
+        await rig.look()
+        await rig.pass_by(1.5)
+        assert names(rig.sink.taken) == ["2"]
+
+        rig.relay.offer(heartbeat("beat"))
+        await rig.look()
+        await rig.pass_by(2)
+
+        assert names(rig.sink.taken) == ["2", "beat"]
+
+
 async def test_heartbeat_takes_no_turn_of_what_is_stored(rig: Rig) -> None:
     rig.relay.pace.most = 1
     await rig.put(told("1"), told("2"))
