@@ -71,7 +71,7 @@ class Commands(click.Group):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="sebridge")
 def main() -> None:
-    """Azure Scheduled Events to Service Bus, Slack and webhooks, and approvals back."""
+    """Azure Scheduled Events to where they are acted on, and approvals back."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a code page cannot spell everything
             stream.reconfigure(errors="backslashreplace")

@@ -125,7 +125,7 @@ def application(config: HttpConfig, board: Board) -> web.Application:
 
     async def page(request: web.Request) -> web.Response:
         # Most forwarders are never looked at: they do without.
-        from bridge import page as view  # noqa: PLC0415
+        from bridge import page as view  # noqa: PLC0415 - see above
 
         refreshes = "refresh" in request.query
         text = view.page(await board.status(), board.clock.now(), refreshes=refreshes)

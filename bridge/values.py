@@ -84,7 +84,7 @@ class Rate(float):
         is_written = isinstance(value, str) and _NUMBER.fullmatch(value.strip())
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if is_written or is_number:
-            rate = float(value)  # type: ignore[arg-type]
+            rate = float(value)  # type: ignore[arg-type]  # it matched
             if _RAREST <= rate <= _MOST_OFTEN:
                 return cls(rate)
         raise ValueError(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 NAME = "sebridge"
 TITLE = "Scheduled Events bridge"
-ABOUT = "Azure Scheduled Events to Service Bus, Slack and webhooks, and approvals back."
+ABOUT = "Azure Scheduled Events to where they are acted on, and approvals back."
 
 log = logging.getLogger(__name__)
 

@@ -96,7 +96,7 @@ def _message(telling: Telling, blocks: "Iterable[Block]") -> Message:
 
 
 def _blocks(telling: Telling, more: "Iterable[Block]" = ()) -> "list[Block]":
-    from slack_sdk.models.blocks import ContextBlock, SectionBlock  # noqa: PLC0415
+    from slack_sdk.models.blocks import ContextBlock, SectionBlock  # noqa: PLC0415 - an extra
 
     facts: list[str | TextObject] = [
         _text(f"*{name}*\n{value}") for name, value in telling.facts[:_MOST_FIELDS]
@@ -111,13 +111,13 @@ def _blocks(telling: Telling, more: "Iterable[Block]" = ()) -> "list[Block]":
 
 
 def _section(mrkdwn: str) -> "Block":
-    from slack_sdk.models.blocks import SectionBlock  # noqa: PLC0415
+    from slack_sdk.models.blocks import SectionBlock  # noqa: PLC0415 - an extra
 
     return SectionBlock(text=_text(mrkdwn))
 
 
 def _text(mrkdwn: str) -> "TextObject":
-    from slack_sdk.models.blocks import MarkdownTextObject  # noqa: PLC0415
+    from slack_sdk.models.blocks import MarkdownTextObject  # noqa: PLC0415 - an extra
 
     return MarkdownTextObject(text=mrkdwn, verbatim=True)  # no links by guessing
 
@@ -128,7 +128,7 @@ def _ballot(card: Card, signer: Signer) -> "list[Block] | None":
     None where a person could not see all that he decides on, or the app that takes
     the click could not read it.
     """
-    from slack_sdk.models.blocks import ActionsBlock  # noqa: PLC0415
+    from slack_sdk.models.blocks import ActionsBlock  # noqa: PLC0415 - an extra
 
     names = resources_of(card.event)
     if not names or not card.is_whole or card.event.get("Resources") != [*names]:
@@ -157,7 +157,7 @@ def confirmation(action: Action, listed: str, count: int) -> str:
 
 
 def _button(action: Action, value: str, words: str) -> "ButtonElement":
-    from slack_sdk.models.blocks import (  # noqa: PLC0415
+    from slack_sdk.models.blocks import (  # noqa: PLC0415 - an extra
         ButtonElement,
         ConfirmObject,
         PlainTextObject,

@@ -133,7 +133,7 @@ class Shape:
             yield "template", str(error)
             return
         # Who has no template does without the events to try one on.
-        from bridge.webhooks.kinds import one_of_each  # noqa: PLC0415
+        from bridge.webhooks.kinds import one_of_each  # noqa: PLC0415 - for templates only
 
         for event in one_of_each(lifecycle=lifecycle):
             try:

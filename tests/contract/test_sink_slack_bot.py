@@ -531,9 +531,9 @@ async def test_buttons_whose_time_came_while_the_bridge_was_down_go_at_its_start
         async with voting.bot():
             for left in (1, 0):  # at the channel's pace
                 wait = 2 - left
-                await voting.until(lambda wait=wait: voting.clock.waits[-1] == wait)  # type: ignore[misc]
+                await voting.until(lambda wait=wait: voting.clock.waits[-1] == wait)  # type: ignore[misc]  # as defaults
                 await voting.clock.advance(wait)
-                await voting.until(lambda left=left: with_buttons(voting) == left)  # type: ignore[misc]
+                await voting.until(lambda left=left: with_buttons(voting) == left)  # type: ignore[misc]  # as defaults
     assert b"5ec12e7" not in state_path.read_bytes()
 
 

@@ -583,7 +583,7 @@ def test_fault_is_told(change: Mapping[str, object], fault: str) -> None:
 def test_key_that_needs_a_password_is_a_fault_and_no_question(
     authority: trustme.CA, tmp_path: Path
 ) -> None:
-    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - slow to load
 
     files = certificate(authority, tmp_path)
     key = serialization.load_pem_private_key(
