@@ -1,20 +1,28 @@
 """The process: what happens before anything else is loaded."""
 
+import os
 import signal
 import sys
 from types import FrameType
 
+_UNTIL_STOPPED = {"run", "simulate", "demo"}
+
 
 def main() -> None:
-    """Run the command; a stop that comes while it is being loaded is a stop, too."""
-    signal.signal(signal.SIGTERM, _stop)
-    from bridge.cli import main as command  # noqa: PLC0415 - half a second of loading
+    """Run the command; a stop while one that runs on is being loaded is a stop, too.
+
+    Any other command is killed by the signal: 0 would say that it has done its work.
+    """
+    if _UNTIL_STOPPED.intersection(sys.argv[1:2]):
+        signal.signal(signal.SIGTERM, _stop)
+    from bridge.cli.main import main as command  # noqa: PLC0415 - half a second of loading
 
     command()
 
 
 def _stop(_number: int, _frame: FrameType | None) -> None:
-    sys.exit(0)
+    """End at once: nothing is open yet, and a second signal finds nobody here."""
+    os._exit(0)
 
 
 if __name__ == "__main__":

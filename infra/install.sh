@@ -9,10 +9,13 @@ here=$(cd "$(dirname "$0")" && pwd)
 
 usage() {
   cat <<'TEXT'
-usage: [PYTHON=…] [DESTDIR=…] infra/install.sh [--dry-run] [--no-start] [--wheel FILE]
+usage: [PYTHON=…] [DESTDIR=…] infra/install.sh [--dry-run] [--no-start] [--traffic]
+       [--wheel FILE]
 
   --dry-run     print what would be done, and do nothing
   --no-start    install, but neither enable nor start the service
+  --traffic     let systemd hold the listener of [traffic], so that a restart refuses no
+                balancer; from then on that is kept at each run
   --wheel FILE  install this wheel and not the clone
 
   PYTHON    which Python, 3.11 or newer (default: python3)
@@ -21,16 +24,19 @@ usage: [PYTHON=…] [DESTDIR=…] infra/install.sh [--dry-run] [--no-start] [--w
 What it makes: the account sebridge; /opt/sebridge (the program) with a link to it in
 /usr/local/bin and its completion for bash; /etc/sebridge (configuration; bridge.toml is
 never overwritten); /etc/systemd/system/sebridge.service and
-sebridge.service.d/credentials.conf, which loads each file of /etc/sebridge/secrets.
+sebridge.service.d/credentials.conf, which loads each file of /etc/sebridge/secrets; with
+--traffic sebridge-traffic.socket and sebridge.service.d/traffic.conf.
 TEXT
 }
 
 start=yes
+traffic=no
 package=$(dirname "$here")
 while [ $# -gt 0 ]; do
   case $1 in
     --dry-run) dry_run=yes ;;
     --no-start) start=no ;;
+    --traffic) traffic=yes ;;
     --wheel)
       [ $# -ge 2 ] || fail "--wheel wants a file" 2
       [ -f "$2" ] || fail "--wheel: there is no file $2" 2
@@ -107,10 +113,29 @@ say "# service"
 [ -d "$root$units/sebridge.service.d" ] || run mkdir -p "$root$units/sebridge.service.d"
 put "$units/sebridge.service" 0644 root <"$here/systemd/sebridge.service"
 credentials | put "$units/sebridge.service.d/credentials.conf" 0644 root
+[ ! -f "$root$units/sebridge-traffic.socket" ] || traffic=yes
+if [ "$traffic" = yes ]; then
+  put "$units/sebridge-traffic.socket" 0644 root <"$here/systemd/sebridge-traffic.socket"
+  put "$units/sebridge.service.d/traffic.conf" 0644 root <"$here/systemd/traffic.conf"
+fi
 on_machine systemctl daemon-reload
-if [ "$start" = yes ]; then
+configured() { grep -q '^[[:space:]]*\[' "$root$settings/bridge.toml" 2>/dev/null; }
+if [ "$traffic" = yes ] && ! grep -q '^[[:space:]]*\[traffic\]' \
+  "$root$settings/bridge.toml" 2>/dev/null; then
+  say "! $settings/bridge.toml has no [traffic]: nobody would answer the probe"
+fi
+if [ "$start" = yes ] && ! configured; then
+  on_machine systemctl enable sebridge.service
+  say "! $settings/bridge.toml names no sink yet: edit it, then restart sebridge.service"
+elif [ "$start" = yes ]; then
   on_machine env "CREDENTIALS_DIRECTORY=$settings/secrets" \
     "$program/bin/sebridge" check -c "$settings/bridge.toml"
   on_machine systemctl enable sebridge.service
+  if [ "$traffic" = yes ] && ! systemctl is-active --quiet \
+    sebridge-traffic.socket 2>/dev/null; then
+    # A running forwarder holds the port itself, and is to let go of it first.
+    on_machine systemctl stop sebridge.service
+    on_machine systemctl enable --now sebridge-traffic.socket
+  fi
   on_machine systemctl restart sebridge.service
 fi

@@ -32,8 +32,13 @@ gone() {
   if [ -e "$root$1" ]; then run rm -rf -- "$root$1"; fi
 }
 
+# The socket first: the next probe would start the service again.
+[ ! -e "$root$units/sebridge-traffic.socket" ] ||
+  on_machine systemctl disable --now sebridge-traffic.socket
 [ ! -e "$root$units/sebridge.service" ] ||
   on_machine systemctl disable --now sebridge.service
+gone "$units/sebridge-traffic.socket"
+gone "$units/sebridge.service.d/traffic.conf"
 gone "$units/sebridge.service"
 gone "$units/sebridge.service.d/credentials.conf"
 drop_ins=$root$units/sebridge.service.d

@@ -6,11 +6,11 @@ from datetime import datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
 
-from bridge.cloudevent import CloudEvent
-from bridge.events import Teller, Told
-from bridge.identity import Identity
-from bridge.imds.document import Document, parse
-from bridge.routing import Route, Router, Subject, When
+from bridge.events.build import Teller, Told
+from bridge.events.cloudevent import CloudEvent
+from bridge.events.document import Document, parse
+from bridge.events.identity import Identity
+from bridge.events.routing import Route, Router, Subject, When
 from tests.fakes import START
 
 DATA = Path(__file__).parent / "data"

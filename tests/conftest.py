@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from bridge.events import Teller
+from bridge.events.build import Teller
 from bridge.outbox.store import Outbox
-from bridge.telemetry import Metrics
+from bridge.telemetry.metrics import Metrics
 from tests.browser import browser
 from tests.builders import SINK, router, teller_of
-from tests.disks import disk
+from tests.disks import disk, frozen
 from tests.fakes import FakeClock, FakeMetadata
 
-__all__ = ["browser", "disk"]  # fixtures from elsewhere
+__all__ = ["browser", "disk", "frozen"]  # fixtures from elsewhere
 
 _QUIET = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 settings.register_profile("dev", deadline=None, suppress_health_check=_QUIET)

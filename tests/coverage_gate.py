@@ -1,6 +1,8 @@
 """Holds coverage to what is promised: reads the data that ``pytest --cov`` left.
 
-Branches and lines of the pure rooms and the workers: all of them. Of the whole: 90 %.
+Lines and branches of every file: all of them, but for the packages and files named in
+``LEAST``, which speak to what cannot fail at will in a test (an SDK, the operating
+system, a terminal). Of the whole: 97 %.
 """
 
 import json
@@ -9,85 +11,74 @@ import sys
 import tempfile
 from pathlib import Path
 
-WHOLLY_COVERED = (
-    "bridge/approvals/autopilot.py",
-    "bridge/approvals/desk.py",
-    "bridge/approvals/envelope.py",
-    "bridge/approvals/handling.py",
-    "bridge/approvals/listener.py",
-    "bridge/approvals/message.py",
-    "bridge/approvals/policy.py",
-    "bridge/approvals/pursuit.py",
-    "bridge/approvals/rules.py",
-    "bridge/checkpoint.py",
-    "bridge/cloudevent.py",
-    "bridge/events.py",
-    "bridge/fitting.py",
-    "bridge/hashing.py",
-    "bridge/identity.py",
-    "bridge/imds/document.py",
-    "bridge/notify.py",
-    "bridge/overview.py",
-    "bridge/pace.py",
-    "bridge/page.py",
-    "bridge/plain.py",
-    "bridge/poller.py",
-    "bridge/relay.py",
-    "bridge/retry.py",
-    "bridge/routing.py",
-    "bridge/samples.py",
-    "bridge/sinks/cef.py",
-    "bridge/sinks/slack_blocks.py",
-    "bridge/sinks/slack_buttons.py",
-    "bridge/sinks/slack_card.py",
-    "bridge/sinks/slack_text.py",
-    "bridge/sinks/syslog_format.py",
-    "bridge/transitions.py",
-    "bridge/upkeep.py",
-    "bridge/vitals.py",
-    "bridge/webhooks/content.py",
-    "bridge/webhooks/kinds.py",
-    "bridge/webhooks/presets/elastic.py",
-    "bridge/webhooks/presets/eventhubs.py",
-    "bridge/webhooks/presets/facts.py",
-    "bridge/webhooks/presets/sentinel.py",
-    "bridge/webhooks/presets/splunk.py",
-    "bridge/webhooks/presets/standard.py",
-    "bridge/webhooks/presets/teams.py",
-    "bridge/webhooks/shape.py",
-    "bridge/webhooks/template.py",
-    "bridge/webhooks/verdict.py",
-    "bridge/workers.py",
-)
-WHOLE = 90.0
+# Percent, by package or file; the longest name that fits holds.
+LEAST = {
+    "bridge/__main__.py": 90.0,
+    "bridge/app/": 95.0,
+    "bridge/cli/": 95.0,
+    "bridge/demo/": 90.0,
+    "bridge/diagnostics/": 95.0,
+    "bridge/foundation/daemon_threads.py": 90.0,
+    "bridge/foundation/sections.py": 97.0,
+    "bridge/foundation/values.py": 97.0,
+    "bridge/imds/client.py": 97.0,
+    "bridge/net/": 93.0,
+    "bridge/outbox/": 93.0,
+    "bridge/servicebus/": 93.0,
+    "bridge/simulator/": 82.0,
+    "bridge/simulator/prerequisites.py": 0.0,  # runs before anything is installed
+    "bridge/sinks/base.py": 95.0,
+    "bridge/pipeline/acting.py": 98.0,  # what ends between two looks, by chance
+    "bridge/sinks/command/": 97.0,
+    "bridge/sinks/command/process.py": 80.0,  # what is of Windows runs nowhere
+    "bridge/sinks/file/": 95.0,
+    "bridge/sinks/servicebus/": 95.0,
+    "bridge/sinks/slack/bot.py": 97.0,
+    "bridge/sinks/slack/sink.py": 97.0,
+    "bridge/sinks/syslog/acks.py": 88.0,
+    "bridge/sinks/syslog/wire.py": 94.0,
+    "bridge/sinks/webhook/auth.py": 97.0,
+    "bridge/sinks/webhook/sink.py": 97.0,
+}
+WHOLE = 97.0
 
 
-def report() -> dict[str, dict[str, float]]:
-    """Return the summary of each file, and of the whole under ``""``."""
+def least(name: str) -> float:
+    """Return the percentage that is wanted of a file."""
+    fitting = [prefix for prefix in LEAST if name.startswith(prefix)]
+    return LEAST[max(fitting, key=len)] if fitting else 100.0
+
+
+def report() -> dict[str, float]:
+    """Return the percentage of each file, and of the whole under ``""``."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "coverage.json"
         command = [sys.executable, "-m", "coverage", "json", "-q", "-o", str(path)]
         subprocess.run(command, check=True)  # noqa: S603 - our own arguments
         whole = json.loads(path.read_text())
-    files = {name: part["summary"] for name, part in whole["files"].items()}
-    return {"": whole["totals"], **files}
+    parts = {"": whole["totals"]} | {n: f["summary"] for n, f in whole["files"].items()}
+    return {name: part["percent_covered"] for name, part in parts.items()}
 
 
 def main() -> int:
     """Print what falls short; returns the exit code."""
     found = report()
-    short = [
-        f"{name}: {found[name]['percent_covered']:.1f} %, wanted 100 %"
-        if name in found
-        else f"{name}: never imported"
-        for name in WHOLLY_COVERED
-        if name not in found or found[name]["percent_covered"] < 100
+    whole = found.pop("")
+    never = [
+        f"{path}: never imported"
+        for path in sorted(map(str, Path("bridge").rglob("*.py")))
+        if path not in found
     ]
-    if found[""]["percent_covered"] < WHOLE:
-        short.append(f"the whole: below {WHOLE} %")
-    sys.stdout.write(f"covered: {found['']['percent_covered']:.1f} % of the whole\n")
-    sys.stdout.writelines(f"{line}\n" for line in short)
-    return 1 if short else 0
+    short = [
+        f"{name}: {percent:.1f} %, wanted {least(name):.0f} %"
+        for name, percent in found.items()
+        if percent < least(name)
+    ]
+    if whole < WHOLE:
+        short.append(f"the whole: below {WHOLE:.0f} %")
+    sys.stdout.write(f"covered: {whole:.1f} % of the whole\n")
+    sys.stdout.writelines(f"{line}\n" for line in never + short)
+    return 1 if never + short else 0
 
 
 if __name__ == "__main__":

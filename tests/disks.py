@@ -60,3 +60,47 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
         yield Disk(path)
     finally:
         subprocess.run(["umount", "-l", str(path)], check=True)  # noqa: S603, S607 - ours
+
+
+@dataclass
+class Frozen:
+    """A disk that can be made to hang: whoever writes waits until it thaws."""
+
+    path: Path
+    is_frozen: bool = False
+
+    def freeze(self) -> None:
+        subprocess.run(["fsfreeze", "-f", str(self.path)], check=True)  # noqa: S603, S607 - ours
+        self.is_frozen = True
+
+    def thaw(self) -> None:
+        if self.is_frozen:
+            subprocess.run(["fsfreeze", "-u", str(self.path)], check=True)  # noqa: S603, S607 - ours
+        self.is_frozen = False
+
+
+@pytest.fixture
+def frozen(tmp_path: Path) -> Iterator[Frozen]:
+    """Mount a file system that can be frozen."""
+    path, image = tmp_path / "frozen", tmp_path / "image"
+    path.mkdir()
+    with image.open("wb") as file:
+        file.truncate(32 * 1024 * 1024)
+    commands = (
+        ["mkfs.ext4", "-q", str(image)],
+        ["mount", "-o", "loop", str(image), str(path)],
+        ["fsfreeze", "-f", str(path)],
+        ["fsfreeze", "-u", str(path)],
+    )
+    found = Frozen(path)
+    try:
+        for command in commands:
+            subprocess.run(command, check=True, capture_output=True)  # noqa: S603 - ours
+    except (OSError, subprocess.CalledProcessError) as error:
+        subprocess.run(["umount", "-l", str(path)], check=False, capture_output=True)  # noqa: S603, S607 - ours
+        pytest.skip(f"no file system can be mounted and frozen here: {error}")
+    try:
+        yield found
+    finally:
+        found.thaw()
+        subprocess.run(["umount", "-l", str(path)], check=True)  # noqa: S603, S607 - ours

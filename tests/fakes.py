@@ -8,14 +8,15 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from bridge.clock import Clock
-from bridge.errors import MetadataError
+from bridge.foundation.clock import Clock
+from bridge.foundation.errors import MetadataError
+from bridge.foundation.workers import Worker
 from bridge.imds.client import Answer, ImdsConfig
-from bridge.outbox.rows import Delivery
+from bridge.imds.turns import Turns
+from bridge.outbox.deliveries import Delivery
 from bridge.outbox.store import Outbox
-from bridge.poller import Metadata
-from bridge.relay import Deliver
-from bridge.workers import Worker
+from bridge.pipeline.attempt import Deliver
+from bridge.pipeline.observer import Metadata
 
 START = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 
@@ -111,6 +112,7 @@ class FakeMetadata:
     answers: "deque[Answer | MetadataError]" = field(default_factory=deque)
     asked: list[tuple[str | None, float]] = field(default_factory=list)
     gate: asyncio.Event | None = None
+    turns: Turns = field(default_factory=lambda: Turns(FakeClock(), spacing=0.0))
 
     def says(
         self,
@@ -143,6 +145,7 @@ class RecordingSink:
         faults: raised by the next attempts, one each; None = a success.
         always: raised by every attempt once ``faults`` is used up.
         gates: by CloudEvent id: an attempt at it waits until its gate is open.
+        failing: by CloudEvent id: what each attempt at it fails with.
     """
 
     taken: list[Delivery] = field(default_factory=list)
@@ -150,10 +153,12 @@ class RecordingSink:
     faults: "deque[Exception | None]" = field(default_factory=deque)
     always: Exception | None = None
     gates: dict[str, asyncio.Event] = field(default_factory=dict)
+    failing: dict[str, Exception] = field(default_factory=dict)
 
     async def __call__(self, delivery: Delivery) -> None:
         self.tried.append(delivery)
         fault = self.faults.popleft() if self.faults else self.always
+        fault = self.failing.get(delivery.cloud_event_id or "", fault)
         if (gate := self.gates.get(delivery.cloud_event_id or "")) is not None:
             await gate.wait()
         if fault is not None:

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
-from bridge.simulator.lifecycle import EventLife
+from bridge.simulator.imds.lifecycle import EventLife
 from bridge.simulator.serve import Simulator, SimulatorOptions
 from bridge.simulator.servicebus.errors import Condition
 from tests.browser import find

@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 
 from hypothesis import strategies as st
 
-from bridge.cloudevent import CloudEvent
-from bridge.events import from_transition
-from bridge.imds.document import Document, parse
-from bridge.transitions import Transition, TransitionKind
+from bridge.events.build import from_transition
+from bridge.events.cloudevent import CloudEvent
+from bridge.events.document import Document, parse
+from bridge.events.transitions import Transition, TransitionKind
 from tests.builders import document, imds_event, not_before, started, teller_of
 from tests.fakes import START
 
@@ -25,6 +25,7 @@ _FIELDS = (
     "DurationInSeconds",
     "NextYearsField",
 )
+_NAMES = st.sampled_from(_FIELDS) | st.text(max_size=8)
 
 WIDE_INTEGERS = st.integers(-(2**63), 2**64 - 1)
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
@@ -51,14 +52,18 @@ LIKELY_FIELDS = {
 }
 
 
-def odd_events() -> st.SearchStrategy[dict[str, object]]:
-    """Return events with an EventId, and otherwise whatever JSON can hold."""
+def odd_events(
+    names: st.SearchStrategy[str] = _NAMES,
+) -> st.SearchStrategy[dict[str, object]]:
+    """Return events with an EventId, and otherwise whatever JSON can hold.
+
+    Args:
+        names: of the fields beside it; one that is EventId itself changes nothing.
+    """
     return st.builds(
-        lambda event_id, fields: {"EventId": event_id, **fields},
+        lambda event_id, fields: {**fields, "EventId": event_id},
         st.sampled_from(EVENT_IDS),
-        st.dictionaries(
-            st.sampled_from(_FIELDS) | st.text(max_size=8), JSON_VALUES, max_size=8
-        ),
+        st.dictionaries(names, JSON_VALUES, max_size=8),
     )
 
 

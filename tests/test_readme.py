@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from bridge.cli import main
-from bridge.events import numbered
-from bridge.hashing import hash32
+from bridge.cli.main import main
+from bridge.events.build import numbered
+from bridge.foundation.hashing import hash32
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

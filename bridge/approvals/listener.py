@@ -1,8 +1,11 @@
 """The approval listener: messages in, each handled on its own, then settled.
 
-    receive ─▶ one handling per message, 100 at most ─▶ complete | dead-letter | abandon
+    receive ─▶ one handling per message ─▶ complete | dead-letter | abandon
+                 100 act, 1,000 wait
 
-A message that waits for IMDS holds up no other. One that is delivered again while
+A message that waits, for time, for IMDS or for its turn, holds up no other: once it has
+begun to wait it takes none of the hundred places. With a thousand of them no more are
+received, and readiness says so. One that is delivered again while
 its first delivery is still being handled is not handled twice: the handling that
 runs settles the latest delivery, whose lock is the one that holds. The same message
 sent twice has its second handled after its first, and so finds what was decided.
@@ -11,73 +14,28 @@ What still waits when the bridge stops is given back, for whoever is there then.
 
 import asyncio
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 from weakref import WeakValueDictionary
 
-from bridge.approvals.desk import Desk
-from bridge.approvals.handling import Handling, Settlement, key_of
-from bridge.approvals.received import ReceivedMessage
-from bridge.approvals.rules import Rule
-from bridge.errors import ApprovalQueueError
-from bridge.namespace import Entity, NamespaceConfig, entity_faults, entity_in
-from bridge.retry import RetryPolicy
-from bridge.values import Duration, placeholder_faults
+from bridge.approvals.context import Desk
+from bridge.approvals.message_flow import Handling, Settlement, key_of
+from bridge.foundation.errors import ApprovalQueueError
+from bridge.foundation.retry import RetryPolicy
+from bridge.servicebus.message import ReceivedMessage
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE = 100  # so many locks can be renewed in time, even half-minute ones
-_BACKOFF = RetryPolicy(first=1.0, max_backoff=30.0)
+MOST_ACTING = 100
+MOST_WAITING = 1000  # so many locks can be renewed in time, even half-minute ones
+_AWAY = RetryPolicy(first=1.0, max_backoff=3.0)  # an approval may have half a minute
+_REFUSED = RetryPolicy(first=1.0, max_backoff=30.0)
 _LEAST_WAIT = 0.5
+_SAY_EVERY = 60.0
+_LOOK_FOR_ROOM = 30.0
 
 
 Name = tuple[str, int | None]  # key of the message, and its sequence number
-
-
-class ApprovalsConfig(NamespaceConfig, frozen=True, kw_only=True):
-    """``[approvals]``: where approvals come from, and what is allowed."""
-
-    queue: str = ""
-    topic: str = ""
-    subscription: str = ""
-    sessions: tuple[str, ...] = ()
-    reply_to: tuple[str, ...] = ()
-    on_unknown: Literal["dead-letter", "abandon"] = "dead-letter"
-    unknown_grace: Duration = Duration(15)
-    allow_event_types: tuple[str, ...] = ()
-    max_age: Duration = Duration(86400)
-    rules: tuple[Rule, ...] = ()
-
-    @property
-    def target(self) -> Entity:
-        """The queue or topic that approvals are sent to, to be compared."""
-        return entity_in(self, self.queue, self.topic)
-
-    def faults(self) -> Iterator[tuple[str, ...]]:
-        """Check the namespace, that there is one entity, and the placeholders."""
-        yield from super().faults()
-        yield from entity_faults(self, self.queue, self.topic)
-        if bool(self.topic) != bool(self.subscription):
-            yield "subscription", "topic and subscription must be given together"
-        if not self.max_age:
-            yield "max_age", "must be more than 0, or every request is too old"
-        yield from self._session_faults()
-        yield from self._rule_faults()
-
-    def _session_faults(self) -> Iterator[tuple[str, str]]:
-        for index, session in enumerate(self.sessions):
-            place = f"sessions[{index}]"
-            if not session:
-                yield place, "must not be empty"
-            for what in placeholder_faults(session):
-                yield place, what
-
-    def _rule_faults(self) -> Iterator[tuple[str, str]]:
-        names = [rule.name for rule in self.rules]
-        for index, name in enumerate(names):
-            if name and name in names[:index]:
-                yield f"rules[{index}].name", f"{name!r} is taken by another rule"
 
 
 class Queue(Protocol):
@@ -108,17 +66,25 @@ class Queue(Protocol):
 
 @dataclass(slots=True)
 class Listener:
-    """Receives approvals from one entity, or one session of it."""
+    """Receives approvals from one entity, or one session of it.
+
+    Attributes:
+        source: the entity, as it is called in readiness and log lines.
+        is_full: whether so many approvals wait that no more are received.
+    """
 
     queue: Queue
     desk: Desk
     name: str = "listener"
+    source: str = ""
+    is_full: bool = False
     _running: dict[Name, Handling] = field(default_factory=dict)
     _turns: WeakValueDictionary[str, asyncio.Lock] = field(
         default_factory=WeakValueDictionary
     )
     _room: asyncio.Event = field(default_factory=asyncio.Event)
     _failures: int = 0
+    _said: float = float("-inf")
 
     async def run(self, stop: asyncio.Event) -> None:
         """Listen until asked to stop; what is decided is still settled."""
@@ -129,17 +95,28 @@ class Listener:
     async def step(self, stop: asyncio.Event, handlings: asyncio.TaskGroup) -> None:
         """Receive once, and begin to handle what came."""
         self._room.clear()
-        if len(self._running) >= _AT_ONCE:
-            await self.desk.clock.wait(self._room, _BACKOFF.max_backoff)
+        if not self._has_room():
+            await self.desk.clock.wait(self._room, _LOOK_FOR_ROOM)
             return
         try:
             messages = await self.queue.receive(stop)
         except ApprovalQueueError as error:
             await self._later(stop, error)
             return
-        self._failures = 0
+        self._failures, self._said = 0, float("-inf")
         for message in messages:
             self._begin(message, stop, handlings)
+
+    def _has_room(self) -> bool:
+        """Whether another message may come; says so once where too many wait."""
+        waiting = sum(handling.rests for handling in self._running.values())
+        was_full, self.is_full = self.is_full, waiting >= MOST_WAITING
+        if self.is_full and not was_full:
+            log.warning(
+                "approvals not received while so many wait",
+                extra={"entity": self.source, "waiting": waiting},
+            )
+        return not self.is_full and len(self._running) - waiting < MOST_ACTING
 
     def _begin(
         self,
@@ -152,8 +129,11 @@ class Listener:
         if (running := self._running.get(name)) is not None:
             running.message = message
             return
-        self._running[name] = Handling(self.desk, message, key)
+        handling = Handling(self.desk, message, key, self._room.set)
+        self._running[name] = handling
         turn = self._turns.setdefault(key, asyncio.Lock())
+        if turn.locked():
+            handling.rest()
         handlings.create_task(self._handle(name, turn, stop))
 
     async def _handle(
@@ -188,6 +168,10 @@ class Listener:
 
     async def _later(self, stop: asyncio.Event, error: ApprovalQueueError) -> None:
         self._failures += 1
-        log.warning("approvals not received", extra={"fault": str(error)})
-        delay = _BACKOFF.delay(self._failures, unit=self.desk.chance())
-        await self.desk.clock.wait(stop, max(delay, _LEAST_WAIT))
+        clock = self.desk.clock
+        if clock.monotonic() - self._said >= _SAY_EVERY:
+            self._said = clock.monotonic()
+            log.warning("approvals not received", extra={"fault": str(error)})
+        policy = _REFUSED if error.is_refusal else _AWAY
+        delay = policy.delay(self._failures, unit=self.desk.chance())
+        await clock.wait(stop, max(delay, _LEAST_WAIT))

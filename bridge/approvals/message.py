@@ -21,7 +21,7 @@ from datetime import UTC, datetime, timedelta
 
 import orjson
 
-from bridge.errors import MalformedApprovalError
+from bridge.foundation.errors import MalformedApprovalError
 
 MAX_BYTES = 64 * 1024
 MAX_REQUESTS = 100

@@ -19,17 +19,17 @@ or the rule that speaks of it, is no longer the one it was made for.
 Source: DESIGN section 5.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from bridge.approvals.looking import Look
 from bridge.approvals.message import Approval
 from bridge.approvals.rules import Rule, Ruling, content_of, judge
-from bridge.identity import bare
-from bridge.imds.document import STARTED, ScheduledEvent
-from bridge.transitions import Known, Moment
+from bridge.events.document import STARTED, ScheduledEvent
+from bridge.events.look import Look
+from bridge.events.material import is_material
+from bridge.events.transitions import Known, Moment
 
 _SKEW = timedelta(seconds=60)  # between the sender's clock, the broker's and IMDS's
 
@@ -96,8 +96,8 @@ class Standing:
     """What this bridge knows of a request besides the document.
 
     Attributes:
-        may_have_worked: an earlier try has left its intent, or a POST of this one
-            was left in doubt.
+        may_have_worked: an earlier try began a POST, or one of this try was left in
+            doubt.
         was_seen: the EventId stood in a document here, within the retention.
         absent_for: seconds over which documents whose word counts had it not.
     """
@@ -293,7 +293,7 @@ def _refusal(
     if (initiative := request.initiative) is not None:
         return _change(event, initiative, ruling)
     seen = _approved(event, request.approval)
-    return "EventChanged" if seen and any(_changes(seen, event)) else None
+    return "EventChanged" if seen and is_material(seen, event) else None
 
 
 def _change(
@@ -322,18 +322,3 @@ def _approved(event: ScheduledEvent, approval: Approval) -> ScheduledEvent | Non
 def _is_allowed(event: ScheduledEvent, terms: Terms) -> bool:
     allowed = {name.casefold() for name in terms.allow_event_types}
     return not allowed or (event.event_type or "").casefold() in allowed
-
-
-def _changes(seen: ScheduledEvent, event: ScheduledEvent) -> Iterator[bool]:
-    """Yield whether what the approver saw has become another, or a worse event."""
-    before, after = _known_duration(seen), _known_duration(event)
-    yield seen.key != event.key
-    yield (seen.event_type or "").casefold() != (event.event_type or "").casefold()
-    yield before is not None and (after is None or after > before)
-    yield not {*map(bare, event.resources)} <= {*map(bare, seen.resources)}
-
-
-def _known_duration(event: ScheduledEvent) -> int | None:
-    """Return the expected interruption; None where Azure does not know it."""
-    duration = event.duration
-    return None if duration is None or duration < 0 else duration

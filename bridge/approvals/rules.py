@@ -11,6 +11,8 @@ The first rule that fits an event decides:
 Where none fits: denied if there is any rule that allows, else allowed; never
 approved unasked. The delay is counted from the first sight of the event as it is
 now: when anything about the event changes, it begins anew.
+
+What an event does not tell, or tells in a form that cannot be read, fits every deny.
 """
 
 import math
@@ -21,11 +23,16 @@ from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from bridge.hashing import hash32
-from bridge.identity import bare
-from bridge.imds.document import ScheduledEvent
-from bridge.options import Section
-from bridge.values import Duration
+from bridge.events.document import (
+    EVENT_SOURCES,
+    EVENT_TYPES,
+    ScheduledEvent,
+    misspelt,
+)
+from bridge.events.identity import bare
+from bridge.foundation.hashing import hash32
+from bridge.foundation.sections import Section
+from bridge.foundation.values import Duration
 
 Action = Literal["allow", "deny", "auto-approve"]
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}")
@@ -34,8 +41,27 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}")
 class Rule(Section, frozen=True, kw_only=True):
     """One of ``[[approvals.rules]]``: all that is given must hold; None is no limit.
 
-    A duration that Azure does not know counts as longer than any; a NotBefore that
-    is not known is never near.
+    A duration that Azure does not know counts as longer than any. What is missing or
+    cannot be read fits every ``deny``; for the others, such a duration is longer than
+    any, and such a NotBefore is never near.
+
+    Attributes:
+        name: what the rule is called in reasons and in approvedBy; "" is the place of
+            the rule, such as rules[0]. Example: ``"short-web"``.
+        event_types: the types of events that the rule fits. Left out: all. Example:
+            ``["Freeze", "Reboot"]``.
+        event_sources: who made the event: Platform or User. Left out: either. Example:
+            ``["Platform"]``.
+        resources: patterns for names of VMs, without case: all resources of the event
+            must match, with "deny" any one. Example: ``["web-*"]``.
+        min_duration: the shortest impact that the rule fits. An unknown one is longer
+            than any.
+        max_duration: the longest impact that the rule fits.
+        notice_below: the rule fits when less time than this is left before NotBefore.
+        action: what the rule does: let an approval pass, deny it whoever asks, or
+            approve the event unasked.
+        delay: how long to wait, from when the event was first seen as it is now; not
+            with "deny".
     """
 
     name: str = ""
@@ -64,6 +90,16 @@ class Rule(Section, frozen=True, kw_only=True):
         if self.action == "deny" and self.delay:
             what = 'goes with "allow" and "auto-approve" only: a denial does not wait'
             yield "delay", what, "action"
+        if self.action == "deny":
+            yield from self._misspelt()
+
+    def _misspelt(self) -> Iterator[tuple[str, str, str]]:
+        """Refuse words that no event has: such a rule would deny nothing."""
+        words = {"event_types": EVENT_TYPES, "event_sources": EVENT_SOURCES}
+        for key, known in words.items():
+            for word in getattr(self, key) or ():
+                if what := misspelt(word, known):
+                    yield key, f"names what no event has: {what}", "action"
 
     @property
     def is_unlimited(self) -> bool:
@@ -130,30 +166,37 @@ def content_of(event: ScheduledEvent) -> str:
 
 def _fits(rule: Rule, event: ScheduledEvent, now: datetime) -> bool:
     return (
-        _is_among(event.event_type, rule.event_types)
-        and _is_among(event.event_source, rule.event_sources)
-        and _concerns(rule, event.resources)
+        _is_among(rule, event.event_type, rule.event_types)
+        and _is_among(rule, event.event_source, rule.event_sources)
+        and _concerns(rule, event)
         and _lasts(rule, event.duration)
         and _is_near(rule, event.not_before, now)
     )
 
 
-def _is_among(value: str | None, names: tuple[str, ...] | None) -> bool:
+def _is_among(rule: Rule, value: str | None, names: tuple[str, ...] | None) -> bool:
     if names is None:
         return True
-    return (value or "").casefold() in {name.casefold() for name in names}
+    if value is None:
+        return rule.action == "deny"
+    return value.casefold() in {name.casefold() for name in names}
 
 
-def _concerns(rule: Rule, resources: tuple[str, ...]) -> bool:
+def _concerns(rule: Rule, event: ScheduledEvent) -> bool:
     """Whether one of the resources matches; all of them, to be approved."""
     globs = rule.resources
     if globs is None:
         return True
-    found = [any(fnmatchcase(bare(r), bare(g)) for g in globs) for r in resources]
+    if not event.tells_resources:
+        return rule.action == "deny"
+    names = [bare(name) for name in event.resources]
+    found = [any(fnmatchcase(name, bare(glob)) for glob in globs) for name in names]
     return any(found) if rule.action == "deny" else bool(found) and all(found)
 
 
 def _lasts(rule: Rule, duration: int | None) -> bool:
+    if duration is None and rule.action == "deny":
+        return True
     seconds = math.inf if duration is None or duration < 0 else duration
     return (rule.min_duration is None or seconds >= rule.min_duration) and (
         rule.max_duration is None or seconds <= rule.max_duration
@@ -163,5 +206,6 @@ def _lasts(rule: Rule, duration: int | None) -> bool:
 def _is_near(rule: Rule, not_before: datetime | None, now: datetime) -> bool:
     if rule.notice_below is None:
         return True
-    limit = timedelta(seconds=rule.notice_below)
-    return not_before is not None and not_before - now < limit
+    if not_before is None:
+        return rule.action == "deny"
+    return not_before - now < timedelta(seconds=rule.notice_below)

@@ -19,8 +19,8 @@ from azure.servicebus.aio import ServiceBusClient
 from bridge.demo import actors
 from bridge.demo.actors import Consumer, Seen, age_of, short_type
 from bridge.demo.timeline import Line, Timeline
-from bridge.simulator.inbox import Message
-from bridge.simulator.scenario import Scenario, load
+from bridge.simulator.imds.scenario import Scenario, load
+from bridge.simulator.inbox.server import Message
 from bridge.simulator.serve import Simulator, SimulatorError, SimulatorOptions
 
 # The words by which a person, and this demo, knows a step in a Slack message.
@@ -53,7 +53,7 @@ def play(scenario: str, speed: float | None, svg: Path | None = None) -> int:
         timeline.verdict(str(error), is_good=False)
         shutil.rmtree(folder)
         return 2
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         timeline.verdict("interrupted; everything is cleaned up", is_good=False)
         shutil.rmtree(folder)
         return 1
@@ -69,15 +69,26 @@ async def _perform(name: str, speed: float, folder: Path, timeline: Timeline) ->
             f"{name} says nothing of what to expect: the demo plays the eight "
             "scenarios; for documents use `sebridge simulate --scenario`"
         )
-    # A signal is to undo everything, not only to end the loop.
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    if task is not None:
-        loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    _undo_at_signal()
     stage = Stage(scenario, folder, timeline)
     timeline.headline(name, scenario.description)
     options = SimulatorOptions(scenario=name, speed=speed)
     async with Simulator(options) as simulator, AsyncExitStack() as stack:
         return await stage.perform(simulator, stack)
+
+
+def _undo_at_signal() -> None:
+    """Have a signal undo everything; another one does not interrupt that."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    asked = list[bool]()
+
+    def undo() -> None:
+        if task is not None and not asked:
+            asked.append(True)
+            task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, undo)
 
 
 @dataclass(slots=True)

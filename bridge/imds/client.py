@@ -1,13 +1,12 @@
 """Speaks to IMDS: the document, StartRequests, and who this VM is.
 
 Every request carries ``Metadata: true``, never goes through a proxy, never follows
-a redirect; one is in flight at a time, and at least 250 ms lie between any two to
-scheduledevents, since the whole VM may make five requests a second.
+a redirect. Whose request goes next, and when, is said by ``turns``: the whole VM may
+make five requests a second.
 
 Source: https://learn.microsoft.com/azure/virtual-machines/instance-metadata-service
 """
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -18,27 +17,40 @@ from typing import Literal
 import aiohttp
 import orjson
 
-from bridge.clock import Clock
-from bridge.errors import (
+from bridge.events.document import MAX_BYTES, parse_time
+from bridge.events.start_result import StartAnswer, StartResult
+from bridge.foundation.clock import Clock
+from bridge.foundation.errors import (
     MetadataError,
     MetadataRefusedError,
     MetadataUnavailableError,
 )
-from bridge.imds.document import MAX_BYTES, parse_time
-from bridge.options import Section
-from bridge.telemetry import Metrics
-from bridge.transport import is_http, retry_after
-from bridge.values import Duration
+from bridge.foundation.sections import Section
+from bridge.foundation.values import Duration
+from bridge.imds.turns import LEAST_INTERVAL, Turns
+from bridge.net.addresses import url_fault
+from bridge.net.http_client import retry_after
+from bridge.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-LEAST_INTERVAL = 0.25
 _INSTANCE_VERSION = "2021-12-13"
-_NEVER_SET = asyncio.Event  # waits that nothing cuts short
 
 
 class ImdsConfig(Section, frozen=True, kw_only=True):
-    """``[imds]``: where and how often the document is read."""
+    """``[imds]``: where and how often the document is read.
+
+    Attributes:
+        endpoint: where IMDS answers; another one for VMs outside a virtual network, and
+            for the simulator. Example: ``"http://169.254.169.254"``.
+        api_version: the version of the document that is asked for; the same on all VMs
+            of a group, because ids depend on it.
+        poll_interval: how often the document is read; at least 250ms, because IMDS
+            allows 5 requests a second to the whole VM.
+        request_timeout: how long one request may take; then it is tried again.
+        first_request_timeout: how long the first request may take: it enables the
+            feature, and needs up to two minutes.
+    """
 
     endpoint: str = "http://169.254.169.254"
     api_version: Literal[
@@ -56,8 +68,8 @@ class ImdsConfig(Section, frozen=True, kw_only=True):
 
     def faults(self) -> Iterator[tuple[str, str]]:
         """Check the bounds that the service sets."""
-        if not is_http(self.endpoint):
-            yield "endpoint", "must be a URL such as http://169.254.169.254"
+        if what := url_fault(self.endpoint, "a URL such as http://169.254.169.254"):
+            yield "endpoint", what
         if self.poll_interval < LEAST_INTERVAL:
             yield (
                 "poll_interval",
@@ -88,27 +100,32 @@ class Answer:
 
 @dataclass(slots=True)
 class MetadataClient:
-    """The client of this VM's IMDS. At most one request is in flight."""
+    """The client of this VM's IMDS.
+
+    Attributes:
+        turns: whoever reads the document or posts takes a turn first, and keeps it as
+            long as nobody else may: at most one request is in flight.
+    """
 
     session: aiohttp.ClientSession
     config: ImdsConfig
     clock: Clock
     metrics: Metrics
-    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _last: float = float("-inf")
+    turns: Turns = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.turns = Turns(self.clock)
 
     async def fetch(self, *, etag: str | None, timeout: float) -> Answer:  # noqa: ASYNC109 - a limit of the service, not of the caller's patience
-        """Read the document.
+        """Read the document, in the turn of a read.
 
         Raises:
             MetadataRefusedError: 400 or 403.
             MetadataUnavailableError: anything else but 200 and 304.
         """
         headers = {"If-None-Match": etag} if etag else {}
-        async with (
-            self._spaced(),
-            self._request("GET", self._events_url, headers, timeout) as response,
-        ):
+        request = self._request("GET", self._events_url, headers, timeout)
+        async with request as response:
             body = None if response.status == 304 else await _read(response)
             return Answer(
                 body=body,
@@ -116,32 +133,26 @@ class MetadataClient:
                 date=parse_time(response.headers.get("Date", "")),
             )
 
-    async def start(self, event_id: str, *, incarnation: int | None) -> int:
-        """Relay one StartRequest; returns the HTTP status.
-
-        Raises:
-            MetadataUnavailableError: there was no answer, so it may have worked; or
-                IMDS asks for patience (``retry_after``).
-        """
+    async def start(self, event_id: str, *, incarnation: int | None) -> StartAnswer:
+        """Relay one StartRequest, in the turn of a POST."""
         body: dict[str, object] = {"StartRequests": [{"EventId": event_id}]}
         if self.config.api_version == "2017-03-01" and incarnation is not None:
             body["DocumentIncarnation"] = str(incarnation)
-        timeout = self.config.request_timeout
+        timeout, encoded = self.config.request_timeout, orjson.dumps(body)
         try:
-            async with (
-                self._spaced(),
-                self._request(
-                    "POST", self._events_url, {}, timeout, orjson.dumps(body)
-                ),
-            ):
-                return 200
+            async with self._request("POST", self._events_url, {}, timeout, encoded):
+                return StartAnswer(result=StartResult.ACCEPTED, status=200)
         except MetadataError as error:
-            if error.outcome.isdigit() and not getattr(error, "retry_after", None):
-                return int(error.outcome)
-            raise
+            return _answer_of(error)
 
-    async def instance(self) -> dict[str, object]:
+    async def instance(
+        self,
+        timeout: float | None = None,  # noqa: ASYNC109 - aiohttp keeps it
+    ) -> dict[str, object]:
         """Read the ``compute`` object of instance metadata.
+
+        Args:
+            timeout: how long that may take; ``request_timeout`` at most.
 
         Raises:
             MetadataError: it cannot be had now.
@@ -150,9 +161,10 @@ class MetadataClient:
             f"{self.config.endpoint.rstrip('/')}/metadata/instance/compute"
             f"?api-version={_INSTANCE_VERSION}"
         )
+        limit = self.config.request_timeout
         async with (
-            self._turn,
-            self._request("GET", url, {}, self.config.request_timeout) as response,
+            self.turns.other(),
+            self._request("GET", url, {}, min(timeout or limit, limit)) as response,
         ):
             body = await _read(response)
         try:
@@ -170,16 +182,6 @@ class MetadataClient:
             f"{self.config.endpoint.rstrip('/')}/metadata/scheduledevents"
             f"?api-version={self.config.api_version}"
         )
-
-    @asynccontextmanager
-    async def _spaced(self) -> AsyncIterator[None]:
-        """Take the turn, no sooner than 250 ms after the last request."""
-        async with self._turn:
-            wait = self._last + LEAST_INTERVAL - self.clock.monotonic()
-            if wait > 0:
-                await self.clock.wait(_NEVER_SET(), wait)
-            self._last = self.clock.monotonic()
-            yield
 
     @asynccontextmanager
     async def _request(
@@ -224,6 +226,21 @@ class MetadataClient:
             outcome=str(status),
             retry_after=retry_after(response.headers, self.clock.now()),
         )
+
+
+def _answer_of(error: MetadataError) -> StartAnswer:
+    """Return what an answer other than 200, or none, says of a StartRequest."""
+    status = int(error.outcome) if error.outcome.isdigit() else None
+    if status is None or status >= 500:
+        result = StartResult.IN_DOUBT
+    elif status == 400:
+        result = StartResult.REFUSED
+    else:
+        result = StartResult.UNAVAILABLE
+    wish = error.retry_after if isinstance(error, MetadataUnavailableError) else None
+    return StartAnswer(
+        result=result, status=status, text=str(error), retry_after=wish or None
+    )
 
 
 def _etag(response: aiohttp.ClientResponse) -> str | None:

@@ -1,8 +1,12 @@
 """What the outbox keeps and tells, as values."""
 
 from dataclasses import dataclass
+from typing import Any
+
+import orjson
 
 CHECKPOINT = "checkpoint"
+TRAFFIC = "traffic"  # whether this VM is in rotation, and whether that was told
 REPLIES = "$replies"  # the pseudo sink of replies: no name of a sink may hold a $
 
 
@@ -38,16 +42,37 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Success:
+    """The last success of a command for an EventId, which nothing has voided yet.
+
+    Attributes:
+        sink: that ran the command.
+        key: the EventId as it is compared.
+        appearance: how often the EventId had gone before.
+        content: the CloudEvent that it was run for.
+        at: seconds since the epoch.
+    """
+
+    sink: str
+    key: str
+    appearance: int
+    content: bytes
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """What is known of the document.
 
     Attributes:
         body: opaque; read back with ``load(CHECKPOINT)``.
         sightings: keys of the EventIds that are, or were just now, in it.
+        again: keys of those that were to be told again, and are with this.
     """
 
     body: bytes
     sightings: frozenset[str] = frozenset()
+    again: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,3 +85,17 @@ class Tally:
     discarded: int = 0
     oldest: float | None = None
     last_error: str | None = None
+
+
+def value_of(body: bytes) -> dict[str, Any] | None:
+    """Return the JSON object that a body is; None where it is damaged."""
+    found = json_of(body)
+    return found if isinstance(found, dict) else None
+
+
+def json_of(body: bytes) -> object:
+    """Return the JSON that a body is; None where it is damaged."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None

@@ -4,11 +4,13 @@ import sqlite3
 from collections.abc import Mapping
 from dataclasses import replace
 
-from bridge.cloudevent import CloudEvent
-from bridge.errors import OutboxFullError
-from bridge.events import Told
-from bridge.outbox import rows
-from bridge.outbox.connection import Connection
+from bridge.events.build import Told
+from bridge.events.cloudevent import CloudEvent
+from bridge.events.routing import Router
+from bridge.foundation.errors import OutboxFullError
+from bridge.outbox import deliveries as rows
+from bridge.outbox import successes
+from bridge.outbox.checksum import Content
 from bridge.outbox.records import (
     CHECKPOINT,
     REPLIES,
@@ -17,122 +19,181 @@ from bridge.outbox.records import (
     Reply,
     Tally,
 )
-from bridge.routing import Router
+from bridge.outbox.storage.connection import Connection
 
 RETRY = "retry:"
+AGAIN = "again:"
+_MEMORY = (
+    *("told", "sightings", "followers", "approvals", "sink_memory"),
+    *("appearances", "command_successes"),
+)
 
 
 def load(db: sqlite3.Connection, name: str) -> bytes | None:
     """Return what is kept under ``name``."""
     row = db.execute("SELECT value FROM meta WHERE key = ?", (name,)).fetchone()
-    return None if row is None else row[0]
+    return row[0] if row is not None and isinstance(row[0], bytes) else None
 
 
 def save(db: sqlite3.Connection, values: Mapping[str, bytes]) -> None:
     """Keep values under their names."""
-    db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", list(values.items()))
+    db.executemany(
+        "INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", list(values.items())
+    )
 
 
 def ask_to_retry(db: sqlite3.Connection, sink: str | None) -> None:
     """Note that a person wants a sink, or all, to be tried at once."""
     db.execute(
-        """INSERT INTO meta VALUES (?, 1)
+        """INSERT INTO meta (key, value) VALUES (?, 1)
            ON CONFLICT DO UPDATE SET value = value + 1""",
         (f"{RETRY}{sink or ''}",),
     )
 
 
+def ask_again(db: sqlite3.Connection, key: str) -> None:
+    """Note that an event is to be told again from the document."""
+    save(db, {f"{AGAIN}{key}": b""})
+
+
+def asked_again(db: sqlite3.Connection) -> frozenset[str]:
+    """Return the keys of the events that are to be told again."""
+    query = "SELECT key FROM meta WHERE key GLOB ?"
+    found = db.execute(query, (f"{AGAIN}*",))
+    return frozenset(name.removeprefix(AGAIN) for (name,) in found)
+
+
+def told_again(db: sqlite3.Connection, keys: frozenset[str]) -> None:
+    """Note that events have been told again, or are gone."""
+    names = [(f"{AGAIN}{key}",) for key in keys]
+    db.executemany("DELETE FROM meta WHERE key = ?", names)
+
+
 def keep(db: sqlite3.Connection, checkpoint: Checkpoint, now: float) -> None:
     """Keep what is known of the document."""
     save(db, {CHECKPOINT: checkpoint.body})
+    told_again(db, checkpoint.again)
     db.executemany(
-        "INSERT OR REPLACE INTO sightings VALUES (?, ?)",
+        "INSERT OR REPLACE INTO sightings (key, at) VALUES (?, ?)",
         [(key, now) for key in checkpoint.sightings],
     )
 
 
 def refresh(db: sqlite3.Connection, alive: frozenset[str], now: float) -> None:
     """Note that these EventIds still live: what is known of them is kept."""
-    for table in ("told", "sightings", "followers", "approvals", "sink_memory"):
+    for table in _MEMORY:
         db.executemany(
             f"UPDATE {table} SET at = ? WHERE key = ?",  # noqa: S608 - our own names  # nosec B608
             [(now, key) for key in alive],
         )
 
 
-def append(db: Connection, router: Router, told: Told, now: float) -> tuple[str, ...]:
+def append(
+    db: Connection,
+    router: Router,
+    told: Told,
+    now: float,
+    running: Mapping[str, float],
+) -> tuple[str, ...]:
     """Put an event into the outbox; returns the sinks that are told.
+
+    Args:
+        db: the state file.
+        router: says who is told.
+        told: the event.
+        now: seconds since the epoch.
+        running: by how much the deliveries of each sink have grown older.
 
     Raises:
         OutboxFullError: there is no room for it in memory, and no disk.
     """
-    event, key = _marked(told.event, db), told.key
+    not_before = told.not_before.timestamp() if told.not_before else None
+    window = rows.urgency(
+        not_before=not_before, is_started=told.is_started, created=now
+    )
+    event = _marked(told.event, db, is_urgent=rows.is_within(window, now))
+    key = told.key
     db.execute(
         """INSERT INTO told (cause, times, at, key) VALUES (?, 1, ?, ?)
            ON CONFLICT DO UPDATE SET times = times + 1, at = excluded.at""",
         (told.cause, now, key),
     )
-    not_before = told.not_before.timestamp() if told.not_before else None
-    item = db.execute(
-        """INSERT INTO items
-           (kind, key, event_id, cloud_event_id, type, body, created, not_before)
-           VALUES ('event', ?, ?, ?, ?, ?, ?, ?)""",
-        (
-            key,
-            event.text("correlationid"),
-            event.id,
-            event.type,
-            event.to_json(),
-            now,
-            not_before,
+    item = rows.add(
+        db,
+        Content(
+            kind="event",
+            key=key,
+            event_id=event.text("correlationid"),
+            cloud_event_id=event.id,
+            type=event.type,
+            body=event.to_json(),
         ),
-    ).lastrowid
+        created=now,
+        not_before=not_before,
+    )
     query = "SELECT sink FROM followers WHERE key = ?"
     following = {sink for (sink,) in db.execute(query, (key,))}
     sinks = router.sinks(told.subject, following)
-    window = rows.urgency(
-        not_before=not_before, is_started=told.is_started, created=now
-    )
     for sink in sinks:
-        rows.insert(db, item=item or 0, sink=sink, key=key, now=now, window=window)
+        rows.insert(
+            db,
+            item=item,
+            sink=sink,
+            key=key,
+            now=now,
+            window=window,
+            running=running.get(sink),
+        )
         if key is not None and told.subject.transition is not None:
             db.execute(
-                "INSERT OR REPLACE INTO followers VALUES (?, ?, ?)", (key, sink, now)
+                """INSERT OR REPLACE INTO followers (key, sink, at)
+                   VALUES (?, ?, ?)""",
+                (key, sink, now),
             )
-    if told.is_last:
+    if told.is_last and key is not None:
         db.execute("DELETE FROM followers WHERE key = ?", (key,))
+        successes.gone(db, key, now)
     return sinks
 
 
-def _marked(event: CloudEvent, db: Connection) -> CloudEvent:
+def _marked(event: CloudEvent, db: Connection, *, is_urgent: bool) -> CloudEvent:
     """Return the event as it is told while there is room for it."""
-    if db.room is not None:
-        if db.room <= 0:
-            raise OutboxFullError("neither disk nor memory has room for another event")
-        db.room -= 1
+    if db.room is not None and not db.room.takes(is_urgent=is_urgent):
+        raise OutboxFullError("neither disk nor memory has room for another event")
     if db.is_durable:
         return event
     return replace(event, data={**event.data, "durable": False})
 
 
-def append_reply(db: sqlite3.Connection, reply: Reply, now: float) -> None:
-    """Put a reply into the outbox."""
-    item = db.execute(
-        """INSERT INTO items (kind, key, type, body, created)
-           VALUES ('reply', ?, 'reply', ?, ?)""",
-        (reply.key, reply.body, now),
-    ).lastrowid
+def append_reply(
+    db: sqlite3.Connection, reply: Reply, now: float, running: Mapping[str, float]
+) -> None:
+    """Put a reply into the outbox; arguments as those of ``append``."""
+    content = Content("reply", reply.key, None, None, "reply", reply.body)
     rows.insert(
-        db, item=item or 0, sink=REPLIES, key=None, now=now, window=(None, None)
+        db,
+        item=rows.add(db, content, created=now),
+        sink=REPLIES,
+        key=None,
+        now=now,
+        window=(None, None),
+        running=running.get(REPLIES),
     )
 
 
 def decide(db: sqlite3.Connection, decision: Decision, now: float) -> None:
-    """Keep what became of an EventId of an approval; what was posted stays so."""
+    """Keep what became of an EventId of an approval.
+
+    What was posted stays so, until a new intent follows a decision: of the new try no
+    POST was begun.
+    """
     db.execute(
-        """INSERT INTO approvals VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+        """INSERT INTO approvals (message, key, event_id, sequence, state, posted,
+           data, at, rule) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
            ON CONFLICT DO UPDATE SET sequence = excluded.sequence,
-           state = excluded.state, posted = max(posted, excluded.posted),
+           state = excluded.state,
+           posted = CASE WHEN excluded.state = 'intent' AND state <> 'intent'
+               THEN excluded.posted ELSE max(posted, excluded.posted) END,
            data = coalesce(excluded.data, data), at = excluded.at,
            rule = excluded.rule""",
         (
@@ -199,6 +260,36 @@ def _tally(db: sqlite3.Connection, sink: str, states: dict[str, int]) -> Tally:
     )
 
 
+def grow_younger(db: sqlite3.Connection, by: float, now: float) -> None:
+    """Keep everything as old as it was before the wall clock was set forward.
+
+    Args:
+        db: the state file.
+        by: seconds that the clock was set forward.
+        now: seconds since the epoch, by the clock as it is now.
+    """
+    for table in _MEMORY:
+        db.execute(f"UPDATE {table} SET at = min(at + ?, ?)", (by, now))  # noqa: S608 - our own names  # nosec B608
+    db.execute("UPDATE items SET created = min(created + ?, ?)", (by, now))
+
+
+def recall_from_future(db: sqlite3.Connection, now: float) -> None:
+    """Have what a clock that was ahead has left be of now: it would be kept for ever.
+
+    Args:
+        db: the state file.
+        now: seconds since the epoch.
+    """
+    for table in _MEMORY:
+        db.execute(f"UPDATE {table} SET at = ? WHERE at > ?", (now, now))  # noqa: S608 - our own names  # nosec B608
+    db.execute(
+        """UPDATE deliveries SET settled = ? WHERE settled > ?
+           AND item IN (SELECT id FROM items WHERE created > ?)""",
+        (now, now, now),
+    )
+    db.execute("UPDATE items SET created = ? WHERE created > ?", (now, now))
+
+
 def prune(db: sqlite3.Connection, before: float, limit: int) -> int:
     """Drop what was settled before ``before``; returns how many items went."""
     items = [
@@ -213,11 +304,8 @@ def prune(db: sqlite3.Connection, before: float, limit: int) -> int:
     ]
     db.executemany("DELETE FROM deliveries WHERE item = ?", items)
     db.executemany("DELETE FROM items WHERE id = ?", items)
-    db.execute("DELETE FROM told WHERE at < ?", (before,))
-    db.execute("DELETE FROM sightings WHERE at < ?", (before,))
-    db.execute("DELETE FROM followers WHERE at < ?", (before,))
-    db.execute("DELETE FROM approvals WHERE at < ?", (before,))
-    db.execute("DELETE FROM sink_memory WHERE at < ?", (before,))
+    for table in _MEMORY:
+        db.execute(f"DELETE FROM {table} WHERE at < ?", (before,))  # noqa: S608 - our own names  # nosec B608
     return len(items)
 
 

@@ -11,23 +11,29 @@ the first attempt to deliver any of them. Rows are never merged by id.
 
 import asyncio
 import json
-import logging
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bridge.errors import OutboxFullError, Reason
-from bridge.events import Told
-from bridge.outbox import rows, statements
-from bridge.outbox.connection import Connection
-from bridge.outbox.database import Database
-from bridge.outbox.records import REPLIES, Checkpoint, Decision, Reply, Tally
-from bridge.outbox.rows import Delivery
-from bridge.routing import Router
-
-log = logging.getLogger(__name__)
+from bridge.events.build import Told
+from bridge.events.routing import Router
+from bridge.foundation.errors import OutboxFullError, Reason
+from bridge.outbox import deliveries as rows
+from bridge.outbox import losses, statements, successes
+from bridge.outbox.deliveries import Delivery
+from bridge.outbox.records import (
+    REPLIES,
+    Checkpoint,
+    Decision,
+    Reply,
+    Success,
+    Tally,
+    json_of,
+)
+from bridge.outbox.storage.connection import Connection
+from bridge.outbox.storage.database import Database
 
 
 @dataclass(slots=True)
@@ -35,12 +41,18 @@ class Outbox:
     """The state file in the house's terms. Times are seconds since the epoch.
 
     Attributes:
-        lost: told the sink of each delivery for which there was no room anywhere.
+        lost: told the sink of each delivery that is given up here: there was no room
+            for it anywhere, or its row was damaged on the disk.
+        again: keys of the events that are to be told again from the document, since
+            what was told of them was damaged before it was delivered.
+        ageing: by how much the deliveries of a sink have grown older, by its name.
     """
 
     database: Database
     router: Router
     lost: Callable[[str], None] = field(default=lambda _: None)
+    again: frozenset[str] = frozenset()
+    ageing: dict[str, Callable[[], float]] = field(default_factory=dict)
     _news: dict[str, asyncio.Event] = field(default_factory=dict)
 
     @classmethod
@@ -92,7 +104,7 @@ class Outbox:
 
         return await self.database.read(job)
 
-    async def commit(
+    async def commit(  # noqa: PLR0913 - all that one commit may hold
         self,
         events: Sequence[Told],
         *,
@@ -100,6 +112,8 @@ class Outbox:
         checkpoint: Checkpoint | None = None,
         decisions: Sequence[Decision] = (),
         reply: Reply | None = None,
+        values: Mapping[str, bytes] | None = None,
+        settle: Callable[[Connection], None] | None = None,
     ) -> None:
         """Keep everything that one look at the world has brought, or nothing of it.
 
@@ -112,44 +126,80 @@ class Outbox:
             checkpoint: what is known from now on.
             decisions: what was decided on approvals.
             reply: what is answered to their sender.
+            values: what is kept under names, see ``load``.
+            settle: settles what it is told of.
 
         Raises:
             OutboxFullError: there is no room, and the next look tells it again.
         """
+        dropped = set[int]()  # in memory; so they are dropped on the disk later, too
+        running = {sink: seconds() for sink, seconds in self.ageing.items()}
 
         def job(db: Connection) -> set[str]:
+            if settle is not None:
+                settle(db)
             if checkpoint is not None:
                 statements.keep(db, checkpoint, now)
+            statements.save(db, values or {})
             for decision in decisions:
                 statements.decide(db, decision, now)
-            sinks = set[str]()
-            for told in events:
-                try:
-                    sinks.update(statements.append(db, self.router, told, now))
-                except OutboxFullError as error:
-                    if checkpoint is not None:
-                        raise
-                    self._tell_of_loss(told, error)
+            is_whole = checkpoint is not None
+
+            def append(told: Told) -> tuple[str, ...]:
+                return statements.append(db, self.router, told, now, running)
+
+            sinks = self._append_all(append, events, dropped, is_whole=is_whole)
             if reply is not None:
-                statements.append_reply(db, reply, now)
+                statements.append_reply(db, reply, now, running)
                 sinks.add(REPLIES)
             return sinks
 
-        for sink in await self.database.run(job):
+        sinks = await self.database.run(job)
+        if checkpoint is not None:
+            self.again -= checkpoint.again
+        for sink in sinks:
             self.news(sink).set()
 
+    def _append_all(
+        self,
+        append: Callable[[Told], tuple[str, ...]],
+        events: Sequence[Told],
+        dropped: set[int],
+        *,
+        is_whole: bool,
+    ) -> set[str]:
+        """Append events; return the sinks that are told.
+
+        Args:
+            append: appends one; returns the sinks that are told.
+            events: what is told.
+            dropped: places of events for which there was no room; added to.
+            is_whole: whether all of them are appended, or none.
+
+        Raises:
+            OutboxFullError: there is no room, and ``is_whole``.
+        """
+        sinks = set[str]()
+        for place, told in enumerate(events):
+            if place in dropped:
+                continue
+            try:
+                sinks.update(append(told))
+            except OutboxFullError as error:
+                if is_whole:
+                    raise
+                dropped.add(place)
+                self._tell_of_loss(told, error)
+        return sinks
+
     def _tell_of_loss(self, told: Told, error: OutboxFullError) -> None:
-        sinks = self.router.sinks(told.subject, frozenset())
-        log.error(
-            "event dropped",
-            extra={
-                "type": told.event.type,
-                "eventId": told.key,
-                "fault": str(error),
-            },
-        )
-        for sink in sinks:
+        losses.tell_of_drop(told, error)
+        for sink in self.router.sinks(told.subject, frozenset()):
             self.lost(sink)
+
+    async def remember_again(self) -> None:
+        """Take up from an earlier life which events are to be told again."""
+        self.again |= await self.database.read(statements.asked_again)
 
     # -- deliveries ----------------------------------------------------------
 
@@ -158,6 +208,8 @@ class Outbox:
     ) -> tuple[list[Delivery], float | None]:
         """Return what is due for a sink now, and when the next after that will be.
 
+        What is damaged on the disk is given up here: it must not be sent.
+
         Args:
             sink: whose.
             now: seconds since the epoch.
@@ -165,12 +217,27 @@ class Outbox:
             but: ids of those that are left out.
         """
         left_out = tuple(but)
-        return await self.database.read(
+        found, next_due = await self.database.read(
             lambda db: (
                 rows.due(db, sink, now, limit, left_out),
                 rows.next_due(db, sink, now),
             )
         )
+        damaged = [delivery for delivery in found if delivery.damage is not None]
+        if not damaged:
+            return found, next_due
+        for delivery in damaged:
+            await self.give_up(delivery, now)
+        left_out += tuple(delivery.id for delivery in damaged)
+        return await self.due(sink, now=now, limit=limit, but=left_out)
+
+    async def give_up(self, delivery: Delivery, now: float) -> None:
+        """Make a dead letter of what is damaged, and have its event told again."""
+        key = await self.database.run(lambda db: losses.bury(db, delivery, now))
+        if key is not None:
+            self.again |= {key}
+        self.lost(delivery.sink)
+        losses.tell_of_damage(delivery)
 
     async def delivered(self, *deliveries: Delivery, now: float) -> bool:
         """Note that the other side has taken them: deliveries of one sink.
@@ -190,19 +257,73 @@ class Outbox:
             )
         )
 
-    async def postpone(
-        self, delivery: Delivery, *, due: float, error: str, reason: Reason
+    async def postpone(  # noqa: PLR0913 - one per column
+        self,
+        delivery: Delivery,
+        *,
+        due: float,
+        error: str,
+        reason: Reason,
+        waits_for_sink: bool = False,
+        running: float | None = None,
     ) -> None:
-        """Try again at ``due``."""
+        """Try again at ``due``.
+
+        Args:
+            delivery: what failed.
+            due: seconds since the epoch.
+            error: what it failed with.
+            reason: the same as a label.
+            waits_for_sink: whether ``release`` makes it due sooner.
+            running: by how much the deliveries of the sink have grown older; None:
+                what is kept of that stays.
+        """
 
         def job(db: sqlite3.Connection) -> None:
-            db.execute(
-                """UPDATE deliveries SET due = ?, attempts = attempts + 1,
-                   last_error = ?, reason = ? WHERE id = ? AND state = 'pending'""",
-                (due, error, reason.value, delivery.id),
+            rows.postpone(
+                db,
+                delivery,
+                due=due,
+                error=(error, reason.value),
+                waits_for_sink=waits_for_sink,
+                running=running,
             )
 
         await self.database.run(job, is_kept=False)
+
+    async def release(self, sink: str, *, now: float, limit: int) -> int:
+        """Make due now what failed for the sink's sake.
+
+        Args:
+            sink: whose.
+            now: seconds since the epoch.
+            limit: so many at most, so that nobody waits long.
+
+        Returns:
+            How many were made due.
+        """
+        return await self.database.run(
+            lambda db: rows.release(db, sink, now, limit), is_kept=False
+        )
+
+    async def waiting_for(
+        self, sink: str, *, now: float, limit: int, but: Iterable[int] = ()
+    ) -> list[Delivery]:
+        """Return what is not due but would be if the sink were back; see ``due``."""
+        left_out = tuple(but)
+        return await self.database.read(
+            lambda db: rows.waiting_for(db, sink, now, limit, left_out)
+        )
+
+    async def running(self, sink: str) -> float:
+        """Return by how much the deliveries of a sink had grown older when kept."""
+        return await self.database.read(lambda db: rows.load_running(db, sink))
+
+    async def keep_running(self, sink: str, seconds: float) -> None:
+        """Keep by how much the deliveries of a sink have grown older."""
+        await self.database.run(
+            lambda db: rows.save_running(db, sink, seconds), is_kept=False
+        )
 
     async def hasten(self, sink: str, *, beyond: float, now: float) -> None:
         """Make due now what is due later than ``beyond``."""
@@ -214,7 +335,7 @@ class Outbox:
                 (now, sink, beyond),
             )
 
-        await self.database.run(job, is_kept=False)
+        await self.database.run(job)  # also on the disk, if it cannot be written now
 
     async def bring_forward(self, sink: str, seconds: float) -> None:
         """Make everything due so much earlier: the clock was set back."""
@@ -226,15 +347,27 @@ class Outbox:
                 (seconds, sink),
             )
 
-        await self.database.run(job, is_kept=False)
+        await self.database.run(job)  # also on the disk, if it cannot be written now
 
-    async def find(self, sink: str, cloud_event_id: str) -> list[Delivery]:
-        """Return the pending deliveries of one CloudEvent to one sink."""
-        condition = """i.cloud_event_id = ? AND d.sink = ? AND d.state = 'pending'
-            AND d.id > (SELECT max(id) - 1000 FROM deliveries)"""
-        return await self.database.read(
-            lambda db: rows.select(db, condition, (cloud_event_id, sink))
+    async def find(
+        self, sink: str, cloud_event_id: str, *, since: float = 0.0
+    ) -> list[Delivery]:
+        """Return the pending deliveries of one CloudEvent to one sink.
+
+        Args:
+            sink: whose.
+            cloud_event_id: of the event.
+            since: when it was committed at the earliest, in seconds since the epoch;
+                what is older is not looked through.
+        """
+        condition = """d.sink = ? AND d.state = 'pending' AND d.item IN (
+            SELECT id FROM items INDEXED BY items_created
+            WHERE created >= ? AND cloud_event_id = ?)"""
+        values = (sink, since, cloud_event_id)
+        found = await self.database.read(
+            lambda db: rows.select_checked(db, condition, values)
         )
+        return [delivery for delivery in found if delivery.damage is None]
 
     async def retries(self) -> dict[str | None, int]:
         """Return how often a person asked to try a sink, or all (None), at once."""
@@ -242,13 +375,21 @@ class Outbox:
         def job(db: sqlite3.Connection) -> dict[str | None, int]:
             query = "SELECT key, value FROM meta WHERE key GLOB ?"
             found = db.execute(query, (f"{statements.RETRY}*",))
-            return {k.removeprefix(statements.RETRY) or None: int(v) for k, v in found}
+            return {
+                name.removeprefix(statements.RETRY) or None: count
+                for name, count in found
+                if isinstance(count, int)
+            }
 
         return await self.database.read(job)
 
     async def tallies(self) -> dict[str, Tally]:
         """Return how each sink stands that ever had a delivery."""
         return await self.database.read(statements.tallies)
+
+    async def command_successes(self, key: str) -> list[Success]:
+        """Return the successes of commands for an EventId that still count."""
+        return await self.database.read(lambda db: successes.of_event(db, key))
 
     # -- approvals -----------------------------------------------------------
 
@@ -295,7 +436,8 @@ class Outbox:
         def job(db: sqlite3.Connection) -> list[bytes]:
             query = """SELECT data FROM approvals WHERE data IS NOT NULL
                 ORDER BY at DESC LIMIT ?"""
-            return [data for (data,) in db.execute(query, (limit,))]
+            found = (data for (data,) in db.execute(query, (limit,)))
+            return [data for data in found if json_of(data) is not None]
 
         return await self.database.read(job)
 
@@ -318,10 +460,17 @@ class Outbox:
         """
 
         def job(db: sqlite3.Connection) -> int:
+            statements.recall_from_future(db, now)
             statements.refresh(db, alive, now)
             return statements.prune(db, before, limit)
 
         return await self.database.run(job, is_kept=False)
+
+    async def grow_younger(self, *, by: float, now: float) -> None:
+        """Keep everything as old as it was before the clock was set forward ``by``."""
+        await self.database.run(
+            lambda db: statements.grow_younger(db, by, now), is_kept=False
+        )
 
     async def shrink(self, *, most: int, limit: int = 500) -> tuple[int, int]:
         """Drop the oldest of what is delivered while the file is too large.

@@ -49,6 +49,10 @@ class BadInputError(SimulatorError):
     """A control request that is not understood."""
 
 
+class ForeignCallerError(SimulatorError):
+    """A control request that a page of another site had a browser send."""
+
+
 class NoSuchEventError(SimulatorError):
     """A control request about an event that is not there."""
 

@@ -1,5 +1,6 @@
 """Runs a loopback HTTP server, and answers in JSON."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -8,20 +9,24 @@ from aiohttp import web
 
 from bridge.simulator.errors import (
     BadInputError,
+    ForeignCallerError,
     ListenError,
     NoSuchEntityError,
     NoSuchEventError,
     NotLiveError,
 )
+from bridge.simulator.http_guard import Guard
 
 Answering = Callable[[], Awaitable[web.StreamResponse]]
 
 JSON_TYPE = "application/json; charset=utf-8"
 MAX_BODY = 16 * 1024 * 1024
+_MOST_CONNECTIONS = 256
 # What still hangs on purpose when the simulator stops is not waited for.
 _SHUTDOWN_SECONDS = 0.2
 _STATUSES = {
     BadInputError: 400,
+    ForeignCallerError: 403,
     NoSuchEntityError: 404,
     NoSuchEventError: 404,
     NotLiveError: 409,
@@ -43,6 +48,8 @@ async def listening(
     Raises:
         ListenError: it cannot listen there.
     """
+    guard = Guard(most=_MOST_CONNECTIONS)
+    app.middlewares.insert(0, guard.middleware)
     runner = web.AppRunner(
         app,
         access_log=None,
@@ -51,15 +58,20 @@ async def listening(
     )
     await runner.setup()
     try:
-        await _listen(runner, name, host, port)
-        yield f"http://{_bracketed(host)}:{runner.addresses[0][1]}"
+        server = await _listen(guard, runner, name, host, port)
+        try:
+            yield f"http://{_bracketed(host)}:{server.sockets[0].getsockname()[1]}"
+        finally:
+            server.close()
     finally:
         await runner.cleanup()
 
 
-async def _listen(runner: web.AppRunner, name: str, host: str, port: int) -> None:
+async def _listen(
+    guard: Guard, runner: web.AppRunner, name: str, host: str, port: int
+) -> asyncio.Server:
     try:
-        await web.TCPSite(runner, host, port).start()
+        return await guard.listen(runner, host, port)
     except (OSError, OverflowError) as error:
         raise ListenError(name, host, port, error) from error
 

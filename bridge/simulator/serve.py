@@ -16,10 +16,10 @@ import orjson
 
 from bridge.simulator.clock import Clock
 from bridge.simulator.errors import EntityFileError, ListenError, SimulatorError
-from bridge.simulator.imds import ImdsSimulator
-from bridge.simulator.imds_state import ImdsSettings
-from bridge.simulator.inbox import Inbox
-from bridge.simulator.scenario import load
+from bridge.simulator.imds.scenario import load
+from bridge.simulator.imds.server import ImdsSimulator
+from bridge.simulator.imds.state import ImdsSettings
+from bridge.simulator.inbox.server import Inbox
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.config import (
     ConfigError,
@@ -28,7 +28,7 @@ from bridge.simulator.servicebus.config import (
 )
 from bridge.simulator.servicebus.http_control import broker_routes
 from bridge.simulator.servicebus.settings import Entities
-from bridge.simulator.slack_server import API, PAGE
+from bridge.simulator.slack.server import API, PAGE
 
 __all__ = [
     "EntityFileError",

@@ -10,14 +10,16 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 import aiohttp
+from msgspec.structs import replace
 
-from bridge.clock import Clock, SystemClock
-from bridge.cloudevent import CloudEvent
-from bridge.namespace import Entity
-from bridge.options import Section
-from bridge.pace import Pace
-from bridge.routing import Route, Scope, When
-from bridge.values import Duration, Rate
+from bridge.events.cloudevent import CloudEvent
+from bridge.events.routing import Route, Scope, Transition, When
+from bridge.foundation.clock import Clock, SystemClock
+from bridge.foundation.rate_limit import Pace
+from bridge.foundation.sections import Section
+from bridge.foundation.values import Duration, Rate
+from bridge.servicebus.namespace import Entity
+from bridge.sinks.acting import Actor, Outlook
 
 
 class Sink(Protocol):
@@ -28,7 +30,8 @@ class Sink(Protocol):
 
         Never sleeps, never retries, ends within a timeout of its own. May be
         called again before an earlier call has returned, up to ``concurrency``
-        of the config, and once more for what is urgent. After a
+        of the config, once more for what is urgent, and beside calls that hang.
+        May be cancelled when another call shows that the other side is back. After a
         ``RefusedDeliveryError`` the next call reads secrets again and connects anew.
 
         Raises:
@@ -136,7 +139,13 @@ class Preview:
 
 
 class RetryConfig(Section, frozen=True, kw_only=True):
-    """``[sinks.retry]``: how long a delivery is tried."""
+    """``[sinks.retry]``: how long a delivery is tried.
+
+    Attributes:
+        max_age: how long a delivery is tried before it is a dead letter; at least three
+            times in any case.
+        max_backoff: the longest wait between two attempts at a delivery.
+    """
 
     max_age: Duration = Duration(86400)
     max_backoff: Duration = Duration(60)
@@ -148,11 +157,28 @@ class RetryConfig(Section, frozen=True, kw_only=True):
 
 
 class SinkConfig(Section, frozen=True, kw_only=True):
-    """What every sink has; each type adds its own keys and ``open``."""
+    """What every sink has; each type adds its own keys and ``open``.
+
+    Attributes:
+        name: what the sink is called in metrics and status: letters, digits, - and _.
+            Example: ``"ops"``.
+        type: what kind of sink it is.
+        when: which events the sink is told of. Example: ``{"event_types": ["Reboot",
+            "Redeploy"]}``.
+        retry: how long a delivery is tried. Example: ``{"max_age": "24h"}``.
+        max_rate: how many deliveries there may be; urgent ones go first. Left out: no
+            limit.
+    """
 
     default_scope: ClassVar[Scope] = "own"
     default_lifecycle: ClassVar[bool] = True
+    default_transitions: ClassVar[tuple[Transition, ...] | None] = None  # None: all
+    # Whether only steps of scheduled events go there: nothing else is ever routed.
+    is_for_steps: ClassVar[bool] = False
     concurrency: ClassVar[int] = 8
+    # Whether an event whose delivery hangs may be sent again beside it: only where
+    # calls do not wait for each other, and the other side knows events by their id.
+    repeats: ClassVar[bool] = False
 
     name: str
     type: str
@@ -168,11 +194,12 @@ class SinkConfig(Section, frozen=True, kw_only=True):
     @classmethod
     def routed(cls, when: When) -> Route:
         """Return the route of a sink of this type."""
-        lifecycle = when.lifecycle
+        lifecycle, wanted = when.lifecycle, when.transitions
         return Route(
-            when=when,
+            when=replace(when, transitions=wanted or cls.default_transitions),
             scope=when.scope or cls.default_scope,
             lifecycle=cls.default_lifecycle if lifecycle is None else lifecycle,
+            is_for_steps=cls.is_for_steps,
         )
 
     @property
@@ -193,6 +220,17 @@ class SinkConfig(Section, frozen=True, kw_only=True):
         """
         return None
 
+    def actor(
+        self,
+        outlook: Outlook,  # noqa: ARG002 - the contract's
+        resources: Resources,  # noqa: ARG002 - the contract's
+    ) -> Actor | None:
+        """Return who acts on steps in the place of a ``Sink`` that sends them.
+
+        None, as of most types: there is nobody, and all steps are sent.
+        """
+        return None
+
     def open(self, resources: Resources) -> AbstractAsyncContextManager[Sink]:
         """Return a context manager that connects lazily and closes cleanly.
 
@@ -207,6 +245,7 @@ class SinkConfig(Section, frozen=True, kw_only=True):
 
         Raises:
             DeliveryError: it cannot be reached, or refuses.
+            UnprovenError: it is there, and its answer says no more.
             MissingExtraError: as ``open``.
             ConfigError: as ``open``.
         """

@@ -9,6 +9,7 @@ from importlib import import_module
 from bridge.sinks.base import SinkConfig
 
 _CLASSES = {
+    "command": "CommandSinkConfig",
     "file": "FileSinkConfig",
     "servicebus": "ServiceBusSinkConfig",
     "slack": "SlackSinkConfig",
@@ -18,11 +19,11 @@ _CLASSES = {
 
 
 class _SinkTypes(Mapping[str, type[SinkConfig]]):
-    """The classes of configurations by ``type``, which names their file as well."""
+    """The classes of configurations by ``type``, which names their package as well."""
 
     def __getitem__(self, kind: str) -> type[SinkConfig]:
         name = _CLASSES[kind]
-        module = import_module(f"{__package__}.{kind}")
+        module = import_module(f"{__package__}.{kind}.sink")
         found: type[SinkConfig] = getattr(module, name)
         return found
 

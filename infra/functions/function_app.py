@@ -21,6 +21,11 @@ from approver.settings import Settings
 
 _CONNECTION = "SERVICEBUS"
 
+# A host shows at its start what is wrong, and hands nothing over. Found with the first
+# announcement, a faulty setting would make it a dead letter.
+if "FUNCTIONS_WORKER_RUNTIME" in os.environ:
+    Settings.from_environment(os.environ)
+
 app = func.FunctionApp()
 
 

@@ -18,14 +18,14 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
-from bridge import app
-from bridge import config as configuration
-from bridge.approvals.queue import ApprovalSource, open_queue
-from bridge.clock import SystemClock
-from bridge.namespace import NamespaceConfig, open_client
-from bridge.simulator.imds import ImdsSimulator
-from bridge.simulator.lifecycle import EventLife
-from bridge.values import Secret
+from bridge.app import forwarder as app
+from bridge.configuration import load as configuration
+from bridge.foundation.clock import SystemClock
+from bridge.foundation.values import Secret
+from bridge.servicebus.namespace import NamespaceConfig, open_client
+from bridge.servicebus.receiver import ApprovalSource, open_queue
+from bridge.simulator.imds.lifecycle import EventLife
+from bridge.simulator.imds.server import ImdsSimulator
 
 WHERE = os.environ.get("SEBRIDGE_TEST_NAMESPACE", "")
 PATIENCE = 90.0

@@ -12,10 +12,12 @@ from pathlib import Path
 
 from aiohttp import web
 
+from bridge.foundation.clock import SystemClock
 from bridge.imds.client import Answer, ImdsConfig
+from bridge.imds.turns import Turns
 from bridge.outbox.store import Outbox
-from bridge.poller import Poller
-from bridge.telemetry import Metrics
+from bridge.pipeline.observer import Poller
+from bridge.telemetry.metrics import Metrics
 from tests.bench.measuring import Row, served
 from tests.builders import SINK, imds_event, router, teller_of, told
 from tests.fakes import FakeClock
@@ -78,6 +80,7 @@ class Played:
 
     def __init__(self, events: int) -> None:
         self.config = ImdsConfig()
+        self.turns = Turns(SystemClock(), spacing=0.0)
         self._events = [imds_event(f"E{n}") for n in range(events)]
         self._number = 0
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from aiohttp import web
 
-from bridge import app
-from bridge import config as configuration
-from bridge.clock import SystemClock
+from bridge.app import forwarder as app
+from bridge.configuration import load as configuration
+from bridge.foundation.clock import SystemClock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

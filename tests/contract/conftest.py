@@ -7,12 +7,12 @@ import pytest
 from azure.servicebus._pyamqp.aio import AMQPClientAsync
 from azure.servicebus.aio import _servicebus_receiver_async, _servicebus_sender_async
 
-from bridge.identity import Identity
-from bridge.namespace import NamespaceConfig
+from bridge.events.identity import Identity
+from bridge.foundation.values import Secret
+from bridge.net.http_client import open_session
+from bridge.servicebus.namespace import NamespaceConfig
 from bridge.simulator.servicebus.broker import Broker
 from bridge.sinks.base import Resources
-from bridge.transport import open_session
-from bridge.values import Secret
 from tests.contract.sink_fixtures import Inbox
 
 

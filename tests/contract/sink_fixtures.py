@@ -11,8 +11,8 @@ from aiohttp import web
 from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient
 
-from bridge.cloudevent import CloudEvent
-from bridge.options import Reader
+from bridge.events.cloudevent import CloudEvent
+from bridge.foundation.sections import Reader
 from bridge.simulator.servicebus.broker import Broker
 from bridge.sinks.base import Resources, Sink, SinkConfig
 from bridge.sinks.registry import SINK_TYPES

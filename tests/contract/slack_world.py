@@ -8,16 +8,16 @@ from datetime import datetime
 
 import orjson
 
-from bridge.cloudevent import CloudEvent
-from bridge.events import Outcome, from_outcome, from_transition
-from bridge.imds.document import ScheduledEvent, parse
-from bridge.pace import Pace
+from bridge.events.build import Outcome, from_outcome, from_transition
+from bridge.events.cloudevent import CloudEvent
+from bridge.events.document import ScheduledEvent, parse
+from bridge.events.transitions import Transition, TransitionKind
+from bridge.foundation.rate_limit import Pace
 from bridge.simulator.faults import Fault, Garbage, Strike
-from bridge.simulator.inbox import Inbox
-from bridge.simulator.slack_rates import Rate
-from bridge.simulator.slack_workspace import Channel, Post
+from bridge.simulator.inbox.server import Inbox
+from bridge.simulator.slack.rates import Rate
+from bridge.simulator.slack.workspace import Channel, Post
 from bridge.sinks.base import ApprovalAddress, Memory, Notebook, Resources, Sink
-from bridge.transitions import Transition, TransitionKind
 from tests.builders import EVENT_ID, body_of, imds_event, teller_of
 from tests.contract.sink_fixtures import sink_config
 from tests.fakes import FakeClock
@@ -80,7 +80,7 @@ class World:
 
     async def until(self, is_so: Callable[[], bool]) -> None:
         """Wait for what goes on behind the scenes, over real sockets."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not is_so():
                 await asyncio.sleep(0.002)
 

@@ -19,15 +19,16 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from bridge import __version__, health
-from bridge.cli import main, simulator_extra
-from bridge.cli_support import until_stopped
-from bridge.errors import BridgeError, ConfigError, Reason
-from bridge.health import HttpConfig
-from bridge.outbox.ledger import Ledger, Selection
+from bridge import __version__
+from bridge.cli.common import until_stopped
+from bridge.cli.main import main, simulator_extra
+from bridge.foundation.errors import BridgeError, ConfigError, Reason
+from bridge.health import server as health
+from bridge.health.server import HttpConfig
+from bridge.health.status import Board
+from bridge.outbox.admin import Ledger, Selection
 from bridge.outbox.store import Outbox
-from bridge.status import Board
-from bridge.telemetry import Metrics
+from bridge.telemetry.metrics import Metrics
 from tests.builders import router, told
 from tests.fakes import START, FakeClock
 
@@ -48,6 +49,10 @@ BAD = """
 poll_intervall = "1s"
 [log]
 level = "loud"
+[[sinks]]
+name = "siem"
+type = "file"
+path = "-"
 """
 COMMANDS = [
     (),
@@ -162,7 +167,100 @@ def test_all_faults_of_a_configuration_are_told_and_it_ends_with_2(
         "imds.poll_intervall",
         "log.level",
     ]
-    assert result.stderr.startswith(f"sebridge: {path}: imds.poll_intervall: unknown ")
+    first = f"sebridge: {path}:3: imds.poll_intervall: unknown key; "
+    assert result.stderr.startswith(first)
+
+
+@pytest.mark.parametrize(
+    ("content", "faults"),
+    [
+        (
+            BAD,
+            [
+                {
+                    "line": 3,
+                    "place": "imds.poll_intervall",
+                    "text": "unknown key; did you mean 'poll_interval'?",
+                },
+                {
+                    "line": 5,
+                    "place": "log.level",
+                    "text": 'must be one of "debug", "info", "warning", "error"',
+                },
+            ],
+        ),
+        (
+            "[imds",
+            [
+                {
+                    "line": None,
+                    "place": "",
+                    "text": "{path}: no valid TOML: Expected ']' at the end of a table "
+                    "declaration (at end of document)",
+                }
+            ],
+        ),
+    ],
+)
+def test_check_speaks_json_of_faults_too(
+    content: str, faults: list[dict[str, object]], tmp_path: Path
+) -> None:
+    path = written(tmp_path, content)
+
+    result = sebridge("check", "--json", "-c", str(path))
+
+    assert result.exit_code == 2
+    assert result.stderr == ""
+    report = json.loads(result.stdout.replace(str(path), "{path}"))
+    assert report["faults"] == faults
+    assert report["warnings"] == report["findings"] == []
+
+
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_file_without_sinks_and_approvals_is_a_fault(
+    command: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path, UNKNOWN + '[state]\npath = "{state}"\n')
+
+    result = sebridge(command, "-c", str(path))
+
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"sebridge: {path}: has neither [[sinks]] nor [approvals] nor [traffic]: "
+        "nothing would be sent, received or answered "
+        "(--allow-empty takes it all the same)\n"
+    )
+
+
+def test_file_without_sinks_and_approvals_may_be_allowed(tmp_path: Path) -> None:
+    path = written(tmp_path, '[state]\npath = "{state}"\n')
+
+    result = sebridge("check", "--allow-empty", "--json", "-c", str(path))
+
+    assert result.exit_code == 0
+    report = json.loads(result.stdout)
+    assert report["faults"] == []
+    assert [one.split(":")[0] for one in report["warnings"]] == ["sinks"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "suggestion"),
+    [
+        ("rum", "No such command 'rum'. Did you mean 'run'?"),
+        ("chekc -c x", "Did you mean 'check'?"),
+        ("STATUS", "Did you mean 'status'?"),
+        ("send_test", "Did you mean 'send-test'?"),
+        ("outbox lst", "Did you mean 'list'?"),
+        ("xyzzy", "No such command 'xyzzy'."),
+    ],
+)
+def test_unknown_command_is_told_with_the_nearest(
+    arguments: str, suggestion: str
+) -> None:
+    result = sebridge(*arguments.split())
+
+    assert result.exit_code == 2
+    assert result.stderr.rstrip().endswith(suggestion)
 
 
 @pytest.mark.parametrize("command", WITH_CONFIG)
@@ -186,6 +284,19 @@ def test_literal_secret_is_taken_with_a_warning(tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert result.stderr.startswith("warning: sinks.ops.webhook_url: a literal secret")
     assert result.stdout.endswith(": ok\n")
+
+
+def test_what_is_believed_of_the_approval_entity_is_told(tmp_path: Path) -> None:
+    keys = '[approvals]\nnamespace = "n.example.net"\nqueue = "q"\n'
+    path = written(tmp_path, f"{GOOD}{keys}max_delivery_count = 4\n")
+
+    result = sebridge("check", "-c", str(path))
+    report = json.loads(sebridge("check", "--json", "-c", str(path)).stdout)
+
+    note, last = result.stdout.splitlines()
+    assert note.startswith("note: approvals.max_delivery_count: q is taken to have ")
+    assert last == f"{path}: ok"
+    assert [f"note: {text}" for text in report["notes"]] == [note]
 
 
 def test_environment_overrides_the_configuration(config: Path) -> None:
@@ -304,14 +415,15 @@ def test_outbox_lists_json_of_the_contract(deliveries: Path) -> None:
 
 
 def test_outbox_lists_a_line_each_for_people(deliveries: Path) -> None:
-    lines = outbox("list", deliveries).stdout.splitlines()
+    heads, *lines = outbox("list", deliveries).stdout.splitlines()
 
+    assert heads.split()[:3] == ["ID", "STATE", "SINK"]
     assert len(lines) == 5
+    when = f"{START.astimezone():%Y-%m-%d %H:%M:%S %Z}"
     assert " ".join(lines[0].split()) == (
-        "1 dead siem sebridge.scheduledevent.scheduled.v1 K attempts 1 "
-        "siem answered 400"
+        f"1 dead siem {when} - scheduled - K 1 siem answered 400"
     )
-    assert lines[4].split()[4:] == ["-", "attempts", "0"]
+    assert lines[4].split()[-3:] == ["-", "-", "0"]
 
 
 def test_strangers_words_move_no_cursor(config: Path) -> None:
@@ -322,7 +434,7 @@ def test_strangers_words_move_no_cursor(config: Path) -> None:
     text = outbox("list", config).stdout
 
     assert "\x1b" not in text
-    assert len(text.splitlines()) == 1
+    assert len(text.splitlines()) == 2
 
 
 def test_outbox_shows_a_delivery_with_its_event(deliveries: Path) -> None:
@@ -382,7 +494,7 @@ def test_retry_tries_at_once_what_is_waiting(deliveries: Path) -> None:
 
 
 def test_discard_gives_dead_letters_up_and_nothing_else(deliveries: Path) -> None:
-    result = outbox("discard", deliveries, "--json")
+    result = outbox("discard", deliveries, "--all", "--json")
 
     assert events(json.loads(result.stdout)) == ["1", "3"]
     assert events(listed(deliveries, "--state", "discarded")) == ["1", "3"]
@@ -395,11 +507,68 @@ def test_discard_of_one_event(deliveries: Path) -> None:
     assert events(listed(deliveries, "--state", "discarded")) == ["4"]
 
 
-@pytest.mark.parametrize("command", ["retry", "discard"])
-def test_acting_shows_what_was_acted_on(command: str, deliveries: Path) -> None:
-    text = outbox(command, deliveries).stdout
+def test_retry_says_what_it_did(deliveries: Path) -> None:
+    *rows, last = outbox("retry", deliveries, "--force").stdout.splitlines()
 
-    assert "sebridge.scheduledevent.scheduled.v1" in text
+    assert [row.split()[:3] for row in rows] == [
+        ["ID", "STATE", "SINK"],
+        ["1", "dead", "siem"],
+        ["3", "dead", "siem"],
+    ]
+    assert last == "2 deliveries (2 to siem) will be sent again"
+
+
+def test_retry_says_what_will_be_tried_at_once(deliveries: Path) -> None:
+    async def postpone(outbox: Outbox) -> None:
+        (one,) = await outbox.find(SINK, "4")
+        due = NOW + 10**9
+        await outbox.postpone(one, due=due, error="busy", reason=Reason.SERVER)
+
+    in_outbox(deliveries, postpone)
+    result = outbox("retry", deliveries, "--event", "łódź")
+
+    assert result.stdout == (
+        "0 deliveries will be sent again\n"
+        "1 delivery that waited will be tried at once\n"
+    )
+    assert result.stderr == ""
+
+
+def test_discard_says_what_it_did(deliveries: Path) -> None:
+    heads, row, last = outbox(
+        "discard", deliveries, "--event", "łódź", "--state", "pending"
+    ).stdout.splitlines()
+
+    assert (heads.split()[0], row.split()[0]) == ("ID", "4")
+    assert last == "1 delivery (1 to siem) given up"
+
+
+@pytest.mark.parametrize("json_too", [(), ("--json",)])
+@pytest.mark.parametrize("command", ["retry", "discard"])
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [
+        (("--sink", "sime"), ["'sime' is no sink; did you mean 'siem'?"]),
+        (("--event", "L"), ["there is no delivery of EventId L"]),
+        (
+            ("--sink", "zzz", "--event", "L"),
+            ["'zzz' is no sink", "there is no delivery of EventId L"],
+        ),
+        (("--event", "łódź", "--state", "dead"), ["no delivery that is meant is dead"]),
+    ],
+)
+def test_acting_says_what_was_not_found(
+    command: str,
+    arguments: tuple[str, ...],
+    json_too: tuple[str, ...],
+    lines: list[str],
+    deliveries: Path,
+) -> None:
+    result = outbox(command, deliveries, *arguments, *json_too)
+
+    assert result.stderr.splitlines() == [f"not found: {line}" for line in lines]
+    done = {"retry": "will be sent again", "discard": "given up"}[command]
+    assert result.stdout == ("[]\n" if json_too else f"0 deliveries {done}\n")
 
 
 @pytest.mark.parametrize("command", ["list", "retry", "discard"])
@@ -439,7 +608,7 @@ listen = "{listen}"
 def test_doctor_says_what_is_wrong_and_what_to_do(tmp_path: Path) -> None:
     config = written(tmp_path, UNREACHABLE)
 
-    result = sebridge("check", "--connect", "-c", str(config))
+    result = sebridge("check", "--connect", "--allow-empty", "-c", str(config))
 
     assert result.exit_code == 1
     first, *rest = result.stdout.splitlines()
@@ -449,10 +618,46 @@ def test_doctor_says_what_is_wrong_and_what_to_do(tmp_path: Path) -> None:
     assert not config.with_name("state.db").exists()
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="a pseudo-terminal is POSIX's")
+@pytest.mark.parametrize(
+    ("command", "what"),
+    [
+        (("check", "--connect"), b"waiting for imds: instance metadata ("),
+        (("send-test",), b"waiting for imds: instance metadata ("),
+    ],
+    ids=["check --connect", "send-test"],
+)
+def test_what_hangs_is_named_on_the_terminal(
+    command: tuple[str, ...], what: bytes, tmp_path: Path
+) -> None:
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        text = UNKNOWN.replace("http://127.0.0.1:1", endpoint) + GOOD
+        path = written(tmp_path, text.replace("https://siem.example", endpoint))
+        ours, theirs = os.openpty()
+        running = subprocess.Popen(  # noqa: S603 - our own arguments
+            [sys.executable, "-m", "bridge", *command, "-c", str(path)],
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "200"},
+        )
+        os.close(theirs)
+        seen = b""
+        while what not in seen:
+            seen += os.read(ours, 65536)
+        running.kill()
+        out, _ = running.communicate()
+        os.close(ours)
+
+    assert out == b""  # the report alone goes there
+
+
 def test_doctor_speaks_json(tmp_path: Path) -> None:
     config = written(tmp_path, UNREACHABLE)
 
-    result = sebridge("check", "--connect", "--json", "-c", str(config))
+    result = sebridge(
+        "check", "--connect", "--allow-empty", "--json", "-c", str(config)
+    )
 
     assert result.exit_code == 1
     report = json.loads(result.stdout)
@@ -474,7 +679,8 @@ def test_doctor_has_signs_for_a_terminal_that_has_them(
     config = written(tmp_path, UNREACHABLE)
     env = {"PYTHONIOENCODING": encoding}
 
-    out = on_terminal("check", "--connect", "-c", str(config), env=env, code=1)
+    command = ("check", "--connect", "--allow-empty", "-c", str(config))
+    out = on_terminal(*command, env=env, code=1)
 
     assert out.splitlines()[-1].startswith(("\x1b[32m", "\x1b[33m"))
     assert mark in out
@@ -486,7 +692,8 @@ def test_doctor_has_signs_for_a_terminal_that_has_them(
 def test_status_of_a_forwarder_that_does_not_run(deliveries: Path) -> None:
     result = sebridge("status", "-c", str(deliveries), "--json")
 
-    assert result.exit_code == 0
+    assert result.exit_code == 1
+    assert result.stderr == ""
     status = json.loads(result.stdout)
     assert set(status) == {
         *("vm", "document", "imds", "sinks", "approvals", "replies"),
@@ -523,8 +730,11 @@ def free_port() -> int:
 
 
 def test_status_for_people_is_a_table(deliveries: Path) -> None:
-    text = sebridge("status", "-c", str(deliveries)).stdout
+    result = sebridge("status", "-c", str(deliveries))
+    text = result.stdout
 
+    assert result.exit_code == 1
+    assert "siem: 2 dead letters (sebridge outbox list --state dead)" in text
     assert "http.listen is off" in text
     assert re.search(r"\n  SINK +STATE +PENDING +DEAD +OLDEST", text)
     assert re.search(r"\n  siem +unknown +2 +2 ", text)
@@ -539,7 +749,7 @@ def test_status_for_people_is_a_table(deliveries: Path) -> None:
 def test_colours_are_for_a_terminal_that_wants_them(
     environ: dict[str, str], deliveries: Path, *, is_coloured: bool
 ) -> None:
-    out = on_terminal("status", "-c", str(deliveries), env=environ)
+    out = on_terminal("status", "-c", str(deliveries), env=environ, code=1)
 
     assert ("\x1b[33m" in out) is is_coloured
     assert "http.listen is off" in out
@@ -731,8 +941,8 @@ def test_placeholder_that_is_not_known_here_ends_with_2(tmp_path: Path) -> None:
 
 # Nobody is to wait a minute for an IMDS that is not there.
 IMPATIENT = """
-    from bridge import introduction
-    introduction._PATIENCE = 0.1
+    from bridge.app import forwarder as app
+    app.run.__defaults__ = (*app.run.__defaults__[:-1], 0.1)
 """
 
 
@@ -793,6 +1003,75 @@ def test_stop_of_a_running_forwarder_ends_with_0(
     assert "Traceback" not in err
 
 
+SIGNALS = [
+    (signal.SIGTERM, signal.SIGTERM),
+    (signal.SIGINT, signal.SIGINT),
+    (signal.SIGINT, signal.SIGTERM),
+]
+
+
+@pytest.mark.parametrize("signals", SIGNALS)
+def test_second_signal_ends_a_forwarder_without_a_traceback(
+    signals: tuple[signal.Signals, ...], tmp_path: Path
+) -> None:
+    path = written(tmp_path, KNOWN + GOOD)
+
+    with process("run", "-c", str(path)) as running:
+        assert running.stderr is not None
+        while "forwarder started" not in running.stderr.readline():
+            pass
+        for number in signals:
+            running.send_signal(number)
+        code = running.wait(30)
+        err = running.stderr.read()
+
+    assert code in {0, -signals[-1]}
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("signals", [(signal.SIGTERM,), (signal.SIGINT,), *SIGNALS])
+@pytest.mark.parametrize(
+    "command", ["events --follow", "events --watch", "outbox list --watch"]
+)
+def test_what_goes_on_until_it_is_stopped_ends_without_a_traceback(
+    command: str, signals: tuple[signal.Signals, ...], deliveries: Path
+) -> None:
+    with process(*command.split(), "-c", str(deliveries)) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        assert "EVENTID" in running.stdout.readline()
+        for number in signals:
+            running.send_signal(number)
+        code = running.wait(30)
+        err = running.stderr.read()
+
+    assert code in ({0} if len(signals) == 1 else {0, -signals[-1]})
+    assert err == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_command_that_is_killed_does_not_say_that_it_has_done_its_work(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    """As 0 would: that all is well, or that an approval was relayed."""
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        text = UNKNOWN.replace("http://127.0.0.1:1", endpoint) + GOOD
+        command = ("check", "--connect", "-c", str(written(tmp_path, text)))
+        with process(*command) as running:
+            silent.settimeout(30)
+            asked, _ = silent.accept()
+            running.send_signal(number)
+            running.send_signal(number)
+            code = running.wait(30)
+            asked.close()
+            assert running.stderr is not None
+            err = running.stderr.read()
+
+    assert code != 0
+    assert "Traceback" not in err
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -813,7 +1092,7 @@ def test_output_that_the_terminal_cannot_spell_is_no_traceback(
         *arguments, "-c", str(deliveries), env={"PYTHONIOENCODING": "cp1252"}
     )
 
-    assert (code, err) == (0, "")
+    assert (code, err) == ("status" in arguments, "")
     if "--json" in arguments or "show" in arguments:
         assert "ŁÓDŹ" in str(json.loads(out)) or "status" in arguments
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,20 @@ from azure.servicebus.aio import ServiceBusClient
 from click.testing import CliRunner, Result
 from jsonschema import FormatChecker, validate
 
-from bridge import cli_approve, schemas
-from bridge.approvals.answers import Answers
+from bridge.app.approve_reply import Answers
 from bridge.approvals.message import parse
-from bridge.approvals.reading import read
-from bridge.approvals.replies import ReplySender
-from bridge.cli import main
-from bridge.clock import SystemClock
-from bridge.cloudevent import CloudEvent
-from bridge.namespace import NamespaceConfig
+from bridge.approvals.reply_sender import ReplySender
+from bridge.cli import approve as cli_approve
+from bridge.cli.main import main
+from bridge.configuration import json_schema
+from bridge.events.cloudevent import CloudEvent
+from bridge.foundation.clock import SystemClock
+from bridge.foundation.values import Secret
+from bridge.outbox.store import Outbox
+from bridge.servicebus.decode import read
+from bridge.servicebus.namespace import NamespaceConfig
 from bridge.simulator.servicebus.broker import Broker
-from bridge.values import Secret
+from tests.builders import router, told
 from tests.contract.sink_fixtures import EVENT_ID, cloud_event, drained
 
 NOWHERE = (
@@ -38,6 +42,7 @@ REPORTER = {
 }
 SEEN = cloud_event(reporter=REPORTER)
 ME = "ann"
+NOW = 1_800_000_000.0
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +105,7 @@ async def test_approval_is_what_the_bridge_takes(
 
     (message,) = await drained(broker, "vm-approvals")
     event = json.loads(body_of(message))
-    validate(event, schemas.approval(), format_checker=FormatChecker())
+    validate(event, json_schema.approval(), format_checker=FormatChecker())
     taken = parse(
         body_of(message), read(message).application_properties, prefix="sebridge"
     )
@@ -212,11 +217,15 @@ NO_EVENT = cloud_event("bridge.started", event=None)
 WRONG: list[tuple[dict[str, Any], list[str], bytes, str]] = [
     ({}, [], b"", "EVENT_ID or --from-event must be given"),
     ({}, ["E"], b"", "that of --from-event"),
-    ({}, [" "], b"", "the bridge would not take it"),
-    ({}, ["E", "--session", ""], b"", "--session must have 1 to 128"),
-    ({}, ["E", "--session", "x" * 129], b"", "--session must have 1 to 128"),
-    ({}, ["E", "--timeout", "1s"], b"", "--timeout needs --wait"),
-    ({}, ["E", "--wait", "--timeout", "soon"], b"", "must be a number of seconds"),
+    ({}, [" ", "--force"], b"", "the bridge would not take it"),
+    ({}, ["hello"], b"", "EVENT_ID 'hello' is no EventId such as "),
+    ({}, [EVENT_ID[:-1]], b"", "is no EventId such as "),
+    ({}, [f"{EVENT_ID}\n"], b"", "is no EventId such as "),
+    ({}, [""], b"", "is no EventId such as "),
+    ({}, [EVENT_ID, "--session", ""], b"", "--session must have 1 to 128"),
+    ({}, [EVENT_ID, "--session", "x" * 129], b"", "--session must have 1 to 128"),
+    ({}, [EVENT_ID, "--timeout", "1s"], b"", "--timeout needs --wait"),
+    ({}, [EVENT_ID, "--wait", "--timeout", "soon"], b"", "must be a number of seconds"),
     ({}, [], b"{", "is no JSON"),
     ({}, [], b"[]", "is no structured CloudEvent"),
     ({}, [], b'{"StartRequests": []}', "is no structured CloudEvent"),
@@ -224,19 +233,65 @@ WRONG: list[tuple[dict[str, Any], list[str], bytes, str]] = [
     ({}, [], OVER.to_json(), "tells that the event is over (cancelled)"),
     ({}, [], TEST.to_json(), "is a test event"),
     ({}, [], CUT.to_json(), "does not hold the whole event"),
-    ({"sessions": ["{vm_id}"]}, ["E"], b"", "--session or --from-event"),
-    ({"sessions": ["{vm_id}", "group-7"]}, ["E"], b"", '"{vm_id}", "group-7"'),
+    ({"sessions": ["{vm_id}"]}, [EVENT_ID], b"", "--session or --from-event"),
+    ({"sessions": ["{vm_id}", "group-7"]}, [EVENT_ID], b"", '"{vm_id}", "group-7"'),
     (
         {"sessions": ["{group}"]},
         [],
         SEEN.to_json(),
         "{group} in '{group}' is not known",
     ),
-    ({"queue": "q-{group}"}, ["E"], b"", "approvals.queue: {group}"),
-    ({"reply_to": ["r*", "[r]eplies"]}, ["E", "--wait"], b"", "approvals.reply_to"),
-    ({"reply_to": ["vm-approvals"]}, ["E", "--wait"], b"", "approvals.reply_to"),
-    ({"reply_to": []}, ["E", "--wait"], b"", "approvals.reply_to"),
+    ({"queue": "q-{group}"}, [EVENT_ID], b"", "approvals.queue: {group}"),
+    (
+        {"reply_to": ["r*", "[r]eplies"]},
+        [EVENT_ID, "--wait"],
+        b"",
+        "approvals.reply_to",
+    ),
+    ({"reply_to": ["vm-approvals"]}, [EVENT_ID, "--wait"], b"", "approvals.reply_to"),
+    ({"reply_to": []}, [EVENT_ID, "--wait"], b"", "approvals.reply_to"),
 ]
+
+
+ELSEWHERE = NOWHERE.replace("127.0.0.1", "127.0.0.2")
+
+
+@pytest.mark.parametrize(
+    ("sink", "chosen"),
+    [
+        (f"connection_string = '{NOWHERE}'\nqueue = 'Replies-1'", "replies-2"),
+        (f"connection_string = '{NOWHERE}'\ntopic = 'replies-1'", "replies-2"),
+        # By a secret that this person has not: it may be the same namespace.
+        ("connection_string = 'env:NOT_SET_HERE'\nqueue = 'replies-1'", "replies-2"),
+        (f"connection_string = '{ELSEWHERE}'\nqueue = 'replies-1'", "replies-1"),
+        ("namespace = 'a.example.net'\nqueue = 'replies-1'\nodd = 1", "replies-1"),
+        (f"connection_string = '{NOWHERE}'\nqueue = 'other'", "replies-1"),
+        ("connection_string = 'env:NOT_SET_HERE'", "replies-1"),
+    ],
+)
+def test_reply_is_waited_for_where_the_bridge_answers(
+    sink: str, chosen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both go by the same rules: never at a sink's entity in the same namespace."""
+    sent: list[cli_approve.Request] = []
+
+    async def send(request: cli_approve.Request) -> cli_approve.Answer:
+        sent.append(request)
+        found: list[dict[str, object]] = [{"outcome": "relayed"}]
+        return cli_approve.Answer(
+            message_id="m", event_id="E", to=request.to, outcomes=found
+        )
+
+    monkeypatch.setattr(cli_approve.Request, "send", send)
+    config = configured(tmp_path, reply_to=["replies-1", "replies-2"])
+    with config.open("a") as file:
+        file.write(f"\n[[sinks]]\nname = 'bus'\ntype = 'servicebus'\n{sink}\n")
+        file.write("[[sinks]]\ntype = 'no-such'\n[[sinks]]\nname = 'x'\n")
+
+    result = approve(config, EVENT_ID, "--wait")
+
+    assert result.exit_code == 0, result.stderr
+    assert sent[0].reply_to == chosen
 
 
 @pytest.mark.parametrize(("keys", "arguments", "stdin", "words"), WRONG)
@@ -279,10 +334,87 @@ def test_faults_of_what_an_approver_needs_are_told(tmp_path: Path) -> None:
 
     assert result.exit_code == 2
     assert [line.split(": ")[2] for line in result.stderr.splitlines()] == [
-        "approval",
         "approvals.sesions",
+        "approval",
         "events.type_prefix",
     ]
+
+
+# -- the EventId -------------------------------------------------------------------
+
+KNOWN = (
+    "602D9444-D2CD-49C7-8624-8643E7171297",
+    "602D9500-0000-0000-0000-000000000000",
+    "c7061bac-AFDC-4513-B24B-AA5F13A16123",
+    "EVENT-1",
+    "EVENT-10",
+)
+
+
+@pytest.fixture
+async def acquainted(broker: Broker, tmp_path: Path) -> Path:
+    """Return a configuration whose state file knows events, and a stranger's word."""
+    config = configured(tmp_path, broker.connection_string)
+    state = tmp_path / "state.db"
+    with config.open("a") as file:
+        file.write(f"\n[state]\npath = '{state.as_posix()}'\n")
+
+    seen = [*KNOWN, "hello-again", KNOWN[0].lower()]
+    events = [replace(told(one, key=one), key=one.upper()) for one in seen]
+    stray = replace(events[-2].event, type="sebridge.startrequest.denied.v1")
+    events[-2] = replace(events[-2], event=stray)
+    async with Outbox.open(state, router()) as outbox:
+        await outbox.commit(events, now=NOW)
+    return config
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("602d94", KNOWN[0].lower()),  # as it was spelled last
+        ("C7061BAC", KNOWN[2]),
+        ("EVENT-10", "EVENT-10"),
+        ("event-1", "EVENT-1"),
+        (KNOWN[0].lower(), KNOWN[0].lower()),
+        ("00000000-0000-0000-0000-000000000001",) * 2,  # as it is known elsewhere
+    ],
+)
+async def test_beginning_of_an_event_id_that_is_known_here_is_taken(
+    given: str, meant: str, acquainted: Path
+) -> None:
+    result = await approved(acquainted, given)
+
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == f"{meant}: approval sent to vm-approvals\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("602D9", f"'602D9' begins several EventIds: {KNOWN[0].lower()}, {KNOWN[1]}"),
+        ("EVENT", "begins several EventIds: EVENT-1, EVENT-10"),
+        ("C70", "is no EventId such as "),  # too short to be meant
+        ("602D9499", "is no EventId such as "),
+        ("hell", "is no EventId such as "),  # that only an approval named
+        ("602D944%", "is no EventId such as "),
+    ],
+)
+async def test_beginning_of_no_or_several_event_ids_is_wrong_usage(
+    given: str, words: str, acquainted: Path
+) -> None:
+    result = await approved(acquainted, given)
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert words in result.stderr
+
+
+async def test_event_id_of_another_form_is_sent_where_that_is_meant(
+    acquainted: Path,
+) -> None:
+    result = await approved(acquainted, "hello", "--force")
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == "hello: approval sent to vm-approvals\n"
 
 
 # -- the session -------------------------------------------------------------------
@@ -465,6 +597,39 @@ async def test_replies_to_others_are_left_there(
     assert found is not None
     left = await drained(broker, "replies", count=2)
     assert {message.correlation_id for message in left} == {"theirs", "late"}
+
+
+async def test_reply_of_another_may_be_passed_by_any_number_of_times(
+    broker: Broker, namespace: NamespaceConfig
+) -> None:
+    """Each counts as no delivery of it: the tenth would make it a dead letter."""
+    await reply(namespace, "replies", "theirs")
+    for number in range(11):
+        await reply(namespace, "replies", f"mine-{number}")
+        async with Answers(namespace, "replies", SystemClock()) as answers:
+            assert await answers.outcomes(f"mine-{number}", within=10)
+
+    assert broker.snapshot()["replies"].active == 1
+    (left,) = await drained(broker, "replies")
+    assert (left.correlation_id, left.delivery_count) == ("theirs", 0)
+
+
+async def test_reply_behind_one_that_was_delivered_twice_is_read_and_stays(
+    broker: Broker, namespace: NamespaceConfig
+) -> None:
+    """A broker that counts what is released would make a dead letter of that one."""
+    await reply(namespace, "replies", "theirs")
+    client = ServiceBusClient.from_connection_string(broker.connection_string)
+    async with client, client.get_queue_receiver("replies") as other:
+        for _ in range(2):
+            (held,) = await other.receive_messages(1, max_wait_time=5)
+            await other.abandon_message(held)
+    await reply(namespace, "replies", "mine")
+
+    async with Answers(namespace, "replies", SystemClock()) as answers:
+        assert await answers.outcomes("mine", within=10)
+
+    assert broker.snapshot()["replies"].active == 2
 
 
 async def test_reply_behind_many_others_is_read_and_stays(

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.shell_completion import ShellComplete
 
-from bridge.cli import main
+from bridge.cli.main import main
 from bridge.outbox.store import Outbox
 from tests.builders import router, told
 
@@ -94,7 +95,73 @@ def test_nothing_is_offered_and_no_error_told_where_nothing_is_known(
     assert list(tmp_path.iterdir()) == before
 
 
+# -- what comes from elsewhere is not run by the shell ------------------------------
+
+HOSTILE = [
+    "$(touch run-by-bash)",
+    "`touch run-by-bash`",
+    "AB12;touch run-by-bash",
+    "AB12 touch",
+    "AB12\ntouch",
+    "*",
+    "~",
+    "a{b,c}",
+    "'quoted'",
+    "back\\slash",
+    "--force",
+    "łódź",
+    "",
+]
+
+
+@pytest.fixture
+def attacked(config: Path) -> Path:
+    """Return a configuration whose state file knows EventIds meant for a shell."""
+
+    async def fill() -> None:
+        async with Outbox.open(config.with_name("state.db"), router()) as outbox:
+            events = [told(f"h{n}", key=one) for n, one in enumerate(HOSTILE)]
+            await outbox.commit(events, now=2)
+
+    asyncio.run(fill())
+    return config
+
+
+@pytest.mark.parametrize("line", [("approve",), ("events", "--event")])
+def test_only_plain_event_ids_are_offered(
+    line: tuple[str, ...], attacked: Path
+) -> None:
+    name, *rest = line
+
+    assert offered(name, "-c", str(attacked), *rest) == ["AB12", "CD34"]
+
+
+def test_only_plain_names_of_sinks_are_offered(config: Path) -> None:
+    """Completion reads a file before anybody has checked it."""
+    table = '[[sinks]]\nname = "$(touch run-by-bash)"\ntype = "webhook"\n'
+    config.write_text(config.read_text() + table)
+
+    assert offered("send-test", "-c", str(config), "--sink") == ["siem", "ops"]
+
+
 def test_bash_offers_the_same(config: Path) -> None:
+    words = ["outbox", "list", "-c", str(config), "--sink", "s"]
+
+    assert in_bash(config, words, 'echo "${COMPREPLY[@]}"') == "siem\n"
+
+
+def test_bash_runs_nothing_of_what_is_offered(attacked: Path) -> None:
+    """Whoever presses TAB and Enter runs the line with what was put into it."""
+    words = ["approve", "-c", str(attacked), ""]
+
+    took = in_bash(attacked, words, 'eval "echo ${COMPREPLY[*]}"')
+
+    assert took == "AB12 CD34\n"
+    assert not (attacked.parent / "run-by-bash").exists()
+
+
+def in_bash(config: Path, words: list[str], then: str) -> str:
+    """Press TAB in a real bash behind ``words``; returns what ``then`` prints."""
     if not (bash := shutil.which("bash")):
         pytest.skip("no bash here")
     program = config.with_name("sebridge")
@@ -102,12 +169,13 @@ def test_bash_offers_the_same(config: Path) -> None:
         f"#!{sys.executable}\nfrom bridge.__main__ import main\nmain()\n"
     )
     program.chmod(0o755)
+    line = " ".join(map(shlex.quote, ["sebridge", *words]))
     script = f"""
         eval "$(_SEBRIDGE_COMPLETE=bash_source sebridge)"
         complete -p sebridge | grep -q _sebridge_completion || exit 1
-        COMP_WORDS=(sebridge outbox list -c '{config}' --sink s) COMP_CWORD=6
+        COMP_WORDS=({line}) COMP_CWORD={len(words)}
         _sebridge_completion sebridge
-        echo "${{COMPREPLY[@]}}"
+        {then}
     """
     path = f"{config.parent}{os.pathsep}{os.environ['PATH']}"
     env = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
@@ -115,9 +183,9 @@ def test_bash_offers_the_same(config: Path) -> None:
     done = subprocess.run(  # noqa: S603 - our own arguments
         [bash, "--norc", "-c", script],
         env=env,
+        cwd=config.parent,
         capture_output=True,
         text=True,
         check=True,
     )
-
-    assert done.stdout == "siem\n"
+    return done.stdout

@@ -2,15 +2,19 @@
 
 import asyncio
 import json
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from bridge.cli import main
-from bridge.errors import Reason
-from bridge.outbox.ledger import Ledger, Selection
-from bridge.outbox.rows import Delivery
+from bridge.cli.main import main
+from bridge.foundation.errors import Reason
+from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.deliveries import Delivery
 from bridge.outbox.store import Outbox
 from tests.builders import SINK, router, told
 from tests.disks import hide
@@ -103,7 +107,7 @@ def test_who_only_looks_needs_no_secret_of_the_service(
 
     result = CliRunner().invoke(main, [*command.split(), "-c", str(config), "--json"])
 
-    assert result.exit_code == 0, result.stderr
+    assert result.exit_code == (command == "status"), result.stderr
     assert SINK in result.stdout
 
 
@@ -143,10 +147,11 @@ def test_events_are_those_that_are_asked_for(
 
 
 def test_events_for_people_say_what_is_not_delivered_and_why(config: Path) -> None:
-    lines = events(config).splitlines()
+    heads, *lines = events(config).splitlines()
 
+    assert heads.split() == ["TIME", "EVENT", "STEP", "VM", "EVENTID", "WENT", "TO"]
     assert len(lines) == 5
-    assert lines[0].endswith("siem: pending")
+    assert lines[0].endswith("siem:pending")
     assert lines[1].strip() == "siem: busy"
     assert lines[4].strip() == "siem: bad"
 
@@ -161,27 +166,7 @@ def test_events_that_went_to_nobody_say_so(tmp_path: Path) -> None:
 
     asyncio.run(fill())
 
-    assert events(path).rstrip().endswith("to nobody")
-
-
-def test_events_are_followed_until_ctrl_c(
-    config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    naps = list[float]()
-
-    async def nap(seconds: float) -> None:
-        naps.append(seconds)
-        if len(naps) == 3:
-            raise KeyboardInterrupt
-        async with Outbox.open(config.with_name("state.db"), router()) as outbox:
-            await outbox.commit([told(f"new-{len(naps)}")], now=NOW)
-
-    monkeypatch.setattr("bridge.cli_events.asyncio.sleep", nap)
-
-    lines = events(config, "--follow", "--json", "--last", "1").splitlines()
-
-    ids = [json.loads(line)["event"]["id"] for line in lines]
-    assert ids == ["3", "new-1", "new-2"]
+    assert events(path).rstrip().endswith(" nobody")
 
 
 def test_state_file_that_this_user_may_not_see_is_one_clear_error(
@@ -193,3 +178,62 @@ def test_state_file_that_this_user_may_not_see_is_one_clear_error(
     assert result.exit_code == 1
     assert result.stderr.startswith("sebridge: the state file ")
     assert "as the user of the service" in result.stderr
+
+
+# -- discard gives up for good, so it wants to be told what ---------------------------
+
+
+def discarded(config: Path) -> list[str | None]:
+    return [d.cloud_event_id for d in deliveries(config) if d.state == "discarded"]
+
+
+@pytest.mark.parametrize("arguments", [(), ("--json",), ("--event", "")])
+def test_discard_of_everything_wants_to_be_said(
+    arguments: tuple[str, ...], config: Path
+) -> None:
+    command = ["outbox", "discard", "-c", str(config), *arguments]
+
+    result = CliRunner().invoke(main, command, input="y\n")
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == (
+        "sebridge: discard without --sink, --state or --event gives up every dead "
+        "letter: name which, or say --all\n"
+    )
+    assert discarded(config) == []
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--all",), ("--sink", SINK), ("--state", "dead"), ("--event", "L")]
+)
+def test_discard_that_says_what_is_meant_is_not_asked(
+    arguments: tuple[str, ...], config: Path
+) -> None:
+    outbox("discard", config, *arguments)
+
+    assert discarded(config) == ["3"]
+
+
+@pytest.mark.parametrize(("answer", "expected"), [("y", ["3"]), ("n", []), ("", [])])
+def test_discard_asks_on_a_terminal(
+    answer: str, expected: list[str], config: Path
+) -> None:
+    command = [sys.executable, "-m", "bridge", "outbox", "discard", "-c", str(config)]
+    ours, theirs = pty.openpty()
+    os.write(ours, f"{answer}\n".encode())
+
+    done = subprocess.run(  # noqa: S603 - our own arguments
+        command, stdin=theirs, capture_output=True, text=True, timeout=30, check=False
+    )
+    os.close(theirs)
+    os.close(ours)
+
+    state = config.with_name("state.db")
+    question = f"Give up every dead letter in {state} for good? [y/N]: "
+    assert done.stderr.startswith(question)
+    assert discarded(config) == expected
+    if expected:
+        assert done.returncode == 0
+    else:
+        assert done.returncode == 1
+        assert done.stderr.endswith("sebridge: nothing was discarded\n")

@@ -11,13 +11,14 @@ import pytest
 from click.testing import CliRunner, Result
 from jsonschema import FormatChecker, validate
 
-from bridge import schemas, trial
-from bridge.cli import main
-from bridge.identity import Identity
-from bridge.introduction import settle
-from bridge.outbox.database import Database
-from bridge.simulator.imds import ImdsSimulator
-from bridge.simulator.imds_state import ImdsSettings
+from bridge.app.identify import settle
+from bridge.cli.main import main
+from bridge.configuration import json_schema
+from bridge.diagnostics import dry_run
+from bridge.events.identity import Identity
+from bridge.outbox.storage.database import Database
+from bridge.simulator.imds.server import ImdsSimulator
+from bridge.simulator.imds.state import ImdsSettings
 from bridge.simulator.servicebus.broker import Broker
 from tests.builders import body_of, imds_event, started
 from tests.contract.sink_fixtures import (
@@ -101,7 +102,7 @@ async def test_sink_gets_a_marked_event_as_the_forwarder_would_send_it(
 
     (request,) = inbox.received
     event = json.loads(request.body)
-    validate(event, schemas.event(), format_checker=FormatChecker())
+    validate(event, json_schema.event(), format_checker=FormatChecker())
     assert event["type"] == "sebridge.scheduledevent.scheduled.v1"
     assert (event["eventtype"], event["sebridgetest"]) == ("Preempt", "true")
     assert event["data"]["test"] is True
@@ -111,6 +112,57 @@ async def test_sink_gets_a_marked_event_as_the_forwarder_would_send_it(
     first, second = result.stdout.splitlines()
     assert first == f"{event['subject']} (Preempt) is sent as a test"
     assert second.startswith("ok   siem: took it in 0.")
+
+
+def command(folder: Path, text: str) -> dict[str, Any]:
+    hook = folder / "hook"
+    hook.write_text(f"#!/bin/sh\n{text}\n")
+    hook.chmod(0o700)
+    return {"name": "drain", "type": "command", "command": [str(hook)]}
+
+
+def test_command_is_run_only_where_it_is_asked_for(tmp_path: Path) -> None:
+    lines = {"name": "lines", "type": "file", "path": str(tmp_path / "events")}
+    ran = tmp_path / "ran"
+    hook = command(tmp_path, f'echo "$SEBRIDGE_TEST $SEBRIDGE_ACTION" >>{ran}')
+    config = written(tmp_path, lines, hook)
+
+    result = sebridge("send-test", "-c", config)
+    assert result.exit_code == 0
+    assert "sinks.drain: its command is not run; --run would run it" in result.stderr
+    assert not ran.exists()
+
+    assert sebridge("send-test", "-c", config, "--run").exit_code == 0
+    assert ran.read_text() == "1 prepare\n"
+
+
+def test_command_alone_is_not_run_and_that_is_told(tmp_path: Path) -> None:
+    config = written(tmp_path, command(tmp_path, "exit 0"))
+
+    result = sebridge("send-test", "-c", config)
+    assert result.exit_code == 2
+    assert "there is no other sink" in result.stderr
+
+
+def test_test_of_a_command_tells_what_it_said(tmp_path: Path) -> None:
+    config = written(tmp_path, command(tmp_path, "echo no room >&2; exit 3"))
+
+    result = sebridge("send-test", "-c", config, "--run")
+    assert result.exit_code == 1
+    assert "it ended with exit code 3: no room" in result.stdout
+
+
+def test_render_shows_the_environment_of_a_command(tmp_path: Path) -> None:
+    config = written(
+        tmp_path, command(tmp_path, "exit 0"), identity={"vm_name": "web-7"}
+    )
+
+    result = sebridge("render", "-c", config, "--sink", "drain")
+    assert result.exit_code == 0
+    head, _, body = result.stdout.partition("\n\n")
+    assert head.startswith(f"run {tmp_path}/hook\n")
+    assert "SEBRIDGE_VM_NAME=web-7" in head.splitlines()
+    assert json.loads(body)["type"] == "sebridge.scheduledevent.scheduled.v1"
 
 
 @pytest.mark.parametrize("arguments", [(), ("--json",)])
@@ -224,7 +276,7 @@ async def test_vm_that_metadata_does_not_name_is_that_of_the_configuration(
 async def test_metadata_that_hangs_is_not_waited_for_long(
     inbox: Inbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trial, "_PATIENCE", 0.1)
+    monkeypatch.setattr(dry_run, "_PATIENCE", 0.1)
     async with Inbox(is_silent=True).serving() as imds:
         config = written(tmp_path, webhook(inbox.url), imds=imds.url)
 
@@ -248,7 +300,7 @@ async def test_type_that_is_misspelt_is_sent_with_a_warning(
 @pytest.mark.parametrize(
     ("sinks", "arguments", "words"),
     [
-        ([], [], "the configuration has no sinks"),
+        ([], [], "has neither [[sinks]] nor [approvals]"),
         ([webhook(NOWHERE)], ["--sink", "sien"], "'sien'; did you mean 'siem'?"),
         ([webhook(NOWHERE)], ["--sink", "x"], "'x'; there are: siem"),
         (
@@ -326,12 +378,173 @@ def test_nothing_is_sent_and_no_secret_shown(tmp_path: Path) -> None:
     result = sebridge("render", "-c", config, "--sink", "bus")
 
     head, event = rendered(result)
-    assert result.stdout.startswith("Service Bus queue to-{group} in 127.0.0.1:9\n")
-    assert (head["ReplyTo"], head["ReplyToSessionId"]) == ("q", "{vm_id}")
-    assert head["SessionId"] == "{vm_id}"
+    assert result.stdout.startswith("Service Bus queue to-group-1 in 127.0.0.1:9\n")
+    nobody = "00000000-0000-0000-0000-000000000000"
+    assert (head["ReplyTo"], head["ReplyToSessionId"]) == ("q", nobody)
+    assert head["SessionId"] == nobody
     assert event["data"]["event"]["EventType"] == "Reboot"
     assert "test" not in event["data"]
     assert SECRET not in result.output
+
+
+HEADERS = {"x-vm": "{vm_name} of {group}", "x-id": "{vm_id}"}
+
+
+def test_placeholders_are_those_of_the_vm_that_the_sample_is_of(
+    tmp_path: Path,
+) -> None:
+    """Nothing is known here: it is a made-up one, which is said."""
+    config = written(tmp_path, {**webhook(NOWHERE), "headers": HEADERS})
+
+    result = sebridge("render", "-c", config, "--sink", "siem")
+
+    head, event = rendered(result)
+    assert head["x-vm"] == "vm-1 of group-1"
+    assert event["data"]["event"]["Resources"] == ["vm-1"]
+    reporter = event["data"]["reporter"]
+    assert (reporter["vmName"], reporter["vmId"]) == ("vm-1", head["x-id"])
+    assert result.stderr == (
+        "note: {vm_id}, {vm_name} and {group} are not known here, and those of a "
+        "made-up VM are shown; [identity] can say who this is\n"
+    )
+
+
+def test_placeholders_that_are_known_are_not_made_up(tmp_path: Path) -> None:
+    where = "/subscriptions/s/resourceGroups/Web/x"
+    me = {"vm_name": "web-0", "vm_id": "id-1", "resource_id": where}
+    config = written(tmp_path, {**webhook(NOWHERE), "headers": HEADERS}, identity=me)
+
+    result = sebridge("render", "-c", config, "--sink", "siem")
+
+    head, _ = rendered(result)
+    assert (head["x-vm"], head["x-id"]) == ("web-0 of web", "id-1")
+    assert result.stderr == ""
+
+
+def test_reporter_of_an_event_fills_in_what_it_says(tmp_path: Path) -> None:
+    config = written(tmp_path, {**webhook(NOWHERE), "headers": HEADERS})
+    arguments = ("render", "-c", config, "--sink", "siem", "--event", "-")
+
+    result = sebridge(*arguments, stdin=cloud_event().to_json())
+
+    head, _ = rendered(result)
+    assert (head["x-vm"], head["x-id"]) == ("web-0 of group-1", "vm-1")
+    assert result.stderr.startswith("note: {group} is not known here, and that of a ")
+
+
+NOT_HERE = "env:NOT_SET_ON_THIS_MACHINE"
+SECRETLY: list[dict[str, Any]] = [
+    {
+        "type": "webhook",
+        "url": NOT_HERE,
+        "headers": {"Authorization": NOT_HERE, "x-team": "infra"},
+        "signature": {"secrets": ["file:/not/there", NOT_HERE]},
+        "client_certificate": "/not/there.pem",
+        "client_key": "/not/there.key",
+        "ca_file": "/not/there.ca",
+    },
+    {
+        "type": "webhook",
+        "url": NOT_HERE,
+        "proxy": NOT_HERE,
+        "auth": {"type": "basic", "username": "u", "password": NOT_HERE},
+    },
+    {"type": "webhook", "url": NOT_HERE, "preset": "splunk-hec"}
+    | {"auth": {"token": NOT_HERE}},
+    {"type": "servicebus", "connection_string": NOT_HERE, "topic": "t"},
+    {"type": "servicebus", "connection_string": "file:/not/there", "queue": "x"},
+    {"type": "slack", "webhook_url": NOT_HERE},
+    {
+        "type": "slack",
+        "token": NOT_HERE,
+        "channel": "ops",
+        "buttons": True,
+        "button_secret": "file:/not/there",
+    },
+]
+
+
+@pytest.mark.parametrize("sink", SECRETLY, ids=lambda sink: sink["type"])
+def test_no_secret_is_needed_to_see_what_would_be_sent(
+    sink: dict[str, Any], tmp_path: Path
+) -> None:
+    approvals = {"connection_string": NOT_HERE, "queue": "vm-approvals"}
+    other = {**webhook(NOT_HERE, "other"), "headers": {"x": "{unknown}"}}
+    config = written(
+        tmp_path,
+        other,
+        {"name": "mine", **sink},
+        approvals=approvals,
+        http={"token": NOT_HERE},
+        identity={"vm_name": "web-0"},
+    )
+
+    result = sebridge("render", "-c", config, "--sink", "mine")
+
+    head, body = rendered(result)
+    assert body
+    assert "invalid" not in result.output
+    assert "whsec" not in result.output
+    secrets = [name for name in head if name in {"Authorization", "webhook-signature"}]
+    assert all(head[name].endswith("<secret>") for name in secrets)
+    assert "note: sinks.mine." in result.stderr
+    assert "other" not in result.stderr
+    assert "http" not in result.stderr
+
+
+def test_what_is_not_known_for_want_of_a_secret_is_shown_so(tmp_path: Path) -> None:
+    config = written(
+        tmp_path,
+        {"name": "bus", **SECRETLY[3]},
+        {"name": "hook", **SECRETLY[0]},
+        approvals={"connection_string": NOT_HERE, "queue": "vm-approvals"},
+    )
+
+    bus = sebridge("render", "-c", config, "--sink", "bus")
+    hook = sebridge("render", "-c", config, "--sink", "hook")
+
+    assert bus.stdout.startswith("Service Bus topic t in <secret>\n")
+    assert rendered(bus)[0]["ReplyTo"] == "vm-approvals"  # by the same reference
+    assert hook.stdout.startswith("POST <secret>\n")
+    assert rendered(hook)[0]["x-team"] == "infra"
+    missing = "the environment variable NOT_SET_ON_THIS_MACHINE is not set"
+    assert f"note: sinks.hook.url: {missing}: <secret> stands for it\n" in hook.stderr
+
+
+def test_secret_that_is_here_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("URL_THAT_IS_SET", f"https://hook.example/{SECRET}")
+    config = written(tmp_path, webhook("env:URL_THAT_IS_SET"))
+
+    result = sebridge("render", "-c", config, "--sink", "siem")
+
+    assert result.stdout.startswith("POST https://hook.example\n")
+    assert "<secret>" not in result.output
+    assert SECRET not in result.output
+
+
+def test_other_faults_are_told_although_secrets_are_missing(tmp_path: Path) -> None:
+    sink = {**webhook(NOT_HERE), "headrs": {}, "content_mode": "odd"}
+
+    result = sebridge("render", "-c", written(tmp_path, sink), "--sink", "siem")
+
+    assert result.exit_code == 2
+    assert "sinks.siem.headrs: unknown key" in result.stderr
+    assert "sinks.siem.content_mode: must be one of" in result.stderr
+
+
+def test_variables_of_other_sinks_are_no_hindrance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = written(tmp_path, webhook(NOT_HERE), webhook(NOT_HERE, "other"))
+    monkeypatch.setenv("SEBRIDGE__SINKS__OTHER__TIMEOUT", "3s")
+    monkeypatch.setenv("SEBRIDGE__SINKS__SIEM__URL", "https://siem.example/x")
+
+    result = sebridge("render", "-c", config, "--sink", "siem")
+
+    assert result.exit_code == 0
+    assert result.stdout.startswith("POST https://siem.example\n")
 
 
 def test_event_of_imds_is_rendered_as_it_would_be_told(tmp_path: Path) -> None:

@@ -13,14 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from bridge import statefile
-from bridge.errors import OutboxCorruptError, OutboxFullError, Reason
-from bridge.outbox import connection
-from bridge.outbox.database import Database
-from bridge.outbox.ledger import Ledger, Selection
+from bridge.foundation.errors import OutboxCorruptError, OutboxFullError, Reason
+from bridge.outbox import statefile
+from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.deliveries import Delivery
 from bridge.outbox.records import CHECKPOINT, Checkpoint, Decision
-from bridge.outbox.rows import Delivery
-from bridge.outbox.schema import MIGRATIONS
+from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.keeper import Keeper
+from bridge.outbox.storage.mirror import Mirror
+from bridge.outbox.storage.schema import MIGRATIONS
+from bridge.outbox.storage.standin import LIMITS, Limits
 from bridge.outbox.store import Outbox
 from tests.builders import route, router, told
 from tests.disks import Disk
@@ -30,8 +32,9 @@ A = "a"
 
 
 @asynccontextmanager
-async def opened(path: Path) -> AsyncIterator[Outbox]:
-    async with Database.open(path, may_degrade=True) as database:
+async def opened(path: Path, limits: Limits = LIMITS) -> AsyncIterator[Outbox]:
+    keeper = Keeper(path, may_degrade=True, limits=limits)
+    async with Database.serving(keeper) as database:
         yield Outbox(database, router({A: route()}))
 
 
@@ -115,6 +118,26 @@ async def test_what_was_in_memory_is_on_disk_when_there_is_room_again(
         assert (tally.pending, tally.delivered) == (2, 2)
 
 
+async def test_clock_set_back_while_the_disk_is_full_is_followed_on_the_disk_too(
+    disk: Disk,
+) -> None:
+    """Else what has failed before would wait there for as long as the clock went."""
+    async with opened(disk.state) as outbox:
+        await put(outbox, "1")
+        (one,), _ = await outbox.due(A, now=NOW, limit=9)
+        reason = Reason.THROTTLED
+        await outbox.postpone(one, due=NOW + 7230, error="429", reason=reason)
+        disk.fill()
+        await put(outbox, "2")
+        await outbox.bring_forward(A, 7200)
+        disk.clear()
+        await outbox.database.heal()
+
+        (found,), _ = await outbox.due(A, now=NOW + 30, limit=9)
+
+        assert found.cloud_event_id == "1"
+
+
 async def test_disk_that_is_still_full_changes_nothing(
     disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -174,7 +197,7 @@ async def test_what_has_passed_by_then_is_not_written_later(disk: Disk) -> None:
             await outbox.postpone(one, due=NOW + 60, error="busy", reason=Reason.SERVER)
             await outbox.save({"x": b"y"})
 
-        memory = outbox.database._memory
+        memory = outbox.database.keeper.memory
         assert memory is not None
         assert len(memory.journal) == 1
 
@@ -229,11 +252,8 @@ async def test_first_start_on_a_full_disk_begins_in_memory(disk: Disk) -> None:
 # -- limits ----------------------------------------------------------------------
 
 
-async def test_memory_has_its_limit_too(
-    disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection, "MOST_IN_MEMORY", 3)
-    async with opened(disk.state) as outbox:
+async def test_memory_has_its_limit_too(disk: Disk) -> None:
+    async with opened(disk.state, Limits(events=3)) as outbox:
         await put(outbox, "0", body=b"zero")
         disk.fill()
         await put(outbox, "1", "2", "3", body=b"three")
@@ -250,13 +270,12 @@ async def test_memory_has_its_limit_too(
 
 
 async def test_what_was_decided_is_kept_although_it_cannot_be_told(
-    disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(connection, "MOST_IN_MEMORY", 0)
     decision = Decision(
         message="m", key="K", event_id="k", sequence=1, state="relayed", data=b"{}"
     )
-    async with opened(disk.state) as outbox:
+    async with opened(disk.state, Limits(events=0)) as outbox:
         await put(outbox, "0")
         disk.fill()
         lost: list[str] = []
@@ -330,6 +349,25 @@ async def test_lock_of_another_process_is_waited_for_and_then_gone_around(
     assert [r.levelname for r in caplog.records] == ["ERROR", "INFO"]
 
 
+async def test_long_journal_is_done_on_disk_in_its_order(state_path: Path) -> None:
+    """It goes in parts, and a later part builds on an earlier one."""
+    count = 600
+    async with opened(state_path) as outbox:
+        await outbox.database.read(lambda db: db.execute("PRAGMA busy_timeout = 50"))
+        with held(state_path):
+            for number in range(count):
+                await put(outbox, str(number), body=str(number).encode())
+            await deliver(outbox, "0")
+        while outbox.database.is_degraded:
+            await outbox.database.heal()
+    async with Outbox.open(state_path, router({A: route()})) as outbox:
+        found = await Ledger(outbox.database).find(Selection())
+        assert [one.cloud_event_id for one in found] == [str(n) for n in range(count)]
+        assert [one.id for one in found] == list(range(1, count + 1))
+        assert [one.state for one in found] == ["delivered"] + ["pending"] * (count - 1)
+        assert await outbox.load(CHECKPOINT) == str(count - 1).encode()
+
+
 async def test_jobs_of_one_moment_go_to_memory_together(state_path: Path) -> None:
     async with opened(state_path) as outbox:
         await outbox.database.read(lambda db: db.execute("PRAGMA busy_timeout = 50"))
@@ -344,7 +382,7 @@ def test_twin_of_a_damaged_file_is_an_error(state_path: Path) -> None:
     state_path.write_bytes(b"no database" * 1000)
 
     with pytest.raises(OutboxCorruptError):
-        connection.twin_of(state_path)
+        Mirror.load_if_possible(state_path)
 
 
 def test_twin_of_a_file_of_an_older_version_is_empty(state_path: Path) -> None:
@@ -354,20 +392,21 @@ def test_twin_of_a_file_of_an_older_version_is_empty(state_path: Path) -> None:
     old.commit()
     old.close()
 
-    twin = connection.twin_of(state_path)
+    twin = Mirror.load_if_possible(state_path)
 
-    assert twin.execute("SELECT count(*) FROM told").fetchone() == (0,)
+    count = twin.connection.execute("SELECT count(*) FROM told").fetchone()
+    assert count == (0,)
     twin.close()
 
 
-async def test_damage_found_on_the_way_to_memory_is_told(
-    state_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def damaged(path: Path) -> connection.Connection:
-        raise OutboxCorruptError(f"the state file {path} cannot be read")
-
-    monkeypatch.setattr("bridge.outbox.database.twin_of", damaged)
+async def test_way_to_memory_reads_nothing_from_the_disk(state_path: Path) -> None:
+    """A disk that hangs cannot be read, and one that is broken need not be."""
     async with opened(state_path) as outbox:
+        await put(outbox, "1")
         await outbox.database.read(lambda db: db.execute("PRAGMA busy_timeout = 50"))
-        with held(state_path), pytest.raises(OutboxCorruptError):
-            await put(outbox, "1")
+        with held(state_path):
+            for suffix in ("", "-wal"):
+                Path(f"{state_path}{suffix}").write_bytes(b"no database" * 1000)
+            await put(outbox, "2")
+
+        assert await states(outbox) == {"1": "pending", "2": "pending"}

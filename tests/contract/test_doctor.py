@@ -3,25 +3,30 @@
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from datetime import timedelta
 
 import pytest
+from azure.servicebus.exceptions import (
+    MessagingEntityNotFoundError,
+    ServiceBusError,
+    SessionCannotBeLockedError,
+)
 
-from bridge import config as configuration
-from bridge import doctor
-from bridge.approvals.queue import ApprovalSource, open_queue
-from bridge.clock import SystemClock
-from bridge.config import Config
-from bridge.errors import ApprovalQueueError
-from bridge.namespace import NamespaceConfig
-from bridge.simulator.imds import ImdsSimulator
-from bridge.simulator.imds_state import ImdsSettings
+from bridge.configuration import load as configuration
+from bridge.configuration.load import Config
+from bridge.diagnostics import doctor
+from bridge.diagnostics.host_checks import Finding
+from bridge.foundation.clock import SystemClock
+from bridge.foundation.errors import ApprovalQueueError, DeliveryError
+from bridge.foundation.values import Secret
+from bridge.servicebus.namespace import NamespaceConfig
+from bridge.servicebus.receiver import ApprovalSource, open_queue
+from bridge.simulator.imds.server import ImdsSimulator
+from bridge.simulator.imds.state import ImdsSettings
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.errors import Condition
-from bridge.surroundings import Finding
-from bridge.values import Secret
 from tests.contract.sink_fixtures import Inbox
 from tests.fakes import START
 
@@ -299,7 +304,168 @@ async def test_sinks_are_tried_although_one_hangs(
     assert all("firewalls" in one.advice for one in found[3:5])
 
 
+@pytest.mark.parametrize("status", [200, 204, 405, 501])
+async def test_endpoint_that_answers_the_question_is_there(
+    status: int, imds: ImdsSimulator, inbox: Inbox
+) -> None:
+    """405 and 501: it knows other methods there."""
+    inbox.status = status
+    hook = {"name": "hook", "type": "webhook", "url": inbox.url}
+
+    found = await examined(config_of(imds.url, sinks=[hook]))
+
+    assert not found[3].is_warning
+    words = f"{inbox.url} is there (it answers OPTIONS with {status})"
+    assert good(found)[3] == f"sinks.hook: {words}"
+
+
+@pytest.mark.parametrize(
+    ("status", "advice"),
+    [
+        (302, "redirects are not followed: "),
+        (400, "many services understand POST alone"),
+        (401, "does it take these credentials? "),
+        (403, "does it take these credentials? "),
+        (404, "is the path right? "),
+        (410, "is the path right? "),
+        (429, "many services understand POST alone"),
+        (500, "many services understand POST alone"),
+        (503, "many services understand POST alone"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["webhook", "slack"])
+async def test_endpoint_that_refuses_the_question_is_not_called_good(
+    kind: str, status: int, advice: str, imds: ImdsSimulator, inbox: Inbox
+) -> None:
+    inbox.status = status
+    key = "url" if kind == "webhook" else "webhook_url"
+    hook = {"name": "hook", "type": kind, key: f"{inbox.url}/s3cret"}
+
+    (found,) = (await examined(config_of(imds.url, sinks=[hook])))[3:]
+
+    assert found.is_good  # nothing is known to be wrong
+    assert found.is_warning
+    assert found.text == (
+        f"sinks.hook: {inbox.url} answers OPTIONS with {status}, which does not show "
+        "whether it takes events"
+    )
+    assert found.advice.startswith(advice)
+    assert found.advice.endswith("`sebridge send-test --sink hook` shows it")
+
+
+async def test_endpoint_that_permits_to_send_is_there_whatever_it_answers(
+    imds: ImdsSimulator, inbox: Inbox
+) -> None:
+    inbox.status, inbox.headers = 400, {"WebHook-Allowed-Origin": "*"}
+    hook = {"name": "hook", "type": "webhook", "url": inbox.url}
+
+    (found,) = (
+        await examined(config_of(imds.url, sinks=[hook | {"handshake": "required"}]))
+    )[3:]
+
+    assert (found.is_good, found.is_warning) == (True, False)
+    assert found.text.endswith(f"it allows {VM} to send")
+
+
+async def test_permission_that_is_not_needed_and_not_given_proves_nothing(
+    imds: ImdsSimulator, inbox: Inbox
+) -> None:
+    inbox.status = 400
+    hook = {"name": "hook", "type": "webhook", "url": inbox.url}
+
+    (found,) = (
+        await examined(config_of(imds.url, sinks=[hook | {"handshake": "attempt"}]))
+    )[3:]
+
+    assert (found.is_good, found.is_warning) == (True, True)
+
+
+BUS = {"type": "servicebus", "connection_string": NOWHERE, "queue": "q"}
+
+
+@pytest.mark.parametrize(
+    ("sink", "is_bus"),
+    [
+        (BUS, True),
+        ({"type": "webhook", "url": "http://127.0.0.1:1"}, False),
+        ({"type": "slack", "webhook_url": "http://127.0.0.1:1/s"}, False),
+        (
+            {
+                "type": "slack",
+                "token": "xoxb-1",
+                "channel": "ops",
+                "api_url": "http://127.0.0.1:1/",
+            },
+            False,
+        ),
+        ({"type": "syslog", "host": "127.0.0.1", "port": 1}, False),
+    ],
+)
+async def test_ports_of_service_bus_are_named_for_service_bus_alone(
+    sink: dict[str, object], imds: ImdsSimulator, *, is_bus: bool
+) -> None:
+    config = config_of(imds.url, sinks=[{"name": "a", **sink}])
+
+    (found,) = [one for one in await examined(config) if "sinks.a" in one.text]
+
+    assert "firewalls" in found.advice
+    assert ("5671" in found.advice) is is_bus
+
+
+async def test_ports_of_service_bus_are_named_for_approvals_and_replies(
+    imds: ImdsSimulator,
+) -> None:
+    keys = {"connection_string": NOWHERE, "queue": "q", "reply_to": ["replies"]}
+
+    found = await examined(config_of(imds.url, approvals=keys))
+
+    advice = [one.advice for one in found if one.text.startswith("approvals")]
+    assert len(advice) == 2
+    assert all("5671" in text for text in advice)
+
+
 # -- approvals -------------------------------------------------------------------
+
+
+def refused_with(cause: Exception) -> ApprovalQueueError:
+    """As the queue raises it."""
+    error = ApprovalQueueError("Service Bus q: failed")
+    error.__cause__ = cause
+    return error
+
+
+def wrapped(cause: Exception) -> ServiceBusError:
+    """As the SDK does where a handler fails; see ``_handle_exception`` in its base."""
+    return ServiceBusError(f"Handler failed: {cause}.", error=cause)
+
+
+@pytest.mark.parametrize("wrap", [wrapped, lambda cause: cause])
+def test_refusal_means_the_same_however_the_sdk_wraps_it(
+    wrap: Callable[[Exception], Exception],
+) -> None:
+    """The bridge looks into the wrapping, and so does the doctor."""
+    source = ApprovalSource(queue="q", session="mine")
+
+    held = doctor.excused(source, refused_with(wrap(SessionCannotBeLockedError())))
+
+    assert held == "q session mine is there, and held by a bridge that runs"
+    error = ServiceBusError("no", condition="amqp:not-allowed")
+    with pytest.raises(DeliveryError, match="it may have no sessions"):
+        doctor.excused(source, refused_with(wrap(error)))
+    with pytest.raises(DeliveryError, match="create or enable q"):
+        doctor.excused(source, refused_with(wrap(MessagingEntityNotFoundError())))
+
+
+def test_words_of_an_answer_are_no_condition() -> None:
+    """What the other side writes may say anything."""
+    source = ApprovalSource(queue="amqp:not-allowed")
+    error = ApprovalQueueError("Service Bus amqp:not-allowed: cannot be reached")
+    error.__cause__ = OSError("no")
+
+    with pytest.raises(DeliveryError) as caught:
+        doctor.excused(source, error)
+
+    assert "sessions" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -340,7 +506,7 @@ async def test_nothing_is_taken_and_no_session_stays_locked(
     assert broker.snapshot() == before
     where = NamespaceConfig(connection_string=Secret(broker.connection_string, {}))
     source = ApprovalSource(queue="vm-approvals-sessions", session="mine")
-    async with open_queue(where, source, SystemClock()) as queue, asyncio.timeout(5):
+    async with open_queue(where, source, SystemClock()) as queue, asyncio.timeout(20):
         while not queue.attached:
             with suppress(ApprovalQueueError):
                 await queue.reach()

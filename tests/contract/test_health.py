@@ -7,6 +7,7 @@ import json
 import re
 import socket
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,20 +19,30 @@ import pytest
 from aiohttp.test_utils import TestClient
 from aiohttp.web import Application, Request
 
-from bridge import health
-from bridge.errors import BridgeError, MetadataUnavailableError, OutboxError
-from bridge.events import Teller
-from bridge.health import HttpConfig
+from bridge.events.build import Teller
+from bridge.foundation.errors import (
+    BridgeError,
+    MetadataUnavailableError,
+    OutboxError,
+    Reason,
+    RefusedDeliveryError,
+)
+from bridge.foundation.retry import RetryPolicy
+from bridge.foundation.values import Secret
+from bridge.health import server as health
+from bridge.health.server import HttpConfig
+from bridge.health.status import Board, kinds_of
 from bridge.outbox.records import Decision
+from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.keeper import Keeper
 from bridge.outbox.store import Outbox
-from bridge.poller import Poller
-from bridge.relay import Relay, RelayPolicy
-from bridge.retry import RetryPolicy
-from bridge.status import Board
-from bridge.telemetry import Metrics
-from bridge.values import Secret
+from bridge.pipeline.circuit import RelayPolicy
+from bridge.pipeline.observer import Poller
+from bridge.pipeline.relay import Relay
+from bridge.telemetry.metrics import Metrics
 from tests.builders import EVENT_ID, SINK, body_of, imds_event, told
 from tests.fakes import START, FakeClock, FakeMetadata, RecordingSink
+from tests.hanging import Hanging
 
 Client = TestClient[Request, Application]
 Serve = Callable[[Application], Awaitable[Client]]
@@ -43,6 +54,7 @@ METRICS = {
     "sebridge_scheduled_events",
     "sebridge_transitions_total",
     "sebridge_deliveries_total",
+    "sebridge_delivery_failures_total",
     "sebridge_deliveries_late_total",
     "sebridge_outbox_pending",
     "sebridge_outbox_dead",
@@ -50,6 +62,8 @@ METRICS = {
     "sebridge_sink_parked",
     "sebridge_delivery_seconds",
     "sebridge_start_requests_total",
+    "sebridge_commands_total",
+    "sebridge_command_seconds",
     "sebridge_state_degraded",
     "sebridge_build_info",
 }
@@ -213,6 +227,22 @@ async def test_bridge_is_unready_while_a_receiver_is_not_attached(
     )
 
 
+@dataclass
+class FakeListener:
+    source: str
+    is_full: bool
+
+
+async def test_bridge_is_unready_while_too_many_approvals_wait(bridge: Bridge) -> None:
+    full, other = FakeListener("q", is_full=True), FakeListener("p", is_full=False)
+    bridge.board.listeners = [full, other]
+
+    assert await bridge.get("/readyz") == (
+        503,
+        '["approvals: q is not received from (too many wait)"]',
+    )
+
+
 async def test_bridge_that_stands_by_for_a_session_is_ready(bridge: Bridge) -> None:
     """Of those that share a session only one is attached, and all of them are well."""
     held = FakeReceiver(attached=False, stands_by=True, last_error="held elsewhere")
@@ -247,8 +277,9 @@ async def fill_disk(outbox: Outbox) -> None:
 async def test_parked_sink_is_told_of_although_the_bridge_is_ready(
     bridge: Bridge,
 ) -> None:
-    standing = bridge.board.relays[0]._standing
-    standing.is_parked, standing.last_error = True, "siem answered 401"
+    error = RefusedDeliveryError("siem answered 401", Reason.UNAUTHORIZED)
+    for refusals in range(3):
+        bridge.board.relays[0]._trying.circuit.failed(error, refusals, now=0, unit=0)
 
     status, text = await bridge.get("/readyz")
 
@@ -280,6 +311,41 @@ async def test_liveness_asks_for_nothing_but_the_loop(bridge: Bridge) -> None:
     assert await bridge.get("/livez") == (200, "ok\n")
 
 
+async def test_liveness_asks_whether_the_state_file_is_worked_on(
+    bridge: Bridge,
+) -> None:
+    go_on = threading.Event()
+    database = bridge.outbox.database
+    database.silence = 0.0
+    waiting = asyncio.ensure_future(database.read(lambda _: go_on.wait(20)))
+    await asyncio.sleep(0)
+
+    assert (await bridge.get("/livez"))[0] == 503
+    go_on.set()
+    await waiting
+    assert (await bridge.get("/livez"))[0] == 200
+
+
+async def test_disk_that_hangs_is_not_ready_and_yet_alive(
+    state_path: Path, board: Board, bridge: Bridge
+) -> None:
+    disk = Hanging()
+    keeper = Keeper(
+        state_path.with_name("other.db"), may_degrade=True, connect=disk.open
+    )
+    async with Database.serving(keeper, patience=0.05) as database:
+        board.outbox = Outbox(database, bridge.outbox.router)
+        disk.freeze()
+        await board.outbox.save({"x": b"y"})
+
+        status, missing = await bridge.get("/readyz")
+        assert status == 503
+        assert "the disk has not answered" in missing
+        assert (await bridge.get("/livez"))[0] == 200
+        assert (await bridge.metrics())["sebridge_state_degraded"] == 1
+        disk.thaw()
+
+
 # -- status and metrics ------------------------------------------------------------
 
 
@@ -303,7 +369,7 @@ async def test_status_has_the_shape_of_the_contract(bridge: Bridge) -> None:
 
 
 async def test_status_shows_the_error_of_the_last_attempt(bridge: Bridge) -> None:
-    bridge.board.relays[0]._standing.last_error = "siem answered 503"
+    bridge.board.relays[0]._trying.circuit.last_error = "siem answered 503"
 
     (sink,) = (await bridge.json("/status"))["sinks"]
 
@@ -416,7 +482,10 @@ async def test_page_is_only_read(bridge: Bridge) -> None:
 async def test_forwarder_that_nobody_looks_at_does_without_the_page() -> None:
     command = [
         *(sys.executable, "-c"),
-        "import sys, bridge.app; sys.exit('bridge.page' in sys.modules)",
+        (
+            "import sys, bridge.app.forwarder; "
+            "sys.exit('bridge.health.status_page' in sys.modules)"
+        ),
     ]
     process = await asyncio.create_subprocess_exec(*command)
 
@@ -479,6 +548,105 @@ async def guarded(bridge: Bridge, aiohttp_client: Serve) -> Bridge:
 @pytest.mark.parametrize("path", ["/livez", "/readyz"])
 async def test_probes_need_no_token(path: str, guarded: Bridge) -> None:
     assert (await guarded.get(path))[0] == 200
+
+
+def break_everything(bridge: Bridge) -> None:
+    """Let each kind of thing be missing, under names that nobody is to learn."""
+    error = RefusedDeliveryError("siem answered 401", Reason.UNAUTHORIZED)
+    for refusals in range(3):
+        bridge.board.relays[0]._trying.circuit.failed(error, refusals, now=0, unit=0)
+    lost = FakeReceiver(attached=False, last_error="contoso refuses")
+    bridge.board.receivers = {"vm-approvals session web-7": lost}
+    bridge.board.listeners = [FakeListener("vm-approvals", is_full=True)]
+    bridge.clock.pass_by(60)
+
+
+KINDS = ["imds", "approvals", "sinks"]
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:9465", "10.0.0.4"])
+async def test_readiness_names_nothing_to_a_foreign_host(
+    host: str, bridge: Bridge
+) -> None:
+    break_everything(bridge)
+
+    async with bridge.client.get("/readyz", headers={"Host": host}) as response:
+        assert (response.status, await response.json()) == (503, KINDS)
+
+
+async def test_readiness_names_everything_on_this_machine(bridge: Bridge) -> None:
+    break_everything(bridge)
+
+    told = await bridge.json("/readyz")
+
+    assert (
+        "approvals: vm-approvals session web-7 is not attached (contoso refuses)"
+        in (told)
+    )
+    assert [text.split(":")[0] for text in told] == [
+        *("imds", "approvals", "approvals", "sinks.siem"),
+    ]
+
+
+@pytest.mark.parametrize("header", ["", "Bearer wrong", TOKEN])
+async def test_readiness_names_nothing_without_the_token(
+    header: str, guarded: Bridge
+) -> None:
+    break_everything(guarded)
+
+    status, text = await guarded.get("/readyz", header)
+
+    assert (status, json.loads(text)) == (503, KINDS)
+
+
+async def test_readiness_names_everything_with_the_token(guarded: Bridge) -> None:
+    break_everything(guarded)
+    headers = {"Host": "vm.example", "Authorization": f"Bearer {TOKEN}"}
+
+    async with guarded.client.get("/readyz", headers=headers) as response:
+        assert "web-7" in await response.text()
+
+
+async def test_start_has_a_word_of_its_own(newborn: Client) -> None:
+    async with newborn.get("/readyz", headers={"Host": "evil.example"}) as response:
+        assert await response.json() == ["starting"]
+
+
+async def test_full_disk_has_a_word_of_its_own(bridge: Bridge) -> None:
+    await fill_disk(bridge.outbox)
+    headers = {"Host": "evil.example"}
+
+    async with bridge.client.get("/readyz", headers=headers) as response:
+        assert await response.json() == ["state"]
+
+
+def test_what_has_no_known_kind_is_called_other() -> None:
+    told = [
+        "contoso: x",
+        "imds web-7: x",
+        "imds.contoso: x",
+        "",
+        "sinks.a: x",
+        "imds: y",
+    ]
+
+    assert kinds_of(told) == ["other", "imds", "sinks"]
+
+
+async def test_probe_without_a_token_does_not_read_its_file(
+    bridge: Bridge,
+    aiohttp_client: Serve,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gone = Secret(f"file:{tmp_path / 'gone'}", {})
+    app = health.application(HttpConfig(token=gone), bridge.board)
+    client = await aiohttp_client(app)
+
+    async with client.get("/readyz") as response:
+        assert response.status == 200
+
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize("path", ["/status", "/metrics", "/livez/", "/x", "/"])

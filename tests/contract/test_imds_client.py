@@ -9,18 +9,19 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from bridge.approvals.looking import Starter
-from bridge.errors import (
+from bridge.events.document import MAX_BYTES
+from bridge.events.look import Starter
+from bridge.events.start_result import StartAnswer, StartResult
+from bridge.foundation.errors import (
     MetadataError,
     MetadataRefusedError,
     MetadataUnavailableError,
 )
+from bridge.foundation.sections import Reader
+from bridge.foundation.values import Duration
 from bridge.imds.client import ImdsConfig, MetadataClient, open_client
-from bridge.imds.document import MAX_BYTES
-from bridge.options import Reader
-from bridge.poller import Metadata
-from bridge.telemetry import Metrics
-from bridge.values import Duration
+from bridge.pipeline.observer import Metadata
+from bridge.telemetry.metrics import Metrics
 from tests.builders import EVENT_ID, body_of, imds_event
 from tests.fakes import FakeClock, turns
 
@@ -151,7 +152,8 @@ async def test_no_proxy_is_used_whatever_the_environment_says(
     async with open_client(config(endpoint), clock, metrics) as client:
         assert await get(client) == BODY
         clock.pass_by(1)
-        assert await client.start(EVENT_ID, incarnation=None) == 200
+        answer = await client.start(EVENT_ID, incarnation=None)
+        assert answer.result is StartResult.ACCEPTED
 
 
 async def test_cookies_are_not_kept(
@@ -409,27 +411,39 @@ async def test_next_request_works_after_one_that_failed(
 # -- the pace ------------------------------------------------------------------
 
 
+async def read(client: MetadataClient) -> bytes | None:
+    async with client.turns.read():
+        return await get(client)
+
+
+async def post(client: MetadataClient) -> StartResult:
+    with client.turns.line_up(lambda: 0.0) as place:
+        assert await place.come_up(asyncio.Event())
+        place.begin()
+        return (await client.start(EVENT_ID, incarnation=None)).result
+
+
 async def test_requests_are_a_quarter_of_a_second_apart(
     client: MetadataClient, clock: FakeClock, imds: Imds
 ) -> None:
-    await get(client)
+    await read(client)
     clock.pass_by(0.1)
-    second = asyncio.ensure_future(client.start(EVENT_ID, incarnation=None))
+    second = asyncio.ensure_future(post(client))
     await turns()
     assert clock.waits == [pytest.approx(0.15)]
     assert len(imds.requests) == 1
 
     await clock.advance(0.15)
 
-    assert await second == 200
+    assert await second is StartResult.ACCEPTED
 
 
 async def test_request_later_than_that_does_not_wait(
     client: MetadataClient, clock: FakeClock
 ) -> None:
-    await get(client)
+    await read(client)
     clock.pass_by(0.25)
-    await get(client)
+    await read(client)
 
     assert clock.waits == []
 
@@ -442,8 +456,8 @@ async def test_one_request_is_in_flight_at_a_time(
         return web.Response(body=b"{}")
 
     imds.answer = answer
-    calls = [get(client), client.start(EVENT_ID, incarnation=None), client.instance()]
-    waiting = asyncio.gather(*calls, get(client))
+    calls = [read(client), post(client), client.instance()]
+    waiting = asyncio.gather(*calls, read(client))
     while not waiting.done():
         clock.pass_by(0.25)
         await turns()
@@ -461,7 +475,7 @@ async def test_caller_that_is_cancelled_leaves_its_turn_to_the_next(
         return web.Response()
 
     imds.answer = answer
-    first = asyncio.ensure_future(get(client))
+    first = asyncio.ensure_future(read(client))
     while not imds.requests:
         await turns()
     first.cancel()
@@ -469,7 +483,7 @@ async def test_caller_that_is_cancelled_leaves_its_turn_to_the_next(
     imds.says()
     clock.pass_by(1)
 
-    assert await get(client) == BODY
+    assert await read(client) == BODY
 
 
 # -- StartRequests -------------------------------------------------------------
@@ -478,7 +492,9 @@ async def test_caller_that_is_cancelled_leaves_its_turn_to_the_next(
 async def test_approval_is_relayed_as_the_service_demands(
     client: MetadataClient, imds: Imds
 ) -> None:
-    assert await client.start("ab-CD", incarnation=5) == 200
+    answer = await client.start("ab-CD", incarnation=5)
+
+    assert answer == StartAnswer(result=StartResult.ACCEPTED, status=200)
 
     (request,) = imds.requests
     assert request.method == "POST"
@@ -500,13 +516,23 @@ async def test_approval_in_the_first_version_names_the_document(
     assert imds.bodies == [b'{"StartRequests":[{"EventId":"a"}]%b}' % more]
 
 
-@pytest.mark.parametrize("status", [200, 302, 304, 400, 403, 404, 405, 410, 429, 500])
-async def test_answer_to_an_approval_is_its_status(
-    client: MetadataClient, imds: Imds, metrics: Metrics, status: int
+@pytest.mark.parametrize(
+    ("status", "result"),
+    [
+        (200, "accepted"),
+        (400, "refused"),
+        *((status, "unavailable") for status in (302, 304, 403, 404, 405, 410, 429)),
+        *((status, "in-doubt") for status in (500, 502, 503)),
+    ],
+)
+async def test_answer_to_an_approval_says_what_became_of_it(
+    client: MetadataClient, imds: Imds, metrics: Metrics, status: int, result: str
 ) -> None:
     imds.says(status, b"")
 
-    assert await client.start("a", incarnation=None) == status
+    answer = await client.start("a", incarnation=None)
+
+    assert (answer.result, answer.status, answer.retry_after) == (result, status, None)
     outcome = "ok" if status == 200 else str(status)
     assert requests_total(metrics, "POST", outcome) == 1
 
@@ -516,10 +542,10 @@ async def test_approval_that_imds_wants_later_says_when(
 ) -> None:
     imds.says(429, b"", Retry_After="7")
 
-    with pytest.raises(MetadataUnavailableError) as caught:
-        await client.start("a", incarnation=None)
+    answer = await client.start("a", incarnation=None)
 
-    assert (caught.value.outcome, caught.value.retry_after) == ("429", 7)
+    assert answer.result is StartResult.UNAVAILABLE
+    assert (answer.status, answer.retry_after) == (429, 7)
 
 
 async def test_approval_without_an_answer_is_in_doubt(
@@ -532,10 +558,9 @@ async def test_approval_without_an_answer_is_in_doubt(
 
     imds.answer = answer
 
-    with pytest.raises(MetadataUnavailableError) as caught:
-        await client.start("a", incarnation=None)
+    found = await client.start("a", incarnation=None)
 
-    assert caught.value.outcome == "reset"
+    assert (found.result, found.status) == (StartResult.IN_DOUBT, None)
 
 
 async def test_approval_has_the_time_of_any_request(
@@ -550,11 +575,11 @@ async def test_approval_has_the_time_of_any_request(
     imds.answer = answer
     settings = config(endpoint, request_timeout="50ms")
     async with open_client(settings, clock, metrics) as client:
-        with pytest.raises(MetadataUnavailableError) as caught:
-            await client.start("a", incarnation=None)
+        found = await client.start("a", incarnation=None)
         hang.set()
 
-    assert caught.value.outcome == "timeout"
+    assert found.result is StartResult.IN_DOUBT
+    assert found.text == "IMDS did not answer the POST in time"
 
 
 # -- who this VM is ------------------------------------------------------------

@@ -11,17 +11,18 @@ import orjson
 import pytest
 from aiohttp import web
 
-from bridge import config as configuration
-from bridge import health, inspection
-from bridge.config import Config
-from bridge.errors import OutboxCorruptError, OutboxError, Reason
-from bridge.events import Teller
-from bridge.introduction import settle
+from bridge.app.identify import settle
+from bridge.configuration import load as configuration
+from bridge.configuration.load import Config
+from bridge.diagnostics import status_query
+from bridge.events.build import Teller
+from bridge.foundation.errors import OutboxCorruptError, OutboxError, Reason
+from bridge.health import server as health
+from bridge.health.status import Board
 from bridge.outbox.records import Decision
 from bridge.outbox.store import Outbox
-from bridge.poller import Poller
-from bridge.status import Board
-from bridge.telemetry import Metrics
+from bridge.pipeline.observer import Poller
+from bridge.telemetry.metrics import Metrics
 from tests.builders import EVENT_ID, ME, SINK, body_of, imds_event, router, told
 from tests.disks import hide
 from tests.fakes import START, FakeClock, FakeMetadata
@@ -65,7 +66,7 @@ async def lived(
 
 async def status_in(config: Config, clock: FakeClock) -> dict[str, object]:
     names = [sink.name for sink in config.sinks]
-    return await inspection.status(config, names, clock)
+    return (await status_query.status(config, names, clock)).report
 
 
 async def status_of(config: Config, clock: FakeClock) -> Any:

@@ -9,10 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from bridge.errors import MetadataError, MetadataUnavailableError
-from bridge.identity import Identity, IdentityConfig
-from bridge.introduction import Instance, introduce, remembered, settle
-from bridge.outbox.database import Database
+from bridge.app.identify import (
+    Instance,
+    introduce,
+    meet,
+    provisional,
+    remembered,
+    settle,
+)
+from bridge.events.identity import Identity, IdentityConfig
+from bridge.foundation.errors import MetadataError, MetadataUnavailableError
+from bridge.outbox.storage.database import Database
 from tests.builders import ME
 from tests.fakes import FakeClock, turns
 
@@ -37,10 +44,14 @@ class FakeInstance:
     answers: "deque[Mapping[str, object] | MetadataError]" = field(
         default_factory=lambda: deque([COMPUTE])
     )
-    asked: int = 0
+    timeouts: list[float] = field(default_factory=list)
 
-    async def instance(self) -> Mapping[str, object]:
-        self.asked += 1
+    @property
+    def asked(self) -> int:
+        return len(self.timeouts)
+
+    async def instance(self, timeout: float) -> Mapping[str, object]:  # noqa: ASYNC109 - the protocol's word
+        self.timeouts.append(timeout)
         answer = self.answers.popleft() if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, MetadataError):
             raise answer
@@ -78,15 +89,43 @@ async def begun(
 # -- asking --------------------------------------------------------------------
 
 
-async def test_what_metadata_says_is_taken_at_once(clock: FakeClock) -> None:
-    introduction = await begun(clock, COMPUTE)
+async def test_what_metadata_says_is_taken_at_once() -> None:
+    instance = FakeInstance()
 
-    assert await introduction.task == LEARNED
-    assert clock.waits == []
+    assert await meet(instance, IdentityConfig()) == LEARNED
+    assert instance.timeouts == [1]
+
+
+async def test_nobody_waits_for_metadata_that_does_not_answer_at_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    instance = FakeInstance(deque([GONE]))
+
+    assert await meet(instance, IdentityConfig(vm_name="a", vm_id="b")) is None
+    assert instance.asked == 1
+    assert caplog.messages == ["asking who this VM is"]
+
+
+async def test_complete_identity_is_not_waited_for() -> None:
+    config = IdentityConfig(vm_name="a", vm_id="b", resource_id="/c")
+    instance = FakeInstance(deque([GONE]))
+
+    assert await meet(instance, config) == Identity().overridden(config)
+    assert instance.asked == 1
+
+
+async def test_metadata_adds_what_a_complete_identity_does_not_say() -> None:
+    config = IdentityConfig(vm_name="a", vm_id="b", resource_id="/c")
+
+    identity = await meet(FakeInstance(), config)
+
+    assert identity is not None
+    assert identity.vm_scale_set_name == "WestNO"
 
 
 async def test_metadata_is_asked_again_until_it_answers(clock: FakeClock) -> None:
-    introduction = await begun(clock, GONE, GONE, GONE, COMPUTE)
+    introduction = await begun(clock, GONE, GONE, COMPUTE)
 
     await clock.advance(0.5 + 1 + 2)
 
@@ -109,16 +148,32 @@ async def test_metadata_is_asked_for_a_minute_and_no_longer(
     assert caplog.messages == ["who this VM is cannot be had"]
 
 
-async def test_waiting_is_told_once(
-    clock: FakeClock, caplog: pytest.LogCaptureFixture
+async def test_request_takes_no_longer_than_what_is_left_of_the_minute(
+    clock: FakeClock,
 ) -> None:
-    caplog.set_level("INFO")
-    introduction = await begun(clock, GONE, GONE, GONE, COMPUTE)
+    """While one is on its way the document is not read: so they are short at first."""
+    introduction = await begun(clock, GONE)
 
     await clock.advance(60)
 
-    assert await introduction.task == LEARNED
-    assert caplog.messages == ["asking who this VM is"]
+    timeouts = introduction.instance.timeouts
+    assert timeouts[:3] == [1, 2, 4]
+    ends = [
+        sum(clock.waits[: number + 1]) + timeout
+        for number, timeout in enumerate(timeouts)
+    ]
+    assert max(ends) <= 60
+
+
+async def test_last_request_has_time_to_be_answered(clock: FakeClock) -> None:
+    """Also where the one before it waited for its turn until the minute was over."""
+    introduction = await begun(clock, GONE, COMPUTE)
+
+    clock.pass_by(200)
+    await turns()
+
+    assert await introduction.task is None
+    assert introduction.instance.timeouts == [0.5]
 
 
 async def test_identity_of_the_configuration_overrides_metadata(
@@ -127,30 +182,9 @@ async def test_identity_of_the_configuration_overrides_metadata(
     config = IdentityConfig(vm_name="other")
     introduction = await begun(clock, COMPUTE, config=config)
 
-    identity = await introduction.task
+    await clock.advance(1)
 
-    assert identity == LEARNED.overridden(config)
-
-
-async def test_complete_identity_is_not_waited_for(clock: FakeClock) -> None:
-    config = IdentityConfig(vm_name="a", vm_id="b", resource_id="/c")
-    introduction = await begun(clock, GONE, config=config)
-
-    assert await introduction.task == Identity().overridden(config)
-    assert clock.waits == []
-    assert introduction.instance.asked == 1
-
-
-async def test_metadata_adds_what_a_complete_identity_does_not_say(
-    clock: FakeClock,
-) -> None:
-    config = IdentityConfig(vm_name="a", vm_id="b", resource_id="/c")
-    introduction = await begun(clock, COMPUTE, config=config)
-
-    identity = await introduction.task
-
-    assert identity is not None
-    assert identity.vm_scale_set_name == "WestNO"
+    assert await introduction.task == LEARNED.overridden(config)
 
 
 async def test_incomplete_identity_is_used_once_patience_is_over(
@@ -171,7 +205,7 @@ async def test_stop_ends_the_waiting(clock: FakeClock) -> None:
     await turns()
 
     assert introduction.task.done()
-    assert introduction.instance.asked == 1
+    assert introduction.instance.asked == 0
 
 
 async def test_nobody_is_asked_after_a_stop(clock: FakeClock) -> None:
@@ -302,3 +336,41 @@ async def test_makeshift_does_not_displace_a_better_source(
 
 async def test_fresh_state_remembers_nobody(database: Database) -> None:
     assert await remembered(database) is None
+
+
+# -- what cannot wait ----------------------------------------------------------
+
+
+async def test_nothing_is_known_of_a_vm_that_nobody_names(database: Database) -> None:
+    origin = await provisional(database, IdentityConfig(), "")
+
+    assert origin.source.startswith("urn:sebridge:")
+    assert origin.identity == Identity()
+
+
+async def test_configured_identity_is_known_at_once(database: Database) -> None:
+    config = IdentityConfig(vm_name="WestNO_0", vm_id="b")
+
+    origin = await provisional(database, config, "/mine")
+
+    assert origin.source == "/mine"
+    assert origin.identity == Identity(vm_name="WestNO_0", vm_id="b")
+
+
+async def test_source_of_the_last_life_serves_what_cannot_wait(
+    database: Database,
+) -> None:
+    """Who told it is not believed yet: the disk may be a copy of another VM's."""
+    await settle(database, LEARNED, "")
+
+    origin = await provisional(database, IdentityConfig(), "")
+
+    assert origin.source == SOURCE
+    assert origin.identity == Identity()
+
+
+async def test_what_is_provisional_is_not_remembered(database: Database) -> None:
+    await provisional(database, IdentityConfig(vm_name="a"), "/mine")
+
+    assert await remembered(database) is None
+    assert (await settle(database, None, "")).source.startswith("urn:sebridge:")

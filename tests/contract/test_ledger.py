@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.errors import Reason
-from bridge.outbox.ledger import Ledger, Selection, State, as_json
+from bridge.foundation.errors import Reason
+from bridge.outbox.admin import Ledger, Selection, State, as_json
+from bridge.outbox.deliveries import Delivery
 from bridge.outbox.records import Reply
-from bridge.outbox.rows import Delivery
 from bridge.outbox.store import Outbox
 from tests.builders import route, router, told
 
@@ -146,7 +146,7 @@ async def test_replies_are_nobodys_business(ledger: Ledger, outbox: Outbox) -> N
     await outbox.commit([], now=NOW, reply=reply)
 
     assert await ledger.find(EVERYTHING) == []
-    assert await ledger.retry(EVERYTHING, now=NOW, force=True) == ([], [])
+    assert await ledger.retry(EVERYTHING, now=NOW, force=True) == ([], [], 0)
     assert await ledger.discard(EVERYTHING, now=NOW) == []
 
 
@@ -157,7 +157,7 @@ async def test_dead_letter_is_due_again_at_once(ledger: Ledger, outbox: Outbox) 
     await put(outbox, "1", "2")
     await became(outbox, **{"1": "dead", "2": "delivered"})
 
-    sent, late = await ledger.retry(DEAD, now=NOW + 1, force=False)
+    sent, late, _ = await ledger.retry(DEAD, now=NOW + 1, force=False)
 
     assert (names(sent), late) == (["1"], [])
     assert await due(outbox) == ["1"]
@@ -208,7 +208,7 @@ async def test_dead_letter_that_a_later_step_overtook_is_left_out(
     await put(outbox, "1", "2", "3", key="K")
     await became(outbox, **{"1": "dead", "2": "delivered", "3": "dead"})
 
-    sent, late = await ledger.retry(DEAD, now=NOW, force=False)
+    sent, late, _ = await ledger.retry(DEAD, now=NOW, force=False)
 
     assert (names(sent), names(late)) == (["3"], ["1"])
     assert (await states(ledger))["1"] == "dead"
@@ -220,7 +220,7 @@ async def test_overtaken_dead_letter_goes_when_it_is_forced(
     await put(outbox, "1", "2", key="K")
     await became(outbox, **{"1": "dead", "2": "delivered"})
 
-    sent, late = await ledger.retry(DEAD, now=NOW, force=True)
+    sent, late, _ = await ledger.retry(DEAD, now=NOW, force=True)
 
     assert (names(sent), late) == (["1"], [])
     assert await due(outbox) == ["1"]
@@ -234,7 +234,7 @@ async def test_only_a_step_of_the_same_event_overtakes(
     await put(outbox, "2", key=key)
     await became(outbox, **{"1": "dead", "2": "delivered"})
 
-    sent, _ = await ledger.retry(DEAD, now=NOW, force=False)
+    sent, _, _ = await ledger.retry(DEAD, now=NOW, force=False)
 
     assert names(sent) == ["1"]
 
@@ -249,7 +249,7 @@ async def test_what_another_sink_was_told_overtakes_nothing(
     (other,) = await outbox.find(B, "2")
     await outbox.delivered(other, now=NOW)
 
-    sent, _ = await ledger.retry(DEAD, now=NOW, force=False)
+    sent, _, _ = await ledger.retry(DEAD, now=NOW, force=False)
 
     assert names(sent) == ["1"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.notify import NOBODY, Supervisor, Systemd, attended, supervisor_of
+from bridge.app.supervisor import NOBODY, Supervisor, Systemd, attended, supervisor_of
 from tests.fakes import FakeClock, turns
 
 
@@ -144,6 +144,21 @@ async def test_loop_that_does_not_turn_gives_no_sign(
         assert listener.heard() == []
 
 
+async def test_forwarder_that_is_not_alive_gives_no_sign(
+    address: str, listener: Listener, clock: FakeClock
+) -> None:
+    answers = iter([True, False, True])
+    told = Systemd(address, interval=20.0)
+
+    async with attended(told, asyncio.Event(), clock, lambda: next(answers)):
+        await turns()
+        assert listener.heard() == ["WATCHDOG=1"]
+        await clock.advance(20)
+        assert listener.heard() == []
+        await clock.advance(20)
+        assert listener.heard() == ["WATCHDOG=1"]
+
+
 async def test_without_a_watchdog_only_the_stop_is_told(
     address: str, listener: Listener, clock: FakeClock
 ) -> None:
@@ -156,3 +171,21 @@ async def test_without_a_watchdog_only_the_stop_is_told(
 
     assert listener.heard() == ["STOPPING=1"]
     assert clock.waits == []
+
+
+async def test_sign_of_life_that_fails_once_is_not_the_last(
+    address: str, listener: Listener, clock: FakeClock
+) -> None:
+    """Else systemd would kill a forwarder that is well."""
+    faults = [KeyError("x")]
+
+    def is_alive() -> bool:
+        if faults:
+            raise faults.pop()
+        return True
+
+    told = Systemd(address, interval=20.0)
+    async with attended(told, asyncio.Event(), clock, is_alive):
+        await clock.advance(60)
+
+        assert len(listener.heard()) == 3

@@ -15,14 +15,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from bridge.errors import (
+from bridge.events.routing import Route, Subject, When
+from bridge.foundation.errors import (
     NewerSchemaError,
     OutboxCorruptError,
     OutboxError,
     Reason,
 )
-from bridge.outbox.connection import connect
-from bridge.outbox.database import Database
+from bridge.outbox.deliveries import Delivery
 from bridge.outbox.records import (
     CHECKPOINT,
     REPLIES,
@@ -31,10 +31,10 @@ from bridge.outbox.records import (
     Reply,
     Tally,
 )
-from bridge.outbox.rows import Delivery
-from bridge.outbox.schema import MIGRATIONS
+from bridge.outbox.storage.connection import connect
+from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.schema import MIGRATIONS, READABLE_SINCE, versions
 from bridge.outbox.store import Outbox
-from bridge.routing import Route, Subject, When
 from tests.builders import SINK, imds_event, route, router, told
 
 NOW = 1_800_000_000.0
@@ -231,6 +231,29 @@ async def test_urgent_one_lends_its_urgency_to_those_before_it(
     assert await due(outbox) == ["1", "old"]
 
 
+@pytest.mark.parametrize(("first", "second"), [(1000, 2000), (2000, 1000)])
+async def test_lent_urgency_makes_a_longer_time_of_two(
+    outbox: Outbox, first: float, second: float
+) -> None:
+    """From the earlier beginning to the later end, whichever step they are of."""
+    await outbox.commit([told("1", key="K", not_before=at(first))], now=NOW)
+    await outbox.commit([told("2", key="K", not_before=at(second))], now=NOW)
+
+    (head,) = await rows(outbox)
+    assert (head.urgent_from, head.urgent_until) == (NOW + 100, NOW + 2000)
+
+
+async def test_lent_urgency_stays_when_one_without_urgency_follows(
+    outbox: Outbox,
+) -> None:
+    await outbox.commit([told("1", key="K")], now=NOW)
+    await outbox.commit([told("2", key="K", not_before=at(1000))], now=NOW)
+    await outbox.commit([told("3", key="K")], now=NOW)
+
+    (head,) = await rows(outbox)
+    assert (head.urgent_from, head.urgent_until) == (NOW + 100, NOW + 1000)
+
+
 async def test_step_without_urgency_takes_none_away(outbox: Outbox) -> None:
     await outbox.commit([told("old")], now=NOW - 60)
     await outbox.commit([told("1", key="K", not_before=at(30))], now=NOW)
@@ -249,6 +272,49 @@ async def test_urgency_is_lent_to_nobody_else(state_path: Path) -> None:
 
         assert await due(outbox, sink=A) == ["1K", "1L"]
         assert await due(outbox, sink=B) == ["1L", "1K"]
+
+
+# -- a sink that is back -------------------------------------------------------
+
+
+async def failed(outbox: Outbox, **seconds: float) -> None:
+    """Have each delivery wait for the sink, so many seconds from now."""
+    for one in await rows(outbox):
+        name = one.cloud_event_id or ""
+        await outbox.postpone(
+            one,
+            due=NOW + seconds[name],
+            error="no",
+            reason=Reason.CONNECTION,
+            waits_for_sink=True,
+        )
+
+
+async def test_what_was_due_first_is_due_first_when_the_sink_is_back(
+    outbox: Outbox,
+) -> None:
+    await outbox.commit([told("a"), told("b"), told("c")], now=NOW)
+    await failed(outbox, a=30, b=10, c=20)
+    order = list[str | None]()
+    for _ in range(3):
+        assert await outbox.release(SINK, now=NOW, limit=1) == 1
+        order += [name for name in await due(outbox) if name not in order]
+
+    assert order == ["b", "c", "a"]
+
+
+async def test_sink_that_may_be_back_is_tried_with_the_shortest_notice(
+    outbox: Outbox,
+) -> None:
+    """Then with the others, by when they are due."""
+    await outbox.commit([told("a"), told("b")], now=NOW)
+    await outbox.commit([told("c", not_before=at(600))], now=NOW)
+    await outbox.commit([told("d", not_before=at(60))], now=NOW)
+    await failed(outbox, a=20, b=10, c=30, d=40)
+
+    found = await outbox.waiting_for(SINK, now=NOW, limit=9)
+
+    assert [one.cloud_event_id for one in found] == ["d", "c", "b", "a"]
 
 
 # -- settling ------------------------------------------------------------------
@@ -764,7 +830,7 @@ async def test_log_is_written_back_in_quiet_moments(
     state_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the middle of a commit it would hold up what cannot wait."""
-    monkeypatch.setattr("bridge.outbox.database._QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("bridge.outbox.storage.front._QUIET_SECONDS", 0.0)
     copy = tmp_path / "file-without-log.db"
 
     def count() -> int:
@@ -864,10 +930,8 @@ async def test_empty_file_becomes_one_of_ours(empty_file: Path) -> None:
     async with opened(empty_file) as outbox:
         await put(outbox, "1")
 
-        (version,) = await outbox.database.run(
-            lambda db: db.execute("PRAGMA user_version").fetchone()
-        )
-        assert version == len(MIGRATIONS)
+        found = await outbox.database.run(versions)
+        assert found == (READABLE_SINCE, len(MIGRATIONS))
 
 
 async def test_file_of_an_older_version_keeps_what_it_holds(state_path: Path) -> None:
@@ -964,7 +1028,7 @@ async def test_database_of_somebody_else_is_not_taken_over(state_path: Path) -> 
     connection.execute("CREATE TABLE meta (theirs)")
     connection.close()
 
-    with pytest.raises(OutboxError, match="already exists"):
+    with pytest.raises(OutboxError, match="another program"):
         async with opened(state_path):
             pass
 

@@ -3,19 +3,20 @@
 import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from bridge.health import HttpConfig, application
-from bridge.page import HEADERS, page
-from bridge.status import Board
-from bridge.telemetry import Metrics
-from bridge.values import Secret
+from bridge.foundation.values import Secret
+from bridge.health.server import HttpConfig, application
+from bridge.health.status import Board
+from bridge.health.status_page import HEADERS, page
+from bridge.telemetry.metrics import Metrics
 from tests.browser import Browser
-from tests.builders import imds_event
+from tests.builders import EVENT_ID, imds_event
 from tests.fakes import START, FakeClock
 from tests.unit.test_overview import status_of
 
@@ -86,6 +87,46 @@ async def test_nobody_elses_script_runs(browser: Browser, shown: Show) -> None:
     assert PROBE.removesuffix("</body>") in dom
     assert "<title>1 scheduled event on WestNO_0</title>" in dom
     assert "<img" not in dom
+
+
+MEASURE = """<script>
+let least = Infinity;
+for (const td of document.querySelectorAll("td:not(.none)")) {
+  const label = document.createElement("span");
+  label.textContent = td.dataset.head;
+  label.style.whiteSpace = "nowrap";
+  document.body.append(label);
+  const column = parseFloat(getComputedStyle(td).gridTemplateColumns);
+  const width = Math.min(label.getBoundingClientRect().width, column);
+  label.remove();
+  const value = td.firstElementChild.getBoundingClientRect();
+  least = Math.min(least, value.left - td.getBoundingClientRect().left - width);
+}
+document.title = `${innerWidth} wide, ${least} apart`;
+</script></body>"""
+
+
+async def test_on_a_phone_no_value_touches_its_label(
+    browser: Browser, tmp_path: Path
+) -> None:
+    """Without the policy, so that the page can be measured from within."""
+    outcome = {
+        "outcome": "denied",
+        "eventId": EVENT_ID,
+        "event": imds_event(),
+        "observedAt": "2026-03-02T11:58:00Z",
+        "reason": "EventChanged",
+        "request": {"approvedBy": "alice", "reason": "UX test"},
+    }
+    text = page(status_of(imds_event(), approvals=[outcome]), START, refreshes=False)
+    (tmp_path / "page.html").write_text(text.replace("</body>", MEASURE))
+    phone = replace(browser, flags=("--window-size=360,800",))
+
+    dom = await phone.dom((tmp_path / "page.html").as_uri())
+
+    assert (found := re.search(r"<title>(\d+) wide, ([\d.-]+) apart</title>", dom))
+    assert int(found[1]) < 832  # where the tables are laid out as lists
+    assert float(found[2]) >= 8
 
 
 async def test_browser_logs_in_with_the_token(

@@ -1,24 +1,25 @@
 """Replies: to any entity of the namespace, over few connections."""
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
-from bridge.approvals.envelope import ReplyEnvelope
-from bridge.approvals.replies import ReplySender
-from bridge.errors import (
+from bridge.approvals.reply import ReplyEnvelope
+from bridge.approvals.reply_sender import ReplySender
+from bridge.foundation.errors import (
     DeliveryError,
     PermanentDeliveryError,
     Reason,
     RefusedDeliveryError,
     TransientDeliveryError,
 )
-from bridge.hashing import hash32
-from bridge.namespace import NamespaceConfig
-from bridge.outbox.ledger import Ledger, Selection
+from bridge.foundation.hashing import hash32
+from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.deliveries import Delivery
 from bridge.outbox.records import REPLIES, Reply
-from bridge.outbox.rows import Delivery
 from bridge.outbox.store import Outbox
+from bridge.servicebus.namespace import NamespaceConfig
 from bridge.simulator.servicebus.broker import Broker
 from tests.contract.sink_fixtures import drained
 
@@ -46,6 +47,7 @@ async def test_reply_says_what_it_answers(
     assert b"".join(message.body) == b'{"messageId":"m-1","outcomes":[]}'
     assert message.content_type == "application/json"
     assert (message.message_id, message.correlation_id) == ("r-1", "m-1")
+    assert message.time_to_live == timedelta(hours=1)  # nobody may ever take it
 
 
 async def test_entity_that_is_not_there_is_refused(namespace: NamespaceConfig) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bridge.namespace import open_handle
-from bridge.sender import Message, Sender
+from bridge.servicebus.namespace import open_handle
+from bridge.servicebus.sender import Message, Sender
 from bridge.simulator.servicebus.broker import Broker
 from tests.contract.test_sink_servicebus import sender, stored
 
@@ -26,7 +26,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         noted.append("opened")
         return open_handle(*arguments)
 
-    monkeypatch.setattr("bridge.sender.open_handle", noting)
+    monkeypatch.setattr("bridge.servicebus.sender.open_handle", noting)
     return noted
 
 

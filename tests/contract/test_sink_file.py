@@ -14,17 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from bridge.cloudevent import CloudEvent
-from bridge.config import Config, parse
-from bridge.errors import (
+from bridge.configuration.load import Config, parse
+from bridge.events.cloudevent import CloudEvent
+from bridge.foundation.errors import (
     ConfigError,
     DeliveryError,
     Reason,
     RefusedDeliveryError,
     TransientDeliveryError,
 )
-from bridge.sinks import appending
 from bridge.sinks.base import Resources, Sink
+from bridge.sinks.file import appending
 from tests.contract.sink_fixtures import (
     cloud_event,
     config_faults,
@@ -322,14 +322,14 @@ async def test_disk_that_does_not_answer_holds_up_one_thread(
 
 HANGING = """
 import asyncio, os, pathlib, sys, threading
-from bridge.errors import TransientDeliveryError
-from bridge.sinks.appending import Appender
-from bridge.sinks.file import FileSink
-from bridge import threads
+from bridge.foundation.errors import TransientDeliveryError
+from bridge.sinks.file.appending import Appender
+from bridge.sinks.file.sink import FileSink
+from bridge.foundation import daemon_threads
 from tests.contract.sink_fixtures import cloud_event
 
 async def main() -> None:
-    threads.lend()  # as the forwarder does
+    daemon_threads.lend()  # as the forwarder does
     await FileSink(name="x", target=target, timeout=0.05).deliver(cloud_event())
 
 os.fsync = lambda number: threading.Event().wait()

@@ -3,10 +3,10 @@
 import sqlite3
 from pathlib import Path
 
-from bridge.outbox import connection
-from bridge.outbox.database import Database
-from bridge.outbox.memory import SinkMemory
-from bridge.outbox.schema import MIGRATIONS
+from bridge.outbox.sink_state import SinkMemory
+from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.mirror import Mirror
+from bridge.outbox.storage.schema import MIGRATIONS
 from bridge.outbox.store import Outbox
 from bridge.sinks.base import Memory
 from tests.builders import router
@@ -60,9 +60,10 @@ async def test_it_goes_with_retention_but_not_while_the_event_lives(
 async def test_twin_in_memory_knows_it(state_path: Path) -> None:
     async with Database.open(state_path) as database:
         await memory_of(database).keep("E", b"x")
-        twin = connection.twin_of(state_path)
+        twin = Mirror.load(state_path)
 
-        rows = twin.execute("SELECT sink, key, value FROM sink_memory").fetchall()
+        query = "SELECT sink, key, value FROM sink_memory"
+        rows = twin.connection.execute(query).fetchall()
         twin.close()
 
     assert rows == [("ops", "E", b"x")]

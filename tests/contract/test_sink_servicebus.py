@@ -11,26 +11,27 @@ import pytest
 from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.exceptions import ServiceBusError
 
-from bridge.cloudevent import CloudEvent
-from bridge.errors import (
+from bridge.events.cloudevent import CloudEvent
+from bridge.foundation.errors import (
     PermanentDeliveryError,
     Reason,
     RefusedDeliveryError,
     TransientDeliveryError,
 )
-from bridge.hashing import hash32
-from bridge.namespace import NamespaceConfig
-from bridge.sender import Message, Sender
+from bridge.foundation.hashing import hash32
+from bridge.servicebus.namespace import NamespaceConfig
+from bridge.servicebus.sender import Message, Sender
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.errors import Condition
 from bridge.sinks.base import ApprovalAddress, Resources
-from bridge.sinks.servicebus import ServiceBusSinkConfig, SessionBy, render
+from bridge.sinks.servicebus.sink import ServiceBusSinkConfig, SessionBy, render
 from tests.contract.sink_fixtures import (
     EVENT_ID,
     cloud_event,
     config_faults,
     drained,
     opened_sink,
+    sink_config,
 )
 
 HERE = ApprovalAddress(namespace="here", entity="vm-approvals", session="web")
@@ -291,8 +292,8 @@ async def test_broker_that_fell_silent_is_a_timeout_for_all_who_wait(
     sender: Sender, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a timeout a send to a silent peer never ends."""
-    monkeypatch.setattr("bridge.sender._STALE_SECONDS", 0.3)
-    monkeypatch.setattr("bridge.sender._ATTEMPT_SECONDS", 0.7)
+    monkeypatch.setattr("bridge.servicebus.sender._STALE_SECONDS", 0.3)
+    monkeypatch.setattr("bridge.servicebus.sender._ATTEMPT_SECONDS", 0.7)
     await sender.send(message(1))
     broker.faults.freeze()
     sends = (sender.send(message(n)) for n in (2, 3))
@@ -360,6 +361,25 @@ async def test_unknown_entity_is_refused(namespace: NamespaceConfig) -> None:
     sender = Sender(namespace, "no-such")
     with pytest.raises(RefusedDeliveryError, match="no-such: does not exist"):
         await sender.send(message(1))
+
+
+async def test_misspelt_topic_is_told_as_one_that_is_not_there(
+    resources: Resources, broker: Broker
+) -> None:
+    """Not as a role that is missing: the service answers to its token by 404."""
+    options = {
+        "type": "servicebus",
+        "topic": "shceduled-events",
+        "connection_string": broker.connection_string,
+    }
+    with pytest.raises(RefusedDeliveryError) as caught:
+        await sink_config(options).reach(resources)
+
+    assert caught.value.reason is Reason.NOT_FOUND
+    words = str(caught.value)
+    assert "does not exist (ServiceBusAuthenticationError, status 404)" in words
+    assert "create or enable shceduled-events" in words
+    assert "role" not in words
 
 
 async def test_cancelled_leader_takes_nobody_with_him(

@@ -12,23 +12,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.cloudevent import CloudEvent
-from bridge.errors import (
+from bridge.events.cloudevent import CloudEvent
+from bridge.events.samples import TEST_ATTRIBUTE
+from bridge.foundation.errors import (
     DeliveryError,
     MissingExtraError,
     PermanentDeliveryError,
     RefusedDeliveryError,
     TransientDeliveryError,
 )
-from bridge.sinks.base import Resources
-from bridge.sinks.slack_blocks import render
-from bridge.sinks.slack_text import safe, tell
+from bridge.sinks.base import ApprovalAddress, Resources
+from bridge.sinks.slack.blocks import render
+from bridge.sinks.slack.terminal import command
+from bridge.sinks.slack.text import safe, tell
 from tests.contract.sink_fixtures import (
     EVENT_ID,
     Inbox,
     cloud_event,
     config_faults,
     opened_sink,
+    sink_config,
 )
 from tests.fakes import FakeClock
 
@@ -66,6 +69,86 @@ async def test_message_is_posted_as_json(resources: Resources, inbox: Inbox) -> 
     assert request.headers["Content-Type"].startswith("application/json")
     assert orjson.loads(request.body) == render(cloud_event(), clock.now())
     assert b"(in 10 min)" in request.body  # although it was seen four minutes ago
+
+
+APPROVALS = ApprovalAddress(namespace="here", entity="vm-approvals", session=None)
+BEFORE = datetime(2026, 11, 21, 10, 4, tzinfo=UTC)
+
+
+async def test_scheduled_event_says_how_to_approve_it_from_a_terminal(
+    resources: Resources, inbox: Inbox
+) -> None:
+    options = {"type": "slack", "webhook_url": inbox.url}
+    here = replace(resources, approvals=APPROVALS, clock=FakeClock(BEFORE))
+    event = cloud_event()
+    async with opened_sink(here, options) as sink:
+        await sink.deliver(event)
+    preview = await sink_config(options).preview(here, event)
+
+    (request,) = inbox.received
+    words = f"Approve it from a terminal: `sebridge approve {EVENT_ID}`"
+    assert words in list(texts(orjson.loads(request.body)))
+    assert words in list(texts(orjson.loads(preview.body)))
+
+
+@pytest.mark.parametrize(
+    ("event", "is_shown"),
+    [
+        (cloud_event(), True),
+        (
+            cloud_event(
+                "scheduledevent.updated", event={**RAW, "EventStatus": "Scheduled"}
+            ),
+            True,
+        ),
+        (
+            cloud_event(
+                "scheduledevent.updated", event={**RAW, "EventStatus": "Started"}
+            ),
+            False,
+        ),
+        (cloud_event("scheduledevent.started", event=RAW), False),
+        (cloud_event("scheduledevent.cancelled", event=RAW), False),
+        (
+            cloud_event(
+                "startrequest.denied", event={**RAW, "EventStatus": "Scheduled"}
+            ),
+            False,
+        ),
+        (cloud_event("bridge.started"), False),
+        (replace(cloud_event(), extensions={TEST_ATTRIBUTE: "true"}), False),
+    ],
+)
+def test_only_what_can_be_approved_says_how(
+    event: CloudEvent, *, is_shown: bool
+) -> None:
+    for approvals, words in ((APPROVALS, is_shown), (None, False)):
+        message = render(event, BEFORE, approvals)
+        assert ("sebridge approve" in str(message["blocks"])) is words
+
+
+def test_event_past_its_not_before_is_no_longer_to_be_approved() -> None:
+    late = datetime(2026, 11, 21, 10, 14, tzinfo=UTC)
+
+    blocks = str(render(cloud_event(), late, APPROVALS)["blocks"])
+    assert "sebridge approve" not in blocks
+
+
+@pytest.mark.parametrize("session", ["group-7", "vm.7_a:/x", "a", "1" * 128])
+def test_command_names_the_session(session: str) -> None:
+    address = replace(APPROVALS, session=session)
+
+    assert command(RAW, address) == f"sebridge approve {EVENT_ID} --session {session}"
+
+
+@pytest.mark.parametrize(
+    "word", ["", "a b", "-c", "`", "a;b", "$x", "é", "<a>", "a\n", 7]
+)
+def test_command_that_would_have_to_be_quoted_is_not_shown(word: object) -> None:
+    """Whoever copies it must not be led astray by what others wrote."""
+    assert command({**RAW, "EventId": word}, APPROVALS) is None
+    if isinstance(word, str):
+        assert command(RAW, replace(APPROVALS, session=word)) is None
 
 
 def test_scheduled_event_says_what_where_when_and_how_soon() -> None:

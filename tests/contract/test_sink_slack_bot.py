@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from approver.buttons import digest, read
-from bridge.cloudevent import CloudEvent
-from bridge.config import parse
-from bridge.errors import (
+from bridge.configuration.load import parse
+from bridge.events.cloudevent import CloudEvent
+from bridge.events.samples import TEST_ATTRIBUTE
+from bridge.foundation.errors import (
     ConfigError,
     DeliveryError,
     OutboxUnavailableError,
@@ -23,17 +24,16 @@ from bridge.errors import (
     RefusedDeliveryError,
     TransientDeliveryError,
 )
-from bridge.outbox.database import Database
-from bridge.outbox.memory import SinkMemory
-from bridge.samples import TEST_ATTRIBUTE
+from bridge.outbox.sink_state import SinkMemory
+from bridge.outbox.storage.database import Database
 from bridge.simulator.faults import Answer, Hang, Reset, Truncated
-from bridge.simulator.slack import refusal
-from bridge.simulator.slack_workspace import Post
-from bridge.sinks import slack_buttons
+from bridge.simulator.slack.refusals import refusal
+from bridge.simulator.slack.workspace import Post
 from bridge.sinks.base import Notebook, Resources
-from bridge.sinks.slack_blocks import render_card, render_step
-from bridge.sinks.slack_buttons import Signer
-from bridge.sinks.slack_card import Card, after
+from bridge.sinks.slack import buttons as slack_buttons
+from bridge.sinks.slack.blocks import render_card, render_step
+from bridge.sinks.slack.buttons import Signer
+from bridge.sinks.slack.card import Card, after
 from tests.builders import EVENT_ID, imds_event, not_before, started
 from tests.contract.sink_fixtures import config_faults, sink_config
 from tests.contract.slack_world import (
@@ -649,7 +649,11 @@ async def test_who_clicks_sees_every_name_or_there_are_no_buttons(
     found, text = buttons(voting.message), shown(voting.message)
     if where == "nowhere":
         assert not found
-        assert "`sebridge approve` can" in text
+        event_id = event["EventId"]
+        command = f"`sebridge approve {event_id} --session vm-1`"
+        assert (
+            command if str(event_id).isascii() else "`sebridge approve` can"
+        ) in text
         return
     names = ", ".join(cast("list[str]", event["Resources"]))
     confirmed = [each["confirm"]["text"]["text"] for each in found]
@@ -682,6 +686,42 @@ async def test_who_wants_no_buttons_gets_none(voting: World) -> None:
         await voting.tell(bot, voting.event())
 
     assert not buttons(voting.message)
+    assert COMMAND in shown(voting.message)
+
+
+COMMAND = f"`sebridge approve {EVENT_ID} --session vm-1`"
+
+
+async def test_command_goes_with_the_step_that_makes_it_useless(voting: World) -> None:
+    async with voting.bot(buttons=False) as bot:
+        await voting.tell(bot, voting.event())
+        assert COMMAND in shown(voting.message)
+        await voting.tell(bot, voting.event("started"))
+
+    assert "sebridge approve" not in shown(voting.message)
+
+
+async def test_no_command_is_shown_beside_buttons(voting: World) -> None:
+    async with voting.bot() as bot:
+        await voting.tell(bot, voting.event())
+
+    assert buttons(voting.message)
+    assert "sebridge approve" not in shown(voting.message)
+
+
+async def test_no_command_is_shown_where_nothing_takes_approvals(world: World) -> None:
+    async with world.bot() as bot:
+        await world.tell(bot, world.event())
+
+    assert "sebridge approve" not in shown(world.message)
+
+
+async def test_preview_shows_the_command(voting: World) -> None:
+    table = {"type": "slack", "token": TOKEN, "channel": "ops"}
+    here = replace(voting.resources, approvals=ADDRESS, clock=voting.clock)
+    preview = await sink_config(table).preview(here, voting.event())
+
+    assert COMMAND.encode() in preview.body
 
 
 # -- check and preview ---------------------------------------------------------

@@ -4,17 +4,20 @@ import asyncio
 import json
 import socket
 import ssl
-from collections.abc import Awaitable, Iterator, Mapping
-from dataclasses import replace
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import trustme
 from hypothesis import HealthCheck, given, settings
+from msgspec.structs import replace as with_fields
 
 from bridge import __version__
-from bridge.cloudevent import CloudEvent
-from bridge.errors import (
+from bridge.events.cloudevent import CloudEvent
+from bridge.events.identity import Identity
+from bridge.foundation.errors import (
     ConfigError,
     DeliveryError,
     PermanentDeliveryError,
@@ -22,10 +25,11 @@ from bridge.errors import (
     RefusedDeliveryError,
     TransientDeliveryError,
 )
-from bridge.identity import Identity
-from bridge.sinks import syslog_wire
 from bridge.sinks.base import Resources
-from bridge.sinks.syslog_format import Style, render
+from bridge.sinks.syslog import wire as syslog_wire
+from bridge.sinks.syslog.acks import Acknowledged, Count, counted
+from bridge.sinks.syslog.format import Style, render
+from bridge.sinks.syslog.sink import SyslogSinkConfig
 from tests.contract import rsyslog
 from tests.contract.rsyslog import Rsyslog
 from tests.contract.sink_fixtures import (
@@ -388,22 +392,185 @@ async def test_reset_connection_is_transient(resources: Resources) -> None:
     assert failure.reason is Reason.CONNECTION
 
 
-async def test_receiver_that_acknowledges_nothing_is_a_timeout(
-    resources: Resources, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@dataclass
+class Far:
+    """The kernel's count, as if the other side acknowledged when the test says so.
+
+    Attributes:
+        total: bytes that are in the socket, or were.
+        reached: up to where they are acknowledged.
+    """
+
+    total: int = 0
+    reached: int = 0
+
+    def __call__(self, sock: socket.socket) -> Count:
+        real = counted(sock)
+        self.total = (real.acknowledged or 0) + real.held
+        acknowledged = min(real.acknowledged or 0, self.reached)
+        return Count(acknowledged=acknowledged, held=self.total - acknowledged)
+
+
+async def has(receiver: LogReceiver, size: int) -> None:
+    """Wait until a receiver has so many bytes."""
+    async with asyncio.timeout(20):
+        while len(receiver.data) < size:
+            await asyncio.sleep(0.001)
+    assert len(receiver.data) == size
+
+
+tells_of_bytes = pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux says of each byte"
+)
+
+
+@tells_of_bytes
+async def test_receiver_that_acknowledges_nothing_is_a_timeout() -> None:
     """An unplugged one cannot be had on loopback, so its silence is put in."""
-    receiver = LogReceiver()
-    monkeypatch.setattr(syslog_wire, "_unacknowledged", lambda writer: 1)
-    async with receiver.serving() as where:
-        config = {**where, "timeout": "100ms"}
-        async with opened_sink(resources, config) as sink:
-            failure = await failed(sink.deliver(cloud_event()))
-            monkeypatch.undo()
-            await sink.deliver(cloud_event())
+    receiver, far = LogReceiver(), Far()
+    async with receiver.serving():
+        wire = syslog_wire.Stream(
+            host="127.0.0.1", port=receiver.port, timeout=0.1, counting=far
+        )
+        failure = await failed(wire.send(b"first"))
+        far.reached = sys.maxsize
+        await wire.send(b"second")
+        await wire.close()
 
         assert receiver.connections == 2  # the old one may hold half a message
     assert isinstance(failure, TransientDeliveryError)
     assert failure.reason is Reason.TIMEOUT
+
+
+@pytest.fixture(params=["tcp", "tls"])
+async def far_wire(
+    request: pytest.FixtureRequest, authority: trustme.CA
+) -> AsyncIterator[tuple[syslog_wire.Stream, LogReceiver, Far]]:
+    """A way to a receiver that acknowledges when the test says so."""
+    server: ssl.SSLContext | None = None
+    client: Callable[[], ssl.SSLContext] | None = None
+    if request.param == "tls":
+        server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        authority.issue_cert("127.0.0.1").configure_cert(server)
+        context = ssl.create_default_context()
+        authority.configure_trust(context)
+
+        def client() -> ssl.SSLContext:
+            return context
+
+    receiver, far = LogReceiver(), Far()
+    async with receiver.serving(server):
+        wire = syslog_wire.Stream(
+            host="127.0.0.1",
+            port=receiver.port,
+            timeout=20,
+            make_context=client,
+            counting=far,
+        )
+        yield wire, receiver, far
+        await wire.close()
+
+
+@tells_of_bytes
+async def test_message_is_delivered_when_its_own_bytes_are_acknowledged(
+    far_wire: tuple[syslog_wire.Stream, LogReceiver, Far],
+) -> None:
+    wire, receiver, far = far_wire
+    sends, ends = [], []
+    for number in range(1, 4):
+        sends.append(asyncio.create_task(wire.send(b"x" * 100)))
+        await has(receiver, 104 * number)
+        ends.append(far.total)
+
+    for number in range(3):
+        far.reached = ends[number] - 1
+        await asyncio.sleep(0.1)  # longer than between two looks
+        assert [send.done() for send in sends] == [n < number for n in range(3)]
+        far.reached = ends[number]
+        await sends[number]
+
+
+@tells_of_bytes
+async def test_messages_that_do_not_fit_into_the_socket_are_counted_right(
+    far_wire: tuple[syslog_wire.Stream, LogReceiver, Far],
+) -> None:
+    """What TLS holds back has no number yet; nor may it be taken for acknowledged."""
+    wire, receiver, far = far_wire
+    sends = [asyncio.create_task(wire.send(b"x" * 1_500_000)) for _ in range(4)]
+    await has(receiver, 4 * 1_500_008)
+    assert not any(send.done() for send in sends)
+
+    far.reached = far.total - 1_500_000
+    _, waiting = await asyncio.wait(sends, timeout=0.2)
+    assert sends[3] in waiting
+    far.reached = far.total
+    await asyncio.gather(*sends)
+
+
+class Full(asyncio.Transport):
+    """What holds back all that is written to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size = 0
+        self.is_closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.size += len(data)
+
+    def get_write_buffer_size(self) -> int:
+        return self.size
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+async def test_message_that_left_tls_does_not_wait_for_one_that_is_held_back() -> None:
+    """Between two looks the socket took all there was, and is full again."""
+    tls, total = Full(), 0
+
+    def counting(_: socket.socket) -> Count:
+        return Count(acknowledged=total, held=0)
+
+    protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader())
+    loop = asyncio.get_running_loop()
+    writer = asyncio.StreamWriter(tls, protocol, None, loop)
+    stream = Acknowledged(writer, Full(), counting)
+    first = asyncio.create_task(stream.send(b"first"))
+    await asyncio.sleep(0)
+    tls.size, total = 0, 5
+    second = asyncio.create_task(stream.send(b"second"))
+
+    async with asyncio.timeout(20):
+        await first
+    assert not second.done()
+    tls.size, total = 0, 11
+    await second
+    writer.close()
+
+
+async def test_where_bytes_are_not_counted_silence_says_that_all_are_taken() -> None:
+    """As on systems other than Linux."""
+    held = 1
+
+    def counting(_: socket.socket) -> Count:
+        return Count(acknowledged=None, held=held)
+
+    receiver = LogReceiver()
+    async with receiver.serving():
+        wire = syslog_wire.Stream(
+            host="127.0.0.1", port=receiver.port, timeout=20, counting=counting
+        )
+        send = asyncio.create_task(wire.send(b"message"))
+        await has(receiver, len(b"7 message"))
+        await asyncio.sleep(0.1)
+        assert not send.done()
+        held = 0
+        await send
+        await wire.close()
 
 
 async def test_receiver_that_takes_no_more_is_a_timeout(resources: Resources) -> None:
@@ -430,6 +597,13 @@ async def test_port_that_is_closed_is_transient(
     assert str(failure).startswith(f"127.0.0.1:9/{transport} cannot be reached")
 
 
+def placed(host: str, transport: str) -> SyslogSinkConfig:
+    """Return a sink with a host that the configuration would refuse."""
+    config = sink_config({**NOWHERE, "transport": transport})
+    assert isinstance(config, SyslogSinkConfig)
+    return with_fields(config, host=host)
+
+
 @pytest.mark.parametrize("transport", ["udp", "tcp"])
 @pytest.mark.parametrize(
     "host",
@@ -438,7 +612,8 @@ async def test_port_that_is_closed_is_transient(
 async def test_the_platforms_own_addresses_are_refused(
     host: str, transport: str, resources: Resources
 ) -> None:
-    config = sink_config({**NOWHERE, "host": host, "transport": transport})
+    """Not either where a name leads there, which `check` cannot see."""
+    config = placed(host, transport)
     async with config.open(resources) as sink:
         failure = await failed(sink.deliver(cloud_event()))
 
@@ -450,8 +625,8 @@ async def test_the_platforms_own_addresses_are_refused(
 async def test_host_that_no_name_server_can_be_asked_for_refuses(
     transport: str, resources: Resources
 ) -> None:
-    config = {**NOWHERE, "host": "a..b", "transport": transport}
-    async with opened_sink(resources, config) as sink:
+    config = placed("a..b", transport)
+    async with config.open(resources) as sink:
         with pytest.raises(RefusedDeliveryError, match=r"a\.\.b:9") as caught:
             await sink.deliver(cloud_event())
 

@@ -14,9 +14,9 @@ from cloudevents.core.v1.event import CloudEvent as ReadEvent
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.errors import ConfigError, Reason, RefusedDeliveryError
+from bridge.foundation.errors import ConfigError, Reason, RefusedDeliveryError
 from bridge.sinks.base import Resources
-from bridge.webhooks.content import header_value, render_binary
+from bridge.sinks.webhook.content_mode import header_value, render_binary
 from tests.contract.sink_fixtures import (
     Inbox,
     cloud_event,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.errors import (
+from bridge.foundation.errors import (
     DeliveryError,
     PermanentDeliveryError,
     Reason,
@@ -47,6 +47,14 @@ OPTIONS: Mapping[str, Callable[[Inbox, Broker], Options]] = {
     },
 }
 BESIDE_HTTP: Mapping[str, Callable[[Path, LogReceiver], Options]] = {
+    "command": lambda folder, _: {
+        "type": "command",
+        "command": [
+            "/bin/sh",
+            "-c",
+            f"cat >>{folder}/given && echo >>{folder}/given",
+        ],
+    },
     "file": lambda folder, _: {"type": "file", "path": f"{folder}/events.jsonl"},
     "syslog": lambda _, logs: {
         "type": "syslog",
@@ -56,7 +64,7 @@ BESIDE_HTTP: Mapping[str, Callable[[Path, LogReceiver], Options]] = {
     },
 }
 OVER_HTTP = [k for k in SINK_TYPES if k != "servicebus" and k not in BESIDE_HTTP]
-OVER_NETWORK = [kind for kind in SINK_TYPES if kind != "file"]
+OVER_NETWORK = [kind for kind in SINK_TYPES if kind not in {"command", "file"}]
 SECRETS = {
     "servicebus": ("SAS_KEY_VALUE",),
     "slack": (SECRET,),
@@ -300,6 +308,7 @@ async def test_other_side_that_cannot_be_reached_is_told(
     stage.inbox.hangs_up = True
     stage.broker.faults.refuse_attach("scheduled-events")
     elsewhere: dict[str, Options] = {
+        "command": {"command": ["/missing/hook"]},
         "file": {"path": "/missing/events"},
         "syslog": {"port": 9},
     }
@@ -316,6 +325,7 @@ def test_defaults_of_routing_depend_on_the_type() -> None:
     }
 
     assert defaults == {
+        "command": ("own", False),
         "file": ("own", True),
         "servicebus": ("all", True),
         "slack": ("own", False),
@@ -336,9 +346,12 @@ def test_every_sink_takes_several_deliveries_or_says_one(
 async def test_nothing_is_sent_to_what_belongs_to_azure(
     kind: str, host: str, stage: Stage
 ) -> None:
+    """Not either where a secret is rotated to an address that `check` never saw."""
     key = "webhook_url" if kind == "slack" else "url"
-    options = {**stage.options(kind), key: f"http://{host}/{SECRET}"}
-    async with opened_sink(stage.resources, options) as sink:
+    environ = {"URL": "http://127.0.0.1:9/"}
+    config = sink_config({**stage.options(kind), key: "env:URL"}, environ)
+    environ["URL"] = f"http://{host}/{SECRET}"
+    async with config.open(stage.resources) as sink:
         with pytest.raises(RefusedDeliveryError, match="where nothing is sent") as e:
             await sink.deliver(cloud_event())
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from bridge.errors import NewerSchemaError, OutboxError, OutboxLockedError
-from bridge.outbox.connection import connect
-from bridge.outbox.database import Database
+from bridge.foundation.errors import NewerSchemaError, OutboxError, OutboxLockedError
+from bridge.outbox.deliveries import load_running, save_running
+from bridge.outbox.statefile import default_path, locked, open_database, set_aside
 from bridge.outbox.statements import load, save
-from bridge.statefile import default_path, locked, open_database, set_aside
+from bridge.outbox.storage.connection import connect
+from bridge.outbox.storage.database import Database
 
 MINE = "13f56399-bd52-4150-9748-7190aae1ff21"
 OTHER = "99999999-bd52-4150-9748-7190aae1ff21"
@@ -228,17 +229,26 @@ def overwritten(path: Path, offset: int, size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("offset", "size"),
-    [(0, 100), (0, 4096), (4096, 4096), (4096 * 3, 4096 * 4)],
+    ("offset", "size", "left"),
+    [
+        (0, 100, None),
+        (0, 4096, None),
+        (4096, 4096, None),
+        (4096 * 3, 4096 * 4, b"kept"),
+    ],
     ids=["header", "first page", "second page", "middle"],
 )
 async def test_damaged_state_is_moved_aside(
-    offset: int, size: int, state: Path, caplog: pytest.LogCaptureFixture
+    offset: int,
+    size: int,
+    left: bytes | None,
+    state: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     overwritten(state, offset, size)
 
     async with open_database(state, MINE) as database:
-        assert await value(database) is None
+        assert await value(database) == left
         assert await database.owner() == MINE
 
     (kept,) = set_apart(state)
@@ -271,6 +281,17 @@ async def test_what_was_not_checkpointed_is_taken_up(state: Path) -> None:
     """The last commits stand in the -wal file alone."""
     async with open_database(killed(state), MINE) as database:
         assert await value(database) == b"newer"
+
+
+async def test_state_of_sinks_that_have_grown_older_is_taken_up(state: Path) -> None:
+    """Their age is a number of seconds among values that are bytes."""
+    async with open_database(state, MINE) as database:
+        await database.run(lambda db: save_running(db, "siem", 1.5))
+
+    async with open_database(state, MINE) as database:
+        assert await value(database) == b"kept"
+        assert await database.read(lambda db: load_running(db, "siem")) == 1.5
+    assert set_apart(state) == []
 
 
 async def test_log_of_a_damaged_state_is_moved_along_with_it(state: Path) -> None:

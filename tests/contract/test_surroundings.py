@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from bridge import config as configuration
-from bridge import surroundings
-from bridge.config import Config
-from bridge.surroundings import Finding
+from bridge.configuration import load as configuration
+from bridge.configuration.load import Config
+from bridge.diagnostics import host_checks
+from bridge.diagnostics.host_checks import Finding
 from tests.disks import hide
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="permissions are POSIX's")
@@ -27,7 +27,7 @@ def config_of(folder: Path, **tables: object) -> Config:
 
 
 def state_of(config: Config) -> list[Finding]:
-    return list(surroundings.state(config.state))
+    return list(host_checks.state(config.state))
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a directory on a disk with room, of a kind that is not known."""
     (tmp_path / "lib").mkdir(mode=0o700)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(0, 0, 10**12))
-    monkeypatch.setattr(surroundings, "_MOUNTS", tmp_path / "mounts")
+    monkeypatch.setattr(host_checks, "_MOUNTS", tmp_path / "mounts")
     return tmp_path
 
 
@@ -187,10 +187,10 @@ def test_port_is_off_free_held_or_taken(folder: Path) -> None:
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as other:
         listen = f"127.0.0.1:{other.getsockname()[1]}"
         taken = config_of(folder, http={"listen": listen}).http
-        fault = surroundings.port(taken, None)
-        ours = surroundings.port(taken, {"imds": {}})
-    free = surroundings.port(taken, None)
-    off = surroundings.port(config_of(folder).http, None)
+        fault = host_checks.port(taken, None)
+        ours = host_checks.port(taken, {"imds": {}})
+    free = host_checks.port(taken, None)
+    off = host_checks.port(config_of(folder).http, None)
 
     assert not fault.is_good
     assert fault.text.startswith(f"http: {listen} cannot be listened on: ")
@@ -203,7 +203,7 @@ def test_port_is_off_free_held_or_taken(folder: Path) -> None:
 def test_address_that_is_none_is_a_fault(listen: str, folder: Path) -> None:
     config = config_of(folder, http={"listen": listen, "token": "t"})
 
-    assert not surroundings.port(config.http, None).is_good
+    assert not host_checks.port(config.http, None).is_good
 
 
 # -- secrets, proxy, versions ----------------------------------------------------------
@@ -216,28 +216,28 @@ def test_secret_that_everybody_may_read_is_named_and_never_shown(folder: Path) -
     path.chmod(0o644)
     config = config_of(folder, http={"listen": "", "token": f"file:{path}"})
 
-    told, warning = surroundings.secrets(config)
+    told, warning = host_checks.secrets(config)
     path.chmod(0o640)
 
     assert told.text == "secrets: 1 can be read"
     assert warning.text == f"secrets: http.token: every user may use {path} (644)"
     assert "S3CR3T" not in f"{told}{warning}"
-    assert len(list(surroundings.secrets(config))) == 1
+    assert len(list(host_checks.secrets(config))) == 1
 
 
 def test_no_secrets_are_no_finding(folder: Path) -> None:
-    assert list(surroundings.secrets(config_of(folder))) == []
+    assert list(host_checks.secrets(config_of(folder))) == []
 
 
 def test_proxy_of_the_environment_is_told_to_be_harmless_without_its_address() -> None:
     environ = {"HTTPS_PROXY": "http://me:S3CR3T@proxy:1", "http_proxy": ""}
 
-    (found,) = surroundings.proxy(environ)
+    (found,) = host_checks.proxy(environ)
 
     assert found.is_good
     assert found.text.startswith("proxy: https_proxy set: IMDS ")
     assert "S3CR3T" not in found.text
-    assert list(surroundings.proxy({})) == []
+    assert list(host_checks.proxy({})) == []
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_versions_name_the_bug_that_concerns_the_state_file(
 ) -> None:
     monkeypatch.setattr("sqlite3.sqlite_version_info", version)
 
-    found = surroundings.versions()
+    found = host_checks.versions()
 
     assert found.is_good
     assert ("WAL-reset" in found.text) is has_bug
@@ -266,7 +266,7 @@ def test_versions_name_the_bug_that_concerns_the_state_file(
 
 
 def test_everything_is_looked_at_once(folder: Path) -> None:
-    found = surroundings.examine(config_of(folder), {"http_proxy": "x"}, None)
+    found = host_checks.examine(config_of(folder), {"http_proxy": "x"}, None)
 
     assert [one.text.partition(":")[0] for one in found] == [
         *("state", "state", "http", "proxy", "versions"),

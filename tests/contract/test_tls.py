@@ -7,7 +7,7 @@ import pytest
 import trustme
 from aiohttp import web
 
-from bridge.errors import TransientDeliveryError
+from bridge.foundation.errors import TransientDeliveryError
 from bridge.sinks.base import Resources
 from tests.contract.sink_fixtures import cloud_event, opened_sink
 

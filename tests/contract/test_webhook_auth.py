@@ -10,9 +10,13 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from bridge.errors import Reason, RefusedDeliveryError, TransientDeliveryError
+from bridge.foundation.errors import (
+    Reason,
+    RefusedDeliveryError,
+    TransientDeliveryError,
+)
 from bridge.sinks.base import Resources
-from bridge.webhooks.auth import (
+from bridge.sinks.webhook.auth import (
     AuthConfig,
     AuthDefaults,
     auth_faults,

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.errors import (
+from bridge.foundation.errors import (
     ConfigError,
     Reason,
     RefusedDeliveryError,
     TransientDeliveryError,
 )
-from bridge.pace import Pace
+from bridge.foundation.rate_limit import Pace
 from bridge.sinks.base import Resources
 from tests.contract.receivers import Receiver
 from tests.contract.sink_fixtures import (

@@ -12,10 +12,10 @@ from pathlib import Path
 import orjson
 import pytest
 
-from bridge.cloudevent import CloudEvent
+from bridge.events.cloudevent import CloudEvent
 from bridge.sinks.base import Resources
-from bridge.webhooks.kinds import one_of_each
-from bridge.webhooks.presets import teams
+from bridge.sinks.webhook.example_events import one_of_each
+from bridge.sinks.webhook.presets import teams
 from tests.contract.sink_fixtures import Inbox, cloud_event, opened_sink
 
 NODE = shutil.which("node")

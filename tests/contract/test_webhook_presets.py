@@ -18,10 +18,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from bridge.cli import main
-from bridge.cloudevent import CloudEvent
-from bridge.config import parse as load_tables
-from bridge.errors import (
+from bridge.cli.main import main
+from bridge.configuration.load import parse as load_tables
+from bridge.events.build import Outcome, from_document, from_outcome, from_transition
+from bridge.events.cloudevent import CloudEvent
+from bridge.events.transitions import Transition, TransitionKind
+from bridge.events.truncate import MAX_BYTES
+from bridge.foundation.errors import (
     ConfigError,
     DeliveryError,
     PermanentDeliveryError,
@@ -29,19 +32,16 @@ from bridge.errors import (
     RefusedDeliveryError,
     TransientDeliveryError,
 )
-from bridge.events import Outcome, from_document, from_outcome, from_transition
-from bridge.fitting import MAX_BYTES
+from bridge.foundation.values import Secret
+from bridge.net.http_client import Answer
 from bridge.sinks.base import Resources
-from bridge.sinks.webhook import WebhookSinkConfig
-from bridge.transitions import Transition, TransitionKind
-from bridge.transport import Answer
-from bridge.values import Secret
-from bridge.webhooks.kinds import one_of_each
-from bridge.webhooks.presets import eventhubs
-from bridge.webhooks.presets.preset import PresetName
-from bridge.webhooks.presets.table import PRESETS
-from bridge.webhooks.shape import Shape
-from bridge.webhooks.signing import SignatureConfig, signed
+from bridge.sinks.webhook.body import Shape
+from bridge.sinks.webhook.example_events import one_of_each
+from bridge.sinks.webhook.presets import eventhubs
+from bridge.sinks.webhook.presets.preset import PresetName
+from bridge.sinks.webhook.presets.registry import PRESETS
+from bridge.sinks.webhook.signing import SignatureConfig, signed
+from bridge.sinks.webhook.sink import WebhookSinkConfig
 from tests.builders import document, imds_event, teller_of
 from tests.contract.sink_fixtures import (
     Inbox,

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from bridge.errors import RefusedDeliveryError
-from bridge.hashing import hash32
+from bridge.foundation.errors import RefusedDeliveryError
+from bridge.foundation.hashing import hash32
+from bridge.foundation.values import Secret
 from bridge.sinks.base import Resources
-from bridge.values import Secret
-from bridge.webhooks.signing import SignatureConfig, signed
+from bridge.sinks.webhook.signing import SignatureConfig, signed
 from tests.contract.sink_fixtures import Inbox, cloud_event, config_faults, opened_sink
 from tests.fakes import FakeClock
 

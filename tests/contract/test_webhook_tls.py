@@ -10,7 +10,7 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 
-from bridge.errors import RefusedDeliveryError, TransientDeliveryError
+from bridge.foundation.errors import RefusedDeliveryError, TransientDeliveryError
 from bridge.sinks.base import Resources
 from tests.contract.sink_fixtures import Inbox, cloud_event, config_faults, opened_sink
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from bridge import windows_service
-from bridge.errors import BridgeError, ConfigError
-from bridge.notify import Supervisor, attended
-from bridge.statefile import default_path
-from bridge.windows_service import EventLog, Service, State, forwarder, home
+from bridge.app.supervisor import Supervisor, attended
+from bridge.cli import windows_service
+from bridge.cli.windows_service import EventLog, Service, State, forwarder, home
+from bridge.foundation.errors import BridgeError, ConfigError
+from bridge.outbox.statefile import default_path
 from tests.fakes import FakeClock
 
 
@@ -166,7 +166,7 @@ def test_configuration_that_is_missing_is_told(
 def test_log_that_cannot_be_written_is_told(
     manager: FakeManager, tmp_path: Path
 ) -> None:
-    (tmp_path / "bridge.toml").write_text("")
+    (tmp_path / "bridge.toml").write_text(CONFIG.format(state="state.db"))
     (tmp_path / "log").write_text("a file where a folder should be")
 
     with pytest.raises(
@@ -272,6 +272,11 @@ location = "westeurope"
 path = "{state}"
 [http]
 listen = ""
+[[sinks]]
+name = "siem"
+type = "webhook"
+url = "http://127.0.0.1:9/"
+headers = {{ authorization = "hunter2" }}
 """
 
 
@@ -311,7 +316,7 @@ def test_real_forwarder_is_hosted_and_stopped_by_windows(
     log = (folder / "log" / "sebridge.log").read_text()
     assert '"forwarder started"' in log
     assert '"forwarder stopped"' in log
-    assert "there are none" in log
+    assert "sinks.siem.headers.authorization: a literal secret" in log
     assert (folder / "state.db").exists()
 
 
@@ -326,7 +331,7 @@ def test_service_is_started_by_the_python_it_was_installed_with(
     assert windows.sources == ["sebridge"]
     framework: Any = windows_service._framework()
     assert framework._exe_name_ == sys.executable
-    assert framework._exe_args_ == "-I -m bridge.windows_service host"
+    assert framework._exe_args_ == "-I -m bridge.cli.windows_service host"
 
 
 def test_other_commands_are_left_to_pywin32(windows: FalseWindows) -> None:
@@ -381,13 +386,15 @@ for name in POSIX:
 sys.meta_path.insert(0, Blocker())
 sys.platform = "win32"
 
-import bridge.app, bridge.cli, bridge.windows_service
-import bridge.cli_approve, bridge.cli_look, bridge.cli_outbox, bridge.cli_support
-import bridge.doctor, bridge.inspection, bridge.schemas
-import bridge.sinks.servicebus, bridge.sinks.slack, bridge.sinks.webhook
+import bridge.app.forwarder, bridge.cli.main, bridge.cli.windows_service
+import bridge.cli.approve, bridge.cli.inspect, bridge.cli.outbox, bridge.cli.common
+import bridge.diagnostics.doctor, bridge.diagnostics.status_query
+import bridge.configuration.json_schema
+import bridge.sinks.servicebus.sink, bridge.sinks.slack.sink, bridge.sinks.webhook.sink
 
-assert bridge.statefile.default_path() == r"D:\\Data\\sebridge\\state.db"
-assert bridge.config.Settings().state.path == r"D:\\Data\\sebridge\\state.db"
+assert bridge.outbox.statefile.default_path() == r"D:\\Data\\sebridge\\state.db"
+settings = bridge.configuration.load.Settings()
+assert settings.state.path == r"D:\\Data\\sebridge\\state.db"
 print("reached")
 """
 

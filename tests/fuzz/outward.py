@@ -6,23 +6,28 @@ from datetime import UTC, datetime
 
 import orjson
 
-from bridge.errors import DeliveryError, PermanentDeliveryError, RefusedDeliveryError
-from bridge.routing import When
-from bridge.samples import read
-from bridge.sinks import servicebus, syslog_format
+from bridge.diagnostics.dry_run import notes, routings
+from bridge.events.routing import When
+from bridge.events.samples import read
+from bridge.foundation.errors import (
+    DeliveryError,
+    PermanentDeliveryError,
+    RefusedDeliveryError,
+)
+from bridge.net.http_client import Answer, retry_after
 from bridge.sinks.base import ApprovalAddress
-from bridge.sinks.slack_api import read as read_slack
-from bridge.sinks.slack_blocks import render_card
-from bridge.sinks.slack_bot import first_message
-from bridge.sinks.slack_buttons import Signer
-from bridge.sinks.slack_card import Card, after
-from bridge.sinks.syslog_format import Style
-from bridge.transport import Answer, retry_after
-from bridge.trial import notes, routings
-from bridge.webhooks import content
-from bridge.webhooks.handshake import granted_rate
-from bridge.webhooks.presets.table import PRESETS
-from bridge.webhooks.verdict import SuccessConfig, by_rule
+from bridge.sinks.servicebus import sink as servicebus
+from bridge.sinks.slack.api import read as read_slack
+from bridge.sinks.slack.blocks import render_card
+from bridge.sinks.slack.bot import first_message
+from bridge.sinks.slack.buttons import Signer
+from bridge.sinks.slack.card import Card, after
+from bridge.sinks.syslog import format as syslog_format
+from bridge.sinks.syslog.format import Style
+from bridge.sinks.webhook import content_mode
+from bridge.sinks.webhook.handshake import granted_rate
+from bridge.sinks.webhook.presets.registry import PRESETS
+from bridge.sinks.webhook.response import SuccessConfig, by_rule
 from tests.builders import EVENT_ID, imds_event, route, router, teller_of, told
 from tests.fuzz.target import brief
 
@@ -88,10 +93,10 @@ PERMISSIONS = (
 )
 _RENDERERS = (
     *(preset.render for preset in PRESETS.values()),
-    content.render_structured,
-    content.render_batch,
-    content.render_array,
-    content.render_binary,
+    content_mode.render_structured,
+    content_mode.render_batch,
+    content_mode.render_array,
+    content_mode.render_binary,
 )
 _RULES = (
     SuccessConfig(),

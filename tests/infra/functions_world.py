@@ -23,10 +23,11 @@ from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
 from slack_sdk.signature import SignatureVerifier
 
 from approver.buttons import Action, Button, digest, write
-from bridge.cloudevent import CloudEvent
-from bridge.events import from_transition
-from bridge.imds.document import ScheduledEvent
-from bridge.sender import Message
+from bridge.events.build import Outcome, from_outcome, from_transition
+from bridge.events.cloudevent import CloudEvent
+from bridge.events.document import ScheduledEvent
+from bridge.events.transitions import Transition, TransitionKind
+from bridge.servicebus.sender import Message
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.settings import (
     Entities,
@@ -35,8 +36,7 @@ from bridge.simulator.servicebus.settings import (
     TopicSettings,
 )
 from bridge.sinks.base import ApprovalAddress
-from bridge.sinks.servicebus import render
-from bridge.transitions import Transition, TransitionKind
+from bridge.sinks.servicebus.sink import render
 from function_app import app
 from tests.builders import teller_of
 from tests.fakes import START
@@ -81,20 +81,40 @@ def cloud_event(
     ).event
 
 
-def on_the_bus(event: CloudEvent) -> Message:
+def outcome_event(
+    outcome: str, event: Mapping[str, object], message_id: str | None
+) -> CloudEvent:
+    """Return what the bridge tells of what became of an approval."""
+    found = Outcome(
+        outcome=outcome,
+        event_id=str(event["EventId"]),
+        event=ScheduledEvent(event_id=str(event["EventId"]), raw=event),
+        imds_status=None,
+        confirmed=None,
+        reason=None,
+        request={"messageId": message_id},
+        origin=(APPROVALS, message_id, 1),
+    )
+    return from_outcome(teller_of(), found, START).event
+
+
+def on_the_bus(event: CloudEvent, at: ApprovalAddress = ADDRESS) -> Message:
     """Return the message that the bridge's sink sends of it."""
-    return render(event, session="event", vm_id=SESSION, approvals=ADDRESS)
+    return render(event, session="event", vm_id=SESSION, approvals=at)
 
 
 def button_value(
-    event: Mapping[str, object], action: Action = "approve", secret: str = BUTTON_SECRET
+    event: Mapping[str, object],
+    action: Action = "approve",
+    secret: str = BUTTON_SECRET,
+    entity: str = APPROVALS,
 ) -> str:
     """Return the value of a button under a message that shows ``event``."""
     button = Button(
         action=action,
         event_id=str(event["EventId"]),
         digest=digest(event),
-        reply_to=APPROVALS,
+        reply_to=entity,
         session=SESSION,
     )
     return write(button, secret)

@@ -8,8 +8,8 @@ import pytest
 import yaml
 from pycep import BicepParser
 
-from bridge import config
-from bridge.health import HttpConfig
+from bridge.configuration import load as config
+from bridge.health.server import HttpConfig
 from bridge.simulator.servicebus.config import default_entities
 
 HERE = Path(__file__).parents[2] / "infra" / "bicep"

@@ -3,11 +3,14 @@
 import ast
 import json
 import re
-from importlib.metadata import version
+from importlib.metadata import metadata, version
 from pathlib import Path, PurePath
 
+import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from approver.settings import Settings
 from bridge.simulator.servicebus.config import default_entities
@@ -16,13 +19,16 @@ APP = Path(__file__).parents[2] / "infra" / "functions"
 
 
 def settings_of_the_code() -> set[str]:
-    """Return the names that the code looks up in its environment."""
+    """Return the names that the code looks up, but those that the platform sets."""
     names: set[str] = set()
     for path in (APP / "function_app.py", APP / "approver" / "settings.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 names.update(
-                    re.findall(r"^%?(?!POST)([A-Z]{4,}(?:_+[A-Za-z]+)*)%?$", node.value)
+                    re.findall(
+                        r"^%?(?!POST|FUNCTIONS_)([A-Z]{4,}(?:_+[A-Za-z]+)*)%?$",
+                        node.value,
+                    )
                 )
     return names
 
@@ -65,11 +71,34 @@ def test_slack_app_may_do_no_more_than_it_does() -> None:
     assert f'route="{url.rpartition("/api/")[2]}"' in code
 
 
-def test_requirements_are_what_is_tested() -> None:
+def requirements() -> list[Requirement]:
     lines = (APP / "requirements.txt").read_text().splitlines()
-    for line in lines:
-        wanted = Requirement(line.partition("#")[0])
-        assert version(wanted.name) in wanted.specifier, line
+    return [Requirement(line.partition("#")[0]) for line in lines if line[0] != "#"]
+
+
+@pytest.mark.parametrize("wanted", requirements(), ids=lambda one: one.name)
+def test_requirement_is_what_is_tested_and_no_later_major(wanted: Requirement) -> None:
+    """A deployment installs the newest that is allowed."""
+    tested = Version(version(wanted.name))
+
+    assert tested in wanted.specifier
+    assert f"{tested.major}.99.99" in wanted.specifier
+    for later in (tested.major + 1, tested.major + 2):
+        assert f"{later}.0.0" not in wanted.specifier
+
+
+@pytest.mark.parametrize("wanted", requirements(), ids=lambda one: one.name)
+def test_requirement_can_be_had_for_the_python_that_is_deployed(
+    wanted: Requirement,
+) -> None:
+    told = (APP / "README.md").read_text()
+    bicep = (APP.parent / "bicep" / "modules" / "approver.bicep").read_text()
+    runtime = re.findall(r"--runtime-version (\S+)", told)
+    runtime += re.findall(r"name: 'python'\s+version: '([\d.]+)'", bicep)
+    needed = SpecifierSet(metadata(wanted.name)["Requires-Python"])
+
+    assert len(runtime) == 2
+    assert [one for one in runtime if one not in needed] == []
 
 
 def test_app_stands_alone() -> None:

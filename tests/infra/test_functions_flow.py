@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import aiohttp
@@ -18,14 +19,14 @@ import function_app
 from approver.desk import Desk
 from approver.settings import Settings
 from bridge.approvals.message import Approval, parse
-from bridge.namespace import NamespaceConfig
-from bridge.sender import Sender
-from bridge.simulator.inbox import Inbox
+from bridge.foundation.values import Secret
+from bridge.net.http_client import open_session
+from bridge.servicebus.namespace import NamespaceConfig
+from bridge.servicebus.sender import Sender
+from bridge.simulator.inbox.server import Inbox
 from bridge.simulator.servicebus.broker import Broker
-from bridge.simulator.slack_clicks import Interactivity
-from bridge.sinks.base import Resources, Sink
-from bridge.transport import open_session
-from bridge.values import Secret
+from bridge.simulator.slack.clicks import Interactivity
+from bridge.sinks.base import ApprovalAddress, Resources, Sink
 from tests.builders import imds_event, not_before, started
 from tests.contract.sink_fixtures import sink_config
 from tests.infra.functions_world import (
@@ -43,6 +44,7 @@ from tests.infra.functions_world import (
     cloud_event,
     form,
     on_the_bus,
+    outcome_event,
     request,
     signature,
 )
@@ -60,10 +62,22 @@ class Stage:
         self._events = events
 
     async def tell(
-        self, kind: str, event: Mapping[str, object], after: float = 0.0
+        self,
+        kind: str,
+        event: Mapping[str, object],
+        after: float = 0.0,
+        at: ApprovalAddress = ADDRESS,
     ) -> None:
         """Let the bridge tell of an event, and the app hear it."""
-        await self._events.send(on_the_bus(cloud_event(kind, event, after)))
+        await self._events.send(on_the_bus(cloud_event(kind, event, after), at))
+        await self.host.hear()
+
+    async def settle(
+        self, outcome: str, event: Mapping[str, object], message_id: str | None
+    ) -> None:
+        """Let the bridge tell what became of an approval, and the app hear it."""
+        told = outcome_event(outcome, event, message_id)
+        await self._events.send(on_the_bus(told))
         await self.host.hear()
 
     async def click(self, user: str, value: str, at: str = "1") -> dict[str, object]:
@@ -299,7 +313,7 @@ def dies(_: object) -> None:
     raise ConnectionResetError
 
 
-async def approved(event_id: object, **fields: object) -> tuple[int, object]:
+async def approved(event_id: object, **fields: object) -> tuple[int, dict[str, object]]:
     """Approve as a tool does, and return status and answer."""
     body = json.dumps({"eventId": event_id, "approvedBy": "runbook", **fields})
     response = await called("approve", request("approvals", body.encode()))
@@ -325,6 +339,92 @@ async def test_tool_approves_what_was_announced(stage: Stage) -> None:
     assert "already approved by a tool" in str(late["text"])
 
 
+@pytest.mark.parametrize("outcome", ["denied", "failed", "expired"])
+async def test_failed_approval_is_void_and_can_be_given_again(
+    outcome: str, stage: Stage
+) -> None:
+    event = imds_event(f"E-20-{outcome}")
+    await stage.tell("scheduled", event)
+    await stage.click(ALICE, button_value(event), "1")
+    (first,) = await stage.host.approvals()
+
+    await stage.settle(outcome, event, first.message_id)
+    again = await stage.click(ALICE, button_value(event), "2")
+
+    assert f"Approved by <@{ALICE}>" in str(again["text"])
+    (second,) = await stage.host.approvals()
+    assert second.message_id != first.message_id
+    assert read(second).approved_event == event
+
+
+@pytest.mark.parametrize("outcome", ["relayed", "already-started", "event-ended"])
+async def test_approval_that_reached_its_end_stands(outcome: str, stage: Stage) -> None:
+    event = imds_event(f"E-21-{outcome}")
+    await stage.tell("scheduled", event)
+    await stage.click(ALICE, button_value(event), "1")
+    (message,) = await stage.host.approvals()
+
+    await stage.settle(outcome, event, message.message_id)
+    again = await stage.click(BOB, button_value(event), "2")
+
+    assert f"already approved by <@{ALICE}>" in str(again["text"])
+    assert stage.host.waiting() == 0
+
+
+async def test_outcome_of_another_approval_leaves_the_votes_alone(
+    stage: Stage,
+) -> None:
+    event, other = imds_event("E-22"), imds_event("E-23")
+    await stage.tell("scheduled", event)
+    await stage.click(ALICE, button_value(event), "1")
+    (message,) = await stage.host.approvals()
+
+    await stage.settle("denied", event, "of-somebody-else")
+    await stage.settle("denied", event, None)
+    await stage.settle("denied", other, message.message_id)
+    again = await stage.click(BOB, button_value(event), "2")
+
+    assert f"already approved by <@{ALICE}>" in str(again["text"])
+    assert stage.host.waiting() == 0
+
+
+async def test_outcome_of_an_event_without_votes_leaves_it_open(stage: Stage) -> None:
+    event = imds_event("E-24")
+    await stage.settle("denied", event, None)
+    await stage.tell("scheduled", event)
+    await stage.settle("denied", event, None)
+
+    answer = await stage.click(ALICE, button_value(event))
+    (message,) = await stage.host.approvals()
+
+    assert f"Approved by <@{ALICE}>" in str(answer["text"])
+    assert read(message).event_ids == (event["EventId"],)
+
+
+async def test_denied_approval_of_a_tool_is_open_to_votes_again(stage: Stage) -> None:
+    event = imds_event("E-25")
+    await stage.tell("scheduled", event)
+    _, answer = await approved(str(event["EventId"]))
+    await stage.host.approvals()
+
+    await stage.settle("denied", event, str(answer["messageId"]))
+    voted = await stage.click(ALICE, button_value(event))
+    await stage.host.approvals()
+
+    assert f"Approved by <@{ALICE}>" in str(voted["text"])
+
+
+async def test_messages_name_the_source_that_was_set(stage: Stage) -> None:
+    event = imds_event("E-26")
+    await stage.tell("scheduled", event)
+    event_id = str(event["EventId"])
+    async with other_desk(APPROVER_SOURCE="/contoso/approver"):
+        await approved(event_id)
+    (message,) = await stage.host.approvals()
+
+    assert json.loads(b"".join(message.body))["source"] == "/contoso/approver"
+
+
 async def test_tool_says_what_the_app_does_not_know(stage: Stage) -> None:
     unknown = await approved("E-8")
     elsewhere = await approved("E-8", replyTo="plain", approvedEvent={"EventId": "e-8"})
@@ -337,6 +437,46 @@ async def test_tool_says_what_the_app_does_not_know(stage: Stage) -> None:
     assert elsewhere == (400, {"error": f"replyTo must be one of {APPROVALS}"})
     assert known[0] == 202
     assert read(message).approved_event == {"EventId": "e-8"}
+
+
+async def test_announcement_does_not_say_where_approvals_go_beyond_the_allowed(
+    stage: Stage,
+) -> None:
+    """Whoever may publish to the topic must not steer what this identity may send."""
+    event = imds_event("E-9")
+    elsewhere = replace(ADDRESS, entity="approver-clicks")
+    await stage.tell("scheduled", event, at=elsewhere)
+    before = stage.host.waiting("approver-clicks")
+
+    status, answer = await approved(str(event["EventId"]))
+    (message,) = await stage.host.approvals()
+
+    assert (status, answer["entity"]) == (202, APPROVALS)
+    assert read(message).event_ids == (event["EventId"],)
+    assert stage.host.waiting("approver-clicks") == before
+
+
+async def test_button_does_not_say_where_approvals_go_beyond_the_allowed(
+    stage: Stage,
+) -> None:
+    event = imds_event("E-11")
+    await stage.tell("scheduled", event)
+
+    answer = await stage.click(ALICE, button_value(event, entity="elsewhere"))
+
+    assert "may not send to the entity" in str(answer["text"])
+    assert stage.host.waiting() == 0
+
+
+async def test_announcement_may_choose_among_the_allowed(stage: Stage) -> None:
+    event = imds_event("E-10")
+    await stage.tell("scheduled", event)
+
+    async with other_desk(APPROVAL_ENTITIES=f"plain,{APPROVALS}"):
+        status, answer = await approved(str(event["EventId"]))
+    await stage.host.approvals()
+
+    assert (status, answer["entity"]) == (202, APPROVALS)
 
 
 async def test_click_is_refused_when_it_cannot_be_kept(stage: Stage) -> None:

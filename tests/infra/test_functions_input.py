@@ -1,9 +1,13 @@
 """What strangers send, and what settings may say: one clear answer each."""
 
 import json
+import os
 import string
+import subprocess
+import sys
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -17,13 +21,13 @@ from approver.clicks import Click, is_signed
 from approver.desk import Desk
 from approver.errors import ApproverError, SettingsError, UnreadableError
 from approver.replies import reply, send
-from approver.rules import Rule
+from approver.rules import Rule, Rules
 from approver.settings import Settings
 from approver.startrequest import StartRequest
 from bridge.approvals.message import parse
-from bridge.events import Outcome as BridgeOutcome
-from bridge.events import from_outcome
-from bridge.samples import marked_event
+from bridge.events.build import Outcome as BridgeOutcome
+from bridge.events.build import from_outcome
+from bridge.events.samples import marked_event
 from tests.builders import EVENT_ID, imds_event, teller_of
 from tests.fakes import START
 from tests.infra.functions_world import (
@@ -132,9 +136,33 @@ def test_body_that_is_no_event_of_ours_is_an_error(body: bytes) -> None:
         announcements.read(body, "sebridge")
 
 
-def test_other_events_are_passed_over() -> None:
-    body = b'{"specversion":"1.0","type":"sebridge.bridge.started.v1"}'
-    assert announcements.read(body, "sebridge") is None
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "sebridge.bridge.started.v1",
+        "sebridge.scheduledevent.started.v2",
+        "contoso.scheduledevent.started.v1",
+        "contoso.startrequest.denied.v1",
+        "sebridgex.scheduledevent.started.v1",
+        "scheduledevent.started.v1",
+        "startrequest.denied.v1",
+        "Sebridge.scheduledevent.started.v1",
+    ],
+)
+def test_other_events_are_passed_over(kind: str) -> None:
+    event = json.loads(started_at("2026-03-02T12:00:00Z"))
+    data = {**event["data"], "eventId": "e"}
+    body = json.dumps({**event, "type": kind, "data": data})
+
+    assert announcements.read(body.encode(), "sebridge") is None
+
+
+def test_binary_event_is_an_error_whatever_it_is_of() -> None:
+    """Its attributes are no part of the body, so that its type cannot be known."""
+    body = json.dumps(json.loads(started_at("2026-03-02T12:00:00Z"))["data"])
+
+    with pytest.raises(UnreadableError, match="no structured CloudEvent"):
+        announcements.read(body.encode(), "sebridge")
 
 
 def test_test_event_of_the_bridge_is_passed_over() -> None:
@@ -227,6 +255,35 @@ async def clicked(
         monkeypatch.setattr(function_app, "desk", lambda: desk)
         response = await called("slack_click", request("slack", body, headers))
     return int(response.status_code)
+
+
+@pytest.mark.parametrize(
+    ("team", "of_user", "found"),
+    [
+        ({"id": "T1"}, {"team_id": "T2"}, "T1"),
+        (None, {"team_id": "T2"}, "T2"),
+        (None, {}, ""),
+        (None, {"team_id": ""}, ""),
+        ({}, {}, ""),
+    ],
+)
+def test_workspace_is_never_read_from_the_id_of_the_person(
+    team: object, of_user: dict[str, str], found: str
+) -> None:
+    """Slack sends ``team: null`` where the app is installed in an organisation."""
+    click = clicks.read(
+        form({**CLICK, "team": team, "user": {"id": "U0ALICE", **of_user}})
+    )
+
+    assert click is not None
+    assert (click.user, click.team) == ("U0ALICE", found)
+
+
+def test_click_that_names_no_workspace_is_refused_where_one_is_required() -> None:
+    of_one = Rules(approvers=frozenset({"U0ALICE"}), team="U0ALICE")
+
+    assert of_one.refusal("U0ALICE", "") == "Clicks from this workspace are not taken."
+    assert Rules(approvers=frozenset({"U0ALICE"})).refusal("U0ALICE", "") is None
 
 
 @given(
@@ -347,12 +404,134 @@ def test_all_faults_of_settings_are_told_at_once_and_no_secret() -> None:
     assert "hush" not in told
 
 
+REFERENCE = "@Microsoft.KeyVault(SecretUri=https://v.vault.azure.net/secrets/hush-1)"
+GOOD = {**BUS, "BUTTON_SECRET": "b" * 32, "SLACK_SIGNING_SECRET": "s" * 32}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "BUTTON_SECRET",
+        "BUTTON_SECRET_PREVIOUS",
+        "SLACK_SIGNING_SECRET",
+        "SERVICEBUS__fullyQualifiedNamespace",
+        "APPROVERS",
+        "SLACK_TEAM",
+    ],
+)
+@pytest.mark.parametrize(
+    "reference",
+    [
+        REFERENCE,
+        f"  {REFERENCE.lower()} ",
+        "@Microsoft.AppConfiguration(Endpoint=https://hush-1; Key=k)",
+    ],
+)
+def test_reference_that_was_not_resolved_is_no_setting(
+    name: str, reference: str
+) -> None:
+    """Whoever reads the app's settings could forge a button signed with it."""
+    with pytest.raises(SettingsError) as caught:
+        Settings.from_environment({**GOOD, name: reference})
+
+    told = str(caught.value)
+    assert told.startswith(f"{name} holds a reference that was not resolved: ")
+    assert "hush" not in told
+    assert ";" not in told
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("BUTTON_SECRET", " " * 32, "at least 32 characters"),
+        ("BUTTON_SECRET", "\t" * 40, "at least 32 characters"),
+        ("BUTTON_SECRET", "hush" + " " * 40, "at least 32 characters"),
+        ("BUTTON_SECRET_PREVIOUS", " " * 32, "at least 32 characters"),
+        ("SLACK_SIGNING_SECRET", " " * 32, "empty, or the signing secret"),
+        ("SERVICEBUS__fullyQualifiedNamespace", "  ", "exactly one of SERVICEBUS"),
+        ("CLICKS_QUEUE", " ", "must not be empty"),
+        ("VOTES_QUEUE", "", "must not be empty"),
+        ("EVENT_TYPE_PREFIX", "", "must not be empty"),
+        ("APPROVER_SOURCE", " ", "must not be empty"),
+        ("SLACK_HOOKS", "https://", "must be an https URL with a host"),
+        ("SLACK_HOOKS", "https:///", "must be an https URL with a host"),
+        ("SLACK_HOOKS", "https://:443/", "must be an https URL with a host"),
+        ("SLACK_HOOKS", "https://hooks.slack.com", "ends in a slash"),
+        ("SLACK_HOOKS", "https://hush@hooks.slack.com/", "must be an https URL"),
+        ("SLACK_HOOKS", "https://hooks.slack.com?/", "must be an https URL"),
+        ("SLACK_HOOKS", "https://hooks.slack.com#/", "must be an https URL"),
+        ("SLACK_HOOKS", "https://hooks.slack.com:port/", "must be an https URL"),
+        ("SLACK_HOOKS", "https://[::/", "must be an https URL"),
+        ("SLACK_HOOKS", "http://127.0.0.1:/", "must be an https URL"),
+        ("SLACK_HOOKS", "http://127.0.0.1:1@example/", "must be an https URL"),
+        ("SLACK_HOOKS", "", "must be an https URL"),
+    ],
+)
+def test_setting_that_only_looks_like_one_is_told(
+    name: str, value: str, allowed: str
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        Settings.from_environment({**GOOD, name: value})
+
+    told = str(caught.value)
+    assert name in told
+    assert allowed in told
+    assert "hush" not in told
+
+
+@pytest.mark.parametrize(
+    "hooks", ["https://hooks.slack-gov.com/", "https://h/a/", "http://127.0.0.1:80/"]
+)
+def test_hooks_of_another_slack_are_taken(hooks: str) -> None:
+    settings = Settings.from_environment({**GOOD, "SLACK_HOOKS": hooks})
+
+    assert settings.slack_hooks == hooks
+
+
+@pytest.mark.parametrize(
+    ("environ", "is_good"),
+    [
+        ({"FUNCTIONS_WORKER_RUNTIME": "python", **GOOD}, True),
+        ({"FUNCTIONS_WORKER_RUNTIME": "python", **GOOD, "BUTTON_SECRET": ""}, False),
+        ({}, True),
+    ],
+)
+def test_host_is_told_of_faulty_settings_at_the_start(
+    environ: dict[str, str], *, is_good: bool
+) -> None:
+    """Else each announcement would meet them, and become a dead letter."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import function_app"],
+        cwd=Path(function_app.__file__).parent,
+        env={"PATH": os.environ["PATH"], **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode == 0) is is_good
+    assert ("BUTTON_SECRET must be set" in done.stderr) is not is_good
+
+
 @pytest.mark.parametrize("owners", ["{", "[]", '{"web-*": "U1"}', ""])
 def test_votes_by_resource_need_owners(owners: str) -> None:
     with pytest.raises(SettingsError, match="RESOURCE_APPROVERS"):
         Settings.from_environment(
             {**BUS, "VOTE_RULE": "resources", "RESOURCE_APPROVERS": owners}
         )
+
+
+@pytest.mark.parametrize(
+    ("environ", "source"),
+    [
+        ({}, "urn:sebridge:approver"),
+        ({"APPROVER_SOURCE": "/contoso/approver"}, "/contoso/approver"),
+    ],
+)
+def test_source_of_the_messages_is_the_one_that_was_set(
+    environ: dict[str, str], source: str
+) -> None:
+    assert Settings.from_environment({**GOOD, **environ}).source == source
 
 
 def test_settings_show_no_secret() -> None:

@@ -1,6 +1,7 @@
 """Installing and taking away, in a tree of its own: what is there, and what stays."""
 
 import os
+import shutil
 import stat
 import subprocess
 from pathlib import Path
@@ -11,8 +12,9 @@ INFRA = Path(__file__).parents[2] / "infra"
 UNIT = "etc/systemd/system/sebridge.service"
 COMMAND = "usr/local/bin/sebridge"
 COMPLETION = "usr/local/share/bash-completion/completions/sebridge"
+SOCKET = "etc/systemd/system/sebridge-traffic.socket"
 CREDENTIALS = f"{UNIT}.d/credentials.conf"
-CHECK = "/opt/sebridge/bin/sebridge check -c /etc/sebridge/bridge.toml"
+CHECK = "/opt/sebridge/bin/sebridge check -c"
 
 PYTHON = """\
 #!/bin/sh
@@ -29,6 +31,7 @@ class Tree:
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "root"
+        self.infra = INFRA
         self.python = folder / "python"
         self.python.write_text(PYTHON)
         self.python.chmod(0o755)
@@ -43,7 +46,7 @@ class Tree:
         self, script: str, *arguments: str, **environ: str
     ) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(  # noqa: S603 - our own scripts
-            ["/bin/bash", str(INFRA / script), *arguments],
+            ["/bin/bash", str(self.infra / script), *arguments],
             env={
                 "PATH": os.environ["PATH"],
                 "DESTDIR": str(self.root),
@@ -64,6 +67,19 @@ class Tree:
 
     def mode(self, path: str) -> int:
         return stat.S_IMODE((self.root / path).stat().st_mode)
+
+    def settle(self, settings: Path, text: str | None) -> None:
+        """Have the scripts take another folder for /etc/sebridge, which is so."""
+        self.infra = settings.with_name("infra")
+        shutil.copytree(INFRA / "systemd", self.infra / "systemd")
+        for name in ("install.sh", "lib.sh"):
+            script = (INFRA / name).read_text()
+            there = f"settings={settings}\n"
+            script = script.replace("settings=/etc/sebridge\n", there)
+            (self.infra / name).write_text(script)
+        settings.mkdir()
+        if text is not None:
+            (settings / "bridge.toml").write_text(text)
 
     def secret(self, name: str) -> None:
         folder = self.root / "etc/sebridge/secrets"
@@ -182,17 +198,73 @@ def test_dry_run_says_it_and_does_nothing(tree: Tree, script: str) -> None:
     assert (tree.files() if tree.root.exists() else {}) == before
 
 
-def test_dry_run_for_the_machine_shows_account_check_and_start(tree: Tree) -> None:
+@pytest.mark.parametrize("text", [None, "# nothing [yet]\n", "[[sinks]]\n"])
+def test_service_is_started_once_it_is_configured(
+    text: str | None, tree: Tree, tmp_path: Path
+) -> None:
+    """A forwarder that sends nothing and receives nothing does not start."""
+    tree.settle(tmp_path / "settings", text)
+
+    said = tree.run("install.sh", "--dry-run", DESTDIR="")
+
+    is_configured = text is not None and "[[sinks]]" in text
+    assert ("systemctl restart sebridge.service" in said) is is_configured
+    assert (" check -c " in said) is is_configured
+    assert ("names no sink yet: edit it, then " in said) is not is_configured
+    assert "systemctl enable sebridge.service" in said
+
+
+def test_dry_run_for_the_machine_shows_account_check_and_start(
+    tree: Tree, tmp_path: Path
+) -> None:
+    settings = tmp_path / "settings"
+    tree.settle(settings, "[[sinks]]\n")
+
     said = tree.run("install.sh", "--dry-run", DESTDIR="").splitlines()
 
     commands = [line for line in said if "system" in line or " check " in line]
     assert "+ systemd-sysusers /etc/sysusers.d/sebridge.conf " in commands
     assert [line.split("+ ", 1)[1].strip() for line in commands[-4:]] == [
         "systemctl daemon-reload",
-        f"env CREDENTIALS_DIRECTORY=/etc/sebridge/secrets {CHECK}",
+        f"env CREDENTIALS_DIRECTORY={settings}/secrets {CHECK} {settings}/bridge.toml",
         "systemctl enable sebridge.service",
         "systemctl restart sebridge.service",
     ]
+
+
+def test_listener_of_the_probe_is_held_where_that_is_asked_for(tree: Tree) -> None:
+    tree.run("install.sh")
+    assert SOCKET not in tree.files()
+
+    said = tree.run("install.sh", "--traffic")
+
+    assert "has no [traffic]: nobody would answer" in said
+    files = tree.files()
+    socket = (INFRA / "systemd/sebridge-traffic.socket").read_text()
+    assert files[SOCKET] == socket
+    assert "Sockets=sebridge-traffic.socket" in files[f"{UNIT}.d/traffic.conf"]
+    (tree.root / SOCKET).write_text("old")
+    tree.run("install.sh")  # from then on it is kept as it should be
+    assert tree.files()[SOCKET] == socket
+
+    tree.run("uninstall.sh")
+    assert not [name for name in tree.files() if "systemd" in name]
+
+
+def test_listener_is_let_go_before_systemd_holds_it(tree: Tree, tmp_path: Path) -> None:
+    tree.settle(tmp_path / "settings", "[[sinks]]\n[traffic]\n")
+
+    said = tree.run("install.sh", "--dry-run", "--traffic", DESTDIR="").splitlines()
+
+    commands = [line.split("+ ", 1)[1].strip() for line in said if "systemctl" in line]
+    assert commands == [
+        "systemctl daemon-reload",
+        "systemctl enable sebridge.service",
+        "systemctl stop sebridge.service",
+        "systemctl enable --now sebridge-traffic.socket",
+        "systemctl restart sebridge.service",
+    ]
+    assert not [line for line in said if "nobody would answer" in line]
 
 
 def test_install_without_a_start_does_not_start(tree: Tree) -> None:

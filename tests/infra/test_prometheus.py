@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bridge.telemetry import EVENT_TYPES, OUTCOMES, Metrics
+from bridge.telemetry.metrics import EVENT_TYPES, FAILURES, OUTCOMES, Metrics
 
 HERE = Path(__file__).parents[2] / "infra" / "prometheus"
 DASHBOARD = json.loads((HERE / "dashboard.json").read_text())
@@ -19,6 +19,7 @@ FROM_PROMETHEUS = {"job", "instance"}
 LABEL_VALUES = {
     "outcome": {*OUTCOMES, "ok", "delivered", "postponed", "dead", "discarded"},
     "event_type": set(EVENT_TYPES),
+    "reason": set(FAILURES),
 }
 
 needs_promtool = pytest.mark.skipif(

@@ -15,9 +15,8 @@ import pytest
 import yaml
 from msgspec import ValidationError, convert
 
-from bridge import schemas
-from bridge.cloudevent import CloudEvent
-from bridge.events import (
+from bridge.configuration import json_schema
+from bridge.events.build import (
     Outcome,
     Told,
     from_bridge,
@@ -25,12 +24,13 @@ from bridge.events import (
     from_outcome,
     from_transition,
 )
-from bridge.fitting import MAX_BYTES
-from bridge.samples import marked_event
-from bridge.telemetry import OUTCOMES
-from bridge.transitions import Transition, TransitionKind
-from bridge.webhooks.presets import elastic
-from bridge.webhooks.presets.sentinel import record
+from bridge.events.cloudevent import CloudEvent
+from bridge.events.samples import marked_event
+from bridge.events.transitions import Transition, TransitionKind
+from bridge.events.truncate import MAX_BYTES
+from bridge.sinks.webhook.presets import elastic
+from bridge.sinks.webhook.presets.sentinel import record
+from bridge.telemetry.metrics import OUTCOMES
 from tests.builders import EVENT_ID, document, imds_event, started, teller_of
 from tests.fakes import START
 
@@ -41,23 +41,23 @@ QUERIES = {p.stem: p.read_text() for p in HERE.rglob("queries/*.kql")}
 KQL = QUERIES | {name: rule["query"] for name, rule in RULES.items()}
 STREAMS = ("transform", "transform.preset")
 SPANS = {"m": 60, "h": 3600, "d": 86400}
-# Not in our schema: what IMDS says, DESIGN section 4 passes it on verbatim.
-IMDS_FIELDS = {*imds_event()}
 
 
 def schema_paths() -> set[str]:
     """Return every field of the event's schema, such as ``data.reporter.vmName``."""
-    schema = json.loads(schemas.text("event"))
-    found = set(_paths("", schema))
-    for kind in schema["allOf"]:
-        found |= set(_paths("", kind["then"]))
-    return found | {f"data.event.{name}" for name in IMDS_FIELDS}
+    schema = json.loads(json_schema.text("event"))
+    kinds = schema["oneOf"]
+    return {path for kind in kinds for path in _paths("", kind, schema["$defs"])}
 
 
-def _paths(above: str, schema: dict[str, Any]) -> list[str]:
+def _paths(
+    above: str, schema: dict[str, Any], known: dict[str, Any] | None = None
+) -> list[str]:
     found = []
+    if known and "$ref" in schema:
+        schema = known[schema["$ref"].rpartition("/")[2]]
     for name, below in schema.get("properties", {}).items():
-        found += [f"{above}{name}", *_paths(f"{above}{name}.", below)]
+        found += [f"{above}{name}", *_paths(f"{above}{name}.", below, known)]
     return found
 
 

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from bridge.config import Settings, load
-from bridge.statefile import default_path
+from bridge.configuration.load import Settings, load
+from bridge.foundation.errors import ConfigError
+from bridge.outbox.statefile import default_path
+from bridge.traffic.config import TrafficConfig
 
 SYSTEMD = Path(__file__).parents[2] / "infra" / "systemd"
 UNIT = SYSTEMD / "sebridge.service"
+SOCKET = SYSTEMD / "sebridge-traffic.socket"
 WANTED = 2.0
 
 needs_systemd = pytest.mark.skipif(
@@ -58,7 +61,7 @@ def test_threshold_of_the_exposure_can_fail(tmp_path: Path) -> None:
 
 
 @needs_systemd
-@pytest.mark.parametrize("drop_in", [None, "closed-network.conf"])
+@pytest.mark.parametrize("drop_in", [None, "closed-network.conf", "traffic.conf"])
 def test_systemd_understands_every_line(tmp_path: Path, drop_in: str | None) -> None:
     unit = tmp_path / UNIT.name  # only the program is not there
     unit.write_text(UNIT.read_text().replace("/opt/sebridge/bin/sebridge", "/bin/true"))
@@ -66,11 +69,41 @@ def test_systemd_understands_every_line(tmp_path: Path, drop_in: str | None) -> 
         folder = tmp_path / f"{UNIT.name}.d"
         folder.mkdir()
         shutil.copy(SYSTEMD / drop_in, folder)
+    shutil.copy(SOCKET, tmp_path)
 
     found = analyze("verify", str(unit))
 
     assert found.returncode == 0, found.stderr
     assert UNIT.name not in found.stderr
+
+
+@needs_systemd
+def test_systemd_understands_every_line_of_the_socket(tmp_path: Path) -> None:
+    unit = tmp_path / UNIT.name
+    unit.write_text(UNIT.read_text().replace("/opt/sebridge/bin/sebridge", "/bin/true"))
+    shutil.copy(SOCKET, tmp_path)
+
+    found = analyze("verify", str(tmp_path / SOCKET.name))
+
+    assert found.returncode == 0, found.stderr
+    assert SOCKET.name not in found.stderr
+
+
+def test_socket_holds_the_listener_of_the_probe_under_the_name_it_is_looked_for() -> (
+    None
+):
+    lines = SOCKET.read_text().splitlines()
+
+    assert f"ListenStream={TrafficConfig().listen}" in lines
+    assert "FileDescriptorName=traffic" in lines
+    assert f"Service={UNIT.name}" in lines
+    assert f"Sockets={SOCKET.name}" in (SYSTEMD / "traffic.conf").read_text()
+
+
+def test_azures_load_balancer_may_probe_in_a_closed_network() -> None:
+    text = (SYSTEMD / "closed-network.conf").read_text()
+
+    assert "IPAddressAllow=localhost 169.254.169.254 168.63.129.16\n" in text
 
 
 def test_imds_and_the_health_port_are_allowed_whatever_is_denied() -> None:
@@ -100,7 +133,9 @@ def test_first_configuration_is_valid_as_it_is_and_with_everything(
 ) -> None:
     first = SYSTEMD / "bridge.toml"
     assert tomllib.loads(first.read_text()) == {}
-    assert load(first, {}).sinks == ()
+    assert load(first, {}, allow_empty=True).sinks == ()
+    with pytest.raises(ConfigError, match="has neither"):
+        load(first, {})
 
     whole = tmp_path / "bridge.toml"
     lines = first.read_text().splitlines()

@@ -15,11 +15,11 @@ from typing import Any, Union, get_args, get_origin
 
 import msgspec
 
-from bridge.approvals.listener import ApprovalsConfig
-from bridge.config import Settings
-from bridge.options import Section
+from bridge.approvals.config import ApprovalsConfig
+from bridge.configuration.load import Settings
+from bridge.foundation.sections import Section
+from bridge.foundation.values import Secret
 from bridge.sinks.registry import SINK_TYPES
-from bridge.values import Secret
 
 Place = tuple[str | int, ...]
 Table = dict[str, Any]

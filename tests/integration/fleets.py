@@ -18,11 +18,11 @@ from urllib.parse import urlsplit
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
-from bridge import app
-from bridge import config as configuration
-from bridge.clock import Clock, SystemClock
-from bridge.simulator.imds import ImdsSimulator
-from bridge.simulator.lifecycle import EventLife
+from bridge.app import forwarder as app
+from bridge.configuration import load as configuration
+from bridge.foundation.clock import Clock, SystemClock
+from bridge.simulator.imds.lifecycle import EventLife
+from bridge.simulator.imds.server import ImdsSimulator
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.settings import (
     Entities,

@@ -6,13 +6,31 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
 PATIENCE = 40.0
+_STARTED: list[asyncio.subprocess.Process] = []
+
+
+async def started(*command: str, **options: Any) -> asyncio.subprocess.Process:
+    """Start a process that does not outlive the test."""
+    process = await asyncio.create_subprocess_exec(*command, **options)
+    _STARTED.append(process)
+    return process
+
+
+def kill_rest() -> None:
+    """Kill what a test has started and not ended: it failed in between."""
+    for process in _STARTED:
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+    _STARTED.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +65,7 @@ class Addresses:
 @asynccontextmanager
 async def simulator(*arguments: str) -> AsyncIterator[Addresses]:
     """Run ``sebridge simulate`` as a process of its own."""
-    process = await asyncio.create_subprocess_exec(
+    process = await started(
         *(sys.executable, "-m", "bridge", "simulate", *arguments),
         stdout=asyncio.subprocess.PIPE,
     )
@@ -77,7 +95,7 @@ async def forwarder(
 ) -> asyncio.subprocess.Process:
     """Start ``sebridge run`` as a process of its own; its log stands beside."""
     with config.with_suffix(".log").open("ab") as log:
-        return await asyncio.create_subprocess_exec(
+        return await started(
             *(sys.executable, "-m", "bridge", "run", "-c", str(config)),
             stdout=log,
             stderr=log,

@@ -19,6 +19,7 @@ class Proxy:
         self._writers: set[asyncio.StreamWriter] = set()
         self._talks = asyncio.Event()
         self._talks.set()
+        self._lost: list[asyncio.Event] = []
         self.port = 0
         self.opened = 0
 
@@ -49,6 +50,13 @@ class Proxy:
 
     def speak(self) -> None:
         """Go on, with all that came meanwhile."""
+        for talks in (*self._lost, self._talks):
+            talks.set()
+
+    def forget(self) -> None:
+        """Go on with new connections; those that are open never hear anything more."""
+        self._lost.append(self._talks)
+        self._talks = asyncio.Event()
         self._talks.set()
 
     async def _serve(
@@ -61,19 +69,25 @@ class Proxy:
             writer.transport.abort()
             return
         self._writers |= {writer, to_far}
+        talks = self._talks
         try:
-            await asyncio.gather(self._pump(reader, to_far), self._pump(far, writer))
+            await asyncio.gather(
+                self._pump(reader, to_far, talks), self._pump(far, writer, talks)
+            )
         finally:
             for end in (writer, to_far):
                 end.transport.abort()
             self._writers -= {writer, to_far}
 
     async def _pump(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        talks: asyncio.Event,
     ) -> None:
         with suppress(OSError):
             while data := await reader.read(65536):
-                await self._talks.wait()
+                await talks.wait()
                 writer.write(data)
                 await writer.drain()
         writer.transport.abort()

@@ -18,6 +18,7 @@ from tests.integration.processes import (
     forwarder,
     settled,
     simulator,
+    started,
     written_config,
 )
 
@@ -39,7 +40,7 @@ class Result:
 
 
 async def approve(config: Path, *arguments: str, stdin: bytes = b"") -> Result:
-    process = await asyncio.create_subprocess_exec(
+    process = await started(
         *(sys.executable, "-m", "bridge", "approve", "-c", str(config), *arguments),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
@@ -100,7 +101,7 @@ async def test_two_approvers_at_once_an_unknown_event_and_a_dead_forwarder(
                     *("--from-event", "-", "--wait"),
                     stdin=json.dumps(seen[1]).encode(),
                 ),
-                approve(config, "NO-SUCH", "--wait", "--timeout", "30s"),
+                approve(config, "NO-SUCH", "--force", "--wait", "--timeout", "30s"),
             )
             relayed = await told(at, ".relayed.", FIRST)
             process.kill()

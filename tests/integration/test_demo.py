@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.processes import started
+
 pytestmark = pytest.mark.integration
 
 
 async def demo(folder: Path, *arguments: str) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
+    return await started(
         *(sys.executable, "-m", "bridge", "demo", *arguments),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
@@ -51,16 +53,29 @@ async def test_demo_of_an_unknown_scenario_names_the_known_ones(tmp_path: Path) 
     assert "Traceback" not in text
 
 
-async def test_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "signals",
+    [
+        (signal.SIGINT,),
+        (signal.SIGTERM,),
+        (signal.SIGTERM, signal.SIGTERM),
+        (signal.SIGINT, signal.SIGINT, signal.SIGTERM),
+    ],
+)
+async def test_interrupted_demo_leaves_nothing_behind(
+    signals: tuple[signal.Signals, ...], tmp_path: Path
+) -> None:
     process = await demo(tmp_path)
     assert process.stdout is not None
     async with asyncio.timeout(30):
         while b"scheduled" not in await process.stdout.readline():
             pass
 
-    process.send_signal(signal.SIGINT)
+    for number in signals:
+        process.send_signal(number)
     text = await text_of(process)
 
     assert process.returncode == 1
+    assert text.rstrip().endswith("everything is cleaned up")
     assert "Traceback" not in text
     assert not list(tmp_path.glob("sebridge-demo-*"))

@@ -10,7 +10,7 @@ import pytest
 from azure.servicebus.aio import ServiceBusClient
 from jsonschema import FormatChecker, validate
 
-from bridge import schemas
+from bridge.configuration import json_schema
 from tests.integration.processes import (
     PATIENCE,
     Addresses,
@@ -107,7 +107,7 @@ async def plays_whole(name: str, folder: Path) -> None:
     assert kinds(at_webhook) == kinds(on_bus) == expected, name
     for event in (*at_webhook, *on_bus):
         validate(event, CLOUDEVENTS, format_checker=FormatChecker())
-        validate(event, schemas.event(), format_checker=FormatChecker())
+        validate(event, json_schema.event(), format_checker=FormatChecker())
     assert [e["id"] for e in at_webhook] == [e["id"] for e in on_bus], name
     assert code == 0, name
 

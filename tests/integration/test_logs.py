@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.sink_fixtures import LogReceiver
-from tests.integration.processes import PATIENCE, ended, simulator
+from tests.integration.processes import PATIENCE, ended, simulator, started
 
 pytestmark = pytest.mark.integration
 
@@ -43,7 +43,7 @@ async def test_events_go_to_file_syslog_and_standard_output_and_logs_to_neither(
     async with simulator() as at, receiver.serving():
         text = CONFIG.format(imds=at.imds, folder=tmp_path, port=receiver.port)
         config.write_text(text)
-        process = await asyncio.create_subprocess_exec(
+        process = await started(
             *(sys.executable, "-m", "bridge", "run", "-c", str(config)),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

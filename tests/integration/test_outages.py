@@ -20,7 +20,7 @@ import pytest
 from azure.servicebus import ServiceBusMessage, _base_handler
 from azure.servicebus.aio import ServiceBusClient, _base_handler_async
 
-from bridge.clock import SystemClock
+from bridge.foundation.clock import SystemClock
 from tests.contract.conftest import brisk_sdk
 from tests.integration.fleets import Fleet, connection_string, fleet
 from tests.integration.processes import (
@@ -33,6 +33,7 @@ from tests.integration.processes import (
     written_config,
 )
 from tests.integration.proxy import Proxy, proxy_to
+from tests.stopwatch import Stopwatch
 
 __all__ = ["brisk_sdk"]  # a fixture
 
@@ -109,10 +110,10 @@ async def test_outage_is_survived_and_approvals_are_served_afterwards(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With a patience that fits the four real seconds that the broker is away."""
-    monkeypatch.setattr("bridge.sender._STALE_SECONDS", 0.5)
-    monkeypatch.setattr("bridge.sender._ATTEMPT_SECONDS", 1.0)
-    monkeypatch.setattr("bridge.approvals.queue._OPEN_SECONDS", 1.0)
-    monkeypatch.setattr("bridge.approvals.locks._LEAST_RENEW_SECONDS", 1.0)
+    monkeypatch.setattr("bridge.servicebus.sender._STALE_SECONDS", 0.5)
+    monkeypatch.setattr("bridge.servicebus.sender._ATTEMPT_SECONDS", 1.0)
+    monkeypatch.setattr("bridge.servicebus.receiver._OPEN_SECONDS", 1.0)
+    monkeypatch.setattr("bridge.servicebus.lock_renewal._LEAST_RENEW_SECONDS", 1.0)
     begin, end = fault
     clock = HurryingClock()
     async with alone(tmp_path, clock) as (town, bus):
@@ -158,9 +159,9 @@ async def test_token_that_expires_again_and_again_is_made_anew(
         for _ in range(2):
             await asyncio.sleep(3)
             event_id = town.schedule()
-            began = time.monotonic()
+            watch = Stopwatch()
             await town.until_told(event_id, "scheduled")
-            took = time.monotonic() - began
+            took = watch.seconds
             await town.approve(event_id)
             decided = await town.until_decided(event_id)
             await town.until_told(event_id, "started")

@@ -15,6 +15,7 @@ from tests.integration.processes import (
     forwarder,
     settled,
     simulator,
+    started,
     written_config,
 )
 
@@ -71,7 +72,7 @@ async def kinds(at: Addresses, event_id: str, until: str) -> list[str]:
 
 
 async def approve(config: Path, event_id: str) -> tuple[int, str]:
-    process = await asyncio.create_subprocess_exec(
+    process = await started(
         *(sys.executable, "-m", "bridge", "approve", event_id, "-c", str(config)),
         "--wait",
         stdout=asyncio.subprocess.PIPE,

@@ -26,6 +26,7 @@ from tests.integration.processes import (
     ended,
     forwarder,
     simulator,
+    started,
 )
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
@@ -166,7 +167,7 @@ async def asked_over_http(case: Case) -> dict[str, bytes]:
 
 async def said(config: Path, environ: Mapping[str, str], *words: str) -> bytes:
     """Return what a command prints."""
-    process = await asyncio.create_subprocess_exec(
+    process = await started(
         *(sys.executable, "-m", "bridge", *words, "-c", str(config)),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,

@@ -1,7 +1,6 @@
 """The stop: real processes that are asked to end while others do not answer."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.processes import ended, forwarder, settled, simulator
+from tests.stopwatch import Stopwatch
 
 pytestmark = pytest.mark.integration
 
@@ -56,9 +56,9 @@ async def stopped(config: Path, environ: Mapping[str, str] | None = None) -> flo
         if "started" in config.name:
             await settled(config, 0)
         await asyncio.sleep(1.5)
-        began = time.monotonic()
+        watch = Stopwatch()
         assert await ended(process) == 0
-        return time.monotonic() - began
+        return watch.seconds
     finally:
         if process.returncode is None:
             process.kill()

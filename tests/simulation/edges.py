@@ -4,12 +4,11 @@ import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from bridge.approvals.received import ReceivedMessage
-from bridge.errors import (
-    ApprovalQueueError,
+from bridge.events.start_result import StartAnswer, StartResult
+from bridge.foundation.errors import (
+    DeliveryError,
     MetadataRefusedError,
     MetadataUnavailableError,
     PermanentDeliveryError,
@@ -17,10 +16,17 @@ from bridge.errors import (
     RefusedDeliveryError,
     TransientDeliveryError,
 )
+from bridge.foundation.values import Duration
 from bridge.imds.client import Answer, ImdsConfig
-from bridge.outbox.rows import Delivery
-from bridge.values import Duration
-from tests.simulation.plan import POLL, Event, Plan, PlannedApproval, Scene
+from bridge.imds.turns import Turns
+from bridge.outbox.deliveries import Delivery
+from tests.simulation.on_the_spot import judge_post
+from tests.simulation.plan import (
+    POLL,
+    Event,
+    Plan,
+    Scene,
+)
 from tests.simulation.timeline import true_time
 
 if TYPE_CHECKING:
@@ -48,6 +54,7 @@ class Post:
     life: int
     is_taken: bool
     is_answered: bool
+    shown: Event | None = None  # as the bridge had last read it
 
 
 @dataclass(slots=True)
@@ -132,11 +139,16 @@ class Imds:
         default_factory=lambda: ImdsConfig(poll_interval=Duration(POLL))
     )
     shown: Shown | None = None
+    turns: Turns = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.turns = Turns(self.life.clock)
 
     async def fetch(self, *, etag: str | None, timeout: float) -> Answer:  # noqa: ASYNC109 - the client's own word
         """Answer with the document, or with what the seed has in its place."""
         world, plan = self.life.world, self.life.world.plan
         self.life.moment("fetch")
+        world.requests.append((self.life.now(), self.life.number))
         world.azure.fetches += 1
         number = world.azure.fetches
         await asyncio.sleep(0.02 * plan.chance("latency", number))
@@ -175,27 +187,31 @@ class Imds:
         if kind < 0.9:
             raise MetadataUnavailableError("away", outcome="503")
 
-    async def start(self, event_id: str, *, incarnation: int | None) -> int:
+    async def start(self, event_id: str, *, incarnation: int | None) -> StartAnswer:
         """Take a StartRequest, or not, or take it and not say so."""
         world, plan = self.life.world, self.life.world.plan
         self.life.moment("post")
         at, number = self.life.now(), len(world.azure.posts)
-        if self.shown is None or event_id not in self.shown.events:
-            world.blame(f"POST of {event_id}, which no document showed")
+        world.requests.append((at, self.life.number))
+        judge_post(self.life, event_id)
+        shown = self.shown.events.get(event_id) if self.shown else None
         luck = plan.chance("post", number) if plan.has("post-errors") else 1.0
-        is_lost = 0.1 <= luck < 0.25
-        is_taken = luck >= 0.1 and (luck >= 0.45 or is_lost)
-        if luck >= 0.45 or is_lost:
+        is_lost = 0.1 <= luck < 0.4
+        is_taken = luck >= 0.1 and (luck >= 0.6 or is_lost)
+        if luck >= 0.6 or is_lost:
             is_taken = world.azure.begin(event_id, at)
-        post = Post(at, event_id, self.life.number, is_taken, is_answered=luck >= 0.25)
+        is_answered = luck >= 0.4
+        post = Post(at, event_id, self.life.number, is_taken, is_answered, shown)
         world.azure.posts.append(post)
         await asyncio.sleep(0.01)
         self.life.moment("posted")
-        if luck < 0.25:
-            raise MetadataUnavailableError("no answer", outcome="timeout")
-        if luck < 0.45:
-            return 429 if luck < 0.35 else 400
-        return 200 if is_taken else 400
+        if luck < 0.4:
+            return StartAnswer(result=StartResult.IN_DOUBT, text="no answer")
+        if 0.4 <= luck < 0.5:
+            return StartAnswer(result=StartResult.UNAVAILABLE, status=429, text="429")
+        if luck < 0.6 or not is_taken:
+            return StartAnswer(result=StartResult.REFUSED, status=400, text="400")
+        return StartAnswer(result=StartResult.ACCEPTED, status=200)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +227,19 @@ class Taken:
 
 
 @dataclass(slots=True)
+class Tried:
+    """An attempt at a delivery: how it ended, by the word of the sink."""
+
+    at: float
+    sink: str
+    delivery: int
+    life: int
+    ended: float = float("inf")
+    error: str | None = "cut"
+    wish: float = 0.0  # Retry-After
+
+
+@dataclass(slots=True)
 class SimulatedSink:
     """A sink as the seed will have it."""
 
@@ -219,17 +248,46 @@ class SimulatedSink:
 
     async def deliver(self, delivery: Delivery) -> None:
         """Take a delivery, or fail in one of the ways there are."""
-        world, plan = self.life.world, self.life.world.plan
         self.life.moment("deliver")
+        tried = Tried(self.life.now(), self.name, delivery.id, self.life.number)
+        self.life.world.tried.append(tried)
+        try:
+            await self._deliver(delivery)
+            tried.error = None
+        except DeliveryError as error:
+            tried.error = error.reason.value
+            tried.wish = getattr(error, "retry_after", None) or 0.0
+            raise
+        except ValueError:
+            tried.error = "unforeseen"
+            raise
+        finally:
+            tried.ended = self.life.now()
+        self.life.moment("delivered")
+
+    async def _deliver(self, delivery: Delivery) -> None:
+        world, plan = self.life.world, self.life.world.plan
         attempt = world.attempts.get((self.name, delivery.id), 0) + 1
         world.attempts[self.name, delivery.id] = attempt
         name = (self.name, delivery.id, attempt)
-        await asyncio.sleep(0.3 * plan.chance("pace", *name))
+        await asyncio.sleep(plan.pace * plan.chance("pace", *name))
         at = self.life.now()
+        self._suffer_outage(at)
         if self._is_in_trouble(name, at):
             await self._fail(delivery, name)
         self._take(delivery)
-        self.life.moment("delivered")
+
+    def _suffer_outage(self, at: float) -> None:
+        """Fail each time while the outage lasts."""
+        begin, end, kind = self.life.world.plan.outage
+        if self.name != "shaky" or not begin <= at < end:
+            return
+        if kind == "unauthorized":
+            raise RefusedDeliveryError("401", Reason.UNAUTHORIZED)
+        if kind == "throttled":
+            raise TransientDeliveryError("429", Reason.THROTTLED, retry_after=30)
+        if kind == "server":
+            raise TransientDeliveryError("503", Reason.SERVER)
 
     def _is_in_trouble(self, name: tuple[object, ...], at: float) -> bool:
         plan = self.life.world.plan
@@ -246,7 +304,7 @@ class SimulatedSink:
             raise RefusedDeliveryError("401", Reason.UNAUTHORIZED)
         if not plan.has("sink-errors"):
             return
-        if kind < 0.6:
+        if kind < (0.4 if plan.has("jumps") else 0.6):
             self._take(delivery)  # and the answer is lost
             raise TransientDeliveryError("no answer", Reason.TIMEOUT)
         if kind < 0.7:
@@ -269,133 +327,3 @@ class SimulatedSink:
                 self.life.number,
             )
         )
-
-
-@dataclass(slots=True)
-class Message:
-    """A message on the approval queue, until it is settled."""
-
-    planned: PlannedApproval
-    sequence: int
-    body: bytes
-    enqueued_at: datetime
-    count: int = 0
-    locked_by: int | None = None
-    again_at: float = 0.0
-    settled: str | None = None
-    settled_at: float = 0.0
-
-
-@dataclass(slots=True)
-class Broker:
-    """The approval queue: peek-lock, redelivery, ten deliveries at most."""
-
-    plan: Plan
-    messages: list[Message] = field(default_factory=list)
-    settlements: int = 0
-
-    def put(self, planned: PlannedApproval, seen: Event | None) -> None:
-        """Enqueue what somebody sends."""
-        self.messages.append(
-            Message(
-                planned,
-                len(self.messages) + 1,
-                _body(planned, seen),
-                true_time(planned.at),
-            )
-        )
-
-    def is_quiet(self) -> bool:
-        """Whether everything that was sent is settled."""
-        is_all_sent = len(self.messages) == len(self.plan.approvals)
-        return is_all_sent and all(m.settled for m in self.messages)
-
-
-def _body(planned: PlannedApproval, seen: Event | None) -> bytes:
-    if planned.kind == "invalid":
-        return b'{"StartRequests": [{}]}'
-    event_id = "nobody-knows" if planned.kind == "unknown" else planned.event_id
-    data: dict[str, object] = {"StartRequests": [{"EventId": event_id}]}
-    if planned.kind == "seen" and seen is not None:
-        data["approvedEvent"] = seen
-    if planned.kind == "expired":
-        at = true_time(planned.at) - timedelta(hours=1)
-        data["expiresAt"] = at.isoformat()
-    if planned.kind in {"seen", "expired"}:
-        body: dict[str, object] = {
-            "specversion": "1.0",
-            "id": planned.message_id,
-            "source": "/simulation",
-            "type": "sebridge.startrequest.v1",
-            "data": data,
-        }
-        return json.dumps(body).encode()
-    return json.dumps(data).encode()
-
-
-@dataclass(slots=True)
-class SimulatedQueue:
-    """The receiving end of one life."""
-
-    life: "Life"
-
-    async def receive(self, stop: asyncio.Event) -> list[ReceivedMessage]:
-        """Return a message as soon as one is to be had."""
-        broker = self.life.world.broker
-        for _ in range(30):
-            self.life.moment("receive")
-            if stop.is_set():
-                return []
-            now = self.life.now()
-            for message in broker.messages:
-                if not message.settled and message.again_at <= now:
-                    return [self._lock(message, now)]
-            await self.life.clock.wait(stop, 1.0)
-        return []
-
-    def _lock(self, message: Message, now: float) -> ReceivedMessage:
-        message.locked_by = self.life.number
-        message.again_at = float("inf")  # renewed as long as this life lasts
-        message.count += 1
-        return ReceivedMessage(
-            lock_token=f"{message.sequence}/{message.count}",
-            message_id=message.planned.message_id,
-            sequence_number=message.sequence,
-            enqueued_at=message.enqueued_at,
-            body=message.body,
-            delivery_count=message.count - 1,
-            locked_until=true_time(now + 60),
-        )
-
-    async def complete(self, message: ReceivedMessage) -> None:
-        await self._settle(message, "complete")
-
-    async def abandon(self, message: ReceivedMessage) -> None:
-        await self._settle(message, "abandon")
-
-    async def dead_letter(
-        self, message: ReceivedMessage, reason: str, description: str
-    ) -> None:
-        assert description
-        await self._settle(message, reason)
-
-    async def _settle(self, received: ReceivedMessage, how: str) -> None:
-        world = self.life.world
-        self.life.moment("settle")
-        await asyncio.sleep(0.01)
-        world.broker.settlements += 1
-        number, count = map(int, received.lock_token.split("/"))
-        message = world.broker.messages[number - 1]
-        is_lost = world.plan.has("settle-errors") and (
-            world.plan.chance("settle", world.broker.settlements) < 0.3
-        )
-        if message.settled or message.count != count:
-            raise ApprovalQueueError("the lock of a message is lost")
-        if is_lost and self.life.now() < world.plan.end:
-            message.again_at = self.life.now() + 30
-            raise ApprovalQueueError("the lock of a message is lost")
-        if how == "abandon" and message.count < 10:
-            message.again_at = self.life.now()
-        else:
-            message.settled, message.settled_at = how, self.life.now()
-        self.life.moment("settled")

@@ -2,15 +2,21 @@
 
 import asyncio
 import sqlite3
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar, cast
 
-from bridge.errors import OutboxError
-from bridge.outbox.database import Database, Job, _Ticket
+from bridge.foundation.errors import OutboxError
+from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.keeper import Keeper
+from bridge.outbox.storage.shift import RelievedError
+from bridge.outbox.storage.standin import Limits
+from bridge.outbox.storage.transactions import Job, Ticket
 
 if TYPE_CHECKING:
     from tests.simulation.world import Life
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 class CrashError(KeyboardInterrupt):
@@ -28,6 +34,7 @@ class InlineDatabase(Database):
     """
 
     life: "Life"
+    was_done: bool = False  # what the disk will answer when it hangs no more
 
     async def _queue(self, job: Job[T], *, is_read: bool, is_kept: bool) -> T:
         self.life.moment("before a job")
@@ -35,16 +42,14 @@ class InlineDatabase(Database):
         await asyncio.sleep(0)
         if self._is_closed:
             raise OutboxError("the state file is closed")
-        if self._is_healing and self.life.is_disk_full():
-            self._is_healing = False
-        if self._is_healing:
-            self._heal()
         future: asyncio.Future[T] = loop.create_future()
-        ticket = _Ticket(job, is_read, is_kept, future)
-        if is_read:
-            result, error = self._look(job)
-        else:
-            ((result, error),) = self._transact([ticket])
+        ticket = Ticket(job, is_read, is_kept, future)
+        try:
+            ((result, error),) = self.keeper.serve([ticket], self._on_disk)
+            self.keeper.follow(self._on_disk)
+        except RelievedError:
+            ((result, error),) = self.keeper.relieve([ticket], "it hangs")
+        if not is_read:
             self.life.committed()
         self.life.moment("after a job")
         await asyncio.sleep(0)
@@ -52,18 +57,47 @@ class InlineDatabase(Database):
             raise error
         return cast("T", result)
 
-    def _do(self, jobs: list[Job[Any]]) -> list[tuple[object, Exception | None]]:
-        if self.life.is_disk_full() and self._memory is None:
+    async def heal(self) -> None:
+        """Write everything at once."""
+        if not self.life.is_disk_full():
+            self.heal_now()
+
+    def heal_now(self) -> None:
+        """Write what is in memory only to the disk."""
+        keeper = self.keeper
+        if keeper.memory is not None and keeper.memory.with_disk is not None:
+            keeper.answered(is_done=self.was_done)
+        while keeper.memory is not None:
+            is_done = keeper.write(keeper.memory.part())
+            if not keeper.answered(is_done=is_done):
+                if is_done:
+                    keeper.return_to_disk()
+                    keeper.reload(self._on_disk)
+                return
+
+    def _on_disk(self, work: Callable[[], U], group: list[Ticket], /) -> U:
+        if group and self.life.is_disk_full():
+            if self.life.world.plan.hangs:
+                self._hang(work)
             full = sqlite3.OperationalError("database or disk is full")
             full.sqlite_errorname = "SQLITE_FULL"
-            self._degrade(full)
-        return super()._do(jobs)
+            raise full
+        return work()
+
+    def _hang(self, work: Callable[[], object]) -> None:
+        """Leave in doubt whether the disk has done it."""
+        self.was_done = self.life.world.plan.chance("in doubt", self.life.now()) < 0.5
+        if self.was_done:
+            work()
+        raise RelievedError(None)
 
 
 def open_now(life: "Life") -> InlineDatabase:
     """Open the state file of a life; fast, since no power is lost here."""
-    database = InlineDatabase(life.world.path, _may_degrade=True)
+    limits = Limits(events=life.world.plan.room)
+    keeper = Keeper(life.world.path, may_degrade=True, limits=limits)
+    database = InlineDatabase(keeper)
     database.life = life
-    database._start()
-    database.connection.execute("PRAGMA synchronous = OFF")
+    keeper.open()
+    database.keeper.connection.execute("PRAGMA synchronous = OFF")
     return database

@@ -5,6 +5,7 @@ sections 4 to 6 stand here a second time, in other words.
 """
 
 import hashlib
+import itertools
 import json
 import sqlite3
 from collections import Counter, defaultdict
@@ -15,16 +16,18 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.edges import Shown
+from tests.simulation.oracle_approvals import judge_approvals
+from tests.simulation.oracle_time import alive, judge_time
 from tests.simulation.plan import Event
 from tests.simulation.timeline import true_time
 
 if TYPE_CHECKING:
+    from tests.simulation.rows import Row
     from tests.simulation.world import World
 
 GONE = frozenset({"completed", "cancelled", "ended"})
 RETURN_WITHIN = 300.0
 WINDOW = 10.0
-LONG = 200.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +56,37 @@ def judge(world: "World") -> None:
     if world.faults:
         return  # it did not come to its end
     with sqlite3.connect(world.path) as db:
-        told = [json.loads(body) for (body,) in db.execute(_ITEMS)]
-        rows = db.execute(_DELIVERIES).fetchall()
+        states = {number: rest for number, *rest in db.execute(_DELIVERIES)}
     db.close()
+    told = list(
+        {r.item: r.body for r in world.rows.values() if r.kind == "event"}.values()
+    )
+    judge_commits(world)
     judge_steps(world, [e for e in told if ".scheduledevent." in e["type"]])
-    judge_deliveries(world, rows)
+    judge_deliveries(world, states)
     judge_order(world)
-    judge_approvals(world, [e for e in told if ".startrequest." in e["type"]])
+    judge_approvals(world)
+    judge_time(world)
 
 
-_ITEMS = "SELECT body FROM items WHERE kind = 'event' ORDER BY id"
-_DELIVERIES = """SELECT d.id, d.sink, d.state, d.reason, i.id, i.body
-    FROM deliveries d JOIN items i ON i.id = d.item ORDER BY d.id"""
+_DELIVERIES = "SELECT id, state, reason FROM deliveries"
+
+
+def judge_commits(world: "World") -> None:
+    """What a document shows is kept before the next one is read."""
+    if world.plan.has("little-memory"):
+        return  # where there is no room, the next look tells it
+    kept = {look.at for look in world.shown}
+    known: dict[int, Shown] = {}
+    for look, following in itertools.pairwise(world.looks):
+        before = known.get(look.life)
+        known[look.life] = look
+        is_news = before is None or (before.events, before.incarnation) != (
+            look.events,
+            look.incarnation,
+        )
+        if is_news and following.life == look.life and look.at not in kept:
+            world.blame(f"what was seen at {look.at:.1f} s was not kept")
 
 
 # -- what is told ----------------------------------------------------------------
@@ -93,7 +115,9 @@ def judge_steps(world: "World", told: list[Event]) -> None:
         ]
         count = causes[hashed(cause)]
         causes[hashed(cause)] += 1
-        if event["id"] != hashed([*cause, count] if count else cause):
+        ids = [hashed([*cause, n] if n else cause) for n in range(count + 1)]
+        is_pruned = world.plan.has("short-retention")  # then it counts anew
+        if event["id"] not in (ids if is_pruned else ids[-1:]):
             world.blame(f"{kind} of {step.key} has another id than its cause gives")
         if (data["announced"] is True) != step.announced:
             world.blame(f"{kind} of {step.key} says announced = {data['announced']}")
@@ -174,7 +198,7 @@ def endings(world: "World", shown: Shown, key: str, last: Last) -> frozenset[str
     gap = shown.at - looks[-1].at
     notice = not_before(last.event) - true_time(shown.at)
     is_next = bool(looks) and shown.incarnation == looks[-1].incarnation + 1
-    is_posted = any(
+    is_posted = not world.plan.has("short-retention") and any(
         post.event_id.upper() == key and post.at <= shown.at
         for post in world.azure.posts
     )
@@ -185,6 +209,7 @@ def endings(world: "World", shown: Shown, key: str, last: Last) -> frozenset[str
         and (world.plan.jumps or notice > timedelta(seconds=5))
     )
     is_asked = any(a.event_id.upper() == key for a in world.plan.approvals)
+    is_asked = is_asked or world.plan.has("rules")
     must = (
         may
         and not world.plan.jumps
@@ -206,43 +231,65 @@ def not_before(event: Event) -> datetime:
 # -- where it goes ---------------------------------------------------------------
 
 
-def judge_deliveries(world: "World", rows: list[tuple[Any, ...]]) -> None:
+def judge_deliveries(world: "World", states: dict[int, list[Any]]) -> None:
     """Everything goes to every sink that wants it; nothing else goes anywhere."""
     went = defaultdict[int, set[str]](set)
     bodies = dict[int, Event]()
     taken = {(one.sink, one.delivery): one.cloud_event_id for one in world.taken}
-    for number, sink, state, reason, item, body in rows:
-        bodies[item] = event = json.loads(body)
-        went[item].add(sink)
-        judge_end(world, (sink, number), state, reason)
-        if taken.pop((sink, number), event["id"]) != event["id"]:
-            world.blame(f"{sink} took another event as delivery {number}")
-    if taken:
-        world.blame(f"nobody knows of {sorted(taken)}, which were taken")
-    for item, event in bodies.items():
-        if went[item] != wanted_by(event):
-            world.blame(f"{event['type']} went to {sorted(went[item])}")
+    for row in world.rows.values():
+        name = (row.sink, row.id)
+        judge_end(world, row, states.pop(row.id, None))
+        cloud_event_id = taken.pop(name, row.body.get("id"))
+        if row.kind == "reply":
+            continue
+        bodies[row.item] = row.body
+        went[row.item].add(row.sink)
+        if cloud_event_id != row.body["id"]:
+            world.blame(f"{row.sink} took another event as delivery {row.id}")
+    if taken or states:
+        world.blame(f"nobody knows of {sorted(taken)} and {sorted(states)}")
+    followers = defaultdict[str, set[str]](set)
+    for item in sorted(bodies):
+        wanted = wanted_by(bodies[item], followers)
+        if went[item] != wanted:
+            world.blame(f"{bodies[item]['type']} went to {sorted(went[item])}")
 
 
-def judge_end(
-    world: "World", name: tuple[str, int], state: str, reason: str | None
-) -> None:
-    """A delivery is taken, or was refused for good."""
+def judge_end(world: "World", row: "Row", end: list[Any] | None) -> None:
+    """A delivery is taken, or was refused for good, or given up with good reason."""
+    name = (row.sink, row.id)
+    state, reason = end or ("delivered", None)
+    if end is None and not world.plan.has("short-retention"):
+        world.blame(f"delivery {name} is no longer there")
     if state == "delivered":
         if not any((one.sink, one.delivery) == name for one in world.taken):
             world.blame(f"delivery {name} was never taken, and said to be delivered")
-    elif state != "dead":
+        return
+    tries = [t for t in world.tried if (t.sink, t.delivery) == name]
+    age = alive(world, row.at, tries[-1].ended) if tries else 0.0
+    is_right = {
+        "unforeseen": world.attempts.get(name, 0) >= 10,
+        "expired": len(tries) >= 3 and age >= world.plan.max_age - 0.1,
+    }.get(str(reason), name in world.refused)
+    if state != "dead":
         world.blame(f"delivery {name} is {state} in the end")
-    elif name not in world.refused and (
-        reason != "unforeseen" or world.attempts.get(name, 0) < 10
-    ):
-        world.blame(f"delivery {name} died of {reason}")
+    elif not is_right:
+        world.blame(f"delivery {name} died of {reason} at the age of {age:.0f} s")
 
 
-def wanted_by(event: Event) -> set[str]:
-    about = event["data"]["event"]
-    is_for_all = about is None or about["EventType"] == "Reboot"
-    return {"steady", "shaky"} | ({"reboots"} if is_for_all else set())
+def wanted_by(event: Event, followers: dict[str, set[str]]) -> set[str]:
+    """Return who is told: who was told of an EventId is told to its end."""
+    key = str(event.get("correlationid", "")).upper()
+    looks = [e for e in (event["data"]["event"], event["data"].get("previous")) if e]
+    is_step = ".scheduledevent." in event["type"]
+    is_wanted = not looks or any(e["EventType"] == "Reboot" for e in looks)
+    sinks = {"steady", "shaky"} | ({"reboots"} if is_wanted else set())
+    sinks |= followers[key]
+    if is_step:
+        followers[key] |= sinks
+        if kind_of(event) in GONE:
+            followers.pop(key)
+    return sinks
 
 
 def judge_order(world: "World") -> None:
@@ -257,99 +304,3 @@ def judge_order(world: "World") -> None:
                 f"{one.sink} took delivery {one.delivery} of {one.key} after {before}"
             )
         latest[one.sink, one.key] = max(before, one.delivery)
-
-
-# -- approvals -------------------------------------------------------------------
-
-
-def judge_approvals(world: "World", outcomes: list[Event]) -> None:
-    """What had to be relayed was; what must not be was not; each told once."""
-    asked = {
-        (m.planned.event_id.upper(), m.planned.at)
-        for m in world.broker.messages
-        if m.planned.kind in {"valid", "seen", "again"}
-    }
-    for post in world.azure.posts:
-        if not any(k == post.event_id.upper() and at <= post.at for k, at in asked):
-            world.blame(f"POST of {post.event_id}, which nobody asked for")
-    sent = Counter(m.planned.message_id for m in world.broker.messages)
-    # One that is delivered again after its twin was decided may be told again: the
-    # id is the same, so whoever removes repeats is not told twice.
-    once = {o["id"]: o["data"]["request"]["messageId"] for o in outcomes}
-    told = Counter(once.values())
-    if sent != told:
-        world.blame(f"outcomes {dict(told)} of messages {dict(sent)}")
-    if len(outcomes) > len(once) and not world.plan.has("settle-errors"):
-        world.blame("an outcome is told twice")
-    for outcome in outcomes:
-        judge_outcome(world, outcome["data"])
-    for message in world.broker.messages:
-        if message.planned.kind == "valid":
-            judge_wait(world, message.planned.event_id.upper(), message.planned.at)
-
-
-def judge_outcome(world: "World", data: Event) -> None:
-    kind, key = data["outcome"], str(data["eventId"]).upper()
-    name = data["request"]["messageId"]
-    messages = [m for m in world.broker.messages if m.planned.message_id == name]
-    planned = {m.planned.kind for m in messages}
-    decided = datetime.fromisoformat(data["observedAt"])
-    is_told_when = not world.plan.jumps and kind == "unknown-event"
-    statuses = {
-        event["EventStatus"]
-        for look in (world.shown if kind == "unknown-event" else world.looks)
-        if true_time(look.at) <= decided or not is_told_when
-        for event in look.events.values()
-        if event["EventId"].upper() == key
-    }
-    has_restarted = len(world.lives) > 1
-    posts = [post for post in world.azure.posts if post.event_id.upper() == key]
-    is_taken = any(post.is_taken for post in posts)
-    is_in_doubt = has_restarted or any(not post.is_answered for post in posts)
-    troubles = {"post-errors", "imds-errors", "imds-odd-bodies"}
-    can_fail = bool(troubles & world.plan.troubles)
-    is_possible = {
-        "invalid": "invalid" in planned,
-        "unknown-event": not statuses or "unknown" in planned or world.plan.jumps,
-        "expired": "expired" in planned,
-        "denied": "seen" in planned,
-        "relayed": is_taken or (data["confirmed"] is False and is_in_doubt),
-        "already-started": "Started" in statuses,
-        "event-ended": bool(statuses),
-        "rejected": world.plan.has("post-errors"),
-        "failed": can_fail,
-    }[kind]
-    if not is_possible:
-        world.blame(f"{kind} of {key} cannot have come of {sorted(planned)}")
-    for mark, only in (("invalid", {"invalid"}), ("unknown", {"unknown-event"})):
-        if planned == {mark} and kind not in only:
-            world.blame(f"{kind} is told of an approval that is {mark}")
-    is_late = kind == "expired" or (kind == "failed" and can_fail)
-    if planned == {"expired"} and not is_late and not has_restarted:
-        world.blame(f"{kind} is told of an approval that is expired")
-
-
-def judge_wait(world: "World", key: str, since: float) -> None:
-    """An event that was approved does not stay Scheduled for minutes."""
-    plan, until = world.plan, since + LONG
-    if plan.has("post-errors") or plan.has("imds-errors"):
-        return
-    if not any(began <= since and until <= ended for began, ended in world.lives):
-        return
-    looks = [look for look in world.looks if since + 1 < look.at < until]
-    statuses = {
-        next(
-            (
-                event["EventStatus"]
-                for event in look.events.values()
-                if event["EventId"].upper() == key
-            ),
-            None,
-        )
-        for look in looks
-    }
-    is_posted = any(
-        post.event_id.upper() == key and post.at <= until for post in world.azure.posts
-    )
-    if looks and statuses == {"Scheduled"} and not is_posted:
-        world.blame(f"{key} was approved at {since:.1f} s, and nobody told IMDS")

@@ -27,8 +27,21 @@ TROUBLES = (
     "restarts",
     "jumps",
     "disk-full",
+    "bursts",
+    "rules",
+    "short-age",
+    "short-retention",
+    "little-memory",
+    "outage",
 )
+JUMPS = (-7200.0, -90.0, 90.0, 7200.0)
 POLL = 2.0
+PACE = 0.3
+SLOW_PACE = 2.5
+FULL_CIRCLE = 3.0  # an approval is posted within it, where nothing goes wrong
+AUTO_DELAY = 20.0
+ALLOW_DELAY = 10.0
+EXPIRES_SOON = 40.0
 
 Event = dict[str, Any]
 
@@ -49,8 +62,9 @@ class PlannedApproval:
 
     at: float
     event_id: str
-    kind: str  # valid | seen | unknown | invalid | expired | again
+    kind: str  # valid | seen | unknown | invalid | expired | soon | again
     message_id: str
+    reply_to: str | None = None
 
 
 @dataclass(slots=True)
@@ -64,6 +78,9 @@ class Plan:
     jumps: list[tuple[float, float]] = field(default_factory=list)
     stops: list[float] = field(default_factory=list)
     full: tuple[float, float] = (0.0, 0.0)
+    hangs: bool = False  # rather than being full
+    crash_rate: float = 0.0  # a moment
+    outage: tuple[float, float, str] = (0.0, 0.0, "")  # of a sink: from, to, how
     end: float = 0.0
 
     def chance(self, *name: object) -> float:
@@ -73,6 +90,30 @@ class Plan:
     def has(self, trouble: str) -> bool:
         """Whether a kind of trouble is switched on."""
         return trouble in self.troubles
+
+    @property
+    def pace(self) -> float:
+        """How long a sink may take over what it takes."""
+        return SLOW_PACE if self.has("bursts") else PACE
+
+    @property
+    def max_age(self) -> float:
+        """Seconds after which a delivery may be given up."""
+        return 60.0 if self.has("short-age") else 86400.0
+
+    @property
+    def retention(self) -> float:
+        """Seconds for which what is settled is kept."""
+        return 150.0 if self.has("short-retention") else 7 * 86400.0
+
+    @property
+    def room(self) -> int:
+        """How many events may wait in memory."""
+        return 4 if self.has("little-memory") else 10_000
+
+    def is_calm(self, *troubles: str) -> bool:
+        """Whether none of these kinds of trouble is switched on."""
+        return not self.troubles.intersection(troubles)
 
 
 def plan_of(seed: int) -> Plan:
@@ -84,8 +125,11 @@ def plan_of(seed: int) -> Plan:
     if "disk-full" in chosen:
         chosen -= {"crashes", "restarts"}  # tests/integration kills on a full disk
     plan = Plan(seed, frozenset(chosen))
+    plan.crash_rate = dice.choice([0.002, 0.006, 0.02])
     for number in range(dice.randint(1, 4)):
         _live(plan, dice, f"{'Aa'[number % 2]}{number}-{seed}")
+    if "bursts" in chosen:
+        _burst(plan, dice)
     plan.end = max(scene.at for scene in plan.scenes) + 5
     if "imds-resets" in chosen:
         at = dice.uniform(10, plan.end)
@@ -95,25 +139,42 @@ def plan_of(seed: int) -> Plan:
     if "approvals" in chosen:
         _approve(plan, dice)
     if "jumps" in chosen:
-        plan.jumps = [
-            (dice.uniform(0, plan.end), dice.choice([-7200.0, -90.0, 90.0, 7200.0]))
-            for _ in range(dice.randint(1, 3))
-        ]
+        plan.jumps = [(_jump_at(plan, dice), dice.choice(JUMPS)) for _ in range(3)]
     if "restarts" in chosen:
-        plan.stops = sorted(
-            dice.uniform(5, plan.end) for _ in range(dice.randint(1, 3))
-        )
-    if "disk-full" in chosen:
-        begin = dice.uniform(0, plan.end)
-        plan.full = (begin, begin + dice.uniform(5, 200))
+        within = [
+            s.at + dice.uniform(1, 15) for s in plan.scenes if s.change == "reset"
+        ]
+        chosen_times = [dice.uniform(5, plan.end) for _ in range(dice.randint(1, 3))]
+        plan.stops = sorted([*chosen_times, *within])
+    _fail(plan, dice)
     plan.scenes.sort(key=lambda scene: scene.at)
     return plan
+
+
+def _fail(plan: Plan, dice: random.Random) -> None:
+    """Plan when a sink fails whatever is sent to it, and when the disk does."""
+    if plan.has("outage"):
+        begin = dice.choice([scene.at for scene in plan.scenes]) - dice.uniform(0, 10)
+        kind = dice.choice(["server", "unauthorized", "throttled"])
+        plan.outage = (begin, begin + dice.uniform(30, 250), kind)
+        plan.end = max(plan.end, plan.outage[1])
+    if plan.has("disk-full"):
+        begin = dice.uniform(0, plan.end)
+        plan.full = (begin, begin + dice.uniform(5, 200))
+        plan.hangs = plan.chance("hangs") < 0.6
+
+
+def _jump_at(plan: Plan, dice: random.Random) -> float:
+    """Choose when the clock jumps: mostly soon after something has happened."""
+    if dice.random() < 0.3:
+        return dice.uniform(0, plan.end)
+    return dice.choice([scene.at for scene in plan.scenes]) + dice.uniform(0, 10)
 
 
 def _live(plan: Plan, dice: random.Random, event_id: str) -> None:
     """Plan the life of one event: it appears, may change, starts or not, and goes."""
     at = dice.uniform(0, 120)
-    notice = dice.choice([30.0, 60.0, 300.0, 900.0])
+    notice = dice.choice([30.0, 60.0, 300.0, 900.0, 7200.0])
     fields = {
         "EventType": dice.choice(EVENT_TYPES),
         "Resources": dice.sample(["WestNO_0", "WestNO_1", "WestNO_2"], 2),
@@ -127,28 +188,63 @@ def _live(plan: Plan, dice: random.Random, event_id: str) -> None:
     )
     for change in range(dice.choice([0, 0, 1, 2])):
         at += dice.uniform(1, 40)
-        text = (("Description", f"change {change}"),)
-        plan.scenes.append(Scene(at, "update", event_id, text))
+        plan.scenes.append(Scene(at, "update", event_id, _change(dice, change)))
     if not begun and dice.random() < 0.6:
         at += dice.uniform(1, min(notice, 200.0))
         plan.scenes.append(Scene(at, "start", event_id))
     at += dice.uniform(1, 200)
     plan.scenes.append(Scene(at, "vanish", event_id))
-    if dice.random() < 0.1:
+    for _ in range(dice.choice([0, 0, 0, 0, 0, 0, 1, 3])):
         at += dice.uniform(10, 60)
         plan.scenes.append(Scene(at, "appear", event_id, (*fields.items(),)))
-        plan.scenes.append(Scene(at + dice.uniform(5, 50), "vanish", event_id))
+        at += dice.uniform(5, 50)
+        plan.scenes.append(Scene(at, "vanish", event_id))
+
+
+def _change(dice: random.Random, number: int) -> tuple[tuple[str, object], ...]:
+    """Plan what changes: mostly a word, at times something that matters."""
+    kind = dice.random()
+    if kind < 0.2:
+        return (("EventType", dice.choice(EVENT_TYPES)),)
+    if kind < 0.3:
+        return (("DurationInSeconds", dice.choice([-1, 0, 9])),)
+    if kind < 0.4:
+        return (("Resources", ["WestNO_0", "WestNO_1", "WestNO_2", "WestNO_3"]),)
+    return (("Description", f"change {number}"),)
+
+
+def _burst(plan: Plan, dice: random.Random) -> None:
+    """Plan many events at once, more than a sink takes at a time."""
+    at = dice.uniform(0, 120)
+    for number in range(dice.randint(8, 14)):
+        event_id, late = f"B{number}-{plan.seed}", at + 2.5 * (number % 3)
+        fields = {
+            "EventType": dice.choice(EVENT_TYPES),
+            "Resources": ["WestNO_0"],
+            "NotBefore": format_datetime(
+                true_time(late + dice.choice([120.0, 7200.0])), usegmt=True
+            ),
+            "DurationInSeconds": 5,
+        }
+        scene = Scene(late, "appear", event_id, (*fields.items(),))
+        plan.scenes.append(scene)
+        gone = Scene(late + dice.uniform(60, 110), "vanish", event_id)
+        plan.scenes.append(gone)
 
 
 def _approve(plan: Plan, dice: random.Random) -> None:
     event_ids = sorted({scene.event_id for scene in plan.scenes if scene.event_id})
-    kinds = ["valid", "valid", "seen", "unknown", "invalid", "expired", "again"]
-    for number in range(dice.randint(1, 5)):
+    kinds = ["valid", "valid", "seen", "soon", "unknown", "invalid", "expired", "again"]
+    for number in range(dice.randint(1, 6)):
         kind = dice.choice(kinds)
-        event_id = dice.choice(event_ids)
+        given = event_id = dice.choice(event_ids)
         if dice.random() < 0.3:
             event_id = event_id.swapcase()
         name = f"m{max(number - 1, 0) if kind == 'again' else number}"
         at = dice.uniform(0, plan.end)
-        plan.approvals.append(PlannedApproval(at, event_id, kind, name))
+        if dice.random() < 0.8:  # as most people do: soon after it was announced
+            shown = [s.at for s in plan.scenes if s.event_id == given and s.fields]
+            at = dice.choice(shown) + dice.uniform(1, 20)
+        reply_to = dice.choice([None, "replies", "elsewhere", "vm-approvals"])
+        plan.approvals.append(PlannedApproval(at, event_id, kind, name, reply_to))
     plan.approvals.sort(key=lambda approval: approval.at)

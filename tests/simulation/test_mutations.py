@@ -7,26 +7,28 @@ from typing import Any
 
 import pytest
 
-from bridge import poller, transitions
-from bridge.approvals import policy, pursuit
-from bridge.approvals.handling import Handling, Settlement
-from bridge.errors import Reason
-from bridge.imds.document import Document, ScheduledEvent, parse
-from bridge.outbox import rows
-from bridge.outbox.database import Database
+from bridge.approvals import policy, posting
+from bridge.approvals.message_flow import Handling, Settlement
+from bridge.events import transitions
+from bridge.events.document import Document, ScheduledEvent, parse
+from bridge.foundation.errors import Reason
+from bridge.outbox import deliveries as rows
+from bridge.outbox.deliveries import Delivery
 from bridge.outbox.records import CHECKPOINT, Decision
-from bridge.outbox.rows import Delivery
+from bridge.outbox.storage.keeper import Keeper
 from bridge.outbox.store import Outbox
-from bridge.poller import Poller
-from bridge.relay import Relay
+from bridge.pipeline import observer
+from bridge.pipeline.circuit import RelayPolicy
+from bridge.pipeline.observer import Poller
 from tests.simulation.world import run
 
 SEEDS = 100  # so many at most, until a planted bug shows
-# Two show late: 180 and 94 seeds from the first one on. So as not to take ten seconds
+# Three show late: 180, 94 and 94 seeds from the first on. So as not to take ten seconds
 # each time, the search for these begins a little before.
 SINCE = {
     "event_that_was_approved_here_is_told_as_cancelled": 170,
     "message_that_comes_again_is_handled_again": 85,
+    "intent_without_a_post_counts_as_tried": 90,
 }
 
 Patch = pytest.MonkeyPatch
@@ -110,7 +112,7 @@ def absence_counts_in_a_document_that_was_not_whole(patch: Patch) -> None:
         events = {k: v for k, v in found.events.items() if k not in missing}
         return replace(found, events=events, faults=())
 
-    patch.setattr(poller, "parse", blind)
+    patch.setattr(observer, "parse", blind)
 
 
 @mutation
@@ -123,13 +125,27 @@ def whatever_is_asked_for_is_sent_to_imds(patch: Patch) -> None:
 
 @mutation
 def event_id_is_sent_as_the_sender_spelled_it(patch: Patch) -> None:
-    whole = pursuit.Pursuit._post
+    whole = posting.Poster._decide
 
-    async def post(self: Any, event: ScheduledEvent, *rest: Any) -> Any:
-        spelled = ScheduledEvent(event_id=self.request.event_id, raw=event.raw)
-        return await whole(self, spelled, *rest)
+    async def decide(self: Any, look: Any, group: Any) -> Any:
+        event = await whole(self, look, group)
+        if event is None:
+            return None
+        spelled = group.agreed[0][0].request.event_id
+        return ScheduledEvent(event_id=spelled, raw=event.raw)
 
-    patch.setattr(pursuit.Pursuit, "_post", post)
+    patch.setattr(posting.Poster, "_decide", decide)
+
+
+@mutation
+def intent_without_a_post_counts_as_tried(patch: Patch) -> None:
+    decisions = Outbox.decisions
+
+    async def tried(self: Outbox, message: str) -> dict[str, Decision]:
+        found = await decisions(self, message)
+        return {key: replace(one, posted=True) for key, one in found.items()}
+
+    patch.setattr(Outbox, "decisions", tried)
 
 
 @mutation
@@ -147,15 +163,17 @@ def approval_that_expired_is_relayed(patch: Patch) -> None:
 
 @mutation
 def delivery_is_given_up_after_three_attempts(patch: Patch) -> None:
-    def hopeless(self: Relay, delivery: Delivery, error: object) -> Reason | None:
+    def end_of(
+        self: RelayPolicy, delivery: Delivery, error: object, *, age: float
+    ) -> Reason | None:
         return Reason.EXPIRED if delivery.attempts >= 2 else None
 
-    patch.setattr(Relay, "_is_hopeless", hopeless)
+    patch.setattr(RelayPolicy, "end_of", end_of)
 
 
 @mutation
 def what_was_in_memory_is_not_written_when_there_is_room(patch: Patch) -> None:
-    patch.setattr(Database, "_catch_up", staticmethod(lambda *_: None))
+    patch.setattr(Keeper, "_replay", lambda *_: None)
 
 
 @mutation

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import json
 import logging
 import sys
 import tempfile
@@ -10,33 +11,46 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bridge.approvals.desk import Desk
-from bridge.approvals.envelope import ReplyRules
+from bridge.approvals.auto_approve import Autopilot
+from bridge.approvals.context import Desk
 from bridge.approvals.listener import Listener
 from bridge.approvals.policy import Terms
-from bridge.outbox.records import CHECKPOINT
+from bridge.approvals.posting import Poster
+from bridge.approvals.reply import ReplyRules
+from bridge.approvals.rules import Rule
+from bridge.approvals.waits import Waits
+from bridge.events.routing import Route, Router, When
+from bridge.foundation.retry import RetryPolicy
+from bridge.foundation.values import Duration
+from bridge.foundation.workers import Worker, run_workers
+from bridge.outbox.records import CHECKPOINT, REPLIES, Decision
 from bridge.outbox.statements import load
 from bridge.outbox.store import Outbox
-from bridge.poller import Poller
-from bridge.relay import Relay, RelayPolicy
-from bridge.retry import RetryPolicy
-from bridge.routing import Route, Router, When
-from bridge.telemetry import Metrics
-from bridge.upkeep import Upkeep
-from bridge.workers import Worker, run_workers
+from bridge.pipeline.circuit import RelayPolicy
+from bridge.pipeline.housekeeping import Upkeep
+from bridge.pipeline.observer import Poller
+from bridge.pipeline.relay import Relay
+from bridge.telemetry.metrics import Metrics
 from tests.builders import ME, teller_of
+from tests.simulation.approval_queue import Broker, SimulatedQueue
 from tests.simulation.edges import (
     Azure,
-    Broker,
     Imds,
     Shown,
-    SimulatedQueue,
     SimulatedSink,
     Taken,
+    Tried,
 )
 from tests.simulation.machine import CrashError, InlineDatabase, open_now
 from tests.simulation.oracle import judge
-from tests.simulation.plan import Plan, plan_of
+from tests.simulation.plan import (
+    ALLOW_DELAY,
+    AUTO_DELAY,
+    POLL,
+    Plan,
+    plan_of,
+)
+from tests.simulation.rows import Row
 from tests.simulation.timeline import StuckError, VirtualClock, VirtualLoop, Wall
 
 ROUTES = {
@@ -46,7 +60,23 @@ ROUTES = {
 }
 ENTITY = "vm-approvals"
 _PATIENCE = 4 * 3600.0
-_MOST_CRASHES = 4
+_MOST_CRASHES = 8
+_TAKEN_OVER = 14  # what came with one look, before the disk was found to hang
+_DELICATE = {"post": 10, "posted": 20, "settle": 10, "settled": 10, "delivered": 3}
+_RULES = (
+    Rule(name="never", action="deny", event_types=("Redeploy",)),
+    Rule(
+        name="soon",
+        action="auto-approve",
+        event_types=("Freeze",),
+        delay=Duration(AUTO_DELAY),
+    ),
+    Rule(name="later", action="allow", delay=Duration(ALLOW_DELAY)),
+)
+
+
+_ROWS = """SELECT d.id, d.sink, d.key, i.id, i.kind, i.body
+    FROM deliveries d JOIN items i ON i.id = d.item WHERE d.id > ? ORDER BY d.id"""
 
 
 @dataclass(slots=True)
@@ -61,17 +91,35 @@ class World:
     now: float = 0.0
     crashes: int = 0
     lives: list[tuple[float, float]] = field(default_factory=list)
+    ends: list[float] = field(default_factory=list)  # when each began nothing more
     looks: list[Shown] = field(default_factory=list)
     shown: list[Shown] = field(default_factory=list)
     taken: list[Taken] = field(default_factory=list)
+    tried: list[Tried] = field(default_factory=list)
     attempts: dict[tuple[str, int], int] = field(default_factory=dict)
+    requests: list[tuple[float, int]] = field(default_factory=list)
+    rows: dict[int, Row] = field(default_factory=dict)
+    last_row: int = 0
+    lost: int = 0
     refused: set[tuple[str, int]] = field(default_factory=set)
     faults: list[str] = field(default_factory=list)
+    marked: set[str] = field(default_factory=set)
     jumped: int = 0
 
     def blame(self, what: str) -> None:
         """Note what must never happen."""
         self.faults.append(f"{self.now:.1f} s: {what}")
+
+
+class WatchedOutbox(Outbox):
+    """An outbox that shows the judge which POSTs were begun, by its marks on disk."""
+
+    marked: set[str]
+
+    async def intend(self, decision: Decision, *, now: float) -> None:
+        if decision.posted:
+            self.marked.add(decision.key)
+        await super().intend(decision, now=now)
 
 
 @dataclass(slots=True)
@@ -84,9 +132,11 @@ class Life:
     is_dead: bool = False
     is_done: bool = False
     moments: int = 0
+    stopped_at: float = float("inf")
     imds: Imds = field(init=False)
     database: InlineDatabase = field(init=False)
     _checkpoint: bytes | None = None
+    _since: int = 0  # the last delivery that the disk has
     _loop: VirtualLoop = field(init=False)
 
     def __post_init__(self) -> None:
@@ -106,7 +156,8 @@ class Life:
         if not world.plan.has("crashes") or world.crashes >= _MOST_CRASHES:
             return
         luck = world.plan.chance("crash", self.number, self.moments)
-        if luck < 0.002 and world.now < world.plan.end:
+        rate = world.plan.crash_rate * _DELICATE.get(what, 1)
+        if luck < rate and world.now < world.plan.end:
             world.crashes += 1
             raise CrashError(what)
 
@@ -116,12 +167,39 @@ class Life:
         return begin <= self.now() < end
 
     def committed(self) -> None:
-        """Note which document is on disk, if that has changed."""
+        """Note what is on disk by now: the document, if it has changed, and rows."""
+        self._note_rows()
         checkpoint = load(self.database.connection, CHECKPOINT)
         if checkpoint != self._checkpoint and self.imds.shown is not None:
             is_durable = not self.database.is_degraded
             self.world.shown.append(replace(self.imds.shown, is_durable=is_durable))
         self._checkpoint = checkpoint
+
+    def _note_rows(self) -> None:
+        world = self.world
+        for *row, body in self.database.connection.execute(_ROWS, (world.last_row,)):
+            number, sink, key, item, kind = row
+            told = json.loads(body)
+            world.last_row = number
+            is_durable = not self.database.is_degraded
+            self._judge_room(number, is_durable=is_durable)
+            world.rows[number] = Row(
+                number, sink, key, item, kind, told, self.now(), self.number, is_durable
+            )
+            said = told.get("data", {}).get("durable", True)
+            if kind == "event" and said and not is_durable:
+                world.blame(f"{told['type']} of memory is said to be durable")
+
+    def _judge_room(self, number: int, *, is_durable: bool) -> None:
+        """Blame memory that takes more events than there is room for."""
+        if is_durable:
+            self._since = number
+            return
+        query = "SELECT count(DISTINCT item) FROM deliveries WHERE id > ?"
+        (waiting,) = self.database.connection.execute(query, (self._since,)).fetchone()
+        room = self.world.plan.room
+        if waiting > room + room // 10 + _TAKEN_OVER:
+            self.world.blame(f"{waiting} events wait in memory, where {room} may")
 
     def live(self) -> None:
         """Live until all is quiet, a planned stop, or death."""
@@ -140,16 +218,15 @@ class Life:
             self.is_dead = True
             self._bury()
         world.lives.append((began, world.now))
+        world.ends.append(min(self.stopped_at, world.now))
 
     def _bury(self) -> None:
         """Let nothing of this life run on."""
         self.database._is_closed = True
-        for connection in (
-            self.database._file,
-            self.database._memory and self.database._memory.twin,
-        ):
-            if connection:
-                connection.close()
+        keeper = self.database.keeper
+        for opened in (keeper.file, keeper.mirror):
+            if opened:
+                opened.close()
         self._loop.set_exception_handler(lambda *_: None)
         end_all(self._loop)
         self._loop.close()
@@ -168,13 +245,15 @@ class Life:
             await run_workers(workers, stop, grace=10.0)
             for task in others:
                 task.cancel()
-        self.database._finish()
+        self.database.heal_now()
+        self.database.keeper.close()
 
     async def _workers(self) -> list[Worker]:
         plan = self.world.plan
         metrics, teller = Metrics(ROUTES, "1"), teller_of()
         router = Router(routes=ROUTES, scope="all", identity=ME)
-        outbox = Outbox(self.database, router)
+        outbox = WatchedOutbox(self.database, router)
+        outbox.marked, outbox.lost = self.world.marked, self._lose
         poller = Poller(
             client=self.imds,
             outbox=outbox,
@@ -191,11 +270,11 @@ class Life:
                 clock=self.clock,
                 metrics=metrics,
                 policy=RelayPolicy(
-                    backoff=RetryPolicy(max_backoff=60), max_age=86400, slots=3
+                    backoff=RetryPolicy(max_backoff=60), max_age=plan.max_age, slots=3
                 ),
                 chance=lambda: plan.chance("jitter", self.number, self.moments),
             )
-            for name in ROUTES
+            for name in (*ROUTES, REPLIES)
         ]
         upkeep = Upkeep(
             outbox=outbox,
@@ -203,24 +282,39 @@ class Life:
             relays=relays,
             clock=self.clock,
             metrics=metrics,
-            retention=7 * 86400,
+            retention=plan.retention,
             max_size=10**9,
         )
         desk = Desk(
             entity=ENTITY,
-            terms=Terms(unknown_grace=15.0, max_age=86400.0),
+            terms=Terms(
+                unknown_grace=15.0,
+                max_age=4 * 3600.0,
+                rules=_RULES if plan.has("rules") else (),
+            ),
             abandons_unknown=False,
-            replies=ReplyRules.of([], [ENTITY]),
+            replies=ReplyRules.of(["repl*", "vm-*"], [ENTITY]),
             outbox=outbox,
             teller=teller,
             watcher=poller,
-            starter=self.imds,
+            poster=Poster(
+                turns=self.imds.turns,
+                watcher=poller,
+                starter=self.imds,
+                clock=self.clock,
+                poll_interval=POLL,
+            ),
+            waits=Waits(poller, self.clock),
             clock=self.clock,
             chance=lambda: plan.chance("pursuit", self.number, self.moments),
             count=lambda _: None,
         )
         listener = Listener(SimulatedQueue(self), desk)
-        return [poller, upkeep, *relays, listener]
+        autopilots = [Autopilot(desk)] if plan.has("rules") else []
+        return [poller, upkeep, *relays, listener, *autopilots]
+
+    def _lose(self, sink: str) -> None:
+        self.world.lost += 1
 
     async def _jump(self) -> None:
         """Set the wall clock when the plan says so."""
@@ -244,7 +338,7 @@ class Life:
         planned = [at for at in plan.stops if at > self.now()]
         if planned:
             await asyncio.sleep(planned[0] - self.now())
-            stop.set()
+            self._stop(stop)
             return
         await asyncio.sleep(max(20.0, plan.end + 10 - self.now()))
         while not (self._is_delivered() and world.broker.is_quiet()):
@@ -253,6 +347,10 @@ class Life:
                 break
             await asyncio.sleep(20)
         self.is_done = True
+        self._stop(stop)
+
+    def _stop(self, stop: asyncio.Event) -> None:
+        self.stopped_at = self.now()
         stop.set()
 
     def _is_delivered(self) -> bool:

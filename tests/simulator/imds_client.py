@@ -9,11 +9,11 @@ from typing import Any
 import aiohttp
 import orjson
 
-from bridge.simulator.document import NEWEST
-from bridge.simulator.imds import ImdsSimulator
-from bridge.simulator.imds_state import ImdsOptions, ImdsSettings
-from bridge.simulator.lifecycle import EventLife
-from bridge.simulator.scenario import Scenario
+from bridge.simulator.imds.document import NEWEST
+from bridge.simulator.imds.lifecycle import EventLife
+from bridge.simulator.imds.scenario import Scenario
+from bridge.simulator.imds.server import ImdsSimulator
+from bridge.simulator.imds.state import ImdsOptions, ImdsSettings
 
 START = 1_649_715_118.0  # Mon, 11 Apr 2022 22:11:58 GMT
 METADATA = {"Metadata": "true"}

@@ -2,12 +2,12 @@
 
 import pytest
 
-from bridge.simulator.document import VERSIONS
 from bridge.simulator.errors import SimulatorError
-from bridge.simulator.imds import ImdsSimulator
-from bridge.simulator.imds_state import ImdsOptions
-from bridge.simulator.lifecycle import EventLife
-from bridge.simulator.scenario import load
+from bridge.simulator.imds.document import VERSIONS
+from bridge.simulator.imds.lifecycle import EventLife
+from bridge.simulator.imds.scenario import load
+from bridge.simulator.imds.server import ImdsSimulator
+from bridge.simulator.imds.state import ImdsOptions
 from tests.simulator.imds_client import EVENTS, METADATA, life, vm
 
 NEWEST_PATH = f"{EVENTS}?api-version=2020-07-01"

@@ -7,10 +7,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bridge.simulator.imds import ImdsSimulator
-from bridge.simulator.imds_state import ImdsOptions, ImdsSettings
-from bridge.simulator.lifecycle import StartOn
-from bridge.simulator.scenario import load
+from bridge.simulator.imds.lifecycle import StartOn
+from bridge.simulator.imds.scenario import load
+from bridge.simulator.imds.server import ImdsSimulator
+from bridge.simulator.imds.state import ImdsOptions, ImdsSettings
 from tests.simulator.imds_client import EVENTS, METADATA, life, vm
 
 ID = "C7061BAC-AFDC-4513-B24B-AA5F13A16123"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bridge.simulator.document import Status
+from bridge.simulator.imds.document import Status
 from tests.simulator.imds_client import START, life, vm
 
 

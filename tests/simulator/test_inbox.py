@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import aiohttp
 import pytest
 
-from bridge.simulator import mailbox
 from bridge.simulator.errors import SimulatorError
-from bridge.simulator.inbox import Inbox, Message
+from bridge.simulator.inbox import mailbox
+from bridge.simulator.inbox.server import Inbox, Message
 from tests.simulator.imds_client import FakeClock, HttpClient, Reply, http_client
 
 EVENT = {"specversion": "1.0", "id": "1"}

@@ -15,7 +15,7 @@ from slack_sdk.signature import Clock as SignatureClock
 from slack_sdk.signature import SignatureVerifier
 
 from approver.clicks import Click, read
-from bridge.simulator.slack_clicks import signature
+from bridge.simulator.slack.clicks import signature
 from tests.simulator.slack_client import FORM, JSON, App, slack
 
 SECRET = "8f742231b10e8888abcd99yyyzzz85a5"

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bridge.simulator.document import Status
 from bridge.simulator.errors import ScenarioError
-from bridge.simulator.scenario import load, names, parse_scenario
+from bridge.simulator.imds.document import Status
+from bridge.simulator.imds.scenario import load, names, parse_scenario
 
 LIVES = {
     # name: (type, source, duration, minutes Scheduled, minutes Started)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bridge.simulator.scenario import Scenario, load, names
+from bridge.simulator.imds.scenario import Scenario, load, names
 from tests.simulator.imds_client import START, Vm, vm
 
 EIGHT = [name for name in names() if not name.startswith("documents-")]

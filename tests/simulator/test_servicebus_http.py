@@ -19,7 +19,7 @@ from azure.servicebus.exceptions import (
     SessionLockLostError,
 )
 
-from bridge.simulator.imds import ImdsSimulator
+from bridge.simulator.imds.server import ImdsSimulator
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.http_control import broker_routes
 from tests.simulator.imds_client import HttpClient, http_client

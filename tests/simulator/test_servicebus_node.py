@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.simulator.imds import ImdsSimulator
+from bridge.simulator.imds.server import ImdsSimulator
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.http_control import broker_routes
 

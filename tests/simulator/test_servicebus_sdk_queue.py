@@ -11,6 +11,7 @@ from azure.servicebus import (
     ServiceBusReceiveMode,
     ServiceBusSubQueue,
 )
+from azure.servicebus._pyamqp.error import TokenAuthFailure
 from azure.servicebus.aio import (
     AutoLockRenewer,
     ServiceBusClient,
@@ -21,13 +22,15 @@ from azure.servicebus.exceptions import (
     MessageLockLostError,
     MessageNotFoundError,
     MessageSizeExceededError,
-    MessagingEntityNotFoundError,
+    ServiceBusAuthenticationError,
     ServiceBusError,
     ServiceBusQuotaExceededError,
 )
+from proton.utils import LinkDetached
 
 from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.broker import Broker
+from tests.raw_amqp import send_raw
 from tests.simulator.servicebus_fixtures import opened
 
 WAIT = 3.0
@@ -476,9 +479,36 @@ async def test_full_queue_refuses_and_the_sender_goes_on(
 
 
 async def test_unknown_entity_is_not_found(broker_client: ServiceBusClient) -> None:
-    with pytest.raises(MessagingEntityNotFoundError):
+    """The cloud says so when it is shown a token for it: before any link."""
+    with pytest.raises(ServiceBusAuthenticationError) as caught:
         async with broker_client.get_queue_receiver("nowhere"):
             pass
+
+    inner = caught.value.inner_exception
+    assert isinstance(inner, TokenAuthFailure)
+    assert inner.status_code == 404
+    assert b"'nowhere' could not be found" in inner.status_description
+
+
+async def test_unknown_entity_is_not_found_by_who_shows_no_token(
+    broker: Broker,
+) -> None:
+    """As a client of AMQP that is no client of Service Bus."""
+    with pytest.raises(LinkDetached) as caught:
+        await send_raw(broker, "nowhere", [b""])
+
+    assert caught.value.condition == "amqp:not-found"
+
+
+@pytest.mark.parametrize(
+    "path", ["plain", "PLAIN", "news/Subscriptions/all", "plain/$DeadLetterQueue"]
+)
+async def test_token_for_what_is_there_is_taken(
+    path: str, broker_client: ServiceBusClient
+) -> None:
+    receiver = broker_client.get_queue_receiver(path)
+    async with opened(receiver):
+        assert await receiver.peek_messages() == []
 
 
 async def test_topic_is_not_received_from(broker_client: ServiceBusClient) -> None:

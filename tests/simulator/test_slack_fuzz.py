@@ -5,9 +5,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.simulator.slack import refusal
-from bridge.simulator.slack_page import page
-from bridge.simulator.slack_workspace import Content, Post, Workspace, bot_of
+from bridge.simulator.slack.page import page
+from bridge.simulator.slack.refusals import refusal
+from bridge.simulator.slack.workspace import Content, Post, Workspace, bot_of
 
 KINDS = ["section", "context", "actions", "header", "image", "markdown", "divider"]
 WORDS = [*KINDS, "button", "mrkdwn", "plain_text", "primary", "", "good", "#fff", "<b>"]

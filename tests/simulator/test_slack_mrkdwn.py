@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.simulator.slack_mrkdwn import mrkdwn, plain
+from bridge.simulator.slack.mrkdwn import mrkdwn, plain
 
 NOW = 1_649_715_118  # Mon, 11 Apr 2022 22:11:58 GMT
 

@@ -1,9 +1,15 @@
 """``[approvals]``: what is refused before anything starts."""
 
+from pathlib import Path
+
 import pytest
 
-from bridge.approvals.listener import ApprovalsConfig
-from bridge.options import Reader
+from bridge.approvals.config import ApprovalsConfig
+from bridge.events.identity import Identity
+from bridge.foundation.errors import ConfigError
+from bridge.foundation.sections import Reader
+from bridge.foundation.values import Secret
+from bridge.servicebus.namespace import UNKNOWN_HOST, Entity
 
 NAMESPACE = {"namespace": "contoso.servicebus.windows.net"}
 
@@ -39,6 +45,9 @@ def test_entity_and_sessions_are_taken(keys: dict[str, object]) -> None:
         ({"queue": "q", "sessions": ["{vm_id}}"]}, "sessions[0]: '}' is no "),
         ({"queue": "q", "on_unknown": "drop"}, "on_unknown: "),
         ({"queue": "q", "max_age": 0}, "max_age: "),
+        ({"queue": "q", "max_delivery_count": 0}, "max_delivery_count: must be 1 to "),
+        ({"queue": "q", "max_delivery_count": 2001}, "max_delivery_count: must be 1 "),
+        ({"queue": "q", "max_delivery_count": "9"}, "max_delivery_count: must be a w"),
     ],
 )
 def test_fault_names_its_place(keys: dict[str, object], place: str) -> None:
@@ -70,3 +79,57 @@ def test_entity_must_be_the_one_that_the_connection_string_is_good_for(
     (fault,) = reader.faults
     assert next(iter(keys)) in fault
     assert "EntityPath" in fault
+
+
+def targets(host: str, *names: str) -> list[Entity | None]:
+    return [None, *(Entity(key="queue", host=host, name=name) for name in names)]
+
+
+HERE = "contoso.servicebus.windows.net"
+ELSEWHERE = "fabrikam.servicebus.windows.net"
+
+
+@pytest.mark.parametrize(
+    ("host", "answered"),
+    [(HERE, None), (UNKNOWN_HOST, None), (ELSEWHERE, "replies")],
+)
+def test_entity_of_a_sink_is_answered_only_in_another_namespace(
+    host: str, answered: str | None
+) -> None:
+    config = ApprovalsConfig(
+        namespace=HERE.title(), queue="Approvals", reply_to=("*", "*/*")
+    )
+
+    rules = config.reply_rules(targets(host, "replies", "events"))
+
+    assert rules.entity("replies") == answered
+    assert rules.entity("other") == "other"
+    for own in ("approvals", "APPROVALS/$DeadLetterQueue", "approvals/x"):
+        assert rules.entity(own) is None
+
+
+def test_subscription_of_the_approvals_is_never_answered() -> None:
+    config = ApprovalsConfig(
+        namespace=HERE, topic="asked", subscription="vm-1", reply_to=("*", "*/*")
+    )
+
+    rules = config.reply_rules([])
+
+    assert rules.entity("asked") is None
+    assert rules.entity("asked/Subscriptions/vm-1") is None
+
+
+def test_connection_string_that_is_gone_is_told_as_what_it_is(tmp_path: Path) -> None:
+    """It could be read when the bridge began; sessions have nothing to do with it."""
+    gone = Secret(f"file:{tmp_path / 'gone'}", {})
+    config = ApprovalsConfig(connection_string=gone, queue="q", sessions=("mine",))
+
+    with pytest.raises(ConfigError, match=r"^approvals\.connection_string: the file "):
+        config.address(str)
+
+
+def test_placeholder_without_a_value_is_told_as_what_it_is() -> None:
+    config = ApprovalsConfig(namespace=HERE, queue="q", sessions=("{group}",))
+
+    with pytest.raises(ValueError, match="not known"):
+        config.address(Identity().expand)

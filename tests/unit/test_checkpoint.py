@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge import checkpoint
-from bridge.imds.document import Document, exact
-from bridge.transitions import Moment, Watch, diff
+from bridge.events import checkpoint
+from bridge.events.document import Document, exact
+from bridge.events.transitions import Moment, Watch, diff
 from tests.builders import document, imds_event
 from tests.fakes import START
 from tests.strategies import moments, odd_documents

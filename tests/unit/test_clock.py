@@ -3,7 +3,7 @@
 import asyncio
 from datetime import UTC, datetime, timedelta
 
-from bridge.clock import SystemClock
+from bridge.foundation.clock import SystemClock
 from tests.fakes import START, FakeClock, turns
 
 

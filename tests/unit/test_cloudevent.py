@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.cloudevent import CloudEvent
+from bridge.events.cloudevent import CloudEvent
 from tests.strategies import JSON_VALUES
 
 

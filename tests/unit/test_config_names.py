@@ -2,9 +2,9 @@
 
 import pytest
 
-from bridge.config import Config, parse
-from bridge.errors import ConfigError
-from bridge.identity import Identity
+from bridge.configuration.load import Config, parse
+from bridge.events.identity import Identity
+from bridge.foundation.errors import ConfigError
 
 HERE = Identity(vm_id="7", vm_name="web-1", vm_scale_set_name="Web")
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.errors import MalformedDocumentError
-from bridge.imds.document import MAX_BYTES, exact, parse, parse_time
+from bridge.events.document import MAX_BYTES, exact, parse, parse_time
+from bridge.foundation.errors import MalformedDocumentError
 from tests.builders import DATA, EVENT_ID, body_of, document, imds_event, recorded
 from tests.strategies import JSON_VALUES, bodies, events
 

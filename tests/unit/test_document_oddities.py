@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge import checkpoint
-from bridge.cloudevent import CloudEvent
-from bridge.errors import MalformedDocumentError
-from bridge.events import from_transition
-from bridge.hashing import hash32
-from bridge.imds.document import ScheduledEvent, parse
-from bridge.transitions import Moment, Watch, diff
+from bridge.events import checkpoint
+from bridge.events.build import from_transition
+from bridge.events.cloudevent import CloudEvent
+from bridge.events.document import ScheduledEvent, parse
+from bridge.events.transitions import Moment, Watch, diff
+from bridge.foundation.errors import MalformedDocumentError
+from bridge.foundation.hashing import hash32
 from tests.builders import teller_of
 
 NOW = Moment(at=datetime(2026, 3, 2, 12, tzinfo=UTC), monotonic=None)

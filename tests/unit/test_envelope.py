@@ -2,7 +2,7 @@
 
 import pytest
 
-from bridge.approvals.envelope import ReplyEnvelope, ReplyRules
+from bridge.approvals.reply import ReplyEnvelope, ReplyRules
 
 RULES = ReplyRules.of(["replies", "Team-*"], ["vm-approvals", "team-events"])
 

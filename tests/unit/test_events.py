@@ -15,8 +15,7 @@ from cloudevents.core.formats.json import JSONFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.cloudevent import STRUCTURED_TYPE, CloudEvent
-from bridge.events import (
+from bridge.events.build import (
     EventsConfig,
     Outcome,
     Told,
@@ -28,12 +27,13 @@ from bridge.events import (
     from_transition,
     rfc3339,
 )
-from bridge.fitting import MAX_BYTES
-from bridge.hashing import hash32
-from bridge.identity import Identity
-from bridge.imds.document import ScheduledEvent, parse
-from bridge.options import Reader
-from bridge.transitions import Moment, Transition, TransitionKind, Watch, diff
+from bridge.events.cloudevent import STRUCTURED_TYPE, CloudEvent
+from bridge.events.document import ScheduledEvent, parse
+from bridge.events.identity import Identity
+from bridge.events.transitions import Moment, Transition, TransitionKind, Watch, diff
+from bridge.events.truncate import MAX_BYTES
+from bridge.foundation.hashing import hash32
+from bridge.foundation.sections import Reader
 from tests.builders import (
     DATA,
     EVENT_ID,

@@ -5,7 +5,7 @@ import hashlib
 import pytest
 from hypothesis import given
 
-from bridge.hashing import hash32
+from bridge.foundation.hashing import hash32
 from tests.strategies import JSON_VALUES
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.identity import Identity, IdentityConfig, bare
+from bridge.events.identity import Identity, IdentityConfig, bare
 
 COMPUTE = {
     "name": "web-3",

@@ -1,11 +1,43 @@
 """What keeps a lock ours: when it is renewed, and when it counts as lost."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
 
-from bridge.approvals.locks import Locks, LockTime
+from bridge.servicebus.lock_renewal import Locks, LockTime
 from tests.fakes import FakeClock
+
+
+def test_thousand_locks_of_half_a_minute_are_held_all_the_time(
+    clock: FakeClock,
+) -> None:
+    """Each renewal takes 20 ms, as it may over a network: 20 s for all of them."""
+    locks, renewed = Locks(clock), dict.fromkeys(range(1000), clock.monotonic())
+
+    def renewal(number: int) -> Callable[[], Awaitable[None]]:
+        async def renew() -> None:
+            clock.pass_by(0.02)
+            assert clock.monotonic() - renewed[number] < 30.0
+            renewed[number] = clock.monotonic()
+
+        return renew
+
+    for number in renewed:
+        until = clock.now() + timedelta(seconds=30)
+        locks.keep(f"m{number}", renewal(number), until)
+
+    async def ten_minutes() -> None:
+        end = clock.monotonic() + 600
+        while clock.monotonic() < end:
+            before = clock.monotonic()
+            await locks.renew_due()
+            assert clock.monotonic() - before < 0.5  # who settles waits no longer
+            if not locks.are_due:
+                clock.pass_by(0.5)
+
+    asyncio.run(ten_minutes())
 
 
 async def nothing() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.approvals.message import Approval, parse
-from bridge.errors import MalformedApprovalError
+from bridge.foundation.errors import MalformedApprovalError
 
 BODY = {"StartRequests": [{"EventId": "A"}, {"EventId": "b", "more": 1}]}
 DATA = {
@@ -71,6 +71,29 @@ def test_binary_event_is_told_by_its_properties(prefix: str) -> None:
     properties = {prefix + name: value for name, value in EVENT.items()}
 
     assert read(DATA, **properties).approved_by == "ada"
+
+
+@pytest.mark.parametrize("prefix", ["cloudEvents_", "cloudEvents:"])
+@pytest.mark.parametrize(
+    ("attribute", "value"),
+    [
+        ("type", "contoso.startrequest.v1"),
+        ("type", "sebridge.startrequest.v2"),
+        ("type", "sebridge.startrequest.relayed.v1"),
+        ("type", None),
+        ("specversion", "0.3"),
+    ],
+)
+def test_binary_event_of_a_foreign_type_is_refused(
+    prefix: str, attribute: str, value: object
+) -> None:
+    attributes = {**EVENT, attribute: value}
+    properties = {prefix + name: one for name, one in attributes.items()}
+
+    with pytest.raises(
+        MalformedApprovalError, match=f"the CloudEvent is not of {attribute}"
+    ):
+        read(DATA, **properties)
 
 
 @pytest.mark.parametrize(
@@ -135,6 +158,31 @@ def test_data_that_is_no_approval_is_refused(data: object) -> None:
 def test_event_of_another_kind_is_refused(event: object) -> None:
     with pytest.raises(MalformedApprovalError):
         read(event)
+
+
+@pytest.mark.parametrize("prefix", ["cloudEvents_", "cloudEvents:"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"type": "sebridge.scheduledevent.scheduled.v1"},
+        {"type": "sebridge.startrequest.relayed.v1"},
+        {"type": "other.startrequest.v1"},
+        {"type": None},
+        {"specversion": "0.3"},
+        {"specversion": None},
+    ],
+)
+def test_binary_event_of_another_kind_is_refused(
+    prefix: str, changes: dict[str, object]
+) -> None:
+    """Its body alone would be an approval."""
+    attributes = {**EVENT, **changes}
+    properties = {
+        prefix + name: value for name, value in attributes.items() if value is not None
+    }
+
+    with pytest.raises(MalformedApprovalError, match="the CloudEvent is not of"):
+        read(DATA, **properties)
 
 
 def test_expiry_beyond_the_calendar_is_refused() -> None:

@@ -8,35 +8,37 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from aiohttp import web
 from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError
 from azure.identity import CredentialUnavailableError
 from azure.servicebus import exceptions as sdk
+from azure.servicebus._pyamqp.error import TokenAuthFailure
 
-from bridge.entra import CredentialKind, open_credential
-from bridge.errors import (
+from bridge.foundation.errors import (
     DeliveryError,
     PermanentDeliveryError,
     Reason,
     RefusedDeliveryError,
     TransientDeliveryError,
 )
-from bridge.namespace import (
-    ConnectionString,
-    NamespaceConfig,
-    open_client,
-    open_handle,
-)
-from bridge.namespace_errors import (
+from bridge.foundation.sections import Reader
+from bridge.foundation.values import Address, Secret
+from bridge.net.entra import CredentialKind, open_credential
+from bridge.servicebus.errors import (
     delivery_errors,
     is_about_batch,
     is_lock_lost,
     leaves_link_whole,
 )
-from bridge.options import Reader
-from bridge.values import Address, Secret
+from bridge.servicebus.namespace import (
+    ConnectionString,
+    NamespaceConfig,
+    open_client,
+    open_handle,
+)
 
 HOST = "contoso.servicebus.windows.net"
 KEY = "SharedAccessKeyName=Send;SharedAccessKey=5ec12e7="
@@ -212,7 +214,7 @@ async def test_websocket_goes_through_the_configured_proxy() -> None:
             pass
     server.close()
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         request = (await asked).decode().lower()
     assert request.startswith(f"connect {HOST}:443 ")
     assert "proxy-authorization: basic" in request
@@ -293,6 +295,12 @@ def unavailable(cause: Exception | None) -> Exception:
     return error
 
 
+def token_refused(status: int | None) -> Exception:
+    """What the SDK makes of an answer of $cbs."""
+    failure: Any = TokenAuthFailure  # which has no types
+    return sdk.ServiceBusAuthenticationError(error=failure(status, b"no"))
+
+
 def wrapped(error: Exception) -> Exception:
     """What the SDK makes of what it did not expect."""
     return sdk.ServiceBusError(message=f"Handler failed: {error}.", error=error)
@@ -306,6 +314,11 @@ def wrapped(error: Exception) -> Exception:
             RefusedDeliveryError,
             Reason.UNAUTHORIZED,
         ),
+        (token_refused(401), RefusedDeliveryError, Reason.UNAUTHORIZED),
+        (token_refused(403), RefusedDeliveryError, Reason.UNAUTHORIZED),
+        (token_refused(None), RefusedDeliveryError, Reason.UNAUTHORIZED),
+        (token_refused(404), RefusedDeliveryError, Reason.NOT_FOUND),
+        (token_refused(503), TransientDeliveryError, Reason.SERVER),
         (sdk.ServiceBusAuthorizationError(), RefusedDeliveryError, Reason.UNAUTHORIZED),
         (sdk.MessagingEntityNotFoundError(), RefusedDeliveryError, Reason.NOT_FOUND),
         (sdk.MessagingEntityDisabledError(), RefusedDeliveryError, Reason.NOT_FOUND),
@@ -397,7 +410,8 @@ def test_what_is_about_the_message_leaves_the_link_whole() -> None:
 def test_sdk_is_not_loaded_by_who_does_not_use_it() -> None:
     """It would cost 40 MiB to whoever has but a webhook."""
     code = (
-        "import sys, bridge.app, bridge.approvals.queue, bridge.approvals.replies; "
+        "import sys, bridge.app.forwarder, bridge.servicebus.receiver; "
+        "import bridge.approvals.reply_sender; "
         "from bridge.sinks.registry import SINK_TYPES; list(SINK_TYPES.values()); "
         "names = ('azure', 'slack_sdk', 'jinja2'); "
         "print([m for m in sys.modules if m.startswith(names)])"
@@ -414,9 +428,11 @@ def test_sinks_that_are_not_configured_are_not_loaded(tmp_path: Path) -> None:
     path = tmp_path / "bridge.toml"
     path.write_text('[[sinks]]\nname = "x"\ntype = "webhook"\nurl = "http://x/"\n')
     code = (
-        "import pathlib, sys, bridge.app, bridge.config; "
-        "bridge.config.load(pathlib.Path(sys.argv[1]), {}); "
-        "print(*sorted(m for m in sys.modules if m.startswith('bridge.sinks.')))"
+        "import pathlib, sys, bridge.app.forwarder, bridge.configuration.load; "
+        "bridge.configuration.load.load(pathlib.Path(sys.argv[1]), {}); "
+        "found = (m.split('.') for m in sys.modules if m.startswith('bridge.sinks.'))"
+        "; print(*sorted({parts[2] for parts in found})); "
+        "print('bridge.approvals.listener' in sys.modules)"
     )
     process = subprocess.run(  # noqa: S603  our own words
         [sys.executable, "-c", code, str(path)],
@@ -425,8 +441,6 @@ def test_sinks_that_are_not_configured_are_not_loaded(tmp_path: Path) -> None:
         check=True,
     )
 
-    assert process.stdout.split() == [
-        "bridge.sinks.base",
-        "bridge.sinks.registry",
-        "bridge.sinks.webhook",
-    ]
+    sinks, approvals = process.stdout.splitlines()
+    assert sinks.split() == ["acting", "base", "registry", "webhook"]
+    assert approvals == "False"

@@ -10,8 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.options import FromEnvironment, Reader, Section
-from bridge.values import Address, Duration, Rate, Secret, unknown_placeholders
+from bridge.foundation.sections import FromEnvironment, Reader, Section
+from bridge.foundation.values import (
+    Address,
+    Duration,
+    Rate,
+    Secret,
+    unknown_placeholders,
+)
 from tests.strategies import JSON_VALUES
 
 SECRET = "hunter2-is-my-secret"
@@ -59,7 +65,7 @@ class Outer(Section, frozen=True, kw_only=True):
 
 def read(table: object, **environ: str) -> tuple[Outer | None, list[str]]:
     reader = Reader("b.toml", environ)
-    return reader.section(Outer, table, "outer"), reader.faults
+    return reader.section(Outer, table, "outer"), [*reader.faults]
 
 
 # -- durations -----------------------------------------------------------------

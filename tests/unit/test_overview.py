@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.overview import Cell, Table, countdown, overview, span
-from bridge.status import nothing_known
+from bridge.health.status import nothing_known
+from bridge.health.status_view import Cell, Table, countdown, overview, span
 from tests.builders import EVENT_ID, imds_event, started
 from tests.fakes import START
 from tests.strategies import JSON_VALUES, odd_events
@@ -151,6 +151,64 @@ def test_bridge_that_says_nothing_is_not_called_ready(state: str, words: str) ->
     assert notice.mood == "warning"
 
 
+WELL = {"name": "bus", "state": "ok", "pending": 0, "dead": 0, "lastError": None}
+
+
+@pytest.mark.parametrize(
+    ("sink", "text"),
+    [
+        ({"dead": 1}, "bus: 1 dead letter (sebridge outbox list --state dead)"),
+        ({"dead": 12}, "bus: 12 dead letters (sebridge outbox list --state dead)"),
+        (
+            {"pending": 3, "oldestSeconds": 120, "state": "retrying"},
+            "bus: 3 pending, the oldest for 2 min 00 s",
+        ),
+    ],
+)
+def test_nothing_is_green_beside_a_sink_that_does_not_get_what_it_should(
+    sink: dict[str, object], text: str
+) -> None:
+    status = status_of(sinks=[WELL, {**WELL, **sink}])
+
+    assert overview(status, START).notices == (
+        Cell("Ready, but see below.", "warning"),
+        Cell(text, "warning"),
+    )
+    first, second = rows(status, "Deliveries")
+    assert first["State"].mood == "good"
+    assert second["State"].mood == "warning"
+
+
+def test_parked_sink_is_no_reason_to_be_green() -> None:
+    status = status_of(notes=["sinks.ops: parked (y)"])
+
+    first, second = overview(status, START).notices
+
+    assert (first.mood, second.text) == ("warning", "sinks.ops: parked (y)")
+
+
+def test_sink_that_waits_for_a_moment_is_well() -> None:
+    status = status_of(sinks=[{**WELL, "pending": 3, "oldestSeconds": 119}])
+
+    assert overview(status, START).notices == (Cell("Ready.", "good"),)
+    assert rows(status, "Deliveries")[0]["State"] == Cell("ok", "good")
+
+
+def test_sink_with_an_error_is_not_green() -> None:
+    status = status_of(sinks=[{**WELL, "lastError": "answered 503"}])
+
+    assert rows(status, "Deliveries")[0]["State"] == Cell("ok", "warning")
+
+
+def test_dead_letters_are_told_without_a_forwarder_too() -> None:
+    status = nothing_known(state="not answering") | {"sinks": [{**WELL, "dead": 1}]}
+
+    first, second = overview(status, START).notices
+
+    assert first.text.startswith("No forwarder answers")
+    assert second.text.startswith("bus: 1 dead letter")
+
+
 def test_facts_that_are_not_known_are_left_out() -> None:
     facts = dict(overview(nothing_known(state="starting"), START).facts)
 
@@ -266,3 +324,28 @@ def test_no_status_is_too_odd_to_be_shown(status: dict[str, object]) -> None:
         assert all(len(row) == len(found.heads) for row in found.rows)
         for row in found.rows:
             assert all(cell.text == "" or cell.text.isprintable() for cell in row)
+
+
+@pytest.mark.parametrize(
+    ("traffic", "cell"),
+    [
+        ({"traffic": "in"}, Cell("in", "good")),
+        (
+            {"traffic": "out", "reason": "scheduled", "eventId": "C7"},
+            Cell("out: scheduled C7", "warning"),
+        ),
+        (
+            {"traffic": "out", "reason": "unknown", "eventId": None},
+            Cell("out: unknown", "warning"),
+        ),
+        ({"traffic": "out"}, Cell("out", "warning")),
+        ({"traffic": 7}, None),
+        (None, None),
+    ],
+)
+def test_traffic_is_shown_where_there_is_a_probe(
+    traffic: object, cell: Cell | None
+) -> None:
+    status = nothing_known(state="starting") | {"traffic": traffic}
+
+    assert dict(overview(status, START).facts).get("Traffic") == cell

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from bridge.pace import Pace
+from bridge.foundation.rate_limit import Pace
 
 
 def begun(pace: Pace, *, seconds: float, step: float) -> list[float]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import given, settings
 
-from bridge.page import HEADERS, page
+from bridge.health.status_page import HEADERS, page
 from tests.builders import imds_event
 from tests.fakes import START
 from tests.unit.test_overview import anything, status_of

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.approvals.looking import Look
 from bridge.approvals.message import Approval
 from bridge.approvals.policy import (
     Conclusion,
@@ -22,8 +21,9 @@ from bridge.approvals.policy import (
     decide,
     is_absent,
 )
-from bridge.imds.document import Document
-from bridge.transitions import Fall, Known, Moment, Watch
+from bridge.events.document import Document
+from bridge.events.look import Look
+from bridge.events.transitions import Fall, Known, Moment, Watch
 from tests.builders import EVENT_ID, document, imds_event, started
 from tests.fakes import START
 
@@ -59,7 +59,8 @@ def look_at(
         for event in [*found.events.values(), *kept]
     }
     watch = Watch(known=known, seen=NOW, fall=Fall(to=1, seen=NOW) if fall else None)
-    return Look(document=found, watch=watch, now=now)
+    read = Moment(at=now, monotonic=0.0)
+    return Look(document=found, watch=watch, now=now, began=0.0, read=read)
 
 
 def kind_of(step: Conclusion | Post | Wait) -> str:

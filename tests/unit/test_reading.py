@@ -7,13 +7,20 @@ from uuid import UUID
 
 import pytest
 
-from bridge.approvals.reading import read
+from bridge.servicebus.decode import read
 from tests.fakes import START
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusReceivedMessage
 
 ID = "12345678-1234-5678-1234-567812345678"
+
+
+@dataclass(frozen=True)
+class Raw:
+    """What lies below it."""
+
+    delivery_annotations: dict[bytes, object] | None = None
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,7 @@ class SdkMessage:
     delivery_count: int | None = None
     content_type: str | None = None
     body: bytes = b"{}"
+    raw_amqp_message: Raw = Raw()
 
 
 @pytest.mark.parametrize(

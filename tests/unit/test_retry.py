@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.retry import RetryPolicy
+from bridge.foundation.retry import RetryPolicy
 
 
 @pytest.mark.parametrize(

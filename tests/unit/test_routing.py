@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.identity import Identity
-from bridge.options import Reader
-from bridge.routing import Route, Router, Scope, Subject, When, resources_of
+from bridge.events.identity import Identity
+from bridge.events.routing import Route, Router, Scope, Subject, When, resources_of
+from bridge.foundation.sections import Reader
 from tests.builders import imds_event
 from tests.strategies import events
 

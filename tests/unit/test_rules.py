@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.approvals.listener import ApprovalsConfig
+from bridge.approvals.config import ApprovalsConfig
 from bridge.approvals.rules import Action, Rule, Ruling, content_of, judge
-from bridge.config import parse
-from bridge.imds.document import ScheduledEvent
-from bridge.options import Reader
-from bridge.values import Duration
+from bridge.configuration.load import parse
+from bridge.events.document import ScheduledEvent
+from bridge.foundation.sections import Reader
+from bridge.foundation.values import Duration
 from tests.builders import imds_event, not_before
 from tests.fakes import START
 
@@ -47,6 +47,53 @@ def fits(what: ScheduledEvent, action: Action = "deny", **limits: object) -> boo
     return judged((rule,), what).rule is not None
 
 
+UNREAD: list[tuple[dict[str, object], dict[str, object]]] = [
+    ({"resources": ["db-*"]}, {"Resources": None}),
+    ({"resources": ["db-*"]}, {"Resources": "web-1"}),
+    ({"resources": ["db-*"]}, {"Resources": {"db-1": 1}}),
+    ({"resources": ["web-*"]}, {"Resources": ["web-1", 5]}),
+    ({"event_types": ["Freeze"]}, {"EventType": 5}),
+    ({"event_types": ["Freeze"]}, {"EventType": None}),
+    ({"event_sources": ["Platform"]}, {"EventSource": None}),
+    ({"max_duration": "30d"}, {"DurationInSeconds": None}),
+    ({"max_duration": "30d"}, {"DurationInSeconds": "5"}),
+    ({"notice_below": "30d"}, {"NotBefore": ""}),
+    ({"notice_below": "30d"}, {"NotBefore": "soon"}),
+]
+
+
+@pytest.mark.parametrize(("limits", "fields"), UNREAD)
+def test_what_cannot_be_read_fits_every_deny_and_nothing_else(
+    limits: dict[str, object], fields: dict[str, object]
+) -> None:
+    what = event(**fields)
+
+    assert fits(what, "deny", **limits)
+    assert not fits(what, "allow", **limits)
+    assert not fits(what, "auto-approve", **limits)
+
+
+@pytest.mark.parametrize(
+    ("key", "limits"),
+    [
+        ("Resources", {"resources": ["db-*"]}),
+        ("EventType", {"event_types": ["Freeze"]}),
+        ("EventSource", {"event_sources": ["Platform"]}),
+        ("DurationInSeconds", {"max_duration": "30d"}),
+        ("NotBefore", {"notice_below": "30d"}),
+    ],
+)
+def test_what_is_missing_fits_every_deny_and_nothing_else(
+    key: str, limits: dict[str, object]
+) -> None:
+    raw = {name: value for name, value in event().raw.items() if name != key}
+    what = ScheduledEvent(event_id=event().event_id, raw=raw)
+
+    assert fits(what, "deny", **limits)
+    assert not fits(what, "allow", **limits)
+    assert not fits(what, "auto-approve", **limits)
+
+
 @pytest.mark.parametrize("action", ANY)
 @pytest.mark.parametrize(
     ("limits", "fields", "expected"),
@@ -55,10 +102,8 @@ def fits(what: ScheduledEvent, action: Action = "deny", **limits: object) -> boo
         ({"event_types": ["freeze"]}, {}, True),
         ({"event_types": ["Reboot", "Freeze"]}, {}, True),
         ({"event_types": ["Reboot"]}, {}, False),
-        ({"event_types": ["Freeze"]}, {"EventType": 5}, False),
         ({"event_sources": ["platform"]}, {}, True),
         ({"event_sources": ["User"]}, {}, False),
-        ({"event_sources": ["Platform"]}, {"EventSource": None}, False),
         # Both ends count.
         ({"max_duration": 5}, {}, True),
         ({"max_duration": "4s"}, {}, False),
@@ -69,16 +114,12 @@ def fits(what: ScheduledEvent, action: Action = "deny", **limits: object) -> boo
         ({"min_duration": 0, "max_duration": 8}, {"DurationInSeconds": 9}, False),
         # What is not known is longer than any, and never short.
         ({"max_duration": "30d"}, {"DurationInSeconds": -1}, False),
-        ({"max_duration": "30d"}, {"DurationInSeconds": None}, False),
-        ({"max_duration": "30d"}, {"DurationInSeconds": "5"}, False),
         ({"min_duration": "30d"}, {"DurationInSeconds": -1}, True),
         ({"min_duration": 0, "max_duration": 8}, {"DurationInSeconds": -1}, False),
         # NotBefore is nearer than that.
         ({"notice_below": "901s"}, {}, True),
         ({"notice_below": "15m"}, {}, False),
         ({"notice_below": "1s"}, {"NotBefore": not_before(-60)}, True),
-        ({"notice_below": "30d"}, {"NotBefore": ""}, False),
-        ({"notice_below": "30d"}, {"NotBefore": "soon"}, False),
         # All that is given must hold.
         ({"event_types": ["Freeze"], "max_duration": 4}, {}, False),
         ({"event_types": ["Reboot"], "max_duration": 8}, {}, False),
@@ -104,7 +145,6 @@ def test_rule_fits_where_all_that_is_given_holds(
         (["web-*"], ["web-1", "db-1"], True, False),
         (["web-*"], ["db-1"], False, False),
         (["*"], [], False, False),  # nobody says whom it concerns
-        (["*"], "web-1", False, False),
     ],
 )
 def test_deny_needs_one_resource_and_approval_every_one(
@@ -234,6 +274,14 @@ def test_content_is_another_with_every_change_and_only_then() -> None:
         ({"action": "allow", "delay": "1 year"}, "rules[0].delay: must be a number of"),
         ({"action": "deny", "name": "a b"}, "rules[0].name: must be 1 to 63 letters"),
         (
+            {"action": "deny", "event_types": ["Frieze"]},
+            "names what no event has: 'Frieze' is not documented by Azure; did you me",
+        ),
+        (
+            {"action": "deny", "event_sources": ["Us"]},
+            "rules[0].event_sources: names what no event has: 'Us' is not documented",
+        ),
+        (
             {"action": "deny", "min_duration": 9, "max_duration": 8},
             "rules[0].min_duration: must not be more than max_duration",
         ),
@@ -301,6 +349,40 @@ def test_rule_that_is_never_reached_is_warned_of() -> None:
     warned = [text for text in found.warnings() if "approvals" in text]
     never = "is never reached: rules[1] fits every event"
     assert warned == [f"approvals.rules[{index}]: {never}" for index in (2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("host", "names"),
+    [("n.example.net", ["Q", "events", "a b"]), ("m.example.net", ["Q", "a b"])],
+)
+def test_reply_that_is_never_sent_is_warned_of(host: str, names: list[str]) -> None:
+    allowed = ["replies", "Q", "events", "e*", "a b"]
+    bus = {"namespace": "n.example.net", "queue": "q", "reply_to": allowed}
+    sink = {"name": "bus", "type": "servicebus", "namespace": host, "topic": "events"}
+
+    found = parse({"approvals": bus, "sinks": [sink]}, file="f", environ={})
+
+    warned = [text for text in found.warnings() if "approvals" in text]
+    assert [text.split(":")[1] for text in warned] == [
+        f" nobody is answered at {name!r}" for name in names
+    ]
+
+
+@pytest.mark.parametrize(
+    ("keys", "entity"),
+    [({"queue": "q"}, "q"), ({"topic": "t", "subscription": "s"}, "t/s")],
+)
+def test_what_is_believed_of_the_approval_entity_is_told(
+    keys: dict[str, str], entity: str
+) -> None:
+    bus = {"namespace": "n.example.net", **keys, "max_delivery_count": 4}
+
+    (note,) = parse({"approvals": bus}, file="f", environ={}).notes()
+
+    assert note.startswith(
+        f"approvals.max_delivery_count: {entity} is taken to have MaxDeliveryCount 4;"
+    )
+    assert not parse({}, file="f", environ={}).notes()
 
 
 @pytest.mark.parametrize(

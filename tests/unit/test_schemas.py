@@ -1,8 +1,10 @@
 """The JSON Schemas say what is really read and written."""
 
+import itertools
 import json
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator, FormatChecker
 
-from bridge import schemas
 from bridge.approvals.message import parse
-from bridge.errors import MalformedApprovalError
-from bridge.events import (
+from bridge.configuration import json_schema
+from bridge.events.build import (
     Outcome,
     Told,
     from_bridge,
@@ -23,10 +24,12 @@ from bridge.events import (
     from_outcome,
     from_transition,
 )
-from bridge.identity import Identity
-from bridge.imds.document import Document
-from bridge.telemetry import OUTCOMES
-from bridge.transitions import Moment, Watch, diff
+from bridge.events.document import Document
+from bridge.events.identity import Identity
+from bridge.events.transitions import Moment, TransitionKind, Watch, diff
+from bridge.foundation.errors import MalformedApprovalError
+from bridge.imds.client import ImdsConfig
+from bridge.telemetry.metrics import COMMAND_OUTCOMES, OUTCOMES
 from tests.builders import EVENT_ID, document, imds_event, started, teller_of
 from tests.fakes import START
 from tests.strategies import histories, odd_documents
@@ -37,7 +40,7 @@ KINDS = ["config", "event", "approval"]
 
 def faults(what: str, value: object) -> list[str]:
     """Return what the schema finds wrong with a value."""
-    schema = json.loads(schemas.text(what))
+    schema = json.loads(json_schema.text(what))
     validator = Draft202012Validator(schema, format_checker=FormatChecker())
     return [f"{e.json_path}: {e.message}" for e in validator.iter_errors(value)]
 
@@ -49,16 +52,80 @@ def sent(told: Told) -> dict[str, Any]:
 
 @pytest.mark.parametrize("what", KINDS)
 def test_schema_is_a_schema(what: str) -> None:
-    Draft202012Validator.check_schema(json.loads(schemas.text(what)))
+    Draft202012Validator.check_schema(json.loads(json_schema.text(what)))
 
 
 @pytest.mark.parametrize("what", KINDS)
 def test_schema_file_is_what_the_code_prints(what: str) -> None:
     path = CONFIG / f"{what}.schema.json"
 
-    assert path.read_text(encoding="utf-8") == schemas.text(what), (
+    assert path.read_text(encoding="utf-8") == json_schema.text(what), (
         f"write it anew: sebridge schema {what} > {path}"
     )
+
+
+# -- descriptions and examples -----------------------------------------------------
+
+Found = Iterator[tuple[str, dict[str, Any]]]
+
+
+def properties_of(schema: Any, place: str = "") -> Found:
+    """Yield every property of a schema, at any depth."""
+    if isinstance(schema, list):
+        for number, below in enumerate(schema):
+            yield from properties_of(below, f"{place}[{number}]")
+    elif isinstance(schema, dict):
+        for name, found in schema.get("properties", {}).items():
+            yield f"{place}.{name}", found
+        for key, below in schema.items():
+            if key not in {"examples", "default"}:
+                yield from properties_of(below, f"{place}.{key}")
+
+
+@pytest.mark.parametrize("what", KINDS)
+def test_every_property_says_what_it_is_for(what: str) -> None:
+    found = dict(properties_of(json.loads(json_schema.text(what))))
+
+    silent = [name for name, one in found.items() if not one.get("description")]
+    odd = [name for name, one in found.items() if "``" in one.get("description", "")]
+    assert len(found) >= 12
+    assert (silent, odd) == ([], [])
+
+
+@pytest.mark.parametrize("what", KINDS)
+def test_every_property_has_examples_that_it_allows(what: str) -> None:
+    schema = json.loads(json_schema.text(what))
+    for name, one in properties_of(schema):
+        assert one.get("examples"), f"{name}: give its docstring an Example: ``…``"
+        validator = Draft202012Validator(
+            {"$defs": schema.get("$defs", {}), **one}, format_checker=FormatChecker()
+        )
+        for example in one["examples"]:
+            assert list(validator.iter_errors(example)) == [], name
+
+
+def test_schema_has_only_words_that_json_schema_knows() -> None:
+    """A strict validator refuses the others."""
+    for what in KINDS:
+        assert '"written"' not in json_schema.text(what)
+
+
+def test_descriptions_of_the_configuration_are_those_of_the_sections() -> None:
+    schema = json_schema.config()
+    interval = schema["properties"]["imds"]["properties"]["poll_interval"]
+    (bus,) = (
+        one
+        for one in schema["properties"]["sinks"]["items"]["anyOf"]
+        if one["properties"]["type"]["const"] == "servicebus"
+    )
+
+    assert "poll_interval: how often the document is read" in str(ImdsConfig.__doc__)
+    assert interval["description"].startswith("How often the document is read; at")
+    assert interval["description"].endswith('"500ms", "30s", "5m", "24h".')
+    told = schema["properties"]["imds"]["description"]
+    assert told == "Where and how often the document of scheduled events is read."
+    lent = schema["properties"]["approvals"]["properties"]["namespace"]
+    assert bus["properties"]["namespace"] == lent
 
 
 # -- configuration -----------------------------------------------------------------
@@ -233,10 +300,19 @@ def test_outcome_of_what_could_not_be_read_is_valid() -> None:
 
 
 @pytest.mark.parametrize(
-    "what", ["started", "stopped", "heartbeat", "imds-unreachable", "imds-recovered"]
+    "what",
+    [
+        *("started", "stopped", "heartbeat", "imds-unreachable", "imds-recovered"),
+        *("traffic-out", "traffic-in"),
+    ],
 )
 @pytest.mark.parametrize(
-    "more", [{}, {"pending": 1, "dead": 0, "freeDiskBytes": 2**40}]
+    "more",
+    [
+        {},
+        {"pending": 1, "dead": 0, "freeDiskBytes": 2**40},
+        {"eventId": None, "since": "2026-03-02T12:00:00Z"},
+    ],
 )
 def test_event_of_the_bridge_itself_is_valid(
     what: str, more: Mapping[str, object]
@@ -246,6 +322,79 @@ def test_event_of_the_bridge_itself_is_valid(
     )
 
     assert faults("event", sent(told)) == []
+
+
+ALL_TYPES = {
+    *(f"scheduledevent.{kind}" for kind in TransitionKind),
+    *(f"startrequest.{kind}" for kind in OUTCOMES),
+    *(f"bridge.{what}" for what in ("started", "stopped", "heartbeat")),
+    *("bridge.traffic-out", "bridge.traffic-in"),
+    *(f"bridge.imds-{what}" for what in ("unreachable", "recovered")),
+    *(f"command.{outcome}" for outcome in COMMAND_OUTCOMES),
+    "document.changed",
+}
+
+
+def types_of(schema: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return ``type`` as each kind of event has it."""
+    names = [one["$ref"].rpartition("/")[2] for one in schema["oneOf"]]
+    return [schema["$defs"][name]["properties"]["type"] for name in names]
+
+
+def test_types_are_an_enumeration_behind_a_prefix() -> None:
+    types = types_of(json_schema.event())
+    examples = [example for one in types for example in one["examples"]]
+
+    assert sorted(examples) == sorted(f"sebridge.{name}.v1" for name in ALL_TYPES)
+    for name in examples:
+        for prefix in ("sebridge", "com.contoso-1.web"):
+            told = name.replace("sebridge", prefix, 1)
+            assert [re.search(one["pattern"], told) for one in types].count(None) == 4
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "sebridge.scheduledevent.begun.v1",
+        "sebridge.scheduledevent.started.v2",
+        "sebridge.scheduledevent.started.v1x",
+        "scheduledevent.started.v1",
+        ".scheduledevent.started.v1",
+        "se bridge.scheduledevent.started.v1",
+        "sebridge.startrequest.started.v1",
+        "sebridge.document.started.v1",
+    ],
+)
+def test_type_that_the_bridge_never_sends_is_invalid(kind: str) -> None:
+    assert [
+        one for one in types_of(json_schema.event()) if re.search(one["pattern"], kind)
+    ] == []
+
+
+def test_data_belongs_to_the_type() -> None:
+    """Of all that is sent, data of another kind fits none."""
+    kinds = [
+        sent(from_bridge(teller_of(), "started", observed_at=START)),
+        sent(from_outcome(teller_of(), outcome("relayed"), START)),
+        sent(step(Watch(), document(imds_event(), incarnation=2), 1)[1][0]),
+        sent(changed_document()),
+    ]
+    for one, other in itertools.permutations(kinds, 2):
+        # data of the bridge is part of all others, and more is always allowed
+        if one["data"]["reporter"] and "bridge" not in one["type"]:
+            assert faults("event", {**one, "data": other["data"]})
+        assert faults("event", {**one, "type": other["type"]})
+        assert faults("event", {**one, "dataschema": other["dataschema"]})
+
+
+def changed_document() -> Told:
+    return from_document(
+        teller_of(),
+        document(imds_event(), incarnation=2),
+        previous_incarnation=1,
+        observed_at=START,
+        told=0,
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bridge.values import Size
+from bridge.foundation.values import Size
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from abnf.grammars.misc import load_grammar_rules
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.cloudevent import CloudEvent
-from bridge.errors import PermanentDeliveryError, Reason
-from bridge.sinks import cef
-from bridge.sinks.syslog_format import FACILITIES, SD_ID, Style, render, severity
+from bridge.events.cloudevent import CloudEvent
+from bridge.foundation.errors import PermanentDeliveryError, Reason
+from bridge.sinks.syslog import cef
+from bridge.sinks.syslog.format import FACILITIES, SD_ID, Style, render, severity
 from tests.contract.sink_fixtures import EVENT_ID, cloud_event
 from tests.strategies import cloud_events
 

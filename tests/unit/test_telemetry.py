@@ -1,5 +1,7 @@
 """The form of logs, and metrics that stand at 0 from the start."""
 
+import asyncio
+import gc
 import io
 import json
 import logging
@@ -13,18 +15,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import generate_latest
 
-from bridge.telemetry import (
+from bridge.events.transitions import TransitionKind
+from bridge.foundation.values import Secret
+from bridge.telemetry.metrics import (
     EVENT_TYPES,
+    FAILURES,
     OUTCOMES,
     LogConfig,
     Metrics,
     configure_logging,
     type_label,
 )
-from bridge.transitions import TransitionKind
-from bridge.values import Secret
+from bridge.telemetry.unseen_errors import log_unseen_errors
 
 Form = Literal["json", "text"]
+
 log = logging.getLogger("bridge.somewhere")
 CONTROLS = st.text(st.characters(categories=["Cc", "Cs", "Zl"]))
 ODDITIES = st.text() | CONTROLS | st.integers() | st.binary() | st.floats()
@@ -210,6 +215,11 @@ def exposed(metrics: Metrics) -> str:
             for outcome in ("delivered", "postponed", "dead", "discarded")
             for sink in ("bus", "ops")
         ),
+        *(
+            f'sebridge_delivery_failures_total{{reason="{reason}",sink="{sink}"}} 0.0'
+            for reason in FAILURES
+            for sink in ("bus", "ops")
+        ),
         'sebridge_deliveries_late_total{sink="bus"} 0.0',
         'sebridge_outbox_pending{sink="ops"} 0.0',
         'sebridge_outbox_dead{sink="ops"} 0.0',
@@ -245,3 +255,129 @@ def test_known_event_type_labels_itself(event_type: str) -> None:
 def test_any_other_event_type_is_other(event_type: str | None) -> None:
     """Whatever IMDS may say, it makes no new series."""
     assert type_label(event_type) == "other"
+
+
+# -- lines of libraries ------------------------------------------------------------
+
+library = logging.getLogger("asyncio")
+
+
+def say(text: str, at: float, error: Exception | None = None) -> None:
+    """Log as a library does, at seconds of some day."""
+    info = (type(error), error, None) if error else None
+    record = library.makeRecord(
+        "asyncio", logging.ERROR, "f", 1, text, (), info, func=None
+    )
+    record.created = at
+    library.handle(record)
+
+
+def lines_of(stream: io.StringIO) -> list[tuple[str, object]]:
+    found = map(json.loads, stream.getvalue().splitlines())
+    return [(one["message"], one.get("repeated")) for one in found]
+
+
+ACCEPT = "socket.accept() out of system resource\nsocket: <socket {}>"
+FIRST = "socket.accept() out of system resource"
+
+
+def test_lines_of_libraries_that_repeat_are_summed_up_once_a_minute() -> None:
+    """A thousand tracebacks a second, as where no file descriptor is left."""
+    stream = logging_to(LogConfig())
+
+    for number in range(1500):
+        say(ACCEPT.format(number), 1000 + number / 10, OSError("too many open files"))
+
+    found = lines_of(stream)
+    assert [repeated for _, repeated in found] == [None, 599, None, 599, None]
+    assert {text.partition("\n")[0] for text, _ in found} == {FIRST}
+    assert len(stream.getvalue()) < 2000
+
+
+def test_sum_of_what_has_ended_is_told_with_the_next_line_of_anybody() -> None:
+    stream = logging_to(LogConfig())
+    for _ in range(3):
+        say("x", 1000)
+
+    log.warning("own")
+
+    assert lines_of(stream) == [("x", None), ("x", 2), ("own", None)]
+
+
+def test_lines_that_differ_are_not_summed_up() -> None:
+    stream = logging_to(LogConfig())
+
+    for text, error in (("x", None), ("y", None), ("x", OSError()), ("x", KeyError())):
+        say(text, 1000, error)
+
+    assert [text for text, _ in lines_of(stream)] == ["x", "y", "x", "x"]
+
+
+def test_own_lines_are_all_written() -> None:
+    stream = logging_to(LogConfig())
+
+    for _ in range(3):
+        log.warning("own")
+
+    assert lines_of(stream) == [("own", None)] * 3
+
+
+def test_clock_that_is_set_back_silences_nobody() -> None:
+    stream = logging_to(LogConfig())
+
+    say("x", 1000)
+    say("x", 900)
+
+    assert lines_of(stream) == [("x", None), ("x", None)]
+
+
+def test_sums_do_not_grow_without_bound() -> None:
+    stream = logging_to(LogConfig())
+
+    say("0", 1000)
+    say("0", 1000)
+    for number in range(1, 300):
+        say(str(number), 1000)
+
+    found = lines_of(stream)
+    assert ("0", 1) in found
+    assert len(found) == 301
+
+
+async def test_error_that_nobody_waits_for_is_logged_without_its_text(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """aiohttp's errors name the proxy with its password."""
+    loop = asyncio.get_running_loop()
+    log_unseen_errors(loop)
+
+    async def fail() -> None:
+        raise OSError("http://user:secret@proxy")
+
+    task = asyncio.create_task(fail(), name="link")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    del task
+    gc.collect()
+
+    (record,) = caplog.records
+    assert "secret" not in str(vars(record))
+    assert (record.message, vars(record)["kind"], vars(record)["task"]) == (
+        "error that nobody waited for",
+        "OSError",
+        "link",
+    )
+    assert vars(record)["where"][0].endswith(" fail")
+
+
+async def test_trouble_of_the_loop_without_an_error_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    loop = asyncio.get_running_loop()
+    log_unseen_errors(loop)
+
+    loop.call_exception_handler({"message": "secret"})
+
+    (record,) = caplog.records
+    assert "secret" not in str(vars(record))
+    assert (vars(record)["kind"], vars(record)["task"]) == (None, None)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge import checkpoint
-from bridge.imds.document import Document, ScheduledEvent, exact, parse
-from bridge.transitions import (
+from bridge.events import checkpoint
+from bridge.events.document import Document, ScheduledEvent, exact, parse
+from bridge.events.transitions import (
     Moment,
     Transition,
     TransitionKind,

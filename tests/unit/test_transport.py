@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.errors import (
+from bridge.foundation.errors import (
     DeliveryError,
     PermanentDeliveryError,
     Reason,
     RefusedDeliveryError,
     TransientDeliveryError,
 )
-from bridge.transport import (
+from bridge.net.http_client import (
     Request,
     exchange,
     failure,
@@ -71,6 +71,11 @@ def test_retry_after_goes_with_what_is_transient() -> None:
         ("0", 0.0),
         ("120", 120.0),
         (" 3 ", 3.0),
+        ("3600", 3600.0),
+        ("3601", 3600.0),  # longer than an hour is taken as an hour
+        ("9" * 30, 3600.0),
+        ("9" * 400, 3600.0),
+        (format_datetime(NOW + timedelta(days=900), usegmt=True), 3600.0),
         (format_datetime(NOW + timedelta(minutes=2), usegmt=True), 120.0),
         (format_datetime(NOW - timedelta(minutes=2), usegmt=True), 0.0),
         ("Sat, 21 Nov 2026 11:02:00 +0100", 120.0),

@@ -6,11 +6,11 @@ from pathlib import Path
 import orjson
 import pytest
 
-from bridge.cloudevent import CloudEvent
-from bridge.errors import MissingExtraError, PermanentDeliveryError
-from bridge.webhooks import template
-from bridge.webhooks.kinds import one_of_each
-from bridge.webhooks.template import TemplateFaultError
+from bridge.events.cloudevent import CloudEvent
+from bridge.foundation.errors import MissingExtraError, PermanentDeliveryError
+from bridge.sinks.webhook import template
+from bridge.sinks.webhook.example_events import one_of_each
+from bridge.sinks.webhook.template import TemplateFaultError
 from tests.contract.sink_fixtures import cloud_event
 
 JSON = "application/json"
@@ -114,7 +114,7 @@ def test_samples_are_of_every_type() -> None:
         "bridge",
         "document",
     }
-    assert len(kinds) == 6 + 9 + 5 + 1
+    assert len(kinds) == 6 + 9 + 7 + 1
 
 
 def test_samples_without_lifecycle_are_of_what_such_a_sink_is_told() -> None:

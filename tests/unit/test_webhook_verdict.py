@@ -2,16 +2,16 @@
 
 import pytest
 
-from bridge.errors import (
+from bridge.foundation.errors import (
     DeliveryError,
     PermanentDeliveryError,
     Reason,
     RefusedDeliveryError,
     TransientDeliveryError,
 )
-from bridge.options import Reader
-from bridge.transport import MAX_ANSWER_BYTES, Answer
-from bridge.webhooks.verdict import SuccessConfig, by_rule
+from bridge.foundation.sections import Reader
+from bridge.net.http_client import MAX_ANSWER_BYTES, Answer
+from bridge.sinks.webhook.response import SuccessConfig, by_rule
 
 NO_ERRORS = SuccessConfig(json_path="errors", json_equals=False)
 DEEP = SuccessConfig(json_path="a.b.1.c", json_equals="ok")

@@ -9,23 +9,27 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from bridge.approvals.desk import Desk
-from bridge.approvals.envelope import ReplyRules
-from bridge.approvals.handling import Handling, Settlement, key_of
+from bridge.approvals.context import Desk
 from bridge.approvals.listener import Queue
-from bridge.approvals.looking import Look, Starter, Watcher
+from bridge.approvals.message_flow import Handling, Settlement, key_of
 from bridge.approvals.policy import Terms
-from bridge.approvals.received import ReceivedMessage
-from bridge.cloudevent import CloudEvent
-from bridge.errors import (
+from bridge.approvals.posting import Poster
+from bridge.approvals.reply import ReplyRules
+from bridge.approvals.waits import Waits
+from bridge.events.cloudevent import CloudEvent
+from bridge.events.look import Look, Starter, Watcher
+from bridge.events.start_result import StartAnswer, StartResult
+from bridge.events.transitions import Moment, Watch, diff
+from bridge.foundation.errors import (
     ApprovalQueueError,
     MetadataError,
     MetadataUnavailableError,
 )
-from bridge.outbox import rows
+from bridge.imds.turns import Turns
+from bridge.outbox import deliveries as rows
 from bridge.outbox.records import REPLIES, Checkpoint
 from bridge.outbox.store import Outbox
-from bridge.transitions import Moment, Watch, diff
+from bridge.servicebus.message import ReceivedMessage
 from tests.builders import SINK, document, router, teller_of
 from tests.fakes import START
 
@@ -60,7 +64,13 @@ class HastyClock:
 
 @dataclass(slots=True)
 class PlayedImds:
-    """A document that is shown, and answers to POST in the order given; then 200."""
+    """A document that is shown, and answers to POST in the order given; then 200.
+
+    An answer is a status, or an error of the connection.
+
+    Attributes:
+        ahead: by how much its clock is ahead of the VM's.
+    """
 
     clock: HastyClock
     outbox: Outbox
@@ -73,6 +83,8 @@ class PlayedImds:
     gate: asyncio.Event | None = None
     on_look: Callable[[], None] = lambda: None
     is_dark: Callable[[], bool] = lambda: False
+    latest: Look | None = None
+    ahead: timedelta = timedelta()
     _shown: tuple[object, ...] = ()
 
     def shows(self, *events: object, next_: tuple[object, ...] | None = None) -> None:
@@ -85,13 +97,21 @@ class PlayedImds:
     async def fresh(self) -> Look:
         if self.gate is not None:
             await self.gate.wait()
+        began, self.latest = self.clock.monotonic(), None
         if self.faults:
             raise self.faults.popleft()
         if self.is_dark():
             raise MetadataUnavailableError("no answer", outcome="timeout")
         await self.look()
         found = document(*self._shown, incarnation=self.incarnation)
-        look = Look(document=found, watch=self.watch, now=self.clock.now())
+        read = Moment(at=self.clock.now(), monotonic=self.clock.monotonic())
+        self.latest = look = Look(
+            document=found,
+            watch=self.watch,
+            now=read.at + self.ahead,
+            began=began,
+            read=read,
+        )
         self.on_look()
         return look
 
@@ -107,14 +127,32 @@ class PlayedImds:
             checkpoint=Checkpoint(body=b"", sightings=seen),
         )
 
-    async def start(self, event_id: str, *, incarnation: int | None) -> int:
+    async def start(self, event_id: str, *, incarnation: int | None) -> StartAnswer:
         self.posts.append(event_id)
         answer = self.answers.popleft() if self.answers else 200
         if self.scenes:
             self.shows(*self.scenes.popleft())
-        if isinstance(answer, MetadataError):
-            raise answer
-        return answer
+        return started_with(answer)
+
+
+def started_with(answer: int | MetadataError) -> StartAnswer:
+    """Return what the client makes of a status, or of an error."""
+    if answer == 200:
+        return StartAnswer(result=StartResult.ACCEPTED, status=200)
+    if isinstance(answer, int):
+        answer = MetadataUnavailableError("IMDS says no", outcome=str(answer))
+    status = int(answer.outcome) if answer.outcome.isdigit() else None
+    result = StartResult.UNAVAILABLE
+    if status is None or status >= 500:
+        result = StartResult.IN_DOUBT
+    if status == 400:
+        result = StartResult.REFUSED
+    return StartAnswer(
+        result=result,
+        status=status,
+        text=str(answer),
+        retry_after=getattr(answer, "retry_after", None),
+    )
 
 
 @dataclass(slots=True)
@@ -191,6 +229,11 @@ class World:
         found, _ = await self.outbox.due(REPLIES, now=9e12, limit=100)
         return [json.loads(delivery.body) for delivery in found]
 
+    def with_starter(self, starter: Starter) -> Desk:
+        """Return the desk with somebody else who takes StartRequests."""
+        poster = replace(self.desk.poster, starter=starter)
+        return replace(self.desk, poster=poster)
+
     def with_terms(self, **terms: object) -> None:
         self.desk = replace(self.desk, terms=replace(self.desk.terms, **terms))  # type: ignore[arg-type]  # a test's own words
 
@@ -210,7 +253,8 @@ async def world_of(path: Path, **changes: object) -> AsyncIterator[World]:
             outbox=outbox,
             teller=teller_of(),
             watcher=imds,
-            starter=imds,
+            poster=Poster(Turns(clock), imds, imds, clock, poll_interval=1.0),
+            waits=Waits(imds, clock),
             clock=clock,
             chance=lambda: 0.5,
             count=counts.append,

@@ -11,16 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from bridge import checkpoint
-from bridge.approvals.autopilot import Autopilot
-from bridge.approvals.handling import Settlement
-from bridge.approvals.looking import Look
+from bridge.approvals.auto_approve import Autopilot
+from bridge.approvals.message_flow import Settlement
 from bridge.approvals.rules import Action, Rule, content_of
-from bridge.errors import MetadataUnavailableError
-from bridge.hashing import hash32
-from bridge.imds.document import ScheduledEvent
-from bridge.transitions import Moment, Watch, diff
-from bridge.values import Duration
+from bridge.events import checkpoint
+from bridge.events.document import ScheduledEvent
+from bridge.events.look import Look
+from bridge.events.start_result import StartAnswer
+from bridge.events.transitions import Moment, Watch, diff
+from bridge.foundation.errors import MetadataUnavailableError
+from bridge.foundation.hashing import hash32
+from bridge.foundation.values import Duration
 from tests.builders import EVENT_ID, document, imds_event, not_before, started
 from tests.fakes import START, FakeClock, settled
 from tests.workers.approval_world import ENTITY, PlayedImds, World, message, world_of
@@ -202,6 +203,10 @@ class SkewedImds:
     @property
     def watch(self) -> Watch:
         return self.imds.watch
+
+    @property
+    def latest(self) -> Look | None:
+        return self.imds.latest
 
     async def fresh(self) -> Look:
         self.looks += 1
@@ -419,10 +424,10 @@ class Hanging:
 
     reached: asyncio.Event
 
-    async def start(self, event_id: str, *, incarnation: int | None) -> int:
+    async def start(self, event_id: str, *, incarnation: int | None) -> StartAnswer:
         self.reached.set()
         await asyncio.Event().wait()
-        return 200
+        raise AssertionError
 
 
 async def die(world: World, place: str) -> None:
@@ -432,7 +437,7 @@ async def die(world: World, place: str) -> None:
         world.imds.on_look = reached.set
     hanging = Hanging(asyncio.Event() if place == "intent" else reached)
     clock = FakeClock()
-    pilot = Autopilot(replace(world.desk, starter=hanging, clock=clock))
+    pilot = Autopilot(replace(world.with_starter(hanging), clock=clock))
     running = asyncio.create_task(pilot.run(asyncio.Event()))
     async with asyncio.timeout(10):
         await reached.wait()
@@ -453,7 +458,6 @@ async def live(world: World, outcomes: int) -> None:
     await running
 
 
-@pytest.mark.parametrize("place", ["intent", "post"])
 @pytest.mark.parametrize(
     ("after", "told", "posts"),
     [
@@ -464,9 +468,8 @@ async def live(world: World, outcomes: int) -> None:
         ((LATER,), [("denied", None), ("relayed", True)], 1),
     ],
 )
-async def test_intent_is_followed_to_its_end_by_the_next_life(
+async def test_post_is_followed_to_its_end_by_the_next_life(
     tmp_path: Path,
-    place: str,
     after: tuple[object, ...],
     told: list[tuple[str, bool | None]],
     posts: int,
@@ -474,7 +477,7 @@ async def test_intent_is_followed_to_its_end_by_the_next_life(
     async with world_of(tmp_path / "state.db") as world:
         world.with_terms(rules=(USER_MADE,))
         show(world, REBOOT)
-        await die(world, place)
+        await die(world, "post")
         assert not await world.outcomes()
 
     async with world_of(tmp_path / "state.db") as world:
@@ -490,6 +493,39 @@ async def test_intent_is_followed_to_its_end_by_the_next_life(
         assert isinstance(request, dict)
         assert request["approvedBy"] == "rule:user-made"
         assert len({event.id for event in events}) == len(events)
+
+
+@pytest.mark.parametrize(
+    ("after", "told"),
+    [
+        ((REBOOT,), [("relayed", True)]),
+        ((BEGUN,), []),
+        ((), []),
+        ((imds_event(),), []),
+        ((LATER,), [("relayed", True)]),
+    ],
+)
+async def test_intent_without_a_post_is_decided_anew_by_the_next_life(
+    tmp_path: Path,
+    after: tuple[object, ...],
+    told: list[tuple[str, bool | None]],
+) -> None:
+    """No POST was begun: what became of the event meanwhile was not this bridge."""
+    async with world_of(tmp_path / "state.db") as world:
+        world.with_terms(rules=(USER_MADE,))
+        show(world, REBOOT)
+        await die(world, "intent")
+        assert not await is_without_intent(world)
+
+    async with world_of(tmp_path / "state.db") as world:
+        world.with_terms(rules=(USER_MADE,))
+        show(world, *after)
+        await live(world, len(told))
+
+        events = await world.outcomes()
+        found = [(e.data["outcome"], e.data["confirmed"]) for e in events]
+        assert found == told
+        assert len(world.imds.posts) == len(told)
 
 
 async def test_intent_of_a_rule_that_is_gone_is_not_posted(tmp_path: Path) -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from bridge.approvals.listener import Listener
-from bridge.approvals.received import ReceivedMessage
-from bridge.errors import ApprovalQueueError, MetadataUnavailableError
+from bridge.approvals.waits import Waits
+from bridge.foundation.errors import ApprovalQueueError, MetadataUnavailableError
+from bridge.servicebus.message import ReceivedMessage
 from tests.builders import EVENT_ID, imds_event
-from tests.fakes import START
+from tests.fakes import START, FakeClock
 from tests.workers.approval_world import PlayedQueue, World, message, world_of
 
 OTHER_ID = "4CAEA225-A741-474D-A72E-428C86FCD853"
@@ -92,6 +93,8 @@ async def test_same_again_of_an_event_that_was_gone_has_none(world: World) -> No
 async def test_redelivery_does_only_the_rest(world: World) -> None:
     """What was told of one EventId is not told again for the sake of another."""
     world.imds.shows(imds_event())
+    still = Waits(world.imds, FakeClock())  # the other one waits on for now
+    world.desk, hasty = replace(world.desk, waits=still), world.desk
     stop = asyncio.Event()
     asked = message(EVENT_ID, OTHER_ID, reply_to="replies")
     handling = asyncio.create_task(world.handle(asked, stop))
@@ -101,6 +104,7 @@ async def test_redelivery_does_only_the_rest(world: World) -> None:
     assert await handling is None
     assert not await world.replies()
 
+    world.desk = hasty
     world.imds.shows(imds_event(), imds_event(OTHER_ID))
     await world.handle(asked)
 

@@ -13,12 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from bridge.approvals.handling import Settlement, key_of
 from bridge.approvals.listener import Listener
-from bridge.errors import ApprovalQueueError, MetadataUnavailableError
-from bridge.hashing import hash32
+from bridge.approvals.message_flow import Settlement, key_of
+from bridge.foundation.errors import (
+    ApprovalQueueError,
+    MetadataError,
+    MetadataUnavailableError,
+)
+from bridge.foundation.hashing import hash32
 from bridge.outbox.records import Decision
 from bridge.outbox.store import Outbox
+from bridge.servicebus.message import ReceivedMessage
 from tests.builders import EVENT_ID, imds_event, started
 from tests.fakes import START, FakeClock
 from tests.workers.approval_world import (
@@ -151,6 +156,20 @@ async def test_message_that_cannot_be_read_is_invalid(
     assert not world.imds.posts
 
 
+async def test_message_that_could_not_be_decoded_is_invalid_whatever_is_left_of_it(
+    world: World,
+) -> None:
+    world.imds.shows(imds_event())
+
+    settlement = await world.handle(message(EVENT_ID, fault="it cannot be decoded"))
+
+    assert settlement == Settlement(
+        "dead-letter", "InvalidMessage", "it cannot be decoded"
+    )
+    assert await world.kinds() == ["invalid"]
+    assert not world.imds.posts
+
+
 async def test_request_past_its_expiry_is_refused(world: World) -> None:
     world.imds.shows(imds_event())
     at = (START - timedelta(seconds=61)).isoformat()
@@ -244,6 +263,28 @@ async def test_refusal_by_imds_counts_after_three_within_five_seconds(
     assert dead(settlement) == "RejectedByImds"
     assert len(world.imds.posts) == 3
     assert world.clock.now() <= START + timedelta(seconds=5)
+    assert world.clock.now() >= START + timedelta(seconds=3)  # not three at once
+
+
+@pytest.mark.parametrize(
+    ("answers", "outcome"),
+    [
+        ([400, 400, 503, 400, 400], "relayed"),
+        ([400, NO_ANSWER, 400, 400], "relayed"),
+        ([400, 400, 503, 400, 400, 400], "rejected"),
+        ([400, 400], "relayed"),
+    ],
+)
+async def test_only_three_refusals_in_a_row_count(
+    answers: list[int | MetadataError], outcome: str, world: World
+) -> None:
+    world.imds.shows(imds_event())
+    world.imds.answers.extend(answers)
+
+    await world.handle(message(EVENT_ID))
+
+    assert await world.kinds() == [outcome]
+    assert len(world.imds.posts) == len(answers) + (outcome == "relayed")
 
 
 @pytest.mark.parametrize("status", [403, 404, 405, 410, 429, 500, 302])
@@ -388,6 +429,18 @@ async def test_invalid_message_again_is_told_once(world: World) -> None:
     assert world.counts == ["invalid"]
 
 
+async def test_invalid_message_sent_twice_is_told_twice(world: World) -> None:
+    """The second is no redelivery: whoever sent it is to hear of it, too."""
+    for sequence in (7, 8):
+        settlement = await world.handle(message(body=b"x", sequence=sequence))
+        assert dead(settlement) == "InvalidMessage"
+
+    first, second = await world.outcomes()
+    assert world.counts == ["invalid", "invalid"]
+    assert first.id == hash32([ENTITY, "m1", 7, None, "invalid"])
+    assert second.id == hash32([ENTITY, "m1", 8, None, "invalid"])
+
+
 async def died_with_intent(world: World, *, posted: bool) -> None:
     """Leave what a bridge leaves that was killed after its intent."""
     approval = message(EVENT_ID)
@@ -523,20 +576,6 @@ async def listening(world: World, queue: PlayedQueue, until: int) -> None:
     await running
 
 
-async def test_message_that_waits_holds_up_no_other(world: World) -> None:
-    world.imds.shows(imds_event())
-    queue = PlayedQueue()
-    queue.waiting.put_nowait(message(OTHER_ID, message_id="m0", sequence=1))
-    queue.waiting.put_nowait(message(EVENT_ID, sequence=2))
-
-    await listening(world, queue, until=2)
-
-    assert queue.settled == [
-        ("complete", "lock-2", ""),
-        ("dead-letter", "lock-1", "UnknownEvent"),
-    ]
-
-
 async def test_receiver_that_breaks_is_tried_again(world: World) -> None:
     world.imds.shows(imds_event())
     queue = PlayedQueue()
@@ -547,6 +586,28 @@ async def test_receiver_that_breaks_is_tried_again(world: World) -> None:
 
     assert queue.settled == [("complete", "lock-7", "")]
     assert world.clock.waits[0] >= 0.5
+
+
+@pytest.mark.parametrize(("is_refusal", "most"), [(False, 3.0), (True, 30.0)])
+async def test_receiver_that_is_away_for_long_is_tried_again_soon(
+    world: World, caplog: pytest.LogCaptureFixture, *, is_refusal: bool, most: float
+) -> None:
+    """An approval may have half a minute; a refusal is for a person to mend."""
+    world.desk = replace(world.desk, chance=lambda: 1.0)
+    world.imds.shows(imds_event())
+    queue = PlayedQueue()
+    for _ in range(50):
+        error = ApprovalQueueError("gone", is_refusal=is_refusal)
+        queue.waiting.put_nowait(error)
+    queue.waiting.put_nowait(message(EVENT_ID))
+
+    await listening(world, queue, until=1)
+
+    waits = world.clock.waits[:50]
+    assert max(waits) == most
+    assert waits[0] == 1.0
+    said = caplog.messages.count("approvals not received")
+    assert sum(waits) / 60 - 1 <= said <= sum(waits) / 60 + 1
 
 
 async def test_delivery_during_handling_is_settled_with_the_newest_lock(
@@ -561,6 +622,34 @@ async def test_delivery_during_handling_is_settled_with_the_newest_lock(
 
     assert queue.settled == [("dead-letter", "new", "UnknownEvent")]
     assert world.counts == ["unknown-event"]
+
+
+class RedeliveringQueue(PlayedQueue):
+    """Delivers a message anew while its first delivery is being settled."""
+
+    async def complete(self, message: ReceivedMessage) -> None:
+        if message.lock_token == "old":
+            self.waiting.put_nowait(replace(message, lock_token="new"))
+            while not self.waiting.empty():
+                await asyncio.sleep(0)
+            for _ in range(20):  # until it has come to the listener
+                await asyncio.sleep(0)
+        await super().complete(message)
+
+
+async def test_message_redelivered_during_its_settlement_is_settled_too(
+    world: World,
+) -> None:
+    """Nobody else knows of that delivery: it would come again when its lock is over."""
+    world.imds.shows(imds_event())
+    queue = RedeliveringQueue()
+    queue.waiting.put_nowait(message(EVENT_ID, lock_token="old"))
+
+    await listening(world, queue, until=2)
+
+    assert [lock for _, lock, _ in queue.settled] == ["old", "new"]
+    assert world.counts == ["relayed"]
+    assert len(world.imds.posts) == 1
 
 
 async def test_message_sent_twice_at_once_is_relayed_once(world: World) -> None:

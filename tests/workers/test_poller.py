@@ -9,23 +9,23 @@ from datetime import timedelta
 import orjson
 import pytest
 
-from bridge.approvals.looking import Watcher
-from bridge.errors import (
+from bridge.events.build import Teller
+from bridge.events.look import Watcher
+from bridge.events.transitions import Moment
+from bridge.foundation.errors import (
     MetadataError,
     MetadataRefusedError,
     MetadataUnavailableError,
     OutboxError,
     OutboxFullError,
 )
-from bridge.events import Teller
+from bridge.foundation.values import Duration
 from bridge.imds.client import ImdsConfig
+from bridge.outbox.deliveries import Delivery
 from bridge.outbox.records import Decision
-from bridge.outbox.rows import Delivery
 from bridge.outbox.store import Outbox
-from bridge.poller import Poller
-from bridge.telemetry import Metrics
-from bridge.transitions import Moment
-from bridge.values import Duration
+from bridge.pipeline.observer import Poller
+from bridge.telemetry.metrics import Metrics
 from tests.builders import EVENT_ID, SINK, body_of, imds_event, started
 from tests.fakes import START, FakeClock, FakeMetadata, settled, turns
 

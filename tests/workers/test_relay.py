@@ -13,26 +13,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.errors import (
+from bridge.events.build import Told
+from bridge.foundation.errors import (
     OutboxError,
     PermanentDeliveryError,
     Reason,
     RefusedDeliveryError,
     TransientDeliveryError,
 )
-from bridge.events import Told
-from bridge.outbox.ledger import Ledger, Selection, as_json
+from bridge.foundation.retry import RetryPolicy
+from bridge.outbox.admin import Ledger, Selection, as_json
+from bridge.outbox.deliveries import Delivery
 from bridge.outbox.records import Tally
-from bridge.outbox.rows import Delivery
 from bridge.outbox.store import Outbox
-from bridge.relay import Relay, RelayPolicy, is_urgent
-from bridge.retry import RetryPolicy
-from bridge.telemetry import Metrics
+from bridge.pipeline.attempt import Deliver
+from bridge.pipeline.circuit import RelayPolicy, is_urgent
+from bridge.pipeline.relay import Relay
+from bridge.telemetry.metrics import Metrics
 from tests.builders import SINK, router, told
 from tests.fakes import START, FakeClock, RecordingSink, settled, turns
 
 BUSY = TransientDeliveryError("siem answered 503", Reason.SERVER)
 REFUSED = RefusedDeliveryError("siem answered 401", Reason.UNAUTHORIZED)
+SLOW_DOWN = TransientDeliveryError("siem answered 429", Reason.THROTTLED)
+UNFORESEEN = TransientDeliveryError("siem failed oddly", Reason.UNFORESEEN)
 BAD = PermanentDeliveryError("siem answered 400", Reason.REJECTED)
 
 
@@ -95,33 +99,57 @@ class Rig:
             if sample.name.endswith("_total") and sample.labels == labels
         )
 
+    def failures(self) -> dict[str, float]:
+        """Return how many attempts failed, by reason."""
+        return {
+            sample.labels["reason"]: sample.value
+            for metric in self.metrics.delivery_failures.collect()
+            for sample in metric.samples
+            if sample.value
+        }
 
-def relay_of(outbox: Outbox) -> Relay:
+
+def relay_of(  # noqa: PLR0913 - each is one thing a test varies
+    outbox: Outbox,
+    deliver: Deliver | None = None,
+    *,
+    clock: FakeClock | None = None,
+    chance: Callable[[], float] = lambda: 1.0,
+    policy: RelayPolicy | None = None,
+    repeats: bool = False,
+) -> Relay:
     return Relay(
         sink=SINK,
-        deliver=RecordingSink(),
+        deliver=deliver or RecordingSink(),
         outbox=outbox,
-        clock=FakeClock(),
+        clock=clock or FakeClock(),
         metrics=Metrics([SINK], "1"),
-        policy=RelayPolicy(backoff=RetryPolicy(), max_age=86400, slots=4),
-        chance=lambda: 1.0,
+        policy=policy or policy_of(),
+        chance=chance,
+        repeats=repeats,
     )
 
 
+def policy_of(
+    *, slots: int = 4, max_age: float = 86400, max_backoff: float = 60
+) -> RelayPolicy:
+    backoff = RetryPolicy(max_backoff=max_backoff)
+    return RelayPolicy(backoff=backoff, max_age=max_age, slots=slots)
+
+
 @asynccontextmanager
-async def rig_of(
+async def rig_of(  # noqa: PLR0913 - each is one thing a test varies
     outbox: Outbox,
     *,
     slots: int = 4,
     max_age: float = 86400,
     max_backoff: float = 60,
     chance: Callable[[], float] = lambda: 1.0,
+    policy: RelayPolicy | None = None,
 ) -> AsyncIterator[Rig]:
-    relay, sink, clock = relay_of(outbox), RecordingSink(), FakeClock()
-    relay.deliver, relay.clock, relay.chance = sink, clock, chance
-    relay.policy = RelayPolicy(
-        backoff=RetryPolicy(max_backoff=max_backoff), max_age=max_age, slots=slots
-    )
+    sink, clock = RecordingSink(), FakeClock()
+    given = policy_of(slots=slots, max_age=max_age, max_backoff=max_backoff)
+    relay = relay_of(outbox, sink, clock=clock, chance=chance, policy=policy or given)
     async with asyncio.TaskGroup() as group:
         yield Rig(outbox, clock, sink, relay.metrics, relay, group)
         for gate in sink.gates.values():
@@ -162,6 +190,51 @@ async def test_transient_failure_is_tried_again(rig: Rig) -> None:
 
     assert names(rig.sink.taken) == ["1"]
     assert rig.relay.state == "ok"
+
+
+@pytest.mark.parametrize(
+    ("reason", "label"),
+    [
+        (Reason.UNAUTHORIZED, "auth"),
+        (Reason.THROTTLED, "rate-limited"),
+        (Reason.NOT_FOUND, "not-found"),
+        (Reason.REJECTED, "client-error"),
+        (Reason.REDIRECTED, "client-error"),
+        (Reason.TOO_LARGE, "too-large"),
+        (Reason.SERVER, "server-error"),
+        (Reason.CONNECTION, "unreachable"),
+        (Reason.TIMEOUT, "timeout"),
+        (Reason.UNFORESEEN, "other"),
+    ],
+)
+async def test_each_attempt_that_fails_is_counted_with_its_reason(
+    rig: Rig, reason: Reason, label: str
+) -> None:
+    rig.sink.faults += [TransientDeliveryError("no", reason)] * 2
+    await rig.put(told("1"))
+    await rig.look()
+
+    await rig.pass_by(10)
+
+    assert rig.failures() == {label: 2}
+
+
+async def test_failure_that_no_sink_should_raise_is_counted(rig: Rig) -> None:
+    rig.sink.faults.append(KeyError("x"))
+    await rig.put(told("1"))
+
+    await rig.look()
+
+    assert rig.failures() == {"other": 1}
+
+
+async def test_heartbeat_that_fails_is_counted(rig: Rig) -> None:
+    rig.sink.faults.append(BUSY)
+    rig.relay.offer(heartbeat("h1"))
+
+    await rig.look()
+
+    assert rig.failures() == {"server-error": 1}
 
 
 async def test_permanent_failure_is_a_dead_letter_at_once(rig: Rig) -> None:
@@ -230,7 +303,8 @@ async def test_outbox_that_fails_stops_the_relay(outbox: Outbox) -> None:
 
 
 async def test_backoff_doubles_up_to_its_limit(rig: Rig) -> None:
-    rig.sink.always = BUSY
+    """Of a sink that is there, and wants less; see ``test_relay_recovery``."""
+    rig.sink.always = SLOW_DOWN
     await rig.put(told("1"))
     await rig.look()
     dues = []
@@ -347,15 +421,17 @@ async def test_retry_after_does_not_hold_urgent_ones(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("wish", [1e12, float("inf")])
-async def test_no_wish_of_a_sink_lasts_longer_than_a_day(rig: Rig, wish: float) -> None:
+async def test_no_wish_of_a_sink_lasts_longer_than_an_hour(
+    rig: Rig, wish: float
+) -> None:
     """Nor is the moment it ends beyond the calendar."""
     rig.sink.faults.append(throttled(wish))
     await rig.put(told("1"))
     await rig.look()
     (waiting,) = await Ledger(rig.outbox.database).find(Selection())
-    assert as_json(waiting)["nextAttempt"] == "2026-03-03T12:00:00Z"
+    assert as_json(waiting)["nextAttempt"] == "2026-03-02T13:00:00Z"
 
-    rig.clock.pass_by(86400)
+    rig.clock.pass_by(3600)
     await rig.look()
 
     assert names(rig.sink.taken) == ["1"]
@@ -399,12 +475,56 @@ async def test_urgent_one_is_tried_twice_before_not_before_whatever_the_sink_wis
     assert len(rig.sink.tried) >= 2
 
 
+@pytest.mark.parametrize(
+    ("notice", "second"),
+    [(600, 300), (30, 15), (12, 6), (8, 3), (6, 1)],
+    ids=lambda seconds: f"{seconds}s",
+)
+async def test_second_try_against_a_wish_comes_at_half_of_the_notice(
+    rig: Rig, notice: float, second: float
+) -> None:
+    """Neither at once, when the sink has hardly rested, nor in the last 5 s."""
+    rig.sink.faults.append(throttled(600))
+    await rig.put(told("1", not_before=soon(notice)))
+    await rig.look()
+    await rig.pass_by(second - 0.2)
+    assert len(rig.sink.tried) == 1
+
+    await rig.pass_by(0.4)
+
+    assert names(rig.sink.taken) == ["1"]
+
+
+async def test_second_try_against_a_wish_is_not_put_off_in_the_last_seconds(
+    rig: Rig,
+) -> None:
+    rig.sink.faults.append(throttled(600))
+    await rig.put(told("1", not_before=soon(4)))
+    await rig.look()
+
+    await rig.pass_by(1.1)
+
+    assert names(rig.sink.taken) == ["1"]
+
+
+async def test_wish_that_ends_in_the_last_seconds_of_a_notice_is_not_obeyed(
+    rig: Rig,
+) -> None:
+    rig.sink.faults.append(throttled(7))
+    await rig.put(told("1", not_before=soon(10)))
+    await rig.look()
+
+    await rig.pass_by(5.1)
+
+    assert names(rig.sink.taken) == ["1"]
+
+
 async def test_urgent_one_that_was_tried_twice_obeys_any_wish(rig: Rig) -> None:
-    rig.sink.always = throttled(86400)
+    rig.sink.always = throttled(3600)
     await rig.put(told("1", not_before=soon(600)))
     await rig.look()
 
-    await rig.pass_by(86400)
+    await rig.pass_by(3600)
 
     assert len(rig.sink.tried) == 2
 
@@ -467,9 +587,10 @@ async def test_delivery_past_its_age_becomes_a_dead_letter(outbox: Outbox) -> No
 async def test_delivery_is_never_given_up_before_three_attempts(
     outbox: Outbox,
 ) -> None:
-    """The machine was off over the weekend: that is no reason to lose anything."""
+    """However long it had to wait behind others until the first."""
     async with rig_of(outbox, max_age=60) as rig:
         rig.sink.always = BUSY
+        await rig.look()
         await rig.put(told("1"))
         rig.clock.pass_by(86400)
         await rig.look()
@@ -1184,8 +1305,8 @@ async def test_last_call_tries_one_event_once(rig: Rig) -> None:
     rig.sink.faults.extend([BUSY, None])
     await rig.put(told("1"), told("2"))
 
-    await rig.relay.last_call("2")
-    await rig.relay.last_call("never told")
+    await rig.relay.last_call("2", 0)
+    await rig.relay.last_call("never told", 0)
 
     assert rig.sink.tried_ids == ["2"]
     assert (await rig.tally).pending == 2
@@ -1200,7 +1321,7 @@ async def test_last_call_comes_after_what_is_in_flight(rig: Rig) -> None:
     stop.set()
     await rig.put(told("2"))
 
-    call = rig.group.create_task(rig.relay.last_call("2"))
+    call = rig.group.create_task(rig.relay.last_call("2", 0))
     await settled(rig.outbox)
     assert rig.sink.tried_ids == ["1"]
     gate.set()
@@ -1233,21 +1354,21 @@ async def test_no_more_than_the_rate_begins_and_urgent_ones_go_first(rig: Rig) -
 
 
 async def test_what_waits_for_its_turn_behind_an_attempt_is_not_forgotten(
-    rig: Rig,
+    outbox: Outbox,
 ) -> None:
     """The attempt that ends begins the next one itself, and nobody else looks."""
-    rig.relay.pace.most = 10
-    rig.relay.policy = RelayPolicy(backoff=RetryPolicy(), max_age=60, slots=1)
-    gate = rig.sink.gate("1")
-    await rig.put(told("1"), told("2"), told("3"))
-    await rig.look()
-    await rig.pass_by(5)
-    gate.set()
-    await rig.look()
+    async with rig_of(outbox, slots=1) as rig:
+        rig.relay.pace.most = 10
+        gate = rig.sink.gate("1")
+        await rig.put(told("1"), told("2"), told("3"))
+        await rig.look()
+        await rig.pass_by(4)
+        gate.set()
+        await rig.look()
 
-    await rig.pass_by(0.2)
+        await rig.pass_by(0.2)
 
-    assert names(rig.sink.taken) == ["1", "2", "3"]
+        assert names(rig.sink.taken) == ["1", "2", "3"]
 
 
 async def test_rate_that_the_other_side_grants_holds_at_once(rig: Rig) -> None:
@@ -1265,11 +1386,11 @@ async def test_heartbeat_does_not_wait_for_what_is_due_much_later(
     outbox: Outbox,
 ) -> None:
     """One event that is tried for hours would look like a dead bridge."""
-    async with rig_of(outbox) as rig:
+    slow = RetryPolicy(first=3600, max_backoff=7200)
+    policy = RelayPolicy(backoff=slow, max_age=86400, slots=2)
+    async with rig_of(outbox, policy=policy) as rig:
         rig.relay.pace.most = 1
-        slow = RetryPolicy(first=3600, max_backoff=7200)
-        rig.relay.policy = RelayPolicy(backoff=slow, max_age=86400, slots=2)
-        rig.sink.faults.append(BUSY)
+        rig.sink.faults.append(UNFORESEEN)
         await rig.put(told("1"))
         await rig.look()
         await rig.put(told("2"))

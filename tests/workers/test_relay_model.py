@@ -2,6 +2,8 @@
 
 The relay is woken by nothing but its own news and its own waits, so that a wake-up
 that it misses is found: whenever nothing more happens, all that may begin has begun.
+The model keeps its own account of the sink (is it there, when was it tried last) and of
+the age of each delivery, from nothing but what it answered and let pass.
 """
 
 import asyncio
@@ -11,30 +13,40 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.errors import (
+from bridge.foundation.errors import (
+    DeliveryError,
     PermanentDeliveryError,
     Reason,
     RefusedDeliveryError,
     TransientDeliveryError,
 )
-from bridge.outbox.ledger import Ledger, Selection
-from bridge.outbox.rows import Delivery
+from bridge.foundation.retry import RetryPolicy
+from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.deliveries import Delivery
 from bridge.outbox.store import Outbox
-from bridge.relay import Relay, RelayPolicy, is_urgent
-from bridge.retry import RetryPolicy
-from bridge.telemetry import Metrics
+from bridge.pipeline.circuit import RelayPolicy, is_urgent
+from bridge.pipeline.relay import Relay
+from bridge.telemetry.metrics import Metrics
 from tests.builders import SINK, router, told
 from tests.fakes import FakeClock, settled, turns
 from tests.workers.test_relay import heartbeat, soon
 
 SLOTS = 2
-ANSWERS = (
+BESIDE = 20
+MAX_AGE = 40.0
+LONGEST_GAP = 3.75
+SILENT = 5.0
+GONE = TransientDeliveryError("gone", Reason.CONNECTION)
+BUSY = TransientDeliveryError("busy", Reason.SERVER)
+REFUSED = RefusedDeliveryError("who are you", Reason.UNAUTHORIZED)
+ANSWERS: tuple[DeliveryError | None, ...] = (
     None,
     None,
     None,
-    TransientDeliveryError("busy", Reason.SERVER),
+    BUSY,
+    GONE,
     TransientDeliveryError("later", Reason.THROTTLED, retry_after=40),
-    RefusedDeliveryError("who are you", Reason.UNAUTHORIZED),
+    REFUSED,
     PermanentDeliveryError("what is this", Reason.REJECTED),
 )
 Step = tuple[str, int, int]
@@ -44,7 +56,9 @@ STEPS = st.lists(
             ["put"] * 5
             + ["urgent"] * 2
             + ["answer"] * 4
-            + ["burst", "pass", "discard", "beat"]
+            + ["pass"] * 3
+            + ["down", "up"] * 2
+            + ["burst", "discard", "beat", "jump", "hold"]
         ),
         st.integers(0, 3),
         st.integers(0, len(ANSWERS) - 1),
@@ -55,57 +69,130 @@ STEPS = st.lists(
 
 
 @dataclass
+class Flight:
+    """An attempt that waits for its answer.
+
+    Attributes:
+        is_beside: whether it may be one that takes no slot.
+    """
+
+    delivery: Delivery
+    began: float
+    is_beside: bool
+    answer: "asyncio.Future[None]"
+
+
+@dataclass
 class Held:
-    """A sink that holds each attempt until it is told what to answer."""
+    """A sink that holds each attempt until it is told what to answer.
+
+    Attributes:
+        fault: what each attempt fails with at once.
+        is_quick: whether each attempt is taken at once; else it waits for its answer.
+        failed: what has failed since this was looked at last, and with what.
+        is_gone: whether the last answer that says so says that it cannot be reached.
+        succeeded: when it took something last.
+        began: when the last attempt began.
+    """
 
     clock: FakeClock
-    flying: "dict[int, tuple[Delivery, asyncio.Future[None]]]" = field(
-        default_factory=dict
-    )
+    repeats: bool = False
+    fault: DeliveryError | None = None
+    is_quick: bool = False
+    failed: dict[int, tuple[Delivery, Exception]] = field(default_factory=dict)
+    flying: list[Flight] = field(default_factory=list)
     taken: list[Delivery] = field(default_factory=list)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     wrong: list[str] = field(default_factory=list)
     hold_until: float = 0.0
+    is_gone: bool = False
+    succeeded: float = float("-inf")
+    began: float = float("-inf")
 
     async def __call__(self, delivery: Delivery) -> None:
         self.judge(delivery)
+        self.began = self.clock.monotonic()
+        if self.fault is not None:
+            self.fail(delivery, self.fault)
+            raise self.fault
         answer = asyncio.get_running_loop().create_future()
-        self.flying[delivery.id] = delivery, answer
+        flight = Flight(delivery, self.began, self.is_in_doubt, answer)
+        self.flying.append(flight)
+        if self.is_quick:
+            answer.set_result(None)
         try:
             await answer
         finally:
-            del self.flying[delivery.id]
+            self.flying.remove(flight)
         self.taken.append(delivery)
+        self.is_gone, self.succeeded = False, self.clock.monotonic()
+
+    @property
+    def ids(self) -> set[int]:
+        return {flight.delivery.id for flight in self.flying}
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether more attempts may be made than there are slots, to see if it is."""
+        now = self.clock.monotonic()
+        return self.is_gone or any(
+            now >= flight.began + SILENT and self.succeeded < flight.began
+            for flight in self.flying
+        )
+
+    @property
+    def is_full(self) -> bool:
+        return sum(not flight.is_beside for flight in self.flying) > SLOTS
 
     def judge(self, delivery: Delivery) -> None:
         """Note what is wrong with beginning this now."""
-        keys = {d.key for d, _ in self.flying.values() if d.key is not None}
+        keys = {f.delivery.key for f in self.flying if f.delivery.id != delivery.id}
         taken = [d for d in self.taken if d.id and d.id >= delivery.id]
+        may_repeat = self.repeats and self.is_gone
         self.wrong += [
             text
             for text, is_so in (
                 ("begun after the stop", self.stop.is_set()),
-                ("begun twice", delivery.id in self.flying),
+                ("begun twice", delivery.id in self.ids and not may_repeat),
                 ("begun again", delivery.id in {d.id for d in taken}),
-                ("two steps of one event at a time", delivery.key in keys),
+                ("two steps at a time", delivery.key in keys - {None}),
                 ("after a later step", delivery.key in {d.key or 0 for d in taken}),
-                ("too many at a time", len(self.flying) > SLOTS),
+                ("too many at all", len(self.flying) > SLOTS + BESIDE),
+                ("too many at a time", self.is_full and not self.is_in_doubt),
             )
             if is_so
         ]
 
-    def answer(self, place: int, error: Exception | None) -> None:
+    def answer(self, place: int, error: DeliveryError | None) -> None:
         """Answer one of those that wait."""
-        waiting = [a for _, a in self.flying.values() if not a.done()]
+        waiting = [f for f in self.flying if not f.answer.done()]
         if not waiting:
             return
-        answer = waiting[place % len(waiting)]
+        flight = waiting[place % len(waiting)]
         if error is None:
-            answer.set_result(None)
+            flight.answer.set_result(None)
             return
-        answer.set_exception(error)
+        self.fail(flight.delivery, error)
+        flight.answer.set_exception(error)
+
+    def go_down(self, fault: DeliveryError) -> None:
+        """Let all fail that flies, and whatever is tried from now on."""
+        self.fault, self.is_quick = fault, False
+        for _ in range(len(self.flying)):
+            self.answer(0, fault)
+
+    def fail(self, delivery: Delivery, error: DeliveryError) -> None:
+        """Note what follows from a failure."""
         wish = getattr(error, "retry_after", None) or 0.0
         self.hold_until = max(self.hold_until, self.clock.monotonic() + wish)
+        if delivery.id:  # a heartbeat says nothing when it fails
+            self.is_gone |= is_for_sinks_sake(error)
+            self.failed[delivery.id] = delivery, error
+
+
+def is_for_sinks_sake(error: Exception) -> bool:
+    reasons = {Reason.SERVER, Reason.CONNECTION}
+    return isinstance(error, TransientDeliveryError) and error.reason in reasons
 
 
 @dataclass
@@ -117,18 +204,15 @@ class World:
     sink: Held
     relay: Relay
     count: int = 0
+    born: dict[int, float] = field(default_factory=dict)
+    aged: float = 0.0  # seconds during which deliveries grew older
 
     async def do(self, step: Step) -> None:
         what, which, answer = step
         now = self.clock.now().timestamp()
         match what:
             case "put" | "urgent":
-                self.count += 1
-                key = f"K{which}" if which else None
-                moment = soon(now + 60 - soon(0).timestamp())
-                not_before = moment if what == "urgent" else None
-                event = told(str(self.count), key=key, not_before=not_before)
-                await self.outbox.commit([event], now=now)
+                await self.put(which, now, is_urgent=what == "urgent")
             case "answer":
                 self.sink.answer(which, ANSWERS[answer])
             case "burst":
@@ -137,39 +221,119 @@ class World:
                     await turns(which)  # one lands while another is noted
                 self.outbox.wake_all()
                 return
+            case "down":
+                self.sink.go_down((GONE, GONE, REFUSED, BUSY)[which])
+            case "up" | "hold":
+                self.sink.fault, self.sink.is_quick = None, what == "up"
             case "pass":
-                await self.clock.advance((0.1, 1.0, 10.0, 50.0)[which])
+                await self.pass_by((0.1, 1.0, 10.0, 50.0)[which])
             case "discard":
                 meant = Selection(id=max(1, self.count - which))
                 await Ledger(self.outbox.database).discard(meant, now=now)
                 self.outbox.wake_all()
+            case "jump":
+                self.clock.jump((-2, 2, 0.5, -0.5)[which] * 86400)
+                self.outbox.wake_all()
             case _:
                 self.relay.offer(heartbeat("h"))
         await self.quiet()
+        await self.is_given_up_in_time()
         await self.owes_nothing()
+
+    async def put(self, which: int, now: float, *, is_urgent: bool) -> None:
+        """Let an event come: of one of three EventIds, or of none."""
+        self.count += 1
+        self.born[self.count] = self.aged
+        moment = soon(now + 60 - soon(0).timestamp())
+        event = told(
+            str(self.count),
+            key=f"K{which}" if which else None,
+            not_before=moment if is_urgent else None,
+        )
+        await self.outbox.commit([event], now=now)
+
+    async def pass_by(self, seconds: float) -> None:
+        """Let time pass, and look that the sink is tried all the while."""
+        end = self.clock.monotonic() + seconds
+        while (left := end - self.clock.monotonic()) > 1e-6:
+            step = min(left, 0.5)
+            if self.relay.state != "parked":
+                self.aged += step
+            await self.clock.advance(step)
+            await self.quiet()
+            await self.is_given_up_in_time()
+            await self.is_tried()
+            await self.is_released()
 
     async def quiet(self) -> None:
         before = None
-        while (after := (set(self.sink.flying), len(self.sink.taken))) != before:
+        while (after := (self.sink.ids, self.sink.began, len(self.sink.taken))) != (
+            before
+        ):
             before = after
             await settled(self.outbox)
+
+    async def is_tried(self) -> None:
+        """Check that a sink that cannot be reached is tried at least every 3 s."""
+        now = self.clock.monotonic()
+        may_wait = now < self.sink.hold_until or self.relay.state == "parked"
+        if not self.sink.is_gone or may_wait or len(self.sink.flying) > BESIDE:
+            return
+        if now - self.sink.began <= LONGEST_GAP + 0.5:
+            return
+        if now - self.sink.hold_until <= 0.5:
+            return
+        assert not await self.candidates(), "the sink is not tried"
+
+    async def candidates(self) -> list[Delivery]:
+        """Return what may be tried now to see whether the sink is back."""
+        now = self.clock.now().timestamp()
+        flying = self.sink.ids
+        due, _ = await self.outbox.due(SINK, now=now, limit=99, but=flying)
+        waiting = await self.outbox.waiting_for(SINK, now=now, limit=99, but=flying)
+        busy = {f.delivery.key for f in self.sink.flying} - {None}
+        return [d for d in (*due, *waiting) if d.key not in busy]
+
+    async def is_given_up_in_time(self) -> None:
+        """Check that what failed is given up for its age if, and only if, it is old."""
+        failed, self.sink.failed = self.sink.failed, {}
+        for delivery, error in failed.values():
+            is_transient = isinstance(error, TransientDeliveryError)
+            if not is_transient or delivery.id in self.sink.ids or self.sink.repeats:
+                continue
+            ledger = Ledger(self.outbox.database)
+            (row,) = await ledger.find(Selection(id=delivery.id))
+            age, tried = self.aged - self.born[delivery.id], delivery.attempts + 1
+            if age > MAX_AGE + 1 and tried >= 3:
+                assert row.state in {"dead", "discarded"}, "kept beyond its age"
+            if age < MAX_AGE - 1 or tried < 3:
+                assert row.state != "dead", "given up before its age"
 
     async def owes_nothing(self) -> None:
         """Check that nothing waits that might fly, unless the sink is in trouble."""
         if self.relay.state != "ok":
             return
         now, flying = self.clock.now().timestamp(), self.sink.flying
-        busy = {d.key for d, _ in flying.values() if d.key is not None}
-        due, _ = await self.outbox.due(SINK, now=now, limit=99, but=flying)
+        busy = {f.delivery.key for f in flying} - {None}
+        due, _ = await self.outbox.due(SINK, now=now, limit=99, but=self.sink.ids)
         due = [d for d in due if d.key not in busy]
         if any(is_urgent(d, now) for d in due):
             assert len(flying) > SLOTS, "an urgent one is held up"
         elif due and self.clock.monotonic() >= self.sink.hold_until:
-            ordinary = sum(not is_urgent(d, now) for d, _ in flying.values())
+            ordinary = sum(not is_urgent(f.delivery, now) for f in flying)
             assert ordinary >= SLOTS or len(flying) > SLOTS, "a wake-up is lost"
+
+    async def is_released(self) -> None:
+        """Check that nothing waits for a sink that is back; it may wish to be held."""
+        now, monotonic = self.clock.now().timestamp(), self.clock.monotonic()
+        if self.relay.state == "ok" and monotonic > self.sink.succeeded + 2.5:
+            flying = self.sink.ids
+            waiting = await self.outbox.waiting_for(SINK, now=now, limit=9, but=flying)
+            assert not waiting, "the sink is back, and something still waits for it"
 
     async def end_well(self) -> None:
         """Let the sink take everything, and time pass."""
+        self.sink.fault = None
         for _ in range(2 * self.count + 20):
             while self.sink.flying:
                 self.sink.answer(0, None)
@@ -185,14 +349,24 @@ class World:
         return tally.pending if tally else 0
 
 
-@settings(max_examples=40)
-@given(steps=STEPS, is_answered=st.booleans())
+@settings(max_examples=60)
+@given(
+    steps=STEPS,
+    is_answered=st.booleans(),
+    repeats=st.booleans(),
+    chance=st.sampled_from([0.0, 0.5, 0.999]),
+)
 async def test_whatever_happens_nothing_is_lost_twice_early_late_or_out_of_order(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[Step], *, is_answered: bool
+    tmp_path_factory: pytest.TempPathFactory,
+    steps: list[Step],
+    *,
+    is_answered: bool,
+    repeats: bool,
+    chance: float,
 ) -> None:
     path = tmp_path_factory.mktemp("outbox") / "state.db"
     clock = FakeClock()
-    sink = Held(clock)
+    sink = Held(clock, repeats)
     async with Outbox.open(path, router()) as outbox, asyncio.TaskGroup() as group:
         relay = Relay(
             sink=SINK,
@@ -200,8 +374,11 @@ async def test_whatever_happens_nothing_is_lost_twice_early_late_or_out_of_order
             outbox=outbox,
             clock=clock,
             metrics=Metrics([SINK], "1"),
-            policy=RelayPolicy(backoff=RetryPolicy(), max_age=86400, slots=SLOTS),
-            chance=lambda: 0.5,
+            policy=RelayPolicy(
+                backoff=RetryPolicy(first=20), max_age=MAX_AGE, slots=SLOTS
+            ),
+            chance=lambda: chance,
+            repeats=repeats,
         )
         world = World(outbox, clock, sink, relay)
         running = group.create_task(relay.run(sink.stop))
@@ -211,6 +388,7 @@ async def test_whatever_happens_nothing_is_lost_twice_early_late_or_out_of_order
             if is_answered:
                 await world.end_well()
         finally:
+            sink.fault = None
             sink.stop.set()
             while sink.flying:
                 sink.answer(0, None)

@@ -7,23 +7,28 @@ from typing import Any
 
 import pytest
 
-from bridge import statefile
-from bridge.errors import OutboxCorruptError, Reason, RefusedDeliveryError
-from bridge.events import Teller
-from bridge.outbox.connection import connect
-from bridge.outbox.ledger import Ledger, Selection
+from bridge.events.build import Teller
+from bridge.foundation.errors import OutboxCorruptError, Reason, RefusedDeliveryError
+from bridge.foundation.retry import RetryPolicy
+from bridge.foundation.workers import Worker
+from bridge.outbox import statefile
+from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.records import Decision
 from bridge.outbox.statements import size
+from bridge.outbox.storage.connection import connect
 from bridge.outbox.store import Outbox
-from bridge.poller import Poller
-from bridge.relay import Relay, RelayPolicy
-from bridge.retry import RetryPolicy
-from bridge.telemetry import Metrics
-from bridge.upkeep import Upkeep
-from bridge.workers import Worker
+from bridge.pipeline.circuit import RelayPolicy
+from bridge.pipeline.housekeeping import Upkeep
+from bridge.pipeline.observer import Poller
+from bridge.pipeline.relay import Relay
+from bridge.telemetry.metrics import Metrics
 from tests.builders import EVENT_ID, SINK, body_of, imds_event, router, told
 from tests.fakes import FakeClock, FakeMetadata, RecordingSink, settled
 
 WEEK = 7 * 86400.0
+DECISION = Decision(
+    message="m", key=EVENT_ID, event_id=EVENT_ID, sequence=1, state="relayed"
+)
 _WORKER: type[Worker] = Upkeep
 
 
@@ -144,6 +149,63 @@ async def test_wall_clock_set_ahead_prunes_no_sooner(
     await upkeep.step()
 
     assert await left(upkeep.outbox) == 1
+
+
+@pytest.mark.parametrize("jumps", [[2], [400], [-400, 400], [400, -400]])
+async def test_clock_that_is_set_makes_nothing_older_that_is_kept(
+    jumps: list[float], upkeep: Upkeep, clock: FakeClock
+) -> None:
+    """What was decided on an approval is known for the retention, whatever it says."""
+    upkeep.retention = 86400
+    outbox = upkeep.outbox
+    await upkeep.step()
+    await delivered(outbox, clock, 1)
+    await outbox.commit([], now=clock.now().timestamp(), decisions=[DECISION])
+    for days in jumps:
+        clock.jump(days * 86400)
+        await upkeep.step()
+
+    clock.pass_by(86400 - 10)
+    await upkeep.step()
+    assert await outbox.decisions("m")
+    assert await left(outbox) == 1
+
+    clock.pass_by(2 * 3600)
+    await upkeep.step()
+    if jumps[-1] > 0:  # what was written ahead is of the moment that it is found
+        assert not await outbox.decisions("m")
+        assert not await left(outbox)
+
+
+async def test_what_a_clock_that_was_ahead_has_left_is_not_kept_for_ever(
+    upkeep: Upkeep, clock: FakeClock
+) -> None:
+    clock.jump(3650 * 86400)
+    await delivered(upkeep.outbox, clock, 1)
+    now = clock.now().timestamp()
+    await upkeep.outbox.commit([], now=now, decisions=[DECISION])
+    clock.jump(-3650 * 86400)
+    await upkeep.step()
+
+    clock.pass_by(WEEK + 3600)
+    await upkeep.step()
+
+    assert not await left(upkeep.outbox)
+    assert not await upkeep.outbox.decisions("m")
+
+
+async def test_clock_put_right_makes_what_waits_no_older_in_the_status(
+    upkeep: Upkeep, clock: FakeClock
+) -> None:
+    await upkeep.step()
+    await upkeep.outbox.commit([told("1")], now=clock.now().timestamp())
+    clock.pass_by(18)
+    clock.jump(2 * 86400)
+
+    await upkeep.step()
+
+    oldest = (await upkeep.outbox.tallies())[SINK].oldest
+    assert oldest == clock.now().timestamp() - 18
 
 
 async def test_what_is_not_delivered_is_kept_whatever_its_age(
@@ -290,7 +352,10 @@ async def test_change_within_one_tick_of_the_files_time_is_noticed_in_the_end(
     clock: FakeClock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(type(upkeep.outbox.database), "stamp", lambda _: (1, 1))
+    async def same(_: object) -> tuple[int, int]:
+        return 1, 1
+
+    monkeypatch.setattr(type(upkeep.outbox.database), "stamp", same)
     news = upkeep.outbox.news(SINK)
     await upkeep.step()
     async with Outbox.open(state_path, router()) as other:

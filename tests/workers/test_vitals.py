@@ -6,18 +6,19 @@ from pathlib import Path
 import orjson
 import pytest
 
-from bridge.errors import Reason
-from bridge.events import Teller
-from bridge.hashing import hash32
+from bridge.events.build import Teller
+from bridge.events.routing import Route, When
+from bridge.foundation.errors import Reason
+from bridge.foundation.hashing import hash32
+from bridge.foundation.retry import RetryPolicy
+from bridge.outbox.deliveries import Delivery
 from bridge.outbox.records import REPLIES, Reply
-from bridge.outbox.rows import Delivery
 from bridge.outbox.store import Outbox
-from bridge.poller import Poller
-from bridge.relay import Relay, RelayPolicy
-from bridge.retry import RetryPolicy
-from bridge.routing import Route, When
-from bridge.telemetry import Metrics
-from bridge.vitals import Vitals
+from bridge.pipeline.circuit import RelayPolicy
+from bridge.pipeline.lifecycle_events import Vitals
+from bridge.pipeline.observer import Poller
+from bridge.pipeline.relay import Relay
+from bridge.telemetry.metrics import Metrics
 from tests.builders import ME, SINK, body_of, router, told
 from tests.fakes import FakeClock, FakeMetadata, RecordingSink, settled
 
@@ -268,3 +269,17 @@ async def test_heart_beats_although_the_disk_cannot_be_asked(rig: Rig) -> None:
 
     (data,) = await rig.beaten()
     assert "freeDiskBytes" not in data
+
+
+async def test_last_event_is_tried_although_many_came_after_it(rig: Rig) -> None:
+    """Other workers end at the same time, and may bring many events."""
+    rig.clock.pass_by(30)
+    since = rig.clock.now().timestamp()
+    event = await rig.vitals.tell("stopped")
+    late = [told(str(number)) for number in range(1200)]
+    await rig.outbox.commit(late, now=rig.clock.now().timestamp())
+    (relay,) = rig.vitals.relays
+
+    await relay.last_call(event, since)
+
+    assert [one.cloud_event_id for one in rig.sinks[SINK].taken] == [event]

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from bridge.errors import WorkerExitedError
-from bridge.workers import run_workers, unless, waking
+from bridge.foundation.errors import WorkerExitedError
+from bridge.foundation.workers import run_together, run_workers, unless, waking
 from tests.fakes import FakeWorker, turns
 
 
@@ -177,3 +177,23 @@ async def test_work_that_ends_before_the_stop_gives_its_result() -> None:
 async def test_work_that_fails_before_the_stop_surfaces() -> None:
     with pytest.raises(ZeroDivisionError):
         await unless(asyncio.Event(), broken())
+
+
+async def test_workers_within_another_run_until_all_have_returned() -> None:
+    stop, recorders = asyncio.Event(), [Recorder(), Recorder(turns_to_finish=10)]
+    workers = [FakeWorker(recorder.life) for recorder in recorders]
+    running = asyncio.ensure_future(run_together(workers, stop))
+    await turns()
+    assert not running.done()
+
+    stop.set()
+
+    await asyncio.wait_for(running, 10)
+    assert [recorder.ends for recorder in recorders] == [["finished"], ["finished"]]
+
+
+async def test_worker_within_another_must_not_return_unasked() -> None:
+    with pytest.raises(ExceptionGroup) as caught:
+        await run_together([FakeWorker(returning)], asyncio.Event())
+
+    assert caught.group_contains(WorkerExitedError)

@@ -8,7 +8,7 @@ Source: AMQP management and claims-based security drafts, as azure-servicebus 7.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from uuid import uuid4
 
 from proton import Delivery, Message, MessageException, Receiver, Sender, int32, symbol
@@ -30,6 +30,8 @@ CBS = "$cbs"
 MANAGEMENT_SUFFIX = "/$management"
 
 _CREDIT = 100
+_OK = 200
+_NOT_FOUND = 404
 
 
 def is_control(path: str) -> bool:
@@ -131,9 +133,7 @@ class Requests:
 
     def _answer(self, request: Message) -> bytes:
         if self._path.lower() == CBS:
-            # Any token will do: this broker guards nothing.
-            accepted = {"status-code": int32(200), "status-description": "OK"}
-            reply = Message(properties=accepted)
+            reply = Message(properties=self._authorize(request))
         else:
             answered = self._manage(request)
             body = None if answered.body is None else dict(answered.body)
@@ -142,11 +142,22 @@ class Requests:
         reply.correlation_id = request.id
         return bytes(reply.encode())
 
+    def _authorize(self, request: Message) -> dict[str, object]:
+        """Take any token, as the namespace's, for any entity that is there."""
+        path = entity_path(str(_named(request).get("name") or "")).lower()
+        try:
+            if path:  # else the token is for the whole namespace
+                self._namespace.find(path.removesuffix(MANAGEMENT_SUFFIX))
+        except RefusedError as error:
+            return {
+                "status-code": int32(_NOT_FOUND),
+                "status-description": error.description,
+            }
+        return {"status-code": int32(_OK), "status-description": "OK"}
+
     def _manage(self, request: Message) -> Reply:
         path = self._path[: -len(MANAGEMENT_SUFFIX)]
-        properties: object = request.properties
-        named = properties if isinstance(properties, dict) else {}
-        operation = str(named.get("operation"))
+        operation = str(_named(request).get("operation"))
         try:
             entity = self._namespace.find(path)
             if operation == SCHEDULE:
@@ -154,6 +165,12 @@ class Requests:
         except RefusedError as error:
             return Reply.refusal(error)
         return answer(operation, entity, owned(request.body), self._owner)
+
+
+def _named(request: Message) -> Mapping[str, object]:
+    """Return the application properties of a request."""
+    properties: object = request.properties
+    return properties if isinstance(properties, dict) else {}
 
 
 def _properties(reply: Reply) -> dict[str, object]:

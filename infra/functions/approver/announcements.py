@@ -80,8 +80,10 @@ def read(body: bytes, prefix: str) -> Announcement | Outcome | None:
         raise UnreadableError("the body is no JSON") from error
     if not isinstance(cloud_event, dict) or cloud_event.get("specversion") != "1.0":
         raise UnreadableError("the body is no structured CloudEvent 1.0")
-    kind = str(cloud_event.get("type")).removeprefix(f"{prefix}.").split(".")
-    match kind:
+    kind, ours = str(cloud_event.get("type")), f"{prefix}."
+    if not kind.startswith(ours):
+        return None
+    match kind.removeprefix(ours).split("."):
         case ["scheduledevent", transition, "v1"]:
             return _announcement(transition, cloud_event)
         case ["startrequest", outcome, "v1"]:

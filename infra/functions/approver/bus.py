@@ -6,6 +6,8 @@
   new one.
 * A session is held by one receiver at a time, which makes its state a place where
   two clicks cannot overwrite one another. A session needs no message to have a state.
+* No message of a session is ever asked for: the SDK breaks the receiver over one that
+  it cannot decode, and anybody who may send to the queue could put one there.
 """
 
 import asyncio

@@ -25,7 +25,7 @@ class Click:
     Attributes:
         id: the same when Slack tells of the same click.
         user: the id of the person.
-        team: the id of the workspace.
+        team: the id of the workspace; empty where Slack does not say.
         value: of the button.
         response_url: where answers go, five times within 30 minutes.
         blocks: of the message as it was clicked.
@@ -92,7 +92,7 @@ def read(body: bytes) -> Click | None:
     return Click(
         id=f"{user_id}/{moment}/{_text(action, 'action_id')}",
         user=user_id,
-        team=_text(payload.get("team") or payload.get("user"), "id", "team_id"),
+        team=_team(payload),
         value=_text(action, "value"),
         response_url=_text(payload, "response_url"),
         blocks=_blocks(message),
@@ -121,12 +121,20 @@ def _ours(actions: object) -> Mapping[str, object] | None:
     return None
 
 
-def _text(owner: object, *names: str) -> str:
-    for name in names:
-        value = owner.get(name) if isinstance(owner, dict) else None
-        if isinstance(value, str) and value:
-            return value
-    raise UnreadableError(f"the payload has no {names[0]} where it should be")
+def _team(payload: Mapping[str, object]) -> str:
+    """Return the workspace: ``team`` is null where an organisation has the app."""
+    team, user = payload.get("team"), payload.get("user")
+    if team:
+        return _text(team, "id")
+    of_user = user.get("team_id") if isinstance(user, dict) else None
+    return of_user if isinstance(of_user, str) else ""
+
+
+def _text(owner: object, name: str) -> str:
+    value = owner.get(name) if isinstance(owner, dict) else None
+    if isinstance(value, str) and value:
+        return value
+    raise UnreadableError(f"the payload has no {name} where it should be")
 
 
 def _blocks(message: object) -> tuple[Mapping[str, object], ...]:

@@ -8,12 +8,37 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Self
+from urllib.parse import urlsplit
 
 from approver.errors import SettingsError
 from approver.rules import Rule, Rules
 
 _USER: Final = re.compile(r"[UW][A-Z0-9]{2,}", re.ASCII)
-_LEAST_SECRET: Final = 32  # characters
+_LEAST_SECRET: Final = 32  # characters, without blanks around them
+# What the platform leaves standing where the app may not read the secret.
+_REFERENCES: Final = ("@microsoft.keyvault(", "@microsoft.appconfiguration(")
+_NAMES: Final = {
+    "CLICKS_QUEUE": "approver-clicks",
+    "VOTES_QUEUE": "approver-votes",
+    "EVENT_TYPE_PREFIX": "sebridge",
+    "APPROVER_SOURCE": "urn:sebridge:approver",
+}
+_HOOKS: Final = "https://hooks.slack.com/"
+_SETTINGS: Final = {
+    "SERVICEBUS",
+    "SERVICEBUS__fullyQualifiedNamespace",
+    "SERVICEBUS__clientId",
+    "APPROVAL_ENTITIES",
+    "APPROVERS",
+    "VOTE_RULE",
+    "RESOURCE_APPROVERS",
+    "SLACK_SIGNING_SECRET",
+    "SLACK_TEAM",
+    "SLACK_HOOKS",
+    "BUTTON_SECRET",
+    "BUTTON_SECRET_PREVIOUS",
+    *_NAMES,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +82,7 @@ class Settings:
     rules: Rules
     button_secrets: tuple[str, ...] = field(repr=False)
     signing_secret: str = field(repr=False)
-    slack_hooks: str = "https://hooks.slack.com/"
+    slack_hooks: str = _HOOKS
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Self:
@@ -66,6 +91,8 @@ class Settings:
         Raises:
             SettingsError: names everything that is wrong.
         """
+        if faults := list(_unresolved(environ)):
+            raise SettingsError("; ".join(faults))
         faults = [*_bus_faults(environ), *_secret_faults(environ)]
         rules = _rules(environ, faults)
         if faults:
@@ -80,14 +107,14 @@ class Settings:
             approval_entities=_words(
                 environ.get("APPROVAL_ENTITIES", "vm-approvals-sessions")
             ),
-            clicks_queue=environ.get("CLICKS_QUEUE", "approver-clicks"),
-            votes_queue=environ.get("VOTES_QUEUE", "approver-votes"),
-            prefix=environ.get("EVENT_TYPE_PREFIX", "sebridge"),
-            source=environ.get("APPROVER_SOURCE", "urn:sebridge:approver"),
+            clicks_queue=_name(environ, "CLICKS_QUEUE"),
+            votes_queue=_name(environ, "VOTES_QUEUE"),
+            prefix=_name(environ, "EVENT_TYPE_PREFIX"),
+            source=_name(environ, "APPROVER_SOURCE"),
             rules=rules,
             button_secrets=tuple(each for each in secrets if each),
             signing_secret=environ.get("SLACK_SIGNING_SECRET", "").strip(),
-            slack_hooks=environ.get("SLACK_HOOKS", "https://hooks.slack.com/"),
+            slack_hooks=environ.get("SLACK_HOOKS", _HOOKS),
         )
 
 
@@ -95,24 +122,70 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(each.strip() for each in text.split(",") if each.strip())
 
 
+def _name(environ: Mapping[str, str], name: str) -> str:
+    return environ.get(name, _NAMES[name])
+
+
+def _unresolved(environ: Mapping[str, str]) -> Iterator[str]:
+    """Name the settings of this app that hold a reference in place of its value.
+
+    The text of a reference is known to whoever may read the app's configuration.
+    """
+    for name in sorted(environ):
+        if name in _SETTINGS and environ[name].strip().lower().startswith(_REFERENCES):
+            yield (
+                f"{name} holds a reference that was not resolved: the app's identity "
+                "must be allowed to read what it names (Key Vault Secrets User)"
+            )
+
+
 def _bus_faults(environ: Mapping[str, str]) -> Iterator[str]:
     ways = ("SERVICEBUS", "SERVICEBUS__fullyQualifiedNamespace")
-    if sum(bool(environ.get(way)) for way in ways) != 1:
+    if sum(bool(environ.get(way, "").strip()) for way in ways) != 1:
         yield f"exactly one of {' and '.join(ways)} must be set"
     if not _words(environ.get("APPROVAL_ENTITIES", "vm-approvals-sessions")):
         yield "APPROVAL_ENTITIES must name an entity"
-    hooks = environ.get("SLACK_HOOKS", "https://")
-    if not hooks.startswith(("https://", "http://127.0.0.1:")) or hooks[-1:] != "/":
-        yield "SLACK_HOOKS must be an https URL that ends in a slash"
+    for name in _NAMES:
+        if not _name(environ, name).strip():
+            yield f"{name} must not be empty; leave it out for {_NAMES[name]}"
+    if not _is_base(environ.get("SLACK_HOOKS", _HOOKS)):
+        yield (
+            "SLACK_HOOKS must be an https URL with a host that ends in a slash: "
+            f"{_HOOKS}"
+        )
+
+
+def _is_base(url: str) -> bool:
+    """Whether no URL of another host begins with ``url``.
+
+    Plain http is for a local Slack: http://127.0.0.1:PORT/.
+    """
+    try:
+        parts = urlsplit(url)
+        is_local = (parts.scheme, parts.hostname) == ("http", "127.0.0.1")
+        is_whole = bool(parts.port) if is_local else parts.port != 0
+    except ValueError:  # a port that is no number, a bracket that is not closed
+        return False
+    return (
+        (is_local or parts.scheme == "https")
+        and is_whole
+        and bool(parts.hostname)
+        and url == f"{parts.scheme}://{parts.netloc}{parts.path}"
+        and "@" not in parts.netloc
+        and parts.path.endswith("/")
+    )
 
 
 def _secret_faults(environ: Mapping[str, str]) -> Iterator[str]:
     """Name the secrets that are too short; never show one."""
     for name in ("BUTTON_SECRET", "BUTTON_SECRET_PREVIOUS"):
         secret = environ.get(name, "")
-        if secret and len(secret) < _LEAST_SECRET:
-            yield f"{name} must have at least {_LEAST_SECRET} characters"
-    if environ.get("SLACK_SIGNING_SECRET") and not environ.get("BUTTON_SECRET"):
+        if secret and len(secret.strip()) < _LEAST_SECRET:
+            yield f"{name} must have at least {_LEAST_SECRET} characters, blanks aside"
+    signing = environ.get("SLACK_SIGNING_SECRET", "")
+    if signing and not signing.strip():
+        yield "SLACK_SIGNING_SECRET must be empty, or the signing secret of the app"
+    if signing and not environ.get("BUTTON_SECRET"):
         yield "BUTTON_SECRET must be set where SLACK_SIGNING_SECRET is"
 
 

@@ -1,0 +1,1 @@
+"""What the process consists of: composition and start."""

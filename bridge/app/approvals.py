@@ -1,0 +1,146 @@
+"""Composes the approval path: receivers, listeners, and the relay of replies."""
+
+import random
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+
+from bridge.approvals.auto_approve import Autopilot
+from bridge.approvals.config import ApprovalsConfig
+from bridge.approvals.context import STAYS, Desk, Rotation
+from bridge.approvals.listener import Listener
+from bridge.approvals.policy import Terms
+from bridge.approvals.posting import Poster
+from bridge.approvals.reply import ReplyRules
+from bridge.approvals.reply_sender import ReplySender
+from bridge.approvals.waits import Waits
+from bridge.events.build import Teller
+from bridge.foundation.clock import Clock
+from bridge.foundation.errors import ConfigError
+from bridge.foundation.retry import RetryPolicy
+from bridge.imds.client import MetadataClient
+from bridge.outbox.records import REPLIES
+from bridge.outbox.store import Outbox
+from bridge.pipeline.circuit import RelayPolicy
+from bridge.pipeline.observer import Poller
+from bridge.pipeline.relay import Relay
+from bridge.servicebus.lock_renewal import LockTime
+from bridge.servicebus.receiver import ApprovalQueue, ApprovalSource, open_queue
+from bridge.telemetry.metrics import Metrics
+
+_REPLY_AGE = 3600.0  # whoever asked has given up by then
+_REPLY_BACKOFF = 30.0
+_REPLY_SLOTS = 4
+
+
+@dataclass(slots=True, kw_only=True)
+class Reception:
+    """What the approval path is built from.
+
+    Attributes:
+        reply_rules: which entities may be answered.
+        rotation: takes this VM out for what is about to be approved.
+    """
+
+    config: ApprovalsConfig
+    outbox: Outbox
+    poller: Poller
+    client: MetadataClient
+    teller: Teller
+    clock: Clock
+    metrics: Metrics
+    reply_rules: ReplyRules
+    rotation: Rotation = STAYS
+    poster: Poster = field(init=False)
+    waits: Waits = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.waits = Waits(self.poller, self.clock)
+        self.poster = Poster(
+            turns=self.client.turns,
+            watcher=self.poller,
+            starter=self.client,
+            clock=self.clock,
+            poll_interval=self.client.config.poll_interval,
+        )
+
+    async def open(
+        self, stack: AsyncExitStack
+    ) -> tuple[list[Listener], dict[str, ApprovalQueue]]:
+        """Open a receiver and build a listener for each session, or for the entity.
+
+        Raises:
+            ConfigError: a placeholder has no value on this machine.
+        """
+        config = self.config
+        listeners, queues, lock_time = [], {}, LockTime()
+        for session in self._sessions() or [None]:
+            source = ApprovalSource(
+                queue=config.queue,
+                topic=config.topic,
+                subscription=config.subscription,
+                session=session,
+            )
+            queue = await stack.enter_async_context(
+                open_queue(config, source, self.clock, lock_time)
+            )
+            queues[str(source)] = queue
+            listeners.append(
+                Listener(queue, self._desk(), f"listener:{source}", str(source))
+            )
+        return listeners, queues
+
+    def _sessions(self) -> list[str | None]:
+        expand = self.teller.identity.expand
+        try:
+            return [expand(text) for text in self.config.sessions]
+        except ValueError as error:
+            raise ConfigError([f"approvals.sessions: {error}"]) from error
+
+    def autopilots(self) -> list[Autopilot]:
+        """Build what approves by itself; nothing where no rule says so."""
+        rules = self.config.rules
+        is_wanted = any(rule.action == "auto-approve" for rule in rules)
+        return [Autopilot(self._desk())] if is_wanted else []
+
+    def replies(self, stack: AsyncExitStack) -> Relay:
+        """Build the relay that sends replies; its sender closes with ``stack``."""
+        sender = ReplySender(self.config)
+        stack.push_async_callback(sender.close)
+
+        return Relay(
+            sink=REPLIES,
+            deliver=sender.deliver,
+            outbox=self.outbox,
+            clock=self.clock,
+            metrics=self.metrics,
+            policy=RelayPolicy(
+                backoff=RetryPolicy(max_backoff=_REPLY_BACKOFF),
+                max_age=_REPLY_AGE,
+                slots=_REPLY_SLOTS,
+            ),
+            chance=random.random,
+        )
+
+    def _desk(self) -> Desk:
+        config = self.config
+        return Desk(
+            entity=config.entity_path,
+            terms=Terms(
+                unknown_grace=config.unknown_grace,
+                max_age=config.max_age,
+                allow_event_types=config.allow_event_types,
+                rules=config.rules,
+            ),
+            abandons_unknown=config.on_unknown == "abandon",
+            max_delivery_count=config.max_delivery_count,
+            replies=self.reply_rules,
+            outbox=self.outbox,
+            teller=self.teller,
+            watcher=self.poller,
+            poster=self.poster,
+            waits=self.waits,
+            rotation=self.rotation,
+            clock=self.clock,
+            chance=random.random,
+            count=lambda outcome: self.metrics.start_requests.labels(outcome).inc(),
+        )

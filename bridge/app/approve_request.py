@@ -1,0 +1,252 @@
+"""What an approver asks for, and where he has to send it: the other side of approvals.
+
+A CloudEvent does not carry the ReplyToSessionId of the message that brought it. But
+that follows from ``approvals.sessions`` and from who reported, so it is found again
+here in the same way.
+
+Source: DESIGN sections 2 and 5, form 2.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Self
+from urllib.parse import quote
+
+import orjson
+
+from bridge.approvals.config import ApprovalsConfig
+from bridge.approvals.message import parse
+from bridge.approvals.reply import first_named
+from bridge.configuration.load import Config
+from bridge.events.build import rfc3339
+from bridge.events.cloudevent import CloudEvent
+from bridge.events.document import STARTED
+from bridge.events.identity import Identity
+from bridge.foundation.errors import ConfigError, MalformedApprovalError
+from bridge.servicebus.namespace import Entity
+from bridge.sinks.base import ApprovalAddress
+
+_LONGEST_SESSION = 128
+_GUID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+_EXAMPLE = "C7061BAC-AFDC-4513-B24B-AA5F13A16123"
+_SHORTEST = 4  # of what is taken for the beginning of an EventId
+_MOST = 5  # that are listed
+_OVER = frozenset({"completed", "cancelled", "ended"})
+_CUT = frozenset({"event", "Resources"})  # of data.truncated: not what was scheduled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenEvent:
+    """An event of the bridge, as an approver received it.
+
+    Attributes:
+        event: the IMDS object.
+        event_id: as spelled in it.
+        reporter: the VM that told of it.
+    """
+
+    event: Mapping[str, object]
+    event_id: str
+    reporter: Identity
+
+    @property
+    def has_started(self) -> bool:
+        """Whether it tells of an event that has started: no approval is needed."""
+        return self.event.get("EventStatus") == STARTED
+
+    @classmethod
+    def parse(cls, body: bytes) -> Self:
+        """Read a structured CloudEvent: a webhook's or a Service Bus message's body.
+
+        Raises:
+            ValueError: it is none, or tells of no scheduled event, or not wholly.
+        """
+        try:
+            found = orjson.loads(body.removeprefix(b"\xef\xbb\xbf"))
+        except orjson.JSONDecodeError as error:
+            raise ValueError("is no JSON") from error
+        if not isinstance(found, dict) or "specversion" not in found:
+            raise ValueError("is no structured CloudEvent")
+        data, event = _of(found, "data"), _of(_of(found, "data"), "event")
+        event_id = event.get("EventId")
+        if not (isinstance(event_id, str) and event_id):
+            raise ValueError("tells of no scheduled event: no data.event.EventId in it")
+        if data.get("transition") in _OVER:
+            raise ValueError(
+                f"tells that the event is over ({data['transition']}): there is "
+                "nothing to approve"
+            )
+        if data.get("test") is True:
+            raise ValueError("is a test event: there is nothing to approve")
+        cut = data.get("truncated")
+        if isinstance(cut, list) and not _CUT.isdisjoint(map(str, cut)):
+            raise ValueError(
+                "was cut to fit a message (data.truncated) and does not hold the whole "
+                "event: approve it by EVENT_ID and --session"
+            )
+        reporter = Identity.from_reporter(_of(data, "reporter"))
+        return cls(event=event, event_id=event_id, reporter=reporter)
+
+
+def _of(members: Mapping[str, object], name: str) -> Mapping[str, object]:
+    """Return a member that is to be an object; empty where it is none."""
+    found = members.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def event_id_of(
+    given: str | None,
+    seen: SeenEvent | None,
+    *,
+    known: Callable[[str], Sequence[str]] = lambda _start: (),
+    force: bool = False,
+) -> str:
+    """Return the EventId that is meant.
+
+    Args:
+        given: by the approver: an EventId, or the beginning of one.
+        seen: what he received.
+        known: returns the EventIds with a start that were observed here.
+        force: whether anything else is taken as it is.
+
+    Raises:
+        ValueError: none is given, or another one than was received, or what is no
+            EventId and the beginning of none or several.
+    """
+    if seen is None:
+        if given is None:
+            raise ValueError("EVENT_ID or --from-event must be given")
+        return given if force or _GUID.fullmatch(given) else _meant(given, known(given))
+    if given is not None and given.upper() != seen.event_id.upper():
+        raise ValueError(f"EVENT_ID is not that of --from-event, {seen.event_id}")
+    return seen.event_id
+
+
+def _meant(given: str, found: Sequence[str]) -> str:
+    """Return the EventId that has been begun.
+
+    Raises:
+        ValueError: there is none, or there are several.
+    """
+    whole = [one for one in found if one.upper() == given.upper()]
+    if whole or (len(found) == 1 and len(given) >= _SHORTEST):
+        return (whole or found)[0]
+    if len(found) > 1:
+        several = ", ".join(found[:_MOST]) + (", …" if len(found) > _MOST else "")
+        raise ValueError(f"EVENT_ID {given!r} begins several EventIds: {several}")
+    raise ValueError(
+        f"EVENT_ID {given!r} is no EventId such as {_EXAMPLE}, nor are these the first "
+        f"{_SHORTEST} or more characters of one that was observed here; --force sends "
+        "it as it is"
+    )
+
+
+def address(
+    config: Config, *, session: str | None, seen: SeenEvent | None
+) -> tuple[ApprovalsConfig, ApprovalAddress]:
+    """Return the approval entity, and the session that the event's bridge accepts.
+
+    Args:
+        config: as ``load_for_approver`` read it.
+        session: as the approver names it; goes before all else.
+        seen: what he received.
+
+    Raises:
+        ConfigError: no entity is configured, or its name is not known here.
+        ValueError: no session can be told from what is given.
+    """
+    who = seen.reporter if seen else Identity().overridden(config.identity)
+    approvals = config.filled_in(who.expand).approvals
+    if approvals is None:
+        raise ConfigError(["approvals: is missing: it says where approvals are sent"])
+    if session is not None:
+        if not 0 < len(session) <= _LONGEST_SESSION:
+            raise ValueError(f"--session must have 1 to {_LONGEST_SESSION} characters")
+        found = approvals.address(lambda _: session)
+        return approvals, replace(found, session=session)
+    if seen is None and any("{" in one for one in approvals.sessions):
+        named = ", ".join(f'"{one}"' for one in approvals.sessions)
+        raise ValueError(
+            f"approvals.sessions has placeholders ({named}): say which VM's session "
+            "is meant, with --session or --from-event"
+        )
+    try:
+        return approvals, approvals.address(who.expand)
+    except ValueError as error:
+        raise ValueError(
+            f"approvals.sessions: {error}: the event's reporter does not say it; "
+            "give --session"
+        ) from error
+
+
+def reply_entity(config: ApprovalsConfig, targets: Iterable[Entity]) -> str:
+    """Return the entity to be answered at: the first that ``reply_to`` names in full.
+
+    Args:
+        config: of the approvals.
+        targets: where the sinks of the same file send to.
+
+    Raises:
+        ValueError: there is none that the bridge would answer.
+    """
+    rules = config.reply_rules(targets)
+    if (found := first_named(config.reply_to, rules)) is not None:
+        return found
+    raise ValueError(
+        "--wait needs a queue to be answered at: name one in approvals.reply_to, "
+        "here and for the bridge, without * ? [, that is neither the approval entity "
+        "nor a sink's"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approval:
+    """What an approver says of one event.
+
+    Attributes:
+        id: of the CloudEvent and of the message: no two are equal.
+        approved_by: who he is, by his own word.
+        approved_event: the IMDS object as he saw it.
+    """
+
+    id: str
+    event_id: str
+    approved_by: str | None = None
+    reason: str | None = None
+    approved_event: Mapping[str, object] | None = None
+
+    def as_event(self, *, prefix: str, host: str, now: datetime) -> CloudEvent:
+        """Return the CloudEvent that asks the bridge to relay it.
+
+        Args:
+            prefix: ``events.type_prefix``.
+            host: the name of the approver's machine.
+            now: the present moment.
+
+        Raises:
+            ValueError: the bridge would call it invalid.
+        """
+        told = {
+            "approvedBy": self.approved_by,
+            "reason": self.reason,
+            "approvedEvent": self.approved_event,
+        }
+        event = CloudEvent(
+            id=self.id,
+            source=f"urn:sebridge:approve:{quote(host, safe='')}",
+            type=f"{prefix}.startrequest.v1",
+            subject=self.event_id,
+            time=rfc3339(now),
+            dataschema="urn:sebridge:schema:approval:v1",
+            data={
+                "StartRequests": [{"EventId": self.event_id}],
+                **{key: value for key, value in told.items() if value is not None},
+            },
+        )
+        try:
+            parse(event.to_json(), {}, prefix=prefix)
+        except MalformedApprovalError as error:
+            raise ValueError(f"the bridge would not take it: {error}") from error
+        return event

@@ -1,0 +1,147 @@
+"""``[approvals]``: where approvals come from, and what is allowed."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from bridge.approvals.reply import ReplyRules
+from bridge.approvals.rules import Rule
+from bridge.foundation.errors import ConfigError
+from bridge.foundation.values import Duration, placeholder_faults
+from bridge.servicebus.namespace import (
+    UNKNOWN_HOST,
+    Entity,
+    NamespaceConfig,
+    entity_faults,
+    entity_in,
+)
+from bridge.sinks.base import ApprovalAddress
+
+_MOST_DELIVERIES = 2000  # that Service Bus lets be configured
+
+
+@contextmanager
+def connection_faults(place: str) -> Iterator[None]:
+    """Name a connection string that could be read when the bridge began.
+
+    Raises:
+        ConfigError: it cannot be read any more.
+    """
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError([f"{place}.connection_string: {error}"]) from error
+
+
+class ApprovalsConfig(NamespaceConfig, frozen=True, kw_only=True):
+    """``[approvals]``: where approvals come from, and what is allowed.
+
+    Attributes:
+        queue: the queue that approvals come from; or topic and subscription. Example:
+            ``"vm-approvals"``.
+        topic: the topic that approvals come from, with subscription. Example:
+            ``"vm-approvals"``.
+        subscription: the subscription of the topic: one for each VM where no VM may
+            read what is for another. Example: ``"web-1"``.
+        sessions: the sessions that are accepted; [] is an entity without sessions, only
+            for bridges that see the same document. Example: ``["{vm_id}", "group-7"]``.
+        reply_to: patterns for the entities that replies may be sent to; [] is no
+            replies. Example: ``["replies"]``.
+        on_unknown: what is done with an approval of an event that is not known here;
+            "abandon" where another VM on the same queue may know it.
+        max_delivery_count: how often the entity delivers a message at most: its
+            MaxDeliveryCount. On the last delivery a message about an unknown event is
+            not given back any more. Example: ``10``.
+        unknown_grace: how long to wait for an unknown event: IMDS may show it to
+            another VM first.
+        allow_event_types: the types of events that may be approved; [] is all. Example:
+            ``["Freeze", "Reboot"]``.
+        max_age: an approval that waited longer in the queue is refused as expired.
+        rules: in order: the first rule that fits the event decides. Example:
+            ``[{"resources": ["web-*"], "max_duration": "30s", "action": "allow"}]``.
+    """
+
+    queue: str = ""
+    topic: str = ""
+    subscription: str = ""
+    sessions: tuple[str, ...] = ()
+    reply_to: tuple[str, ...] = ()
+    on_unknown: Literal["dead-letter", "abandon"] = "dead-letter"
+    max_delivery_count: int = 10
+    unknown_grace: Duration = Duration(15)
+    allow_event_types: tuple[str, ...] = ()
+    max_age: Duration = Duration(86400)
+    rules: tuple[Rule, ...] = ()
+
+    @property
+    def target(self) -> Entity:
+        """The queue or topic that approvals are sent to, to be compared."""
+        return entity_in(self, self.queue, self.topic)
+
+    @property
+    def entity_path(self) -> str:
+        """How the approval entity is called in ids and status."""
+        return self.queue or f"{self.topic}/Subscriptions/{self.subscription}"
+
+    def address(self, expand: Callable[[str], str]) -> ApprovalAddress:
+        """Return where an approval of an event is to be sent.
+
+        A session that several VMs accept comes first: with duplicate detection one
+        message speaks for all of them, and must not name a VM that may be going down.
+
+        Args:
+            expand: fills in the placeholders of a text.
+
+        Raises:
+            ConfigError: the connection string cannot be read any more.
+            ValueError: a placeholder has no value on this machine.
+        """
+        shared = [session for session in self.sessions if "{vm_" not in session]
+        session = next(iter([*shared, *self.sessions]), None)
+        with connection_faults("approvals"):
+            host = self.host
+        return ApprovalAddress(
+            namespace=host,
+            entity=self.queue or self.topic,
+            session=None if session is None else expand(session),
+        )
+
+    def reply_rules(self, targets: Iterable[Entity | None]) -> ReplyRules:
+        """Return which entities may be answered: bridge and approver ask here.
+
+        Args:
+            targets: where sinks send to; those of this namespace, and those of a
+                namespace that is not known, are never answered.
+
+        Raises:
+            ValueError: the connection string cannot be read any more.
+        """
+        others = [t.name for t in targets if t and t.host in {self.host, UNKNOWN_HOST}]
+        return ReplyRules.of(self.reply_to, [self.target.name, *others])
+
+    def faults(self) -> Iterator[tuple[str, ...]]:
+        """Check the namespace, that there is one entity, and the placeholders."""
+        yield from super().faults()
+        yield from entity_faults(self, self.queue, self.topic)
+        if bool(self.topic) != bool(self.subscription):
+            yield "subscription", "topic and subscription must be given together"
+        if not self.max_age:
+            yield "max_age", "must be more than 0, or every request is too old"
+        if not 0 < self.max_delivery_count <= _MOST_DELIVERIES:
+            yield "max_delivery_count", f"must be 1 to {_MOST_DELIVERIES}"
+        yield from self._session_faults()
+        yield from self._rule_faults()
+
+    def _session_faults(self) -> Iterator[tuple[str, str]]:
+        for index, session in enumerate(self.sessions):
+            place = f"sessions[{index}]"
+            if not session:
+                yield place, "must not be empty"
+            for what in placeholder_faults(session):
+                yield place, what
+
+    def _rule_faults(self) -> Iterator[tuple[str, str]]:
+        names = [rule.name for rule in self.rules]
+        for index, name in enumerate(names):
+            if name and name in names[:index]:
+                yield f"rules[{index}].name", f"{name!r} is taken by another rule"

@@ -1,0 +1,115 @@
+"""What every handling of an approval works with."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from bridge.approvals.policy import Terms
+from bridge.approvals.posting import Poster
+from bridge.approvals.reply import ReplyRules
+from bridge.approvals.waits import Waits
+from bridge.events.build import Outcome, Teller, Told
+from bridge.events.document import ScheduledEvent
+from bridge.events.look import Watcher
+from bridge.foundation.clock import Clock
+from bridge.outbox.records import Decision, Reply
+from bridge.outbox.store import Outbox
+
+log = logging.getLogger(__name__)
+
+
+class Rotation(Protocol):
+    """Takes this VM out of a balancer's rotation before it is touched."""
+
+    def leave(self, event: ScheduledEvent, *, settles: bool) -> float:
+        """Take this VM out for an event that is about to be approved, if it is its own.
+
+        Args:
+            event: as the document has it.
+            settles: whether the approval waits until the probe was out for a while.
+
+        Returns:
+            For how many seconds the approval is still to wait.
+        """
+        ...
+
+    def stay(self, key: str) -> None:
+        """Let an event hold this VM out no longer: its approval came to nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Stays:
+    """No balancer asks for this VM."""
+
+    def leave(self, event: ScheduledEvent, *, settles: bool) -> float:  # noqa: ARG002 - the protocol's
+        """Wait for nothing."""
+        return 0.0
+
+    def stay(self, key: str) -> None:
+        """Do nothing."""
+
+
+STAYS = _Stays()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """The collaborators and settings that all approvals of one entity share.
+
+    Attributes:
+        entity: what the approval entity is called in ids.
+        abandons_unknown: whether a message about an event that is not known here is
+            given back: another VM may know it.
+        max_delivery_count: how often the entity delivers a message at most.
+        chance: a random number in [0, 1) at each call.
+        count: called with each outcome.
+        rotation: takes this VM out before an event of its own is approved.
+    """
+
+    entity: str
+    terms: Terms
+    abandons_unknown: bool
+    replies: ReplyRules
+    outbox: Outbox
+    teller: Teller
+    watcher: Watcher
+    poster: Poster
+    waits: Waits
+    clock: Clock
+    chance: Callable[[], float]
+    count: Callable[[str], None]
+    max_delivery_count: int = 10
+    rotation: Rotation = STAYS
+
+    async def conclude(
+        self,
+        outcome: Outcome,
+        told: Told,
+        decision: Decision,
+        *,
+        now: float,
+        reply: Reply | None = None,
+    ) -> None:
+        """Keep what became of an EventId, in one commit, and say so.
+
+        Args:
+            outcome: what became of it.
+            told: what is told of it.
+            decision: what is remembered of it.
+            now: seconds since the epoch.
+            reply: with the last outcome of a message.
+        """
+        await self.outbox.commit([told], now=now, decisions=[decision], reply=reply)
+        self.count(outcome.outcome)
+        log.info(
+            "approval decided",
+            extra={
+                "messageId": outcome.request["messageId"],
+                "rule": decision.rule,
+                "eventId": outcome.event_id,
+                "outcome": outcome.outcome,
+                "reason": outcome.reason,
+            },
+        )

@@ -1,0 +1,270 @@
+"""One approval message, from its delivery to its settlement.
+
+    read ─┬─ invalid ────────────────────────────────┐
+          └─ each EventId: the same again, or pursue ─┴▶ outcome, decision and reply
+                                                         in one commit ▶ settle
+
+A message is settled only after everything that became of it is on disk. Whatever
+dies before, the redelivery finds the decisions and goes on where it stopped.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+import orjson
+
+from bridge.approvals.context import Desk
+from bridge.approvals.message import Approval, parse
+from bridge.approvals.policy import (
+    Conclusion,
+    OutcomeKind,
+    Request,
+    dead_letter,
+)
+from bridge.approvals.reply import ReplyEnvelope
+from bridge.approvals.start_request import INTENT, Pursuit
+from bridge.events.build import Outcome, from_outcome, rfc3339
+from bridge.events.document import ScheduledEvent
+from bridge.foundation.errors import MalformedApprovalError
+from bridge.foundation.hashing import hash32
+from bridge.outbox.records import Decision, Reply
+from bridge.servicebus.message import ReceivedMessage
+
+_HOLD_UNKNOWN = 10.0  # seconds before a message is given back, doubled each time
+_LONGEST_HOLD = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What is to be done with the message.
+
+    Attributes:
+        verdict: ``complete``, ``abandon`` or ``dead-letter``.
+        reason: of a dead letter, as is ``words``.
+    """
+
+    verdict: str
+    reason: str = ""
+    words: str = ""
+
+
+def key_of(entity: str, message: ReceivedMessage) -> str:
+    """Return what a message is known by over redeliveries and repeated sending."""
+    name = message.message_id or message.sequence_number
+    return hash32([entity, name, hashlib.sha256(message.body).hexdigest()])
+
+
+@dataclass(slots=True)
+class Handling:
+    """The handling of one message.
+
+    Attributes:
+        message: its latest delivery.
+        on_rest: called once all that is left of it waits.
+        rests: whether it has come so far that all of it waits.
+    """
+
+    desk: Desk
+    message: ReceivedMessage
+    key: str
+    on_rest: Callable[[], None] = lambda: None
+    rests: bool = False
+    _began: datetime = field(init=False)
+    _approval: Approval | None = None
+    _earlier: Mapping[str, Decision] = field(default_factory=dict)
+    _told: dict[str, bytes] = field(default_factory=dict)
+    _kinds: dict[str, OutcomeKind] = field(default_factory=dict)
+    _unknown: dict[str, tuple[Request, Conclusion]] = field(default_factory=dict)
+    _busy: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._began = self.desk.clock.now()
+
+    async def run(self, stop: asyncio.Event) -> Settlement | None:
+        """Return how to settle the message; None if ``stop`` came first.
+
+        Raises:
+            OutboxError: the state file cannot be read or written.
+        """
+        self._earlier = await self.desk.outbox.decisions(self.key)
+        try:
+            self._approval = self._parse()
+        except MalformedApprovalError as error:
+            return await self._refuse(str(error))
+        requests = [
+            Request(
+                approval=self._approval,
+                event_id=event_id,
+                enqueued_at=self.message.enqueued_at or self._began,
+            )
+            for event_id in self._approval.event_ids
+        ]
+        self._busy = {request.key for request in requests}
+        async with asyncio.TaskGroup() as pursuits:
+            for request in requests:
+                pursuits.create_task(self._pursue(request, len(requests), stop))
+        return await self._settle(requests, stop)
+
+    def _parse(self) -> Approval:
+        if self.message.fault is not None:
+            raise MalformedApprovalError(self.message.fault)
+        return parse(
+            self.message.body,
+            self.message.application_properties,
+            prefix=self.desk.teller.prefix,
+        )
+
+    def rest(self) -> None:
+        """Note that all of it waits: others need not wait with it."""
+        if not self.rests:
+            self.rests = True
+            self.on_rest()
+
+    def _rest(self, key: str) -> None:
+        """Note that one EventId waits."""
+        self._busy.discard(key)
+        if not self._busy:
+            self.rest()
+
+    async def _refuse(self, reason: str) -> Settlement | None:
+        """Conclude that the message as a whole cannot be read."""
+        kind = OutcomeKind.INVALID
+        earlier = self._earlier.get("")
+        if earlier is None or earlier.sequence != self.message.sequence_number:
+            conclusion = Conclusion(kind=kind, reason=reason)
+            await asyncio.shield(self._commit(None, conclusion, of=1))
+        return replace(_settlement([kind]), words=reason)
+
+    async def _pursue(self, request: Request, of: int, stop: asyncio.Event) -> None:
+        earlier = self._earlier.get(request.key)
+        is_decided = earlier is not None and earlier.state != INTENT
+        if earlier is not None and is_decided:
+            kind = OutcomeKind(earlier.state)
+            if earlier.sequence == self.message.sequence_number:
+                self._kinds[request.key] = kind  # told already; only to be settled
+                self._told[request.key] = earlier.data or b"{}"
+                return
+            if kind.is_good:
+                again = _again(kind, earlier)
+                await asyncio.shield(self._commit(request, again, of=of))
+                return
+        pursuit = Pursuit(
+            desk=self.desk,
+            request=request,
+            message=self.key,
+            sequence=self.message.sequence_number,
+            was_tried=earlier is not None and not is_decided and earlier.posted,
+            terms=self.desk.terms,
+            rest=lambda: self._rest(request.key),
+        )
+        conclusion = await pursuit.run(stop)
+        if conclusion is None:
+            return
+        if conclusion.kind is OutcomeKind.UNKNOWN_EVENT and self.desk.abandons_unknown:
+            self._unknown[request.key] = (request, conclusion)
+            return
+        await asyncio.shield(self._commit(request, conclusion, of=of))
+
+    async def _settle(
+        self, requests: list[Request], stop: asyncio.Event
+    ) -> Settlement | None:
+        if len(self._kinds) + len(self._unknown) < len(requests):
+            return None  # stopped in between: whoever gets it next goes on
+        if len(self._unknown) == len(requests) and not self._is_last_delivery():
+            return await self._give_back(stop)
+        for request, conclusion in self._unknown.values():
+            await asyncio.shield(self._commit(request, conclusion, of=len(requests)))
+        return _settlement([self._kinds[request.key] for request in requests])
+
+    def _is_last_delivery(self) -> bool:
+        return self.message.delivery_count + 1 >= self.desk.max_delivery_count
+
+    async def _give_back(self, stop: asyncio.Event) -> Settlement:
+        """Keep the message a while, so that it does not come back at once."""
+        self.rest()
+        hold = min(_HOLD_UNKNOWN * 2.0**self.message.delivery_count, _LONGEST_HOLD)
+        await self.desk.clock.wait(stop, hold)
+        for key in self._unknown:
+            await self.desk.outbox.forget(self.key, key)
+        return Settlement("abandon")
+
+    async def _commit(
+        self, request: Request | None, conclusion: Conclusion, *, of: int
+    ) -> None:
+        """Keep an outcome; with the last one of the message, also the reply."""
+        desk, now = self.desk, self.desk.clock.now()
+        outcome = self._outcome(request, conclusion)
+        told = from_outcome(desk.teller, outcome, now)
+        key = request.key if request else ""
+        self._told[key] = orjson.dumps(told.event.data)
+        self._kinds[key] = conclusion.kind
+        decision = Decision(
+            message=self.key,
+            key=key,
+            event_id=request.event_id if request else "",
+            sequence=self.message.sequence_number,
+            state=conclusion.kind.value,
+            data=self._told[key],
+        )
+        reply = self._reply() if len(self._told) == of else None
+        await desk.conclude(outcome, told, decision, now=now.timestamp(), reply=reply)
+
+    def _outcome(self, request: Request | None, conclusion: Conclusion) -> Outcome:
+        message, approval = self.message, self._approval
+        enqueued_at = message.enqueued_at
+        expires_at = approval.expires_at if approval else None
+        return Outcome(
+            outcome=conclusion.kind.value,
+            event_id=request.event_id if request else None,
+            event=conclusion.event,
+            imds_status=conclusion.imds_status,
+            confirmed=conclusion.confirmed,
+            reason=conclusion.reason,
+            request={
+                "messageId": message.message_id,
+                "enqueuedAt": rfc3339(enqueued_at) if enqueued_at else None,
+                "approvedBy": approval.approved_by if approval else None,
+                "reason": approval.reason if approval else None,
+                "expiresAt": rfc3339(expires_at) if expires_at else None,
+            },
+            origin=(self.desk.entity, message.message_id, message.sequence_number),
+        )
+
+    def _reply(self) -> Reply | None:
+        message = self.message
+        entity = self.desk.replies.entity(message.reply_to or "")
+        if entity is None:
+            return None
+        ids = self._approval.event_ids if self._approval else ()
+        keys = [event_id.upper() for event_id in ids] or [""]
+        outcomes = [orjson.loads(self._told[key]) for key in keys]
+        body = orjson.dumps({"messageId": message.message_id, "outcomes": outcomes})
+        envelope = ReplyEnvelope(
+            entity=entity,
+            message_id=hash32([self.key, message.sequence_number, "reply"]),
+            correlation_id=message.message_id,
+            session_id=message.reply_to_session_id,
+            body=body.decode(),
+        )
+        return Reply(key=self.key, body=envelope.to_json())
+
+
+def _again(kind: OutcomeKind, earlier: Decision) -> Conclusion:
+    """Return what was concluded of an EventId that is asked for once more."""
+    data = orjson.loads(earlier.data or b"{}")
+    raw = data.get("event")
+    return Conclusion(
+        kind=kind,
+        event=ScheduledEvent(event_id=raw["EventId"], raw=raw) if raw else None,
+        confirmed=data.get("confirmed"),
+        reason=data.get("reason"),
+        imds_status=data.get("imdsStatus"),
+    )
+
+
+def _settlement(kinds: list[OutcomeKind]) -> Settlement:
+    letter = dead_letter(kinds)
+    return Settlement("dead-letter", *letter) if letter else Settlement("complete")

@@ -1,0 +1,283 @@
+"""Pursues one EventId of an approval to its outcome.
+
+    intent on disk → fresh look → decide ─┬─ a conclusion
+         ▲                                ├─ wait, and look again
+         │                                └─ in line; in its turn:
+         │                                   decide → posted on disk → POST ─┬─ relayed
+         └────────── refused, no answer, anything else: later ───────────────┘
+
+A document just read and a decision stand before each POST, both within its turn at IMDS
+(see ``posting``): the decision before that says only that a POST is wanted. The intent
+stays on disk when the process dies. Only one that is marked as posted says that a POST
+may have worked, and that it may be the very reason why the process died; any other is
+begun anew.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from bridge.approvals.context import Desk
+from bridge.approvals.policy import (
+    Conclusion,
+    OutcomeKind,
+    Post,
+    Request,
+    Standing,
+    Terms,
+    Wait,
+    deadline,
+    decide,
+    is_absent,
+)
+from bridge.events.document import ScheduledEvent
+from bridge.events.look import Look
+from bridge.events.start_result import StartAnswer, StartResult
+from bridge.foundation.errors import MetadataError, MetadataUnavailableError
+from bridge.foundation.retry import RetryPolicy
+from bridge.foundation.workers import unless
+from bridge.outbox.records import Decision
+
+log = logging.getLogger(__name__)
+
+INTENT = "intent"
+_BACKOFF = RetryPolicy(first=1.0, max_backoff=30.0)
+_LEAST_PAUSE = 0.25
+_REFUSED_AGAIN = 1.75  # so that three tries lie within five seconds
+_MOST_REFUSALS = 3
+_WORKED = {
+    OutcomeKind.RELAYED,
+    OutcomeKind.ALREADY_STARTED,
+    OutcomeKind.EVENT_ENDED,
+}
+_RETURN_PATIENCE = 180.0  # after a reboot IMDS may take two minutes to answer
+
+
+@dataclass(frozen=True, slots=True)
+class _Anchor:
+    """When the last look was: ``now`` by IMDS's clock, the other by ours."""
+
+    now: datetime
+    monotonic: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Pursuit:
+    """The way of one EventId, within one delivery of its message.
+
+    Attributes:
+        message: the key that the message is known by.
+        was_tried: whether an earlier try began a POST, and died before its outcome.
+        terms: the desk's, or longer ones for this delivery.
+        rest: called when it begins to wait: for time, for IMDS, or for its turn.
+        began: when the message was there, of monotonic time.
+    """
+
+    desk: Desk
+    request: Request
+    message: str
+    sequence: int | None
+    was_tried: bool
+    terms: Terms
+    rest: Callable[[], None] = lambda: None
+    began: float = field(init=False)
+    _anchor: _Anchor = field(init=False)
+    _may_have_worked: bool = field(init=False)
+    _is_marked: bool = field(init=False)
+    _was_posted: bool = False
+    _status: int | None = None
+    _refusals: int = 0
+    _failures: int = 0
+    _fault: str | None = None
+    _absent_since: float | None = None
+    _event: ScheduledEvent | None = None
+
+    def __post_init__(self) -> None:
+        clock = self.desk.clock
+        self.began = clock.monotonic()
+        self._anchor = _Anchor(clock.now(), self.began)
+        self._may_have_worked = self._is_marked = self.was_tried
+
+    @property
+    def key(self) -> str:
+        """The EventId as it is compared."""
+        return self.request.key
+
+    async def run(self, stop: asyncio.Event) -> Conclusion | None:
+        """Return what became of it; None if ``stop`` came first.
+
+        Raises:
+            OutboxError: the state file cannot be read or written.
+        """
+        await self._intend(posted=False)
+        while not stop.is_set():
+            if conclusion := await self._try(stop):
+                if conclusion.kind not in _WORKED:
+                    self.desk.rotation.stay(self.key)
+                return replace(conclusion, imds_status=self._status)
+        await self.withdraw()
+        return None
+
+    async def withdraw(self) -> bool:
+        """Drop an intent that certainly came to nothing, so that nobody doubts it.
+
+        Returns:
+            Whether it was so.
+        """
+        is_moot = not (self.was_tried or self._was_posted)
+        if is_moot:
+            await self.desk.outbox.forget(self.message, self.key)
+        return is_moot
+
+    async def decide(self, look: Look) -> Conclusion | Post | Wait:
+        """Decide on a look as of now, however long ago it was."""
+        now = self.desk.clock.monotonic()
+        since_read = now - (look.read.monotonic or now)
+        look = replace(look, now=look.now + timedelta(seconds=since_read))
+        self._anchor = _Anchor(look.now, now)
+        event = look.document.events.get(self.key)
+        self._event = event or self._event
+        if self._absent_since is None and is_absent(self.key, look):
+            self._absent_since = now
+        since = now if self._absent_since is None else self._absent_since
+        standing = Standing(
+            may_have_worked=self._may_have_worked,
+            was_seen=event is None and await self.desk.outbox.was_seen(self.key),
+            absent_for=now - since,
+        )
+        step = decide(self.request, look, standing, self.terms)
+        if isinstance(step, Post) and self._failures and self._left() <= 0:
+            return self._failed(self._fault)
+        if isinstance(step, Post):
+            by_rule = self.request.initiative is not None
+            left = self.desk.rotation.leave(step.event, settles=by_rule)
+            if left > 0:  # a person's approval passes at once
+                return Wait(seconds=left)
+        return step
+
+    async def mark(self) -> None:
+        """Note on disk that a POST is begun, before it is."""
+        if not self._is_marked:
+            self._is_marked = True
+            await self._intend(posted=True)
+
+    async def _unmark(self) -> None:
+        """Take the note back where no POST followed it."""
+        if self._is_marked and not (self._was_posted or self.was_tried):
+            self._is_marked = False
+            await self.desk.outbox.forget(self.message, self.key)
+            await self._intend(posted=False)
+
+    async def _intend(self, *, posted: bool) -> None:
+        initiative = self.request.initiative
+        intent = Decision(
+            message=self.message,
+            key=self.key,
+            event_id=self.request.event_id,
+            sequence=self.sequence,
+            state=INTENT,
+            posted=posted,
+            rule=initiative.rule if initiative else None,
+        )
+        await self.desk.outbox.intend(intent, now=self.desk.clock.now().timestamp())
+
+    async def _try(self, stop: asyncio.Event) -> Conclusion | None:
+        """Look, and do what is to be done; None = again, after the wait it took."""
+        try:
+            look = await unless(stop, self.desk.watcher.fresh())
+        except MetadataError as error:
+            return await self._later(stop, str(error), _wish_of(error))
+        if look is None:
+            return None
+        step: Conclusion | Post | Wait | None = await self.decide(look)
+        if isinstance(step, Post):
+            step = await self._post(stop)
+        if isinstance(step, Wait):
+            self.rest()
+            await self.desk.waits.wait(self.key, step.seconds, stop)
+            return None
+        return step
+
+    async def _post(self, stop: asyncio.Event) -> Conclusion | Wait | None:
+        self.rest()
+        met = await self.desk.poster.post(self, stop)
+        if isinstance(met, StartAnswer):
+            self._was_posted, self._status = True, met.status
+            return await self._answered(met, stop)
+        await self._unmark()
+        if isinstance(met, MetadataError):
+            return await self._later(stop, str(met), _wish_of(met))
+        return met
+
+    async def _answered(
+        self, answer: StartAnswer, stop: asyncio.Event
+    ) -> Conclusion | None:
+        if answer.result is StartResult.ACCEPTED:
+            kind = OutcomeKind.RELAYED
+            return Conclusion(kind=kind, event=self._event, confirmed=True)
+        if answer.result is not StartResult.REFUSED:
+            self._refusals = 0
+            if answer.result is StartResult.IN_DOUBT:
+                self._may_have_worked = True
+            return await self._later(stop, answer.text, answer.retry_after)
+        self._refusals += 1
+        if self._refusals == _MOST_REFUSALS:
+            kind = OutcomeKind.REJECTED
+            return Conclusion(kind=kind, event=self._event, reason=answer.text)
+        await self.desk.clock.wait(stop, _REFUSED_AGAIN)
+        return None
+
+    async def _later(
+        self, stop: asyncio.Event, fault: str, wish: float | None
+    ) -> Conclusion | None:
+        """Wait after a failure, unless there is nothing left to wait for."""
+        self.rest()
+        self._failures, self._fault = self._failures + 1, fault
+        log.warning(
+            "approval not relayed yet",
+            extra={"eventId": self.request.event_id, "fault": fault},
+        )
+        if (left := self._left()) <= 0:
+            return await self._give_up(stop)
+        delay = _BACKOFF.delay(
+            self._failures, unit=self.desk.chance(), retry_after=wish
+        )
+        await self.desk.clock.wait(stop, min(max(delay, _LEAST_PAUSE), left))
+        return None
+
+    async def _give_up(self, stop: asyncio.Event) -> Conclusion:
+        """Conclude that it failed; what is in doubt is looked at once more."""
+        failed = self._failed(self._fault)
+        if not self._may_have_worked:
+            return failed
+        try:
+            look = await unless(stop, self.desk.watcher.fresh())
+        except MetadataError:
+            return failed
+        step = None if look is None else await self.decide(look)
+        return step if isinstance(step, Conclusion) else failed
+
+    def _failed(self, reason: str | None) -> Conclusion:
+        return Conclusion(kind=OutcomeKind.FAILED, event=self._event, reason=reason)
+
+    def _left(self) -> float:
+        """Return the seconds for which it makes sense to try again."""
+        known = self.desk.watcher.watch.known.get(self.key)
+        event = self._event or (known.event if known else None)
+        not_before = event.not_before if event else None
+        end = deadline(self.request, not_before, self.terms)
+        left = (end - self._now()).total_seconds()
+        if not self.was_tried:
+            return left
+        return max(left, self.began + _RETURN_PATIENCE - self.desk.clock.monotonic())
+
+    def _now(self) -> datetime:
+        """Return the time by IMDS's clock, if it has told it, else by ours."""
+        gone = self.desk.clock.monotonic() - self._anchor.monotonic
+        return self._anchor.now + timedelta(seconds=gone)
+
+
+def _wish_of(error: MetadataError) -> float | None:
+    return error.retry_after if isinstance(error, MetadataUnavailableError) else None

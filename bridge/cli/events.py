@@ -1,0 +1,133 @@
+"""``sebridge events``: what has been observed, and where it went."""
+
+import asyncio
+from pathlib import Path
+
+import click
+
+from bridge.cli import completion
+from bridge.cli.common import config_option, echo_json, until_stopped
+from bridge.cli.outbox import act, stored
+from bridge.cli.rows import event_rows
+from bridge.cli.rows import events as rows_of_events
+from bridge.cli.watch import Show, watching
+from bridge.foundation.clock import Clock, SystemClock
+from bridge.outbox.admin import Ledger, Observation
+from bridge.outbox.records import value_of
+from bridge.outbox.storage.database import Database
+
+_AT_ONCE = 1000
+
+
+@click.command()
+@config_option
+@click.option(
+    "--event",
+    metavar="EVENTID",
+    help="Only of this EventId.",
+    shell_complete=completion.event_ids,
+)
+@click.option(
+    "--last",
+    type=click.IntRange(min=0),
+    default=50,
+    show_default=True,
+    help="How many of the newest.",
+)
+@click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Look each second where they have got to, until Ctrl-C.",
+)
+@click.option("--json", "as_json", is_flag=True, help="As JSON; a line each to follow.")
+def events(  # noqa: PLR0913  each is an option
+    path: Path,
+    *,
+    event: str | None,
+    last: int,
+    follow: bool,
+    watch: bool,
+    as_json: bool,
+) -> None:
+    """Show what has been observed and where it went, oldest first."""
+    sight = sight_of(as_json=as_json)
+    if not (follow or watch):
+        show(act(path, lambda book, _: book.told(newest=last, event_id=event)), sight)
+        return
+    state = stored(path)
+
+    async def work(stop: asyncio.Event) -> None:
+        async with Database.open(state) as database:
+            ledger = Ledger(database)
+            if watch:
+                await watching(
+                    lambda: ledger.told(newest=last, event_id=event),
+                    sight.again,
+                    clock=SystemClock(),
+                    stop=stop,
+                )
+                return
+            await following(ledger, event, last, sight, clock=SystemClock(), stop=stop)
+
+    until_stopped(work)
+
+
+def sight_of(*, as_json: bool) -> Show[Observation]:
+    """Return how events are shown."""
+    return Show(
+        listing=rows_of_events,
+        rows=event_rows,
+        record=as_record,
+        state=lambda one: (
+            one.number,
+            [(d.sink, d.state, d.attempts) for d in one.deliveries],
+        ),
+        as_json=as_json,
+    )
+
+
+async def following(  # noqa: PLR0913 - what to follow, and how
+    ledger: Ledger,
+    event: str | None,
+    last: int,
+    sight: Show[Observation],
+    *,
+    clock: Clock,
+    stop: asyncio.Event,
+) -> None:
+    """Show the last events, and then each that comes, until ``stop`` is set."""
+    seen = await ledger.told(newest=1)
+    found = await ledger.told(newest=last, event_id=event)
+    after = max([0, *(one.number for one in (*seen, *found))])
+    sight.once(found)
+
+    async def look() -> list[Observation]:
+        nonlocal after
+        found = await ledger.told(after=after, newest=_AT_ONCE, event_id=event)
+        after = max([after, *(one.number for one in found)])
+        return found
+
+    await watching(look, sight.once, clock=clock, stop=stop)
+
+
+def show(found: list[Observation], sight: Show[Observation]) -> None:
+    """Print events: a list of JSON, or lines for people."""
+    if sight.as_json:
+        echo_json([as_record(one) for one in found])
+    else:
+        sight.once(found)
+
+
+def as_record(one: Observation) -> dict[str, object]:
+    """Return the CloudEvent with where it went."""
+    places = [
+        {
+            "sink": delivery.sink,
+            "state": delivery.state,
+            "attempts": delivery.attempts,
+            "lastError": delivery.last_error,
+        }
+        for delivery in one.deliveries
+    ]
+    return {"event": value_of(one.body), "deliveries": places}

@@ -1,0 +1,203 @@
+"""Deliveries and events as rows for people, and what was done to them in a sentence."""
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from bridge.cli.common import painter
+from bridge.events.document import parse_time
+from bridge.health.status_view import Cell, Mood
+from bridge.outbox.admin import Observation
+from bridge.outbox.deliveries import Delivery
+from bridge.outbox.records import value_of
+from bridge.telemetry.metrics import printable
+
+_GAP = "  "
+_LONGEST = 80  # characters of a cell that others follow
+_MOST_RESOURCES = 3
+_MOODS: Mapping[str, Mood] = {"pending": "warning", "dead": "bad", "delivered": "good"}
+_DELIVERY_HEADS = (
+    *("ID", "STATE", "SINK", "TIME", "EVENT", "STEP", "VM", "EVENTID", "TRIES"),
+    "LAST ERROR",
+)
+_EVENT_HEADS = ("TIME", "EVENT", "STEP", "VM", "EVENTID", "WENT TO")
+
+Row = Sequence[Sequence[Cell]]  # of each column the parts, with a blank between
+
+
+@dataclass(slots=True)
+class Listing:
+    """Rows under heads, aligned, also where they come one after another.
+
+    A row of one column is a note on the row before, and stands as it is.
+
+    Attributes:
+        heads: of the columns; the last one is as wide as it likes.
+        width: where lines are cut; None = nowhere.
+    """
+
+    heads: Sequence[str]
+    width: int | None = None
+    paint: Callable[[str, Mood], str] = field(
+        default_factory=lambda: painter(sys.stdout)
+    )
+    _sizes: list[int] = field(default_factory=list)
+    _is_headed: bool = False
+
+    def lines(self, rows: Sequence[Row]) -> Iterator[str]:
+        """Yield a line for each row; the heads go before the first of all."""
+        heads: Row = [[Cell(head)] for head in self.heads]
+        self._sizes = self._sizes or [0] * len(heads)
+        for row in (heads, *(row for row in rows if len(row) > 1)):
+            lengths = [len(" ".join(cell.text for cell in column)) for column in row]
+            self._sizes = list(map(max, self._sizes, lengths))
+        if rows and not self._is_headed:
+            self._is_headed = True
+            yield self._line(heads)
+        for row in rows:
+            yield self._line(row)
+
+    def _line(self, row: Row) -> str:
+        left, line = self.width, ""
+        for index, column in enumerate(row):
+            size = 0
+            for number, cell in enumerate(column):
+                text = f"{' ' if number else ''}{cell.text}"[:left]
+                left = None if left is None else left - len(text)
+                line += self.paint(text, cell.mood)
+                size += len(text)
+            if index < len(row) - 1:
+                fill = " " * (self._sizes[index] - size + len(_GAP))
+                left = None if left is None else max(0, left - len(fill))
+                line += fill
+        return line.rstrip()
+
+
+def deliveries(width: int | None = None) -> Listing:
+    """Return a listing for ``delivery_row``."""
+    return Listing(_DELIVERY_HEADS, width)
+
+
+def delivery_row(delivery: Delivery) -> Row:
+    """Return what there is to be seen of a delivery."""
+    told = Gist.of(delivery.body)
+    moment = datetime.fromtimestamp(delivery.created, UTC)
+    return [
+        [_cell(str(delivery.id))],
+        [Cell(delivery.state, _MOODS.get(delivery.state, ""))],
+        [_cell(delivery.sink)],
+        [_cell(local(moment))],
+        [_cell(told.event_type)],
+        [_cell(step_of(delivery.type))],
+        [_cell(told.vm)],
+        [_cell(delivery.event_id or "-")],
+        [_cell(str(delivery.attempts))],
+        [Cell(printable(delivery.last_error or ""))],
+    ]
+
+
+def events(width: int | None = None) -> Listing:
+    """Return a listing for ``event_rows``."""
+    return Listing(_EVENT_HEADS, width)
+
+
+def event_rows(one: Observation) -> list[Row]:
+    """Return what there is to be seen of an event, and why it is not delivered."""
+    told = Gist.of(one.body)
+    went = [_went(delivery) for delivery in one.deliveries]
+    row = [
+        [_cell(local(told.time) if told.time else "-")],
+        [_cell(told.event_type)],
+        [_cell(step_of(told.type))],
+        [_cell(told.vm)],
+        [_cell(told.event_id)],
+        went or [Cell("nobody")],
+    ]
+    errors = [
+        [[Cell(f"    {printable(f'{delivery.sink}: {delivery.last_error}')}")]]
+        for delivery in one.deliveries
+        if delivery.last_error and delivery.state != "delivered"
+    ]
+    return [row, *errors]
+
+
+def _went(delivery: Delivery) -> Cell:
+    text = f"{delivery.sink}:{delivery.state}"
+    return Cell(printable(text), _MOODS.get(delivery.state, ""))
+
+
+def _cell(text: str) -> Cell:
+    shown = printable(text[:_LONGEST])
+    return Cell(shown if len(text) <= _LONGEST else f"{shown}…")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gist:
+    """What a CloudEvent of ours says, in short; ``-`` where it does not say it."""
+
+    type: str = ""
+    time: datetime | None = None
+    event_type: str = "-"
+    event_id: str = "-"
+    vm: str = "-"
+
+    @classmethod
+    def of(cls, body: bytes) -> "Gist":
+        """Read what was stored, whatever became of it on the disk."""
+        event = value_of(body)
+        if event is None:
+            return cls(event_type="damaged")
+        data = _object(event.get("data"))
+        scheduled, reporter = _object(data.get("event")), _object(data.get("reporter"))
+        return cls(
+            type=_text(event, "type", ""),
+            time=parse_time(_text(event, "time", "")),
+            event_type=_text(scheduled, "EventType"),
+            event_id=_text(event, "correlationid"),
+            vm=_resources(scheduled.get("Resources")) or _text(reporter, "vmName"),
+        )
+
+
+def _object(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _text(found: Mapping[str, object], key: str, otherwise: str = "-") -> str:
+    value = found.get(key)
+    return value if isinstance(value, str) and value else otherwise
+
+
+def _resources(value: object) -> str:
+    found = [str(one) for one in value] if isinstance(value, list) else []
+    more = len(found) - _MOST_RESOURCES
+    return ",".join(found[:_MOST_RESOURCES]) + (f",+{more}" if more > 0 else "")
+
+
+def step_of(kind: str) -> str:
+    """Return the part of a CloudEvent's type that tells what happened.
+
+    ``started`` of a scheduled event; ``bridge.started`` of anything else.
+    """
+    parts = kind.split(".")[-3:-1]
+    return ".".join(parts).removeprefix("scheduledevent.") or kind or "-"
+
+
+def local(moment: datetime) -> str:
+    """Return a moment as the clock on this machine's wall has it."""
+    return f"{moment.astimezone():%Y-%m-%d %H:%M:%S %Z}"
+
+
+# -- what was done -----------------------------------------------------------------
+
+
+def by_sink(found: Iterable[Delivery]) -> str:
+    """Return how many deliveries there are to each sink: ``2 to siem, 1 to ops``."""
+    counts = Counter(delivery.sink for delivery in found)
+    return ", ".join(f"{count} to {sink}" for sink, count in sorted(counts.items()))
+
+
+def counted(count: int) -> str:
+    """Return how many deliveries."""
+    return f"{count} delivery" if count == 1 else f"{count} deliveries"

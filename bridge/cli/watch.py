@@ -1,0 +1,91 @@
+"""``--watch``: the same rows again and again, until somebody has seen enough."""
+
+import asyncio
+import shutil
+import sys
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import click
+
+from bridge.cli.common import echo_json
+from bridge.cli.rows import Listing, Row
+from bridge.foundation.clock import Clock
+
+EVERY = 1.0  # seconds
+MOST = 100  # rows
+_HOME_AND_CLEAR = "\x1b[H\x1b[2J"
+
+T = TypeVar("T")
+
+
+@dataclass(kw_only=True)
+class Show(Generic[T]):
+    """How something is shown, each time that it is looked at.
+
+    On a terminal as a table that is drawn anew; else a line whenever one has changed.
+
+    Attributes:
+        listing: makes a table of a width.
+        rows: returns the rows of one thing.
+        record: returns the JSON of one thing.
+        state: returns a key of it, and what is new once it changes.
+        as_json: whether JSON is wanted, a line each.
+    """
+
+    listing: Callable[[int | None], Listing]
+    rows: Callable[[T], Sequence[Row]]
+    record: Callable[[T], object]
+    state: Callable[[T], tuple[Hashable, object]]
+    as_json: bool
+    _seen: dict[Hashable, object] = field(default_factory=dict)
+    _lines: Listing | None = None
+
+    def once(self, found: Sequence[T]) -> None:
+        """Show everything, on lines."""
+        self._print(found)
+
+    def again(self, found: Sequence[T]) -> None:
+        """Show what has changed since, or everything where that can be drawn anew."""
+        if sys.stdout.isatty() and not self.as_json:
+            self._draw(found)
+        else:
+            self._print([one for one in found if self._is_news(one)])
+
+    def _is_news(self, one: T) -> bool:
+        key, state = self.state(one)
+        is_news = self._seen.get(key) != state
+        self._seen[key] = state
+        return is_news
+
+    def _print(self, found: Sequence[T]) -> None:
+        if self.as_json:
+            for one in found:
+                echo_json(self.record(one))
+            return
+        self._lines = self._lines or self.listing(None)
+        for line in self._lines.lines([row for one in found for row in self.rows(one)]):
+            click.echo(line, color=True)
+
+    def _draw(self, found: Sequence[T]) -> None:
+        size = shutil.get_terminal_size()
+        rows = [row for one in found for row in self.rows(one)]
+        heads, *lines = self.listing(size.columns).lines(rows) if rows else ["-"]
+        shown = [heads, *lines[-max(1, size.lines - 3) :]]
+        text = "\n".join(shown)
+        click.echo(f"{_HOME_AND_CLEAR}{text}\n(Ctrl-C ends this)", color=True)
+
+
+async def watching(
+    look: Callable[[], Awaitable[Sequence[T]]],
+    show: Callable[[Sequence[T]], None],
+    *,
+    clock: Clock,
+    stop: asyncio.Event,
+) -> None:
+    """Look and show each second, until ``stop`` is set."""
+    while True:
+        show(await look())
+        if await clock.wait(stop, EVERY):
+            return

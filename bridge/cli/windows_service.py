@@ -1,0 +1,307 @@
+"""The forwarder as a Windows service: a stop event for signals, and the Event Log.
+
+    python -m bridge.cli.windows_service install | remove | start | stop | …
+    python -m bridge.cli.windows_service host        what Windows itself starts
+
+``Service`` knows no Windows: it tells a ``Manager`` its state, and is asked to stop
+from another thread. ``_framework`` binds it to pywin32, which speaks to Windows.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from bridge.app import forwarder as app
+from bridge.app.supervisor import Supervisor
+from bridge.cli.common import FAILED, WRONG, fail, first_of
+from bridge.configuration import load as configuration
+from bridge.foundation.clock import SystemClock
+from bridge.foundation.errors import BridgeError, ConfigError, MissingExtraError
+from bridge.telemetry.metrics import TextFormatter, configure_logging, printable
+
+if TYPE_CHECKING:
+    from win32serviceutil import ServiceFramework
+
+NAME = "sebridge"
+TITLE = "Scheduled Events bridge"
+ABOUT = "Azure Scheduled Events to where they are acted on, and approvals back."
+
+log = logging.getLogger(__name__)
+
+_LOG_SIZE = 10 * 2**20
+_LOGS_KEPT = 5
+_PATIENCE = 20.0  # Windows gives up on a pending service that is silent for longer
+
+
+class State(Enum):
+    """What Windows knows of a service; that it has stopped is told by pywin32."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+
+
+class Manager(Protocol):
+    """Windows, as far as a service speaks to it. Calls may come from any thread."""
+
+    def report(self, state: State, patience: float) -> None:
+        """Tell the state; while it is pending, the next report follows in time.
+
+        Args:
+            state: as it is now.
+            patience: seconds within which the next report comes.
+        """
+        ...
+
+    def write(self, level: int, text: str) -> None:
+        """Write to the Event Log, with a level of ``logging``."""
+        ...
+
+
+Work = Callable[[asyncio.Event, Supervisor], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Service:
+    """The life of one service: starting, running, stopping.
+
+    Attributes:
+        interval: seconds between two reports while it starts or stops.
+    """
+
+    manager: Manager
+    interval: float = 5.0
+    _state: State = State.STARTING
+    _is_asked: bool = False
+    _wake: Callable[[], object] | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self, work: Work) -> None:
+        """Run ``work`` until it ends or Windows asks it to stop.
+
+        Raises:
+            BridgeError: it failed, which stands in the Event Log by then.
+        """
+        self.tell()
+        try:
+            asyncio.run(self._run(work))
+        except* BridgeError as errors:
+            error = first_of(errors)
+            self.manager.write(logging.ERROR, f"failed: {printable(_text_of(error))}")
+            raise error from None
+        self.manager.write(logging.INFO, "stopped")
+
+    def ask_to_stop(self) -> None:
+        """Let the work end; comes from another thread, at any time."""
+        with self._lock:
+            self._is_asked = True
+            if self._wake is not None:
+                self._wake()
+        self.stopping()
+
+    def tell(self) -> None:
+        """Report the state as it is."""
+        with self._lock:
+            self.manager.report(self._state, _PATIENCE)
+
+    def ready(self) -> None:
+        """All is open, and the workers run."""
+        if self._became(State.RUNNING, State.STARTING):
+            self.manager.write(logging.INFO, "started")
+
+    def alive(self) -> None:
+        """Ask for more patience, where any is needed."""
+        if self._state is not State.RUNNING:
+            self.tell()
+
+    def stopping(self) -> None:
+        """A stop was asked for, and what is in flight ends."""
+        self._became(State.STOPPING, State.STARTING, State.RUNNING)
+
+    def _became(self, state: State, *before: State) -> bool:
+        """Go on to a state, and report it; False where that would be a step back."""
+        with self._lock:
+            if self._state not in before:
+                return False
+            self._state = state
+            self.manager.report(state, _PATIENCE)
+            return True
+
+    async def _run(self, work: Work) -> None:
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        with self._lock:
+            self._wake = lambda: loop.call_soon_threadsafe(stop.set)
+            if self._is_asked:
+                stop.set()
+        try:
+            await work(stop, self)
+        finally:
+            with self._lock:
+                self._wake = None
+
+
+def _text_of(error: BaseException) -> str:
+    if isinstance(error, ConfigError):
+        return "; ".join(error.faults)
+    return str(error)
+
+
+class EventLog(logging.Handler):
+    """Passes errors of the forwarder's log to the Event Log."""
+
+    def __init__(self, manager: Manager) -> None:
+        super().__init__(logging.ERROR)
+        self.setFormatter(TextFormatter())
+        self.manager = manager
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record."""
+        self.manager.write(record.levelno, self.format(record))
+
+
+def home(environ: Mapping[str, str]) -> Path:
+    r"""Return where configuration, state and log are: ``%ProgramData%\sebridge``."""
+    return Path(environ.get("PROGRAMDATA", r"C:\ProgramData")) / NAME
+
+
+def forwarder(folder: Path, environ: Mapping[str, str], manager: Manager) -> Work:
+    """Return the forwarder of the configuration ``folder/bridge.toml``.
+
+    Its log is ``folder/log/sebridge.log``; errors go to the Event Log as well.
+    """
+
+    async def work(stop: asyncio.Event, supervisor: Supervisor) -> None:
+        config = configuration.load(folder / "bridge.toml", environ)
+        path = folder / "log" / "sebridge.log"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handler = RotatingFileHandler(
+                path, maxBytes=_LOG_SIZE, backupCount=_LOGS_KEPT, encoding="utf-8"
+            )
+        except OSError as error:
+            raise BridgeError(
+                f"the log {path} cannot be written: {error.strerror}"
+            ) from error
+        configure_logging(config.log, handler=handler)
+        logging.getLogger().addHandler(EventLog(manager))
+        for warning in config.warnings():
+            log.warning("configuration", extra={"warning": warning})
+        await app.run(config, stop, SystemClock(), supervisor)
+
+    return work
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Install, remove, start or stop the service, or be it."""
+    given = list(sys.argv if arguments is None else arguments)
+    try:
+        if given[1:] == ["host"]:
+            host()
+        else:
+            manage(given)
+    except ConfigError as error:
+        fail(*error.faults, code=WRONG)
+    except BridgeError as error:
+        fail(str(error), code=FAILED)
+
+
+def host() -> None:
+    """Be the service that Windows has started; returns when it has stopped.
+
+    Raises:
+        MissingExtraError: pywin32 is not installed.
+    """
+    framework = _framework()
+    import servicemanager  # noqa: PLC0415 - an extra
+
+    servicemanager.Initialize(NAME)
+    servicemanager.PrepareToHostSingle(framework)
+    servicemanager.StartServiceCtrlDispatcher()  # type: ignore[no-untyped-call]  # theirs
+
+
+def manage(arguments: Sequence[str]) -> None:
+    """Do what pywin32's own commands do: install, remove, start, stop, update.
+
+    Raises:
+        ConfigError: it would be installed from a virtual environment.
+        MissingExtraError: pywin32 is not installed.
+    """
+    framework = _framework()
+    import servicemanager  # noqa: PLC0415 - an extra
+    from win32serviceutil import HandleCommandLine  # noqa: PLC0415 - an extra
+
+    if "install" in arguments:
+        if sys.prefix != sys.base_prefix:
+            why = "the python.exe of a virtual environment only starts another"
+            raise ConfigError([f"install: wants a Python of its own: {why}"])
+        servicemanager.SetEventSourceName(NAME, True)  # noqa: FBT003 - no keywords there
+    HandleCommandLine(framework, argv=arguments)
+
+
+def _framework() -> "type[ServiceFramework]":
+    """Return the class that pywin32 makes the service of.
+
+    Raises:
+        MissingExtraError: pywin32 is not installed.
+    """
+    try:
+        import servicemanager  # noqa: PLC0415 - an extra
+        import win32service  # noqa: PLC0415 - an extra
+        from win32serviceutil import ServiceFramework  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise MissingExtraError("the Windows service", "windows") from error
+
+    states = {
+        State.STARTING: win32service.SERVICE_START_PENDING,
+        State.RUNNING: win32service.SERVICE_RUNNING,
+        State.STOPPING: win32service.SERVICE_STOP_PENDING,
+    }
+
+    class Framework(ServiceFramework):
+        """What Windows calls, in threads of its own."""
+
+        _svc_name_ = NAME
+        _svc_display_name_ = TITLE
+        _svc_description_ = ABOUT
+        _exe_name_ = sys.executable  # pythonservice.exe finds no packages by itself
+        _exe_args_ = f"-I -m {__spec__.name} host"
+
+        def __init__(self, args: Sequence[str]) -> None:
+            super().__init__(args)
+            self.service = Service(self)
+
+        def report(self, state: State, patience: float) -> None:
+            self.ReportServiceStatus(states[state], waitHint=int(patience * 1000))
+
+        def write(self, level: int, text: str) -> None:
+            if level >= logging.ERROR:
+                servicemanager.LogErrorMsg(text)
+            elif level >= logging.WARNING:
+                servicemanager.LogWarningMsg(text)
+            else:
+                servicemanager.LogInfoMsg(text)
+
+        def SvcRun(self) -> None:  # noqa: N802 - pywin32's name
+            self.service.run(forwarder(home(os.environ), os.environ, self))
+
+        def SvcStop(self) -> None:  # noqa: N802 - pywin32's name
+            self.service.ask_to_stop()
+
+        SvcShutdown = SvcStop
+
+        def SvcInterrogate(self) -> None:  # noqa: N802 - pywin32's name
+            self.service.tell()
+
+    return Framework
+
+
+if __name__ == "__main__":
+    main()

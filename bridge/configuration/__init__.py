@@ -1,0 +1,1 @@
+"""One file in, all faults out."""

@@ -1,0 +1,210 @@
+"""The JSON Schema of the configuration, from the sections themselves.
+
+A section's docstring describes its keys under ``Attributes``: there is no second list.
+Where the type of a key does not give an example, the docstring does: ``Example:`` and
+JSON between double backticks at its end.
+"""
+
+import inspect
+import json
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from bridge.approvals.config import ApprovalsConfig
+from bridge.configuration import approval_schema, event_schema
+from bridge.configuration.load import Config, Settings
+from bridge.configuration.schema_parts import DRAFT, Json
+from bridge.foundation.sections import Reader, Section
+from bridge.foundation.values import Address, Duration, FilePath, Rate, Secret, Size
+from bridge.servicebus.namespace import NamespaceConfig
+from bridge.sinks.registry import SINK_TYPES
+
+_DURATION = {
+    "examples": ["30s", 1.5],
+    "anyOf": [
+        {"type": "number", "minimum": 0},
+        {"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*(ms|s|m|h|d)?\s*$"},
+    ],
+}
+_SIZE = {
+    "examples": ["256MB", 1000000],
+    "anyOf": [
+        {"type": "integer", "minimum": 0},
+        {"type": "string", "pattern": r"^\s*\d{1,15}\s*(B|[KMG]i?B)?\s*$"},
+    ],
+}
+_RATE = {
+    "examples": [1, 0.5],
+    "type": "number",
+    "minimum": 0.0001,
+    "maximum": 100000,
+}
+_SECRET = {"type": "string", "examples": ["env:NAME", "file:/etc/sebridge/secret"]}
+_FILE_PATH = {"type": "string"}
+_ADDRESS = {"type": "string"}
+_SCHEMAS: dict[type, Json] = {
+    Duration: _DURATION,
+    Size: _SIZE,
+    Rate: _RATE,
+    Secret: _SECRET,
+    FilePath: _FILE_PATH,
+    Address: _ADDRESS,
+}
+# What may be written is the same for every key of a type.
+_WRITTEN: dict[type, str] = {
+    Rate: "Times a second.",
+    Duration: 'Seconds, or text with a unit: "500ms", "30s", "5m", "24h".',
+    Size: 'Bytes, or text with a unit: "500KB", "256MB", "1GB".',
+    FilePath: "The path of a file; ${NAME} of the environment is filled in.",
+    Address: 'Itself, "env:NAME" or "file:PATH".',
+    Secret: '"env:NAME", "file:PATH", or the secret itself.',
+}
+_ATTRIBUTE = re.compile(r"^    (\w+): (.+(?:\n     .+)*)", re.MULTILINE)
+_EXAMPLES = re.compile(r"\s*Example: ((?:``.+?``(?:, )?)+)\.$")
+
+
+def text(what: str) -> str:
+    """Return a schema as text: ``config``, ``event`` or ``approval``."""
+    make = {"config": config, "event": event, "approval": approval}
+    return json.dumps(make[what](), indent=2, ensure_ascii=False) + "\n"
+
+
+def config() -> Json:
+    """Return the schema of the configuration file, as parsed from TOML."""
+    root = _section(Settings)
+    docs = _docs(Config)
+    kinds = {name: {"const": name, "examples": [name]} for name in SINK_TYPES}
+    sinks = [_section(SINK_TYPES[name], {"type": kind}) for name, kind in kinds.items()]
+    root["properties"] |= {
+        "sinks": {"type": "array", "items": {"anyOf": sinks}} | docs["sinks"],
+        "approvals": _section(ApprovalsConfig) | docs["approvals"],
+    }
+    return {
+        "$schema": DRAFT,
+        "$id": "urn:sebridge:schema:config:v1",
+        **root,
+        "title": "Configuration of scheduled-events-bridge",
+        "description": "The configuration file, as parsed from TOML.",
+    }
+
+
+def event() -> Json:
+    """Return the schema of every CloudEvent the bridge sends, structured."""
+    return event_schema.event()
+
+
+def approval() -> Json:
+    """Return the schema of an approval message's body, in its two written forms."""
+    return approval_schema.approval()
+
+
+def _section(kind: type[Section], known: Mapping[str, Json] | None = None) -> Json:
+    """Return the schema of a section; what it does not name is a fault."""
+    fields = msgspec.structs.fields(kind)
+    docs = _docs(kind)
+    properties = {
+        field.name: (known or {}).get(field.name) or _field(kind, field)
+        for field in fields
+    }
+    return {
+        "title": kind.__name__,
+        "description": _summary(kind),
+        "type": "object",
+        "required": [field.name for field in fields if field.required],
+        "properties": {
+            name: _told(found, docs.get(name, {})) for name, found in properties.items()
+        },
+        "additionalProperties": False,
+    }
+
+
+def _docs(kind: type[Section]) -> dict[str, Json]:
+    """Return description and examples of each key, from the docstrings.
+
+    A sink that has the keys of a namespace has their descriptions, too.
+    """
+    names = {field.name for field in msgspec.structs.fields(kind)}
+    lent = {field.name for field in msgspec.structs.fields(NamespaceConfig)}
+    lenders = [NamespaceConfig] if lent <= names else []
+    found: dict[str, Json] = {}
+    for owner in (*reversed(kind.__mro__), *lenders):
+        text = inspect.cleandoc(owner.__dict__.get("__doc__") or "")
+        _, _, attributes = text.partition("\nAttributes:\n")
+        for name, words in _ATTRIBUTE.findall(attributes):
+            found[name] = _doc(" ".join(words.split()))
+    return found
+
+
+def _doc(words: str) -> Json:
+    """Return what stands behind the name of a key, as a schema has it."""
+    match = _EXAMPLES.search(words)
+    if match is None:
+        return {"description": _sentence(words)}
+    texts = re.findall("``(.+?)``", match[1])
+    return {
+        "description": _sentence(words[: match.start()]),
+        "examples": [json.loads(text) for text in texts],
+    }
+
+
+def _summary(kind: type[Section]) -> str:
+    """Return the first line of a docstring, without the name of its table."""
+    line = inspect.cleandoc(kind.__doc__ or "").partition("\n")[0]
+    return _sentence(re.sub(r"^``\[[^`]*``: ", "", line).replace("``", ""))
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:].rstrip(".") + "."
+
+
+def _told(schema: Json, doc: Json) -> Json:
+    """Return a schema with its description first, and examples at its end.
+
+    What may be written for a type stands behind what the key is for.
+    """
+    schema = {**schema, **_told_inside(schema)}
+    known: Json = {"examples": _examples(schema)} | schema | doc
+    words = (known.pop("description", ""), known.pop("written", ""))
+    examples = known.pop("examples")
+    more = {"examples": examples} if examples else {}
+    return {"description": " ".join(filter(None, words))} | known | more
+
+
+def _told_inside(schema: Json) -> Json:
+    """Return what stands in a list or a table, where its form is to be told."""
+    inside = {key: schema.get(key) for key in ("items", "additionalProperties")}
+    return {
+        key: _told(found, {})
+        for key, found in inside.items()
+        if isinstance(found, dict) and "written" in found
+    }
+
+
+def _examples(schema: Json) -> list[object]:
+    if "enum" in schema:
+        return list(schema["enum"])
+    return [True, False] if schema.get("type") == "boolean" else []
+
+
+def _field(kind: type[Section], field: msgspec.structs.FieldInfo) -> Json:
+    if (nested := Reader.section_type(kind, field.name)) is not None:
+        return _section(nested)
+    if (part := Reader.part_type(kind, field.name)) is not None:
+        return {"type": "array", "items": _section(part), "default": []}
+    schema = msgspec.json.schema(field.type, schema_hook=_hook)
+    schema.pop("$defs", None)
+    options = [o for o in schema.pop("anyOf", ()) if o != {"type": "null"}]
+    if len(options) == 1:
+        schema |= options[0]  # TOML has no null: a key left out is what it means
+    elif options:
+        schema["anyOf"] = options
+    default = field.default
+    if isinstance(default, (str, bool, int, float, tuple)):
+        schema["default"] = list(default) if isinstance(default, tuple) else default
+    return schema
+
+
+def _hook(kind: type) -> Json:
+    return {**_SCHEMAS[kind], "written": _WRITTEN[kind]}

@@ -1,0 +1,66 @@
+"""What the JSON Schemas of events and approvals are made of."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+Json = dict[str, Any]
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+PREFIX = "[a-zA-Z0-9][a-zA-Z0-9.-]*"  # of types: events.type_prefix
+TEXT = {"type": "string"}
+TEXT_OR_NULL = {"type": ["string", "null"]}
+WHOLE = {"type": "integer"}
+WHOLE_OR_NULL = {"type": ["integer", "null"]}
+YES_NO_OR_NULL = {"type": ["boolean", "null"]}
+TIME = {"type": "string", "format": "date-time"}
+TIME_OR_NULL = {"type": ["string", "null"], "format": "date-time"}
+TEXTS = {"type": "array", "items": TEXT}
+
+# Of the examples.
+EVENT_ID = "602d9444-d2cd-49c7-8624-8643e7171297"
+VM_ID = "13f56399-bd52-4150-9748-7190aae1ff21"
+GROUP = "/subscriptions/00001111-aaaa-2222-bbbb-3333cccc4444/resourcegroups/web"
+AT = "2026-03-02T12:00:00Z"
+IMDS_EVENT = {
+    "EventId": EVENT_ID,
+    "EventType": "Reboot",
+    "ResourceType": "VirtualMachine",
+    "Resources": ["web-1"],
+    "EventStatus": "Scheduled",
+    "NotBefore": "Mon, 02 Mar 2026 12:15:00 GMT",
+    "Description": "A reboot that an authorized user has asked for.",
+    "EventSource": "User",
+    "DurationInSeconds": -1,
+}
+
+
+def said(schema: Json, description: str, *examples: object) -> Json:
+    """Return a schema with what it means, and examples."""
+    return {"description": description, **schema, "examples": list(examples)}
+
+
+def record(
+    title: str,
+    properties: Mapping[str, object],
+    optional: Iterable[str] = (),
+    description: str = "",
+) -> Json:
+    """Return the schema of an object; more properties are allowed, for later."""
+    left_out = set(optional)
+    return {
+        "title": title,
+        **({"description": description} if description else {}),
+        "type": "object",
+        "required": [name for name in properties if name not in left_out],
+        "properties": dict(properties),
+    }
+
+
+def ref(name: str) -> Json:
+    """Return a reference to a definition of the same schema."""
+    return {"$ref": f"#/$defs/{name}"}
+
+
+def or_null(name: str) -> Json:
+    """Return a reference to a definition that may be null instead."""
+    return {"anyOf": [ref(name), {"type": "null"}]}

@@ -1,0 +1,32 @@
+"""Where the sinks of a file send to, for somebody who has not their secrets."""
+
+from collections.abc import Iterator, Mapping
+
+from bridge.foundation.sections import Reader
+from bridge.servicebus.namespace import UNKNOWN_HOST, Entity
+from bridge.sinks.registry import SINK_TYPES
+
+
+def sink_targets(tables: object, environ: Mapping[str, str]) -> Iterator[Entity]:
+    """Yield the Service Bus entities that sinks send to.
+
+    Args:
+        tables: the sinks, as the file has them; what has faults tells what it can.
+        environ: the environment, for secrets that happen to be there.
+    """
+    for table in tables if isinstance(tables, list) else ():
+        kind = table.get("type") if isinstance(table, dict) else None
+        if not isinstance(kind, str) or kind not in SINK_TYPES:
+            continue
+        sink = Reader("", environ).section(SINK_TYPES[kind], table, "")
+        if (target := sink.target if sink else _written(table)) is not None:
+            yield target
+
+
+def _written(table: Mapping[str, object]) -> Entity | None:
+    """Return what can be told without the connection string."""
+    for key in ("queue", "topic"):
+        if (name := table.get(key)) and isinstance(name, str):
+            host = str(table.get("namespace") or UNKNOWN_HOST).lower()
+            return Entity(key=key, host=host, name=name.strip("/").lower())
+    return None

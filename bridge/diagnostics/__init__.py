@@ -1,0 +1,1 @@
+"""Whether all is well: the doctor, the status and dry runs."""

@@ -1,0 +1,315 @@
+"""Trying a configuration out: a test event sent, a preview, a look at the routing.
+
+Nothing here touches the outbox: a forwarder of the same configuration may be running.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from uuid import uuid4
+
+from msgspec.structs import replace as with_fields
+
+from bridge import __version__
+from bridge.app.identify import makeshift_source, remembered
+from bridge.configuration import secret_standins
+from bridge.configuration.environment import no_such_sink
+from bridge.configuration.load import Config, Settings
+from bridge.events import samples
+from bridge.events.build import Teller
+from bridge.events.cloudevent import CloudEvent
+from bridge.events.identity import Identity
+from bridge.events.routing import Obstacle, Router
+from bridge.events.samples import Sample
+from bridge.foundation import daemon_threads
+from bridge.foundation.clock import Clock
+from bridge.foundation.errors import (
+    BridgeError,
+    MetadataError,
+    OutboxError,
+    PermanentDeliveryError,
+    RefusedDeliveryError,
+    TransientDeliveryError,
+)
+from bridge.foundation.values import PLACEHOLDERS
+from bridge.foundation.waiting import waiting_for
+from bridge.imds.client import open_client
+from bridge.net.http_client import open_session
+from bridge.outbox.storage.database import Database
+from bridge.sinks.base import Preview, Resources, SinkConfig
+from bridge.telemetry.metrics import Metrics
+
+_PATIENCE = 5.0  # seconds for instance metadata
+_USER_AGENT = f"scheduled-events-bridge/{__version__}"
+_CONSEQUENCES: Sequence[tuple[type[BridgeError], str]] = (
+    (TransientDeliveryError, "the bridge would try again"),
+    (RefusedDeliveryError, "the bridge would try again, and soon park the sink"),
+    (PermanentDeliveryError, "the bridge would make it a dead letter"),
+)
+
+
+def chosen(config: Config, names: Sequence[str]) -> Config:
+    """Return the configuration with the named sinks alone; with all if none is named.
+
+    Raises:
+        ValueError: there is no such sink.
+    """
+    known = [sink.name for sink in config.sinks]
+    for name in names:
+        if name not in known:
+            raise ValueError(no_such_sink(name, known))
+    sinks = tuple(s for s in config.sinks if not names or s.name in names)
+    if not sinks:
+        raise ValueError("the configuration has no sinks")
+    return with_fields(config, sinks=sinks)
+
+
+# -- who tells -----------------------------------------------------------------
+
+
+async def known_here(config: Settings, otherwise: Identity | None = None) -> Identity:
+    """Return who this VM is without asking anybody.
+
+    ``[identity]`` says so, and for the rest the state file of the forwarder here.
+
+    Args:
+        config: of the forwarder.
+        otherwise: who it is where there is no state file.
+    """
+    last = await _last_known(Path(config.state.path))
+    return (last or otherwise or Identity()).overridden(config.identity)
+
+
+async def _last_known(path: Path) -> Identity | None:
+    """Return what the forwarder here knew last; None where it cannot be read."""
+    try:
+        if not await asyncio.to_thread(path.is_file):
+            return None
+        async with Database.open(path) as database:
+            return await remembered(database)
+    except (OutboxError, OSError):
+        return None
+
+
+async def _asked(config: Config, clock: Clock) -> tuple[Identity, str | None]:
+    """Ask instance metadata once; return also why it did not say who this is."""
+    try:
+        async with (
+            open_client(config.imds, clock, Metrics((), __version__)) as client,
+            asyncio.timeout(_PATIENCE),
+        ):
+            with waiting_for("imds: instance metadata"):
+                found = Identity.from_metadata(await client.instance())
+    except TimeoutError:
+        trouble = f"no answer within {_PATIENCE:g} s"
+    except MetadataError as error:
+        trouble = str(error)
+    else:
+        return found.overridden(config.identity), None
+    known = await known_here(config)
+    who = f"it is taken for {known.vm_name}" if known.vm_name else "it is not known"
+    return known, f"who this VM is was not to be learned ({trouble}): {who}"
+
+
+def teller_of(config: Settings, identity: Identity) -> Teller:
+    """Return who tells, as the forwarder would have it."""
+    return Teller(
+        prefix=config.events.type_prefix,
+        source=config.events.source or identity.source or makeshift_source(),
+        identity=identity,
+        version=__version__,
+    )
+
+
+# -- send-test -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """What came of one attempt.
+
+    Attributes:
+        seconds: how long it took.
+        error: why the sink did not take the event; None if it did.
+    """
+
+    sink: str
+    seconds: float
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What was sent, and what the sinks answered.
+
+    Attributes:
+        warning: why it is not known who this VM is; None if it is.
+    """
+
+    event: CloudEvent
+    attempts: tuple[Attempt, ...]
+    warning: str | None
+
+    @property
+    def is_good(self) -> bool:
+        """Whether every sink has taken it."""
+        return all(attempt.error is None for attempt in self.attempts)
+
+
+async def send_test(config: Config, event_type: str, clock: Clock) -> Report:
+    """Send one marked event to every sink, in one attempt each, side by side.
+
+    It says nowhere how it could be approved.
+
+    Raises:
+        ConfigError: a placeholder in the name of an entity has no value here.
+    """
+    daemon_threads.lend()
+    identity, warning = await _asked(config, clock)
+    config = with_fields(config, approvals=None).filled_in(identity.expand)
+    event = samples.marked_event(
+        teller_of(config, identity),
+        event_type,
+        unique=str(uuid4()).upper(),
+        now=clock.now(),
+    )
+    tries = [_sent(sink, identity, event, clock) for sink in config.sinks]
+    attempts = tuple(await asyncio.gather(*tries))
+    return Report(event=event, attempts=attempts, warning=warning)
+
+
+async def _sent(
+    sink: SinkConfig, identity: Identity, event: CloudEvent, clock: Clock
+) -> Attempt:
+    began, error = clock.monotonic(), None
+    try:
+        async with AsyncExitStack() as stack:
+            stack.enter_context(waiting_for(f"sinks.{sink.name}"))
+            http = await stack.enter_async_context(open_session(user_agent=_USER_AGENT))
+            resources = Resources(
+                http=http, expand=identity.expand, vm_id=identity.vm_id
+            )
+            opened = await stack.enter_async_context(sink.open(resources))
+            # Read from bytes, as the relay reads it from the outbox.
+            await opened.deliver(CloudEvent.from_json(event.to_json()))
+    except (BridgeError, ValueError) as trouble:
+        hints = [text for kind, text in _CONSEQUENCES if isinstance(trouble, kind)]
+        error = "; ".join([str(trouble), *hints])
+    return Attempt(sink=sink.name, seconds=clock.monotonic() - began, error=error)
+
+
+# -- render --------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Guise:
+    """Who this VM is, with what a made-up one is where that is not known.
+
+    Attributes:
+        unknown: the placeholders that were filled in with what is made up.
+    """
+
+    known: Identity
+    unknown: set[str] = field(default_factory=set)
+
+    @property
+    def identity(self) -> Identity:
+        """Who this VM is shown as."""
+        return replace(
+            self.known,
+            vm_name=self.known.vm_name or samples.MADE_UP.vm_name,
+            vm_id=self.known.vm_id or samples.MADE_UP.vm_id,
+            vm_scale_set_name=self.known.group or samples.MADE_UP.group,
+        )
+
+    def expand(self, text: str) -> str:
+        """Fill in the placeholders; see ``Identity.expand``."""
+        self.unknown.update(
+            name
+            for name in PLACEHOLDERS
+            if f"{{{name}}}" in text and not getattr(self.known, name)
+        )
+        return self.identity.expand(text)
+
+    def note(self) -> str | None:
+        """Say what is made up; None = nothing is."""
+        names = [f"{{{name}}}" for name in PLACEHOLDERS if name in self.unknown]
+        if not names:
+            return None
+        them = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+        are, those = ("is", "that") if len(names) == 1 else ("are", "those")
+        return (
+            f"{them} {are} not known here, and {those} of a made-up VM "
+            f"{are} shown; [identity] can say who this is"
+        )
+
+
+async def preview(config: Config, sample: Sample, guise: Guise) -> Preview:
+    """Return what the one sink of ``config`` would send; connects to nothing.
+
+    Raises:
+        DeliveryError: the event cannot be rendered for this sink.
+        BridgeError: the sink cannot be opened.
+    """
+    config = config.filled_in(guise.expand)
+    (sink,), approvals = config.sinks, config.approvals
+    async with open_session(user_agent=_USER_AGENT) as http:
+        resources = Resources(
+            http=http,
+            expand=guise.expand,
+            vm_id=guise.identity.vm_id,
+            approvals=approvals.address(guise.expand) if approvals else None,
+        )
+        found = await sink.preview(resources, sample.event)
+    return replace(found, head=tuple(map(secret_standins.hidden, found.head)))
+
+
+# -- route ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """Whether a sink is told of an event, and if not, why.
+
+    Attributes:
+        obstacles: the conditions that do not hold; empty if it is told.
+    """
+
+    sink: str
+    obstacles: tuple[Obstacle, ...]
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the sink is told."""
+        return not self.obstacles
+
+
+def routings(router: Router, sample: Sample) -> tuple[Routing, ...]:
+    """Say of each sink whether it would be told of an event it has heard nothing of."""
+    return tuple(
+        Routing(
+            sink=name,
+            obstacles=router.obstacles(name, sample.subject, follows=False),
+        )
+        for name in router.routes
+    )
+
+
+def notes(
+    routes: Sequence[Routing], sample: Sample, identity: Identity
+) -> tuple[str, ...]:
+    """Return what has to be said of routes beside."""
+    found = []
+    if identity.vm_name is None and sample.subject.events:
+        found.append(
+            "this VM's name is not known here (--vm or identity.vm_name would say it), "
+            "and who does not know his name passes every scope"
+        )
+    if sample.subject.events and not all(route.is_told for route in routes):
+        found.append(
+            "a sink that was told of an EventId is told to its end, whatever "
+            "when.event_types, event_sources, resources and scope say later"
+        )
+    return tuple(found)

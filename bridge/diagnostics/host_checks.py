@@ -1,0 +1,234 @@
+"""What this machine offers the forwarder: disk, port, secrets, proxy, versions.
+
+Looked at by ``sebridge check --connect``, and nothing is changed by it.
+"""
+
+import os
+import shutil
+import socket
+import sqlite3
+import stat
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from bridge import __version__
+from bridge.configuration.load import Config
+from bridge.health.server import HttpConfig
+from bridge.outbox.statefile import StateConfig
+
+_LEAST_FREE = 16 * 10**6
+_MOUNTS = Path("/proc/self/mounts")
+_IN_MEMORY = {"tmpfs", "ramfs"}
+_OF_A_NETWORK = {"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "fuse.blobfuse2"}
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+_PACKAGES = ("aiohttp", "azure-servicebus", "azure-identity", "slack-sdk")
+# Source: https://sqlite.org/wal.html#walresetbug
+_WAL_RESET_FIXED = (3, 51, 3)
+_WAL_RESET_BACKPORTS = {(3, 44): 6, (3, 50): 7}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was tried, and whether it went well.
+
+    Attributes:
+        is_good: False = the bridge cannot do its work so.
+        is_warning: it can, but it is hardly meant.
+        advice: what to do about it; "" where the text says it, or nothing is.
+    """
+
+    is_good: bool
+    text: str
+    is_warning: bool = False
+    advice: str = ""
+
+
+def examine(
+    config: Config, environ: Mapping[str, str], answer: Mapping[str, object] | None
+) -> list[Finding]:
+    """Look at everything once.
+
+    Args:
+        config: of the forwarder.
+        environ: the environment.
+        answer: the status of the forwarder that runs with it; None if none does.
+    """
+    return [
+        *state(config.state),
+        port(config.http, answer),
+        *secrets(config),
+        *proxy(environ),
+        versions(),
+    ]
+
+
+def _good(text: str) -> Finding:
+    return Finding(is_good=True, text=text)
+
+
+def _warning(text: str, advice: str) -> Finding:
+    return Finding(is_good=True, is_warning=True, text=text, advice=advice)
+
+
+def _fault(text: str, advice: str) -> Finding:
+    return Finding(is_good=False, text=text, advice=advice)
+
+
+# -- the state directory ---------------------------------------------------------------
+
+
+def state(config: StateConfig) -> Iterator[Finding]:
+    """Look at where the state file is to be."""
+    path = Path(config.path)
+    there = _existing(path.parent)
+    yield _writable(path, there)
+    yield from _disk(path, there)
+    free = shutil.disk_usage(there).free
+    text = f"state: {free / 1e6:,.0f} MB free on the disk of {path}"
+    if free < config.max_size + _LEAST_FREE:
+        advice = f"state.max_size lets the file grow to {config.max_size / 1e6:,.0f} MB"
+        yield (_fault if free < _LEAST_FREE else _warning)(text, advice)
+    else:
+        yield _good(text)
+
+
+def _existing(folder: Path) -> Path:
+    while not _is_there(folder) and folder != folder.parent:
+        folder = folder.parent
+    return folder
+
+
+def _is_there(path: Path) -> bool:
+    """Whether something is there, as far as this user may see."""
+    try:
+        path.stat()
+    except OSError:
+        return False
+    return True
+
+
+def _writable(path: Path, there: Path) -> Finding:
+    """Say whether this user may keep the state file; opening it would make it."""
+    own = "run this as the user of the service, or give him the directory (chown)"
+    for part in (path, there):
+        if _is_there(part) and not os.access(part, os.R_OK | os.W_OK):
+            return _fault(f"state: {part} cannot be written by {_user()}", own)
+    if not there.is_dir():
+        return _fault(f"state: {there} is no directory", "name another in state.path")
+    mode = stat.S_IMODE(path.stat().st_mode) if _is_there(path) else 0
+    if os.name == "posix" and mode & 0o077:
+        text = f"state: {path} may be read by other users ({mode:03o})"
+        return _warning(text, f"chmod 600 {path}")
+    if there != path.parent:
+        return _good(f"state: {path.parent} is not there yet, and will be made")
+    return _good(f"state: {path.parent} can be written by {_user()}")
+
+
+def _user() -> str:
+    if sys.platform == "win32":
+        return os.environ.get("USERNAME", "this user")
+    return f"uid {os.getuid()}"
+
+
+def _disk(path: Path, there: Path) -> Iterator[Finding]:
+    """Warn of a disk that forgets, or that SQLite cannot work on."""
+    mount = there.resolve()
+    while not os.path.ismount(mount) and mount != mount.parent:
+        mount = mount.parent
+    kind = _kinds().get(str(mount), "")
+    elsewhere = "put state.path on a data disk, or what is not delivered yet is lost"
+    if _is_there(mount / "DATALOSS_WARNING_README.txt"):
+        yield _warning(f"state: {path} is on the temporary disk {mount}", elsewhere)
+    elif kind in _IN_MEMORY:
+        yield _warning(f"state: {path} is in memory ({kind} on {mount})", elsewhere)
+    elif kind in _OF_A_NETWORK:
+        yield _fault(
+            f"state: {path} is on a network file system ({kind} on {mount})",
+            "SQLite's WAL does not work there: put state.path on a local disk",
+        )
+
+
+def _kinds() -> dict[str, str]:
+    """Return the kinds of file systems by where they are mounted; Linux only."""
+    try:
+        lines = _MOUNTS.read_text(errors="replace").splitlines()
+    except OSError:
+        return {}
+    parts = [line.split(" ") for line in lines]
+    return {part[1].replace("\\040", " "): part[2] for part in parts if len(part) > 2}
+
+
+# -- the rest --------------------------------------------------------------------------
+
+
+def port(config: HttpConfig, answer: Mapping[str, object] | None) -> Finding:
+    """Say whether the health port can be had, or who has it."""
+    if not config.listen:
+        return _good("http: off (http.listen is empty)")
+    if answer is not None:
+        return _good(f"http: {config.listen} is held by the bridge that runs")
+    host, number = config.address
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with closing(socket.create_server((host, number), family=family)):
+            return _good(f"http: {config.listen} is free")
+    except (OSError, UnicodeError) as error:
+        cause = getattr(error, "strerror", None) or "it is no address"
+        return _fault(
+            f"http: {config.listen} cannot be listened on: {cause}",
+            "name another in http.listen, or stop what has it (a bridge that runs "
+            "and does not answer has another http.token)",
+        )
+
+
+def secrets(config: Config) -> Iterator[Finding]:
+    """Say where secrets come from; the configuration has read each of them by now."""
+    found = list(config.secrets())
+    if found:
+        yield _good(f"secrets: {len(found)} can be read")
+    for place, secret in found:
+        path = secret.file
+        if path is None or os.name != "posix":
+            continue
+        if (mode := stat.S_IMODE(path.stat().st_mode)) & 0o007:
+            text = f"secrets: {place}: every user may use {path} ({mode:03o})"
+            yield _warning(text, f"chmod o= {path}")
+
+
+def proxy(environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Say that a proxy of the environment is no trouble, to whoever wonders."""
+    names = {name.lower() for name, value in environ.items() if value}
+    if found := [name for name in _PROXIES if name in names]:
+        yield _good(
+            f"proxy: {', '.join(found)} set: IMDS and the identity endpoint are asked "
+            "without it, whatever no_proxy says"
+        )
+
+
+def versions() -> Finding:
+    """Name what a report of a bug should name."""
+    found = [f"bridge {__version__}", f"Python {sys.version.split()[0]}"]
+    for package in _PACKAGES:
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            continue
+    known = "" if _is_wal_reset_fixed(sqlite3.sqlite_version_info) else _WAL_RESET
+    return _good(
+        f"versions: {', '.join(found)}, SQLite {sqlite3.sqlite_version}{known}"
+    )
+
+
+_WAL_RESET = (
+    " (has the WAL-reset bug that 3.51.3 mends: it takes two writers at the same "
+    "moment, and is rarer than a broken disk; a damaged file is moved aside)"
+)
+
+
+def _is_wal_reset_fixed(found: tuple[int, int, int]) -> bool:
+    backport = _WAL_RESET_BACKPORTS.get(found[:2])
+    return found >= _WAL_RESET_FIXED or (backport is not None and found[2] >= backport)

@@ -1,0 +1,125 @@
+"""Status for the command line: from the running forwarder, else from its state file."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import msgspec
+import orjson
+
+from bridge.app.identify import remembered
+from bridge.configuration.load import Settings
+from bridge.events import checkpoint
+from bridge.events.build import rfc3339
+from bridge.events.identity import Identity
+from bridge.events.routing import Router
+from bridge.events.transitions import Watch
+from bridge.foundation.clock import Clock
+from bridge.foundation.errors import OutboxError
+from bridge.health.status import document_of, replies_of, sink_of, vm_of
+from bridge.outbox.records import CHECKPOINT, REPLIES
+from bridge.outbox.statefile import is_there
+from bridge.outbox.storage.database import Database
+from bridge.outbox.store import Outbox
+
+_PATIENCE = 2.0
+_RECENT = 10
+_KEYS = {"vm", "document", "imds", "sinks", "approvals"}
+_NOT_OURS = (
+    aiohttp.ClientError,
+    TimeoutError,
+    OSError,
+    msgspec.DecodeError,
+    UnicodeDecodeError,
+    RecursionError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What is known, in the shape of ``/status``.
+
+    Attributes:
+        is_live: whether a forwarder said so; else it stood in its state file.
+    """
+
+    report: dict[str, object]
+    is_live: bool
+
+
+async def status(config: Settings, sinks: Sequence[str], clock: Clock) -> Status:
+    """Return what is known.
+
+    Args:
+        config: of the forwarder.
+        sinks: the names of its sinks.
+        clock: what time it is.
+
+    Raises:
+        OutboxError: nobody answers and there is no state file that can be read.
+    """
+    answer = await running(config)
+    if answer is not None:
+        return Status(answer, is_live=True)
+    return Status(await _stored(config, sinks, clock), is_live=False)
+
+
+async def running(config: Settings) -> dict[str, object] | None:
+    """Ask the forwarder of this configuration; None if none answers."""
+    if not config.http.listen:
+        return None
+    host, port = config.http.address
+    token = config.http.token
+    headers = {"Authorization": f"Bearer {token.reveal()}"} if token else {}
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - asked, not listened on  # nosec B104
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}/status"
+    timeout = aiohttp.ClientTimeout(total=_PATIENCE)
+    try:
+        async with (
+            aiohttp.ClientSession(trust_env=False, timeout=timeout) as session,
+            session.get(url, headers=headers, allow_redirects=False) as response,
+        ):
+            answer = msgspec.json.decode(await response.read(), type=dict[str, object])
+            is_ours = response.status == 200 and answer.keys() >= _KEYS
+            return answer if is_ours else None
+    except _NOT_OURS:
+        return None
+
+
+def _existing(path: Path) -> Path:
+    if not is_there(path):
+        raise OutboxError(
+            f"no forwarder answers, and there is no state file {path}: "
+            "has it ever run with this configuration?"
+        )
+    return path
+
+
+async def _stored(
+    config: Settings, sinks: Sequence[str], clock: Clock
+) -> dict[str, object]:
+    path = _existing(Path(config.state.path))
+    async with Database.open(path) as database:
+        identity = await remembered(database) or Identity()
+        router = Router(routes={}, scope="all", identity=identity)
+        outbox = Outbox(database, router)
+        body = await outbox.load(CHECKPOINT)
+        watch = checkpoint.decode(body) if body else Watch()
+        tallies = await outbox.tallies()
+        now = clock.now().timestamp()
+        # Without a port to ask, it may well be running.
+        state = "not answering" if config.http.listen else "unknown"
+        return {
+            "vm": vm_of(identity),
+            "document": document_of(watch),
+            "imds": {
+                "lastSuccess": rfc3339(watch.seen.at) if watch.seen else None,
+                "state": state,
+            },
+            "sinks": [sink_of(sink, state, tallies.get(sink), now) for sink in sinks],
+            "approvals": [
+                orjson.loads(body) for body in await outbox.recent_outcomes(_RECENT)
+            ],
+            "replies": replies_of(tallies.get(REPLIES)),
+        }

@@ -1,0 +1,1 @@
+"""What is said: documents, transitions and CloudEvents. Pure."""

@@ -1,0 +1,84 @@
+"""What became of a command, as a CloudEvent: ``command.<outcome>``. Pure."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from bridge.events.build import Teller, Told, attributes_of, clean, rfc3339, severity
+from bridge.events.cloudevent import CloudEvent
+from bridge.events.document import ScheduledEvent
+from bridge.events.routing import Subject
+from bridge.events.truncate import fitted
+from bridge.foundation.hashing import hash32
+
+_SEVERITIES = {"succeeded": "INFO", "failed": "ERROR", "skipped": "INFO"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandResult:
+    """What became of a command for one step.
+
+    Attributes:
+        outcome: ``succeeded``, ``failed`` or ``skipped``.
+        action: ``prepare`` or ``restore``.
+        cause: the event that tells the step.
+        exit_code: of the last run; None where there was none, or it was killed.
+        signal: that killed it.
+        seconds: how long the last run took.
+        attempts: how often it was run.
+        reason: why it did not succeed.
+    """
+
+    sink: str
+    outcome: str
+    action: str
+    cause: CloudEvent
+    exit_code: int | None
+    signal: str | None
+    timed_out: bool
+    seconds: float
+    attempts: int
+    output: str | None
+    reason: str | None
+
+    @property
+    def event(self) -> ScheduledEvent:
+        """The IMDS object that the step is of."""
+        raw = self.cause.data.get("event")
+        found = raw if isinstance(raw, dict) else {}
+        return ScheduledEvent(event_id=str(found.get("EventId", "")), raw=found)
+
+
+def from_command(teller: Teller, result: CommandResult, observed_at: datetime) -> Told:
+    """Turn what became of a command into what is told of it."""
+    event = result.event
+    cause = [teller.identity.vm_id, result.sink, result.cause.id, result.outcome]
+    cloud_event = CloudEvent(
+        id=hash32(cause),
+        source=teller.source,
+        type=f"{teller.prefix}.command.{result.outcome}.v1",
+        subject=clean(event.event_id),
+        time=rfc3339(observed_at),
+        dataschema="urn:sebridge:schema:command:v1",
+        extensions=attributes_of(event) | severity(_SEVERITIES[result.outcome]),
+        data={
+            "sink": result.sink,
+            "action": result.action,
+            "event": event.raw,
+            "transition": result.cause.data.get("transition"),
+            "exitCode": result.exit_code,
+            "signal": result.signal,
+            "timedOut": result.timed_out,
+            "seconds": round(result.seconds, 3),
+            "attempts": result.attempts,
+            "output": result.output,
+            "reason": result.reason,
+            "observedAt": rfc3339(observed_at),
+            "reporter": teller.reporter,
+        },
+    )
+    return Told(
+        event=fitted(cloud_event),
+        cause=hash32(cause),
+        subject=Subject(events=(event.raw,)),
+        key=event.key,
+    )

@@ -1,0 +1,368 @@
+"""Turns what is seen of the document, look by look, into lifecycle transitions.
+
+Pure: no I/O, no clock. The only file that knows the status order.
+
+    (gone) ──scheduled──▶ Scheduled ──started──▶ Started ──completed──▶ (gone)
+       │                     │   └──cancelled | ended──▶ (gone)   ▲
+       └──────────started────┼───────────────────────────────────┘
+                          updated: any other difference
+
+Shapes:    Watch (all that was seen so far) x Document -> Watch, Transitions
+Invariant: the diff of a document with itself is empty; applying the diff of a and
+           b to a gives b, wherever absence counts; the order of Events is nothing
+Source:    DESIGN section 4; the service's life of an event, see imds/document.py
+"""
+
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from bridge.events.document import (
+    SCHEDULED,
+    STARTED,
+    Document,
+    ScheduledEvent,
+    exact,
+)
+
+_RETURN_WITHIN = 300.0  # events come back within five minutes of a move
+_SURELY_BEFORE = timedelta(seconds=5)
+_LEAST_WINDOW = 10.0
+
+
+class TransitionKind(StrEnum):
+    """What happened to an event; the values stand in CloudEvents types."""
+
+    SCHEDULED = "scheduled"
+    STARTED = "started"
+    UPDATED = "updated"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """When something was seen.
+
+    Attributes:
+        at: wall time, which may jump.
+        monotonic: seconds; None when it was in an earlier life of this process.
+    """
+
+    at: datetime
+    monotonic: float | None
+
+    def elapsed(self, now: "Moment") -> float | None:
+        """Return the seconds up to ``now`` by the longer clock; None = not known."""
+        wall = (now.at - self.at).total_seconds()
+        if self.monotonic is not None and now.monotonic is not None:
+            wall = max(wall, now.monotonic - self.monotonic)
+        return wall if wall >= 0 else None
+
+    def surely_elapsed(self, now: "Moment") -> float:
+        """Return the seconds up to ``now`` that no jump of the clock has added."""
+        if self.monotonic is not None and now.monotonic is not None:
+            return now.monotonic - self.monotonic
+        return (now.at - self.at).total_seconds()
+
+    def least_elapsed(self, now: "Moment") -> float:
+        """Return the seconds up to ``now`` by the shorter clock."""
+        wall = (now.at - self.at).total_seconds()
+        return min(wall, self.surely_elapsed(now))
+
+    def anchored(self, now: "Moment") -> "Moment":
+        """Return a moment of an earlier life with the monotonic time of this one.
+
+        From ``now`` on no jump of the clock adds to what has elapsed since.
+        """
+        if self.monotonic is not None or now.monotonic is None:
+            return self
+        wall = (now.at - self.at).total_seconds()
+        return replace(self, monotonic=now.monotonic - wall)
+
+    def proven(self, now: "Moment") -> "Moment":
+        """Return a moment for a later life, which has only the wall clock to go by.
+
+        What a jump of the clock has added up to ``now`` is taken off.
+        """
+        added = (now.at - self.at).total_seconds() - self.least_elapsed(now)
+        return Moment(at=self.at + timedelta(seconds=added), monotonic=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """An event as it was last seen.
+
+    Attributes:
+        announced: True = seen Scheduled here; False = first seen Started without
+            a gap; None = not known.
+        incarnation: of the document it was last seen in.
+        since: when it was first seen as it is now; None = not known.
+    """
+
+    event: ScheduledEvent
+    announced: bool | None
+    incarnation: int | None
+    seen: Moment
+    since: Moment | None = None
+
+    def age(self, now: Moment) -> float:
+        """Return the seconds for which it has surely been as it is now."""
+        return 0.0 if self.since is None else self.since.least_elapsed(now)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fall:
+    """The incarnation number fell: the VM moved or the service was off."""
+
+    to: int
+    seen: Moment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """All that has been observed so far: what the checkpoint holds.
+
+    Attributes:
+        incarnation: the last one that a document had, so that a fall is noticed
+            also across documents without one.
+    """
+
+    incarnation: int | None = None
+    known: Mapping[str, Known] = field(default_factory=dict)
+    seen: Moment | None = None
+    fall: Fall | None = None
+    was_complete: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """One step in the life of one event.
+
+    Attributes:
+        event: as it is now; the last one known if it is gone.
+        previous: as it was before; None on first sight.
+        changes: the top-level fields that differ, sorted.
+        unobserved: whole seconds since the last good look; None = not known.
+    """
+
+    kind: TransitionKind
+    event: ScheduledEvent
+    previous: ScheduledEvent | None
+    changes: tuple[str, ...]
+    announced: bool | None
+    unobserved: int | None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the event is no longer in the document."""
+        return self.kind in _GONE
+
+
+_GONE = {TransitionKind.COMPLETED, TransitionKind.CANCELLED, TransitionKind.ENDED}
+
+
+def diff(  # noqa: PLR0913 - what a look depends on
+    watch: Watch,
+    document: Document,
+    now: Moment,
+    *,
+    poll_interval: float,
+    relayed: AbstractSet[str] = frozenset(),
+    again: AbstractSet[str] = frozenset(),
+) -> tuple[Watch, tuple[Transition, ...]]:
+    """Compare a document with all that was seen before.
+
+    Args:
+        watch: what was seen so far.
+        document: what is seen now.
+        now: when.
+        poll_interval: seconds; what is unseen for longer than three of them, or
+            ten seconds, may have gone through steps nobody saw.
+        relayed: keys of events that an approval was, or may have been, sent for.
+        again: keys of events that are told as on first sight, since what was told of
+            them is lost.
+
+    Returns:
+        What is known from now on, and the steps, sorted by EventId.
+    """
+    window = max(3 * poll_interval, _LEAST_WINDOW)
+    look = _Look(watch, document, now, window, relayed, again)
+    steps = {step.event.key: step for step in look.steps()}
+    known = {
+        key: Known(
+            event=event,
+            announced=look.announced(event),
+            incarnation=document.incarnation,
+            seen=now,
+            since=look.since(event),
+        )
+        for key, event in document.events.items()
+    }
+    held = {k: v for k, v in watch.known.items() if k not in known and k not in steps}
+    number = document.incarnation
+    after = Watch(
+        incarnation=watch.incarnation if number is None else number,
+        known=known | held,
+        seen=now,
+        fall=look.fall,
+        was_complete=not document.faults,
+    )
+    return after, tuple(steps[key] for key in sorted(steps))
+
+
+def same_again(watch: Watch, now: Moment) -> Watch:
+    """Return ``watch`` after a look that found the very same bytes."""
+    in_document = {
+        key: replace(known, seen=now) if known.seen == watch.seen else known
+        for key, known in watch.known.items()
+    }
+    return replace(watch, known=in_document, seen=now)
+
+
+@dataclass(slots=True)
+class _Look:
+    """One look at a document: the questions that the steps depend on."""
+
+    watch: Watch
+    document: Document
+    now: Moment
+    window: float
+    relayed: AbstractSet[str]
+    again: AbstractSet[str]
+
+    @property
+    def fall(self) -> Fall | None:
+        """The fall that still forbids to count absence, after this look."""
+        fall, number = self.watch.fall, self.document.incarnation
+        before = self.watch.incarnation
+        if number is not None and before is not None and number < before:
+            return Fall(to=number, seen=self.now)
+        if fall is None or (number is not None and number > fall.to):
+            return None
+        if fall.seen.surely_elapsed(self.now) >= _RETURN_WITHIN:
+            return None
+        return fall
+
+    @property
+    def unobserved(self) -> float | None:
+        seen = self.watch.seen
+        return None if seen is None else seen.elapsed(self.now)
+
+    @property
+    def is_gapless(self) -> bool:
+        """Whether no document can have come and gone since the last look."""
+        gap, before = self.unobserved, self.watch.incarnation
+        return (
+            gap is not None
+            and gap <= self.window
+            and self.watch.was_complete
+            and self.watch.fall is None
+            and before is not None
+            and self.document.incarnation == before + 1
+        )
+
+    def announced(self, event: ScheduledEvent) -> bool | None:
+        before = self.watch.known.get(event.key)
+        if event.status == SCHEDULED:
+            return True
+        if before:
+            return before.announced
+        return False if event.status == STARTED and self.is_gapless else None
+
+    def since(self, event: ScheduledEvent) -> Moment:
+        """Return when the event was first seen with all that it holds now."""
+        before = self.watch.known.get(event.key)
+        if before is None or before.since is None or _differ(before.event, event):
+            return self.now
+        return before.since.anchored(self.now)
+
+    def steps(self) -> Iterator[Transition]:
+        for key, event in self.document.events.items():
+            before = self.watch.known.get(key)
+            if before is None or key in self.again:
+                yield self._appeared(event)
+            elif _differ(before.event, event):
+                yield self._changed(before.event, event)
+        if self.document.faults or self.fall is not None:
+            return  # absence says nothing now
+        for key, before in self.watch.known.items():
+            if key not in self.document.events:
+                yield self._gone(before)
+
+    def _appeared(self, event: ScheduledEvent) -> Transition:
+        is_started = event.status == STARTED
+        kind = TransitionKind.STARTED if is_started else TransitionKind.SCHEDULED
+        return self._step(kind, event, None)
+
+    def _changed(self, before: ScheduledEvent, event: ScheduledEvent) -> Transition:
+        starts = event.status == STARTED and before.status != STARTED
+        kind = TransitionKind.STARTED if starts else TransitionKind.UPDATED
+        return self._step(kind, event, before)
+
+    def _gone(self, before: Known) -> Transition:
+        if before.event.status == STARTED:
+            kind = TransitionKind.COMPLETED
+        elif self._is_cancelled(before):
+            kind = TransitionKind.CANCELLED
+        else:
+            kind = TransitionKind.ENDED
+        return self._step(kind, before.event, before.event, before.announced)
+
+    def _is_cancelled(self, before: Known) -> bool:
+        """Whether nothing but a cancellation can explain that the event is gone."""
+        gap = before.seen.elapsed(self.now)
+        not_before = before.event.not_before
+        return (
+            before.event.status == SCHEDULED
+            and gap is not None
+            and gap <= self.window
+            and before.incarnation is not None
+            and self.document.incarnation == before.incarnation + 1
+            and not self._has_fallen_since(before)
+            and not_before is not None
+            and not_before - self.now.at > _SURELY_BEFORE
+            and before.event.key not in self.relayed
+        )
+
+    def _has_fallen_since(self, before: Known) -> bool:
+        fall = self.watch.fall
+        return fall is not None and fall.seen.surely_elapsed(before.seen) < 0
+
+    def _step(
+        self,
+        kind: TransitionKind,
+        event: ScheduledEvent,
+        previous: ScheduledEvent | None,
+        announced: bool | None = None,  # noqa: FBT001 - a value, not a switch
+    ) -> Transition:
+        return Transition(
+            kind=kind,
+            event=event,
+            previous=previous,
+            changes=_changes(previous, event),
+            announced=announced if kind in _GONE else self.announced(event),
+            unobserved=None if self.unobserved is None else int(self.unobserved),
+        )
+
+
+def _differ(before: ScheduledEvent, after: ScheduledEvent) -> bool:
+    return exact(before.canonical) != exact(after.canonical)
+
+
+def _changes(previous: ScheduledEvent | None, event: ScheduledEvent) -> tuple[str, ...]:
+    if previous is None:
+        return ()
+    before, after = previous.canonical, event.canonical
+    return tuple(
+        sorted(
+            name
+            for name in before.keys() | after.keys()
+            if name not in before
+            or name not in after
+            or exact(before[name]) != exact(after[name])
+        )
+    )

@@ -1,0 +1,1 @@
+"""Time, errors, values and loops: nothing of the domain."""

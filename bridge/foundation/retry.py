@@ -1,0 +1,33 @@
+"""How long to wait after a failed attempt. Pure: chance and time are passed in."""
+
+from dataclasses import dataclass
+
+LONGEST_WISH = 3600.0  # of a Retry-After: a bogus one must not mute a sink for days
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """Exponential backoff with full jitter.
+
+    Attributes:
+        first: seconds, the upper bound of the wait after the first failure.
+        max_backoff: seconds, the upper bound of any wait.
+
+    Source: AWS Architecture Blog, "Exponential Backoff And Jitter" (full jitter).
+    """
+
+    first: float = 1.0
+    max_backoff: float = 60.0
+
+    def delay(
+        self, attempt: int, *, unit: float, retry_after: float | None = None
+    ) -> float:
+        """Return the seconds to wait after a failed attempt.
+
+        Args:
+            attempt: number of the attempt that failed, from 1.
+            unit: a random number in [0, 1); passed in so that tests choose it.
+            retry_after: the other side's own wish in seconds; wins when longer.
+        """
+        ceiling = min(self.max_backoff, self.first * 2.0 ** min(attempt - 1, 32))
+        return max(unit * ceiling, retry_after or 0.0)

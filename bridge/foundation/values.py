@@ -1,0 +1,297 @@
+"""The values of options: spans of time, sizes, rates, secrets, paths, placeholders."""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Self
+from urllib.parse import parse_qsl, urlsplit
+
+_BOMS = {
+    b"\xff\xfe\x00\x00": "UTF-32",
+    b"\x00\x00\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+_RAREST, _MOST_OFTEN = 1e-4, 1e5
+_LONGEST = 1e9  # thirty years: nobody means more, and clocks can still add it
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)?")
+_BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+_BYTES |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_SIZE = re.compile(r"([0-9]{1,15})\s*(B|[KMG]i?B)?")
+_SECRETIVE = re.compile(
+    r"auth|code|cookie|credential|key|passw|secret|\bsig\b|signature|token",
+    re.IGNORECASE,
+)
+_VARIABLE = re.compile(r"\$\{([^{}]*)\}")
+# What follows tells a reference with a slip from a secret that has a colon in it.
+_REFERENCES = {
+    "env": re.compile(r"([A-Za-z]{2,5}):[A-Za-z_][A-Za-z0-9_]*"),
+    "file": re.compile(r"([A-Za-z]{2,5}):(?!//)(?:[/.~$\\]|[A-Za-z]:).*"),
+}
+PLACEHOLDERS = ("vm_id", "vm_name", "group")
+
+
+class Duration(float):
+    """A span of time in seconds, written ``1.5`` or ``"500ms"``, ``"24h"``."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: object) -> Self:
+        """Read a number of seconds or a string with a unit.
+
+        Raises:
+            ValueError: it is neither.
+        """
+        seconds: float = -1
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            seconds = value
+        elif isinstance(value, str) and (m := _DURATION.fullmatch(value.strip())):
+            seconds = float(m[1]) * _UNITS[m[2] or "s"]
+        if 0 <= seconds <= _LONGEST:
+            return cls(seconds)
+        raise ValueError(
+            "must be a number of seconds or a string with a unit, "
+            'such as "500ms", "30s", "5m", "24h" or "7d"'
+            + _respelt(value, _DURATION, _UNITS)
+        )
+
+
+class Size(int):
+    """A number of bytes, written ``1000000`` or ``"256MB"``, ``"1GiB"``."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: object) -> Self:
+        """Read a number of bytes or a string with a unit.
+
+        Raises:
+            ValueError: it is neither.
+        """
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return cls(value)
+        if isinstance(value, str) and (m := _SIZE.fullmatch(value.strip())):
+            return cls(int(m[1]) * _BYTES[m[2] or "B"])
+        raise ValueError(
+            "must be a number of bytes or a string with a unit, "
+            'such as "500KB", "256MB" or "1GB"' + _respelt(value, _SIZE, _BYTES)
+        )
+
+
+def _respelt(
+    value: object, pattern: re.Pattern[str], units: Mapping[str, object]
+) -> str:
+    """Return how a value is to be written whose unit is right but for its case."""
+    spelt = re.fullmatch(r"([0-9.]+\s*)([A-Za-z]+)", str(value).strip())
+    for unit in units if spelt else ():
+        if spelt and unit.lower() == spelt[2].lower():
+            text = f"{spelt[1]}{unit}"
+            if pattern.fullmatch(text):
+                return f'; did you mean "{text}"? Case makes a difference here'
+    return ""
+
+
+class Rate(float):
+    """How often something may happen, in times a second."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: object) -> Self:
+        """Read a number, also one that a variable of the environment holds.
+
+        Raises:
+            ValueError: it is none, or not more than 0.
+        """
+        is_written = isinstance(value, str) and _NUMBER.fullmatch(value.strip())
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if is_written or is_number:
+            rate = float(value)  # type: ignore[arg-type]  # it matched
+            if _RAREST <= rate <= _MOST_OFTEN:
+                return cls(rate)
+        raise ValueError(
+            "must be a number, times a second: from 0.0001 to 100000, such as 1 or 0.5"
+        )
+
+
+class Secret:
+    """A value that is never shown; ``env:NAME`` and ``file:PATH`` are followed.
+
+    A path may hold ``${NAME}`` of the environment, such as systemd's
+    ``${CREDENTIALS_DIRECTORY}``. A file is read at each use, so that a rotated secret
+    is found without a restart. No dataclass: msgspec would read a table into one.
+    """
+
+    __slots__ = ("environ", "reference")
+
+    def __init__(self, reference: str, environ: Mapping[str, str]) -> None:
+        self.reference = reference
+        self.environ = environ
+
+    def __repr__(self) -> str:
+        return "<secret>"
+
+    @property
+    def is_literal(self) -> bool:
+        """Whether the secret itself stands in the configuration."""
+        return not self.reference.startswith(("env:", "file:"))
+
+    @property
+    def file(self) -> Path | None:
+        """The file it is read from; None for any other.
+
+        Raises:
+            ValueError: a variable in its path is not set.
+        """
+        if not self.reference.startswith("file:"):
+            return None
+        name = self.reference.removeprefix("file:")
+        if not name.strip():
+            raise ValueError("names no file: write file:PATH")
+        return Path(_filled_in(name, self.environ))
+
+    def reveal(self) -> str:
+        """Return the secret itself.
+
+        Raises:
+            ValueError: the variable is not set or the file cannot be read.
+        """
+        if self.reference.startswith("env:"):
+            name = self.reference.removeprefix("env:")
+            if not name.strip():
+                raise ValueError("names no variable: write env:NAME")
+            return _variable(name, self.environ)
+        if (path := self.file) is not None:
+            return _read_secret_file(path)
+        return self.reference
+
+
+class FilePath:
+    """Where a file lies that somebody else reads, such as OpenSSL.
+
+    May hold ``${NAME}`` of the environment, as the path of a ``Secret`` does. No
+    dataclass for the same reason.
+    """
+
+    __slots__ = ("environ", "text")
+
+    def __init__(self, text: str, environ: Mapping[str, str]) -> None:
+        self.text = text
+        self.environ = environ
+
+    def __repr__(self) -> str:
+        return f"FilePath({self.text!r})"
+
+    @property
+    def path(self) -> Path:
+        """The path itself.
+
+        Raises:
+            ValueError: a variable in it is not set.
+        """
+        return Path(_filled_in(self.text, self.environ))
+
+
+class Address(Secret):
+    """A URL or header value: as a secret, but may stand in the file openly."""
+
+    __slots__ = ()
+
+    def holds_secret(self, key: str) -> bool:
+        """Whether it seems so, by its key or by what stands in a URL."""
+        return bool(_SECRETIVE.search(key)) or _holds_secret(self.reference)
+
+
+def misspelt_reference(text: str) -> str | None:
+    """Return what is wrong with a secret that seems to be a reference and is none.
+
+    Nothing of the text is repeated but what stands before its colon.
+    """
+    for scheme, pattern in _REFERENCES.items():
+        found = pattern.fullmatch(text)
+        if found and found[1] != scheme and _is_slip(found[1].lower(), scheme):
+            return (
+                f"{found[1] + ':'!r} is no reference; did you mean '{scheme}:'? "
+                "A secret that begins so is given by env:NAME or file:PATH"
+            )
+    return None
+
+
+def _is_slip(word: str, meant: str) -> bool:
+    """Whether one letter is too many, missing or another, or two are swapped."""
+    if sorted(word) == sorted(meant):
+        return True
+    longer, other = sorted((word, meant), key=len, reverse=True)
+    return any(
+        longer[:n] + longer[n + 1 :]
+        == (other if len(other) < len(longer) else other[:n] + other[n + 1 :])
+        for n in range(len(longer))
+    )
+
+
+def text_of(content: bytes) -> str:
+    """Return the text of a file.
+
+    Raises:
+        ValueError: it is not UTF-8; says what it is.
+    """
+    for mark, name in _BOMS.items():
+        if content.startswith(mark):
+            raise ValueError(f"{name} text, and must be UTF-8: save it as that")
+    try:
+        text = content.decode("utf-8-sig")  # Windows editors write a BOM
+    except UnicodeDecodeError as error:
+        raise ValueError("not UTF-8 text") from error
+    if "\0" in text[:4]:  # no text begins so, but UTF-16 without a mark does
+        raise ValueError("UTF-16 text, and must be UTF-8: save it as that")
+    return text
+
+
+def _filled_in(text: str, environ: Mapping[str, str]) -> str:
+    return _VARIABLE.sub(lambda found: _variable(found[1], environ), text)
+
+
+def _variable(name: str, environ: Mapping[str, str]) -> str:
+    if not environ.get(name):
+        raise ValueError(f"the environment variable {name} is not set")
+    return environ[name]
+
+
+def _holds_secret(url: str) -> bool:
+    """Whether there are credentials in a URL, or in its query."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    names = [name for name, _ in parse_qsl(parts.query)]
+    return "@" in parts.netloc or any(map(_SECRETIVE.search, names))
+
+
+def _read_secret_file(path: Path) -> str:
+    try:
+        text = text_of(path.read_bytes()).strip()
+    except (OSError, ValueError) as error:
+        cause = getattr(error, "strerror", None) or str(error)
+        raise ValueError(f"the file {path} cannot be read ({cause})") from error
+    if not text:
+        raise ValueError(f"the file {path} is empty")
+    return text
+
+
+_BRACES = re.compile(r"\{[^{}]*\}?|\}")
+
+
+def unknown_placeholders(text: str) -> tuple[str, ...]:
+    """Return what stands in braces and nobody can fill in, and braces left over."""
+    known = {f"{{{name}}}" for name in PLACEHOLDERS}
+    return tuple(part for part in _BRACES.findall(text) if part not in known)
+
+
+def placeholder_faults(text: str) -> Iterator[str]:
+    """Yield what is wrong with each placeholder that nobody can fill in."""
+    known = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
+    for part in unknown_placeholders(text):
+        yield f"{part!r} is no placeholder; allowed are {known}"

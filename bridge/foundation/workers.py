@@ -1,0 +1,97 @@
+"""Workers: named loops that run until they are asked to stop.
+
+    stop is set → begin nothing new → finish what is in flight → return
+    grace is over → what is still there is cancelled (the outbox keeps the rest)
+
+Source: the shape of kopf's and alertmanager's lifecycles, on asyncio.TaskGroup.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Protocol, TypeVar
+
+from bridge.foundation.errors import WorkerExitedError
+
+T = TypeVar("T")
+
+
+class Worker(Protocol):
+    """A named loop."""
+
+    @property
+    def name(self) -> str:
+        """How the worker is called in logs and tasks."""
+        ...
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until ``stop`` is set; then finish what is in flight and return."""
+        ...
+
+
+async def run_workers(
+    workers: Sequence[Worker], stop: asyncio.Event, *, grace: float
+) -> None:
+    """Run workers until ``stop`` is set, then for ``grace`` seconds at most.
+
+    Raises:
+        ExceptionGroup: a worker failed or returned unasked; the others are
+            cancelled.
+    """
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_guard(w, stop), name=w.name) for w in workers]
+        await stop.wait()
+        _, late = await asyncio.wait(tasks, timeout=grace)
+        for task in late:
+            task.cancel()
+
+
+async def run_together(workers: Sequence[Worker], stop: asyncio.Event) -> None:
+    """Run workers within another one, until all of them have returned.
+
+    Raises:
+        ExceptionGroup: as ``run_workers``.
+    """
+    async with asyncio.TaskGroup() as group:
+        for worker in workers:
+            group.create_task(_guard(worker, stop), name=worker.name)
+
+
+async def _guard(worker: Worker, stop: asyncio.Event) -> None:
+    await worker.run(stop)
+    if not stop.is_set():
+        raise WorkerExitedError(f"the worker {worker.name} returned unasked")
+
+
+@asynccontextmanager
+async def waking(stop: asyncio.Event, wake: asyncio.Event) -> AsyncIterator[None]:
+    """Set ``wake`` as soon as ``stop`` is set, so that one wait serves for both."""
+
+    async def watch() -> None:
+        await stop.wait()
+        wake.set()
+
+    async with asyncio.TaskGroup() as group:
+        watcher = group.create_task(watch())
+        try:
+            yield
+        finally:
+            watcher.cancel()
+
+
+async def unless(stop: asyncio.Event, work: Coroutine[object, object, T]) -> T | None:
+    """Return what ``work`` returns; None if ``stop`` is set before it has."""
+    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        working.cancel()
+        stopping.cancel()
+
+
+async def cancel_all(*tasks: "asyncio.Task[object]") -> None:
+    """Cancel the tasks that are not done, and wait until all are."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,1 @@
+"""What the bridge says of itself: the port, the page, the table."""

@@ -1,0 +1,269 @@
+"""What the bridge knows, for people and machines: status and readiness."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+
+import orjson
+
+from bridge.events.build import Teller, rfc3339
+from bridge.events.identity import Identity
+from bridge.events.transitions import Watch
+from bridge.foundation.clock import Clock
+from bridge.outbox.records import REPLIES, Tally
+from bridge.outbox.store import Outbox
+from bridge.pipeline.observer import Poller
+from bridge.pipeline.relay import Relay
+from bridge.telemetry.metrics import Metrics
+
+_RECENT = 10
+
+
+class Missing(StrEnum):
+    """The kinds of things that may be missing, or want a person.
+
+    A text about such a thing begins with its kind, and a colon or a dot after it.
+    """
+
+    STARTING = "starting"
+    IMDS = "imds"
+    APPROVALS = "approvals"
+    STATE = "state"
+    SINKS = "sinks"
+    OTHER = "other"
+
+
+class Receiver(Protocol):
+    """The receiving end of an approval entity."""
+
+    @property
+    def attached(self) -> bool:
+        """Whether it is receiving now."""
+        ...
+
+    @property
+    def stands_by(self) -> bool:
+        """Whether another bridge serves the session, and this one would take over."""
+        ...
+
+    @property
+    def last_error(self) -> str | None:
+        """Why it is not."""
+        ...
+
+    @property
+    def link_seconds(self) -> float | None:
+        """How long it has been attached; None while it is not."""
+        ...
+
+    @property
+    def last_receive(self) -> datetime | None:
+        """When a message came last; None = none has yet."""
+        ...
+
+
+class Listening(Protocol):
+    """Whoever takes messages from an approval entity."""
+
+    @property
+    def source(self) -> str:
+        """The entity."""
+        ...
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many approvals wait that no more are received."""
+        ...
+
+
+class Standing(Protocol):
+    """Whoever knows whether this VM is in rotation."""
+
+    def shown(self) -> dict[str, object]:
+        """Return how it stands: ``traffic``, and why it is out."""
+        ...
+
+
+@dataclass(slots=True)
+class Board:
+    """What the parts of a running bridge can be asked; filled as they are built."""
+
+    clock: Clock
+    metrics: Metrics
+    outbox: Outbox | None = None
+    poller: Poller | None = None
+    teller: Teller | None = None
+    relays: Sequence[Relay] = ()
+    receivers: Mapping[str, Receiver] = field(default_factory=dict)
+    listeners: Sequence[Listening] = ()
+    rotation: Standing | None = None
+
+    def is_alive(self) -> bool:
+        """Whether the state file's thread answers, or memory does in its place."""
+        return self.outbox is None or self.outbox.database.is_answering
+
+    def missing(self) -> list[str]:
+        """Return what is missing for the bridge to do its work; empty = ready."""
+        if self.outbox is None or self.poller is None or self.poller.is_waiting:
+            return ["starting: asking IMDS who this VM is"]
+        found = []
+        if self.poller.is_overdue():
+            found.append(f"imds: no good document ({self.poller.imds_state})")
+        found += [
+            f"approvals: {name} is not attached ({receiver.last_error or 'not yet'})"
+            for name, receiver in self.receivers.items()
+            if not (receiver.attached or receiver.stands_by)
+        ]
+        found += [
+            f"approvals: {listener.source} is not received from (too many wait)"
+            for listener in self.listeners
+            if listener.is_full
+        ]
+        found += [
+            f"sinks.{relay.sink}: {relay.obstacle}"
+            for relay in self.relays
+            if relay.obstacle is not None
+        ]
+        if self.outbox.database.fault:
+            found.append(f"state: cannot be written ({self.outbox.database.fault})")
+        return found
+
+    def notes(self) -> list[str]:
+        """Return what keeps it from nothing, but wants a person: parked sinks."""
+        return [
+            f"sinks.{relay.sink}: parked ({relay.last_error})"
+            for relay in self.relays
+            if relay.state == "parked"
+        ]
+
+    async def status(self) -> dict[str, object]:
+        """Return the JSON of ``/status`` and ``sebridge status --json``."""
+        if self.outbox is None or self.poller is None or self.teller is None:
+            return nothing_known(state="starting") | self._traffic()
+        now = self.clock.now().timestamp()
+        tallies = await self.outbox.tallies()
+        watch = self.poller.watch
+        return {
+            "vm": self.teller.reporter | {"source": self.teller.source},
+            "document": document_of(watch),
+            "imds": {
+                "lastSuccess": rfc3339(watch.seen.at) if watch.seen else None,
+                "state": self.poller.imds_state,
+            },
+            "sinks": [
+                sink_of(relay.sink, relay.state, tallies.get(relay.sink), now)
+                | ({"lastError": relay.last_error} if relay.last_error else {})
+                for relay in self.relays
+            ],
+            "approvals": [
+                orjson.loads(body)
+                for body in await self.outbox.recent_outcomes(_RECENT)
+            ],
+            "replies": replies_of(tallies.get(REPLIES)),
+            "receivers": [receiver_of(*item) for item in self.receivers.items()],
+            "missing": self.missing(),
+            "notes": self.notes(),
+            **self._traffic(),
+        }
+
+    def _traffic(self) -> dict[str, object]:
+        return {} if self.rotation is None else {"traffic": self.rotation.shown()}
+
+    async def measure(self) -> None:
+        """Bring the gauges that the state file knows up to date."""
+        if self.outbox is None:
+            return
+        now = self.clock.now().timestamp()
+        tallies = await self.outbox.tallies()
+        names = [relay.sink for relay in self.relays]
+        for name in [*names, REPLIES] if REPLIES in tallies else names:
+            tally = tallies.get(name, Tally())
+            self.metrics.pending.labels(name).set(tally.pending)
+            self.metrics.dead.labels(name).set(tally.dead)
+            self.metrics.oldest.labels(name).set(_age(tally, now) or 0)
+        self.metrics.state_degraded.set(bool(self.outbox.database.fault))
+
+
+def kinds_of(told: Iterable[str]) -> list[str]:
+    """Return the kinds of what is missing, each once: they name nothing."""
+    known = {kind.value for kind in Missing}
+    words = (re.split(r"[:.]", text, maxsplit=1)[0] for text in told)
+    kinds = (word if word in known else Missing.OTHER.value for word in words)
+    return list(dict.fromkeys(kinds))
+
+
+def nothing_known(*, state: str) -> dict[str, object]:
+    """Return the status in its shape while nothing is known of the VM."""
+    return {
+        "vm": vm_of(Identity()),
+        "document": document_of(Watch()),
+        "imds": {"lastSuccess": None, "state": state},
+        "sinks": [],
+        "approvals": [],
+        "replies": replies_of(None),
+    }
+
+
+def vm_of(identity: Identity) -> dict[str, object]:
+    """Return the ``vm`` of the status."""
+    return {
+        "vmName": identity.vm_name,
+        "vmId": identity.vm_id,
+        "resourceId": identity.resource_id,
+        "location": identity.location,
+        "vmScaleSetName": identity.vm_scale_set_name,
+    }
+
+
+def document_of(watch: Watch) -> dict[str, object]:
+    """Return the ``document`` of the status: what is known to be scheduled."""
+    return {
+        "incarnation": watch.incarnation,
+        "events": [known.event.raw for known in watch.known.values()],
+    }
+
+
+def sink_of(
+    name: str, state: str, tally: Tally | None, now: float
+) -> dict[str, object]:
+    """Return how a sink stands, as the status shows it."""
+    tally = tally or Tally()
+    is_idle = state == "retrying" and not tally.pending  # what failed is settled
+    return {
+        "name": name,
+        "state": "ok" if is_idle else state,
+        "pending": tally.pending,
+        "dead": tally.dead,
+        "oldestSeconds": _age(tally, now),
+        "lastError": tally.last_error,
+    }
+
+
+def receiver_of(name: str, receiver: Receiver) -> dict[str, object]:
+    """Return how a receiver of approvals stands, as the status shows it."""
+    age, last = receiver.link_seconds, receiver.last_receive
+    return {
+        "entity": name,
+        "attached": receiver.attached,
+        "standsBy": receiver.stands_by,
+        "linkSeconds": None if age is None else int(age),
+        "lastReceive": None if last is None else rfc3339(last),
+        "lastError": receiver.last_error,
+    }
+
+
+def replies_of(tally: Tally | None) -> dict[str, object]:
+    """Return how the replies to approvals stand, as the status shows it."""
+    tally = tally or Tally()
+    return {
+        "pending": tally.pending,
+        "dead": tally.dead,
+        "lastError": tally.last_error,
+    }
+
+
+def _age(tally: Tally, now: float) -> int | None:
+    return None if tally.oldest is None else max(0, int(now - tally.oldest))

@@ -1,0 +1,361 @@
+"""What a person wants to see of the status: the same facts for the page and the table.
+
+Whatever stands in the status was written by others, in part by strangers: a value of an
+unexpected type counts as absent, and what cannot be printed is escaped. Pure.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from bridge.events.document import parse_time
+from bridge.events.identity import bare
+from bridge.telemetry.metrics import printable
+
+Mood = Literal["", "good", "warning", "bad"]
+
+_LONGEST = 500  # characters of one value
+_MOST_RESOURCES = 10
+_MOST_EVENTS = 100
+_LONG = 120  # seconds: what waits longer is told of
+_NOBODY_ANSWERS = "No forwarder answers. This is what its state file knows."
+_NOT_ASKED = (
+    "http.listen is off, so it is not known whether the forwarder runs. This is what "
+    "its state file knows."
+)
+_QUIET_STATES = {
+    "starting": "The bridge is starting: it asks IMDS who this VM is.",
+    "not answering": _NOBODY_ANSWERS,
+    "unknown": _NOT_ASKED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One value.
+
+    Attributes:
+        text: as it was when it was looked at.
+        mood: whether it is well.
+        moment: what ``text`` counts down to, or up from; None where it does not.
+    """
+
+    text: str
+    mood: Mood = ""
+    moment: datetime | None = None
+
+
+_READY = Cell("Ready.", "good")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows under heads; ``empty`` is said where there are none."""
+
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    empty: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """Everything there is to be seen.
+
+    Attributes:
+        title: how many events there are, and on which VM.
+        notices: whether the bridge does its work, and what keeps it from that.
+        facts: of the VM, the bridge and IMDS, by name.
+    """
+
+    title: str
+    notices: tuple[Cell, ...]
+    facts: tuple[tuple[str, Cell], ...]
+    tables: tuple[Table, ...]
+
+
+def overview(status: Mapping[str, object], now: datetime) -> Overview:
+    """Return what there is to be seen in the JSON of ``/status``."""
+    events = _objects(_object(status, "document"), "events")
+    vm = _object(status, "vm")
+    return Overview(
+        title=_title(len(events), _text(vm, "vmName")),
+        notices=tuple(_notices(status)),
+        facts=tuple(_facts(status, vm, now)),
+        tables=(
+            _events(events, _text(vm, "vmName"), now),
+            _deliveries(status),
+            _receivers(status, now),
+            _approvals(status, now),
+        ),
+    )
+
+
+def _title(count: int, vm: str) -> str:
+    what = "scheduled event" if count == 1 else "scheduled events"
+    return f"{count or 'No'} {what}{f' on {vm}' if vm else ''}"
+
+
+def _notices(status: Mapping[str, object]) -> list[Cell]:
+    notes = [Cell(text, "warning") for text in _texts(status, "notes")]
+    for sink in _objects(status, "sinks"):
+        notes += [Cell(text, "warning") for text in _shortfalls(sink)]
+    state = _text(_object(status, "imds"), "state")
+    if state in _QUIET_STATES:
+        return [Cell(_QUIET_STATES[state], "warning"), *notes]
+    missing = [Cell(f"Not ready: {text}", "bad") for text in _texts(status, "missing")]
+    ready = Cell("Ready, but see below.", "warning") if notes else _READY
+    return [*(missing or [ready]), *notes]
+
+
+def _shortfalls(sink: Mapping[str, object]) -> Iterator[str]:
+    """Yield what a sink should have got and has not."""
+    name, dead, age = _text(sink, "name"), sink.get("dead"), sink.get("oldestSeconds")
+    if isinstance(dead, int) and dead > 0:
+        what = "dead letter" if dead == 1 else "dead letters"
+        yield f"{name}: {dead} {what} (sebridge outbox list --state dead)"
+    if isinstance(age, int) and age >= _LONG:
+        pending = _plain(sink.get("pending"))
+        yield f"{name}: {pending} pending, the oldest for {span(age)}"
+
+
+def _facts(
+    status: Mapping[str, object], vm: Mapping[str, object], now: datetime
+) -> list[tuple[str, Cell]]:
+    imds = _object(status, "imds")
+    state = _text(imds, "state")
+    mood: Mood = "good" if state == "ok" else "warning"
+    found = [
+        *((name, Cell(_text(vm, key))) for name, key in _VM_FACTS),
+        ("IMDS", Cell(state, mood)),
+        ("Last document", _since(_text(imds, "lastSuccess"), now)),
+        ("Incarnation", Cell(_plain(_object(status, "document").get("incarnation")))),
+        ("Traffic", _traffic(_object(status, "traffic"))),
+        ("Bridge", Cell(_text(vm, "version"))),
+    ]
+    return [(name, cell) for name, cell in found if cell.text]
+
+
+def _traffic(standing: Mapping[str, object]) -> Cell:
+    """Return whether this VM is in rotation; nothing where there is no probe."""
+    traffic = _text(standing, "traffic")
+    if traffic != "out":
+        return Cell(traffic, "good")
+    why = f"{_text(standing, 'reason')} {_text(standing, 'eventId')}".strip()
+    return Cell(f"out: {why}" if why else "out", "warning")
+
+
+_VM_FACTS = (
+    ("VM", "vmName"),
+    ("VM id", "vmId"),
+    ("Scale set", "vmScaleSetName"),
+    ("Location", "location"),
+    ("Resource", "resourceId"),
+    ("Source", "source"),
+)
+
+
+def _events(events: Sequence[Mapping[str, object]], me: str, now: datetime) -> Table:
+    more = len(events) - _MOST_EVENTS
+    return Table(
+        title=f"Events ({len(events)}{f', {more} not shown' if more > 0 else ''})",
+        heads=(
+            *("Not before", "Type", "Status", "VMs", "Lasts", "From"),
+            *("EventId", "Description"),
+        ),
+        rows=tuple(
+            (
+                _not_before(event, now),
+                Cell(_text(event, "EventType")),
+                Cell(
+                    _text(event, "EventStatus"),
+                    "bad" if _text(event, "EventStatus") == "Started" else "",
+                ),
+                Cell(_resources(event, me)),
+                Cell(_duration(event.get("DurationInSeconds"))),
+                Cell(_text(event, "EventSource")),
+                Cell(_text(event, "EventId")),
+                Cell(_text(event, "Description")),
+            )
+            for event in events[:_MOST_EVENTS]
+        ),
+        empty="Nothing is scheduled.",
+    )
+
+
+def _not_before(event: Mapping[str, object], now: datetime) -> Cell:
+    text = _text(event, "NotBefore")
+    if (moment := parse_time(text)) is None:
+        is_started = _text(event, "EventStatus") == "Started"
+        return Cell("under way" if is_started else text or "not said")
+    return Cell(countdown(moment, now), "warning", moment)
+
+
+def countdown(moment: datetime, now: datetime) -> str:
+    """Return how far off a moment is; the page's script says it in the same words."""
+    left = (moment - now).total_seconds()
+    return f"in {span(int(left))}" if left > 0 else f"{span(int(-left))} ago"
+
+
+def span(seconds: int) -> str:
+    """Return a time in the two largest units that matter."""
+    minutes, second = divmod(seconds, 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    if days:
+        return f"{days} d {hour} h"
+    if hours:
+        return f"{hours} h {minute:02} min"
+    return f"{minutes} min {second:02} s" if minutes else f"{second} s"
+
+
+def _resources(event: Mapping[str, object], me: str) -> str:
+    found = _texts(event, "Resources")
+    shown = found[:_MOST_RESOURCES]
+    named = [f"{one} (this VM)" if _is_me(me, one) else one for one in shown]
+    more = len(found) - len(shown)
+    return ", ".join(named) + (f" and {more} more" if more else "")
+
+
+def _is_me(me: str, resource: str) -> bool:
+    return bool(me) and bare(resource) == bare(me)
+
+
+def _duration(value: object) -> str:
+    if not isinstance(value, int):
+        return ""
+    return "not known" if value < 0 else span(value)
+
+
+def _deliveries(status: Mapping[str, object]) -> Table:
+    replies = _object(status, "replies")
+    sinks = _objects(status, "sinks")
+    if any(replies.get(key) for key in ("pending", "dead", "lastError")):
+        sinks = [*sinks, {"name": "replies to approvals", **replies}]
+    return Table(
+        title="Deliveries",
+        heads=("Sink", "State", "Pending", "Dead", "Oldest", "Last error"),
+        rows=tuple(_delivery(sink) for sink in sinks),
+        empty="No sink is configured.",
+    )
+
+
+_SINK_MOODS: Mapping[str, Mood] = {
+    "ok": "good",
+    "retrying": "warning",
+    "parked": "bad",
+}
+
+
+def _delivery(sink: Mapping[str, object]) -> tuple[Cell, ...]:
+    state = _text(sink, "state")
+    mood = _SINK_MOODS.get(state, "")
+    if mood == "good" and (sink.get("lastError") or any(_shortfalls(sink))):
+        mood = "warning"
+    return (
+        Cell(_text(sink, "name")),
+        Cell(state, mood),
+        Cell(_plain(sink.get("pending"))),
+        Cell(_plain(sink.get("dead")), "bad" if sink.get("dead") else ""),
+        Cell(_duration(sink.get("oldestSeconds"))),
+        Cell(_text(sink, "lastError")),
+    )
+
+
+def _receivers(status: Mapping[str, object], now: datetime) -> Table:
+    return Table(
+        title="Approvals come from",
+        heads=("Entity", "State", "Attached for", "Last message", "Last error"),
+        rows=tuple(
+            (
+                Cell(_text(one, "entity")),
+                _attachment(one),
+                Cell(_duration(one.get("linkSeconds"))),
+                _since(_text(one, "lastReceive"), now),
+                Cell(_text(one, "lastError")),
+            )
+            for one in _objects(status, "receivers")
+        ),
+        empty="Nothing is received."
+        if "receivers" in status
+        else "Only a forwarder that runs knows.",
+    )
+
+
+def _attachment(receiver: Mapping[str, object]) -> Cell:
+    if receiver.get("attached") is True:
+        return Cell("attached", "good")
+    if receiver.get("standsBy") is True:
+        return Cell("standing by", "good")
+    return Cell("not attached", "bad")
+
+
+_GOOD_OUTCOMES = {"relayed", "already-started", "event-ended"}
+
+
+def _approvals(status: Mapping[str, object], now: datetime) -> Table:
+    return Table(
+        title="Last approvals",
+        heads=("When", "Outcome", "Event", "Who", "Asked because", "Decided because"),
+        rows=tuple(
+            (
+                _since(_text(one, "observedAt"), now),
+                Cell(
+                    _text(one, "outcome"),
+                    "good" if _text(one, "outcome") in _GOOD_OUTCOMES else "bad",
+                ),
+                Cell(_approved(one)),
+                Cell(_text(_object(one, "request"), "approvedBy")),
+                Cell(_text(_object(one, "request"), "reason")),
+                Cell(_text(one, "reason")),
+            )
+            for one in _objects(status, "approvals")
+        ),
+        empty="There were none.",
+    )
+
+
+def _approved(outcome: Mapping[str, object]) -> str:
+    kind = _text(_object(outcome, "event"), "EventType")
+    return f"{kind} {_text(outcome, 'eventId')}".strip()
+
+
+def _since(text: str, now: datetime) -> Cell:
+    moment = parse_time(text)
+    return Cell(text) if moment is None else Cell(countdown(moment, now), "", moment)
+
+
+# -- reading what others wrote ---------------------------------------------------------
+
+
+def _text(found: Mapping[str, object], key: str) -> str:
+    value = found.get(key)
+    return _cut(value) if isinstance(value, str) else ""
+
+
+def _cut(text: str) -> str:
+    shown = printable(text[:_LONGEST])
+    return shown if len(text) <= _LONGEST else f"{shown}…"
+
+
+def _plain(value: object) -> str:
+    return "" if value is None else _cut(str(value))
+
+
+def _texts(found: Mapping[str, object], key: str) -> list[str]:
+    return [_cut(value) for value in _list(found, key) if isinstance(value, str)]
+
+
+def _object(found: Mapping[str, object], key: str) -> Mapping[str, object]:
+    value = found.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _objects(found: Mapping[str, object], key: str) -> list[Mapping[str, object]]:
+    return [value for value in _list(found, key) if isinstance(value, Mapping)]
+
+
+def _list(found: Mapping[str, object], key: str) -> list[object]:
+    value = found.get(key)
+    return value if isinstance(value, list) else []

@@ -1,0 +1,226 @@
+"""Says whose request to scheduledevents goes next.
+
+    in line ──the turn is free, 250 ms are over──▶ has the turn ──leaves──▶ gone
+       ▲                                               │
+       └──────────── steps aside for a read ───────────┘
+
+One request is in flight at a time, and at least 250 ms lie between the beginnings of
+any two. While both wait, reads and POSTs alternate, so that neither a hundred approvals
+keep the document from being read, nor a read that is always due keeps an approval from
+being relayed. Of the POSTs that wait, the most urgent goes first.
+
+Who is next is decided when the turn is taken, not before: whoever has it can act on the
+newest document, since nobody else reads or posts meanwhile.
+"""
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from bridge.foundation.clock import Clock
+from bridge.foundation.errors import MetadataError
+from bridge.foundation.workers import waking
+
+LEAST_INTERVAL = 0.25
+
+
+class Kind(StrEnum):
+    """The two kinds of requests, which alternate."""
+
+    READ = "read"
+    POST = "post"
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """A place in the line; made by ``Turns``.
+
+    Attributes:
+        urgency: the lowest goes first; asked again whenever the line is sorted.
+    """
+
+    turns: "Turns"
+    kind: Kind
+    number: int
+    urgency: Callable[[], float] = lambda: 0.0
+    is_spaced: bool = True
+    error: MetadataError | None = None
+    stirred: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def come_up(self, stop: asyncio.Event) -> bool:
+        """Wait for the turn, unless it is had already; False if ``stop`` is set.
+
+        Raises:
+            MetadataError: the line was dismissed.
+        """
+        async with waking(stop, self.stirred):
+            has_turn = await self.turns.take(self, stop)
+        if self.error is not None:
+            raise self.error
+        return has_turn
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Give the turn to a read, and hold all POSTs back until the block is left.
+
+        The place in the line is kept.
+        """
+        self.turns.step_aside(self)
+        try:
+            yield
+        finally:
+            self.turns.step_back()
+
+    def begin(self) -> None:
+        """Note that the request goes out now: the next one keeps its distance."""
+        self.turns.begin()
+
+
+class Turns:
+    """The line before scheduledevents.
+
+    Args:
+        clock: what is waited by.
+        spacing: the least seconds between the beginnings of two requests.
+    """
+
+    def __init__(self, clock: Clock, spacing: float = LEAST_INTERVAL) -> None:
+        self._clock = clock
+        self._spacing = spacing
+        self._numbers = itertools.count()
+        self._lines: dict[Kind, dict[int, Place]] = {kind: {} for kind in Kind}
+        self._holder: Place | None = None
+        self._is_held_back = False  # the POSTs, for a read that one of them needs
+        self._order: list[tuple[float, int]] = []  # of the POSTs: urgency and number
+        self._is_sorted = True
+        self._last = Kind.POST
+        self._free_at = float("-inf")
+
+    @property
+    def has_posts(self) -> bool:
+        """Whether a POST waits for its turn."""
+        return bool(self._lines[Kind.POST])
+
+    @asynccontextmanager
+    async def read(self) -> AsyncIterator[None]:
+        """Wait for the turn of a read, and keep it until the block is left."""
+        with self._joined(Kind.READ) as place:
+            await self.take(place)
+            self.begin()
+            yield
+
+    @asynccontextmanager
+    async def other(self) -> AsyncIterator[None]:
+        """Wait for the turn of a read of something else, which keeps no distance."""
+        with self._joined(Kind.READ, is_spaced=False) as place:
+            await self.take(place)
+            yield
+
+    @contextmanager
+    def line_up(self, urgency: Callable[[], float]) -> Iterator[Place]:
+        """Stand in the line of POSTs until the block is left."""
+        with self._joined(Kind.POST, urgency=urgency) as place:
+            yield place
+
+    def sort(self) -> None:
+        """Ask all POSTs anew how urgent they are: the document has changed."""
+        self._is_sorted = False
+
+    def dismiss(self, error: MetadataError) -> None:
+        """Send all POSTs away that wait: the document cannot be had."""
+        line = self._lines[Kind.POST]
+        for place in line.values():
+            place.error = error
+            place.stirred.set()
+        line.clear()
+
+    async def take(self, place: Place, stop: asyncio.Event | None = None) -> bool:
+        """Wait until it is the place's turn, and take it.
+
+        Returns:
+            Whether it has the turn; False once ``stop`` is set or it was dismissed.
+        """
+        while place.error is None and not (stop and stop.is_set()):
+            place.stirred.clear()
+            if self._holder is place:
+                return True
+            if self._next() is not place:
+                await place.stirred.wait()
+                continue
+            if (left := self._left(place)) <= 0:
+                self._lines[place.kind].pop(place.number)
+                self._holder, self._last = place, place.kind
+                return True
+            await self._clock.wait(place.stirred, left)
+            self._stir()  # another one may have come before it meanwhile
+        return False
+
+    def begin(self) -> None:
+        """Note that a request goes out now."""
+        self._free_at = self._clock.monotonic() + self._spacing
+
+    def step_aside(self, place: Place) -> None:
+        """Put who has the turn back into the line, and hold all POSTs back."""
+        self._holder, self._is_held_back = None, True
+        self._add(place)
+        self._stir()
+
+    def step_back(self) -> None:
+        """Let POSTs go again."""
+        self._is_held_back = False
+        self._stir()
+
+    @contextmanager
+    def _joined(
+        self,
+        kind: Kind,
+        *,
+        urgency: Callable[[], float] = lambda: 0.0,
+        is_spaced: bool = True,
+    ) -> Iterator[Place]:
+        place = Place(self, kind, next(self._numbers), urgency, is_spaced)
+        self._add(place)
+        try:
+            yield place
+        finally:
+            self._lines[kind].pop(place.number, None)
+            if self._holder is place:
+                self._holder = None
+            self._stir()
+
+    def _add(self, place: Place) -> None:
+        self._lines[place.kind][place.number] = place
+        if place.kind is Kind.POST and self._is_sorted:
+            heapq.heappush(self._order, (place.urgency(), place.number))
+
+    def _left(self, place: Place) -> float:
+        return self._free_at - self._clock.monotonic() if place.is_spaced else 0.0
+
+    def _stir(self) -> None:
+        if (place := self._next()) is not None:
+            place.stirred.set()
+
+    def _next(self) -> Place | None:
+        """Return who may take the turn as soon as the distance is kept."""
+        if self._holder is not None:
+            return None
+        read = next(iter(self._lines[Kind.READ].values()), None)
+        post = None if self._is_held_back else self._first_post()
+        if read is None or post is None:
+            return read or post
+        return post if self._last is Kind.READ else read
+
+    def _first_post(self) -> Place | None:
+        """Return the most urgent POST; those that have left are found on the way."""
+        posts = self._lines[Kind.POST]
+        if not self._is_sorted:
+            self._order = [(place.urgency(), n) for n, place in posts.items()]
+            heapq.heapify(self._order)
+            self._is_sorted = True
+        while self._order and self._order[0][1] not in posts:
+            heapq.heappop(self._order)
+        return posts[self._order[0][1]] if self._order else None

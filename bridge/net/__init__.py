@@ -1,0 +1,1 @@
+"""HTTP, TLS, Entra ID and the guard against forged addresses."""

@@ -1,0 +1,173 @@
+"""Bounds how many connections an HTTP server holds, and how long a request may take.
+
+Any process of this machine may connect to the health port, and any machine near it to
+the traffic probe. Each connection costs a file descriptor, and without one left no sink
+is reached.
+
+    more than ``most``      → the one that has been silent longest is closed,
+                              one that is being answered last of all
+    no whole head in time   → closed
+    an answer nobody reads  → closed
+"""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_HEAD_SECONDS = 5.0
+_READ_SECONDS = 30.0
+# So many wait for the loop, which accepts all of them before it looks at any; whoever
+# finds no place among them tries again after a second.
+_BACKLOG = 128
+
+
+@dataclass(slots=True, kw_only=True)
+class Guard:
+    """The connections of one server.
+
+    Attributes:
+        most: so many are held.
+        head_seconds: from a connection, or the first byte of a later request, to the
+            end of the request's head.
+        read_seconds: how long a client may leave an answer unread.
+    """
+
+    most: int
+    head_seconds: float = _HEAD_SECONDS
+    read_seconds: float = _READ_SECONDS
+    _held: dict["_Connection", None] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        """How many connections are held."""
+        return len(self._held)
+
+    @web.middleware
+    async def middleware(
+        self, request: web.Request, handler: Handler
+    ) -> web.StreamResponse:
+        """Note that a request's head is read, and that it is being answered."""
+        protocol = request.transport and request.transport.get_protocol()
+        if not isinstance(protocol, _Connection):
+            return await handler(request)
+        protocol.begin_answer()
+        try:
+            return await handler(request)
+        finally:
+            protocol.end_answer()
+
+    async def listen(
+        self, runner: web.AppRunner, host: str, port: int
+    ) -> asyncio.Server:
+        """Serve what ``runner`` has set up.
+
+        Raises:
+            OSError: the address cannot be listened on.
+        """
+        return await asyncio.get_running_loop().create_server(
+            self._maker(runner), host, port, backlog=_BACKLOG
+        )
+
+    async def take_over(
+        self, runner: web.AppRunner, listener: socket.socket
+    ) -> asyncio.Server:
+        """Serve what ``runner`` has set up, on a socket that listens already."""
+        return await asyncio.get_running_loop().create_server(
+            self._maker(runner), sock=listener, backlog=_BACKLOG
+        )
+
+    def _maker(self, runner: web.AppRunner) -> Callable[[], "_Connection"]:
+        assert runner.server is not None, "it is set up"  # noqa: S101 - for mypy  # nosec B101
+        make = runner.server
+        return lambda: _Connection(make(), self)
+
+    def enter(self, connection: "_Connection") -> None:
+        """Hold a connection; if it is one too many, another one goes."""
+        if len(self._held) >= self.most:
+            quiet = (one for one in self._held if not one.is_answered)
+            next(quiet, next(iter(self._held))).abort()
+        self._held[connection] = None
+
+    def leave(self, connection: "_Connection") -> None:
+        """Forget a connection."""
+        self._held.pop(connection, None)
+
+    def heard(self, connection: "_Connection") -> None:
+        """Note that a connection has not been silent: it goes to the end of the row."""
+        if connection in self._held:
+            del self._held[connection]
+            self._held[connection] = None
+
+
+class _Connection(asyncio.Protocol):
+    """Stands between a transport and aiohttp's own protocol."""
+
+    def __init__(self, inner: asyncio.Protocol, guard: Guard) -> None:
+        self.is_answered = False
+        self._inner = inner
+        self._guard = guard
+        self._transport: asyncio.Transport | None = None
+        self._limit: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - for mypy  # nosec B101
+        self._transport = transport
+        self._inner.connection_made(transport)
+        self._limit = self._abort_after(self._guard.head_seconds)
+        self._guard.enter(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._guard.heard(self)
+        if self._limit is None and not self.is_answered:
+            self._limit = self._abort_after(self._guard.head_seconds)
+        self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        self._unread = self._abort_after(self._guard.read_seconds)
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._guard.heard(self)
+        self._unread = _no_longer(self._unread)
+        self._inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._guard.leave(self)
+        self._limit = _no_longer(self._limit)
+        self._unread = _no_longer(self._unread)
+        self._inner.connection_lost(exc)
+
+    def begin_answer(self) -> None:
+        """Note that the head of a request is whole."""
+        self.is_answered = True
+        self._limit = _no_longer(self._limit)
+
+    def end_answer(self) -> None:
+        """Note that the answer is on its way."""
+        self.is_answered = False
+        self._guard.heard(self)
+
+    def abort(self) -> None:
+        """Close at once, and count no longer."""
+        self._guard.leave(self)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _abort_after(self, seconds: float) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(seconds, self.abort)
+
+
+def _no_longer(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
+    """Cancel a timer, and return what stands in its place."""
+    if timer is not None:
+        timer.cancel()
+    return None

@@ -1,0 +1,338 @@
+"""HTTP outward: the shared session, one request, the failure table, and redaction.
+
+The one place that says what an HTTP status or a network error means for a
+delivery. DESIGN section 6 is its source: 2xx delivered; 408, 425, 429, 5xx and
+network errors are transient; 401, 403, 404, 410 refuse the sink as a whole;
+3xx (never followed) and every other 4xx kill that delivery alone.
+
+What aiohttp raises is never chained to what leaves this file: some of its errors
+print the whole URL, and the URL of a webhook is a secret.
+"""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from functools import lru_cache
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from bridge.foundation.clock import SystemClock
+from bridge.foundation.errors import (
+    DeliveryError,
+    PermanentDeliveryError,
+    Reason,
+    RefusedDeliveryError,
+    TransientDeliveryError,
+)
+from bridge.foundation.retry import LONGEST_WISH
+from bridge.foundation.values import Secret
+from bridge.net.ssrf_guard import ForbiddenAddressError, forbidden_host, guarded_socket
+
+MAX_ANSWER_BYTES = 64 * 1024
+
+_TRANSIENT = {
+    408: Reason.TIMEOUT,
+    425: Reason.THROTTLED,
+    429: Reason.THROTTLED,
+}
+_REFUSED = {
+    401: Reason.UNAUTHORIZED,
+    403: Reason.UNAUTHORIZED,
+    404: Reason.NOT_FOUND,
+    410: Reason.NOT_FOUND,
+}
+
+
+@asynccontextmanager
+async def open_session(*, user_agent: str) -> AsyncIterator[aiohttp.ClientSession]:
+    """Open a session for sinks.
+
+    It keeps no cookies, reads no proxy from the environment, and connects to nothing
+    that ``bridge.net.ssrf_guard`` forbids.
+    """
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(socket_factory=guarded_socket),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers={"User-Agent": user_agent},
+        trust_env=False,
+    ) as session:
+        yield session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A request as it goes out.
+
+    Attributes:
+        url: where to; shown to nobody.
+        timeout: seconds for all of it, the answer included.
+        proxy: URL of the proxy; None = none, whatever the environment says.
+        connect_timeout: seconds of them until the connection stands, TLS included.
+        tls: what connections are made with; None = the system's authorities.
+    """
+
+    url: str = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False)
+    body: bytes = field(repr=False)
+    timeout: float
+    proxy: str | None = field(default=None, repr=False)
+    method: str = "POST"
+    connect_timeout: float | None = None
+    tls: ssl.SSLContext | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came back: at most ``MAX_ANSWER_BYTES`` of the body."""
+
+    status: int
+    body: bytes
+    retry_after: float | None
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+async def exchange(
+    session: aiohttp.ClientSession, request: Request, target: str
+) -> Answer:
+    """Make one request, follow no redirect, and read a bounded answer.
+
+    Args:
+        session: the shared session.
+        request: what to send.
+        target: how the other side is named in errors, already redacted.
+
+    Raises:
+        TransientDeliveryError: the network failed.
+        RefusedDeliveryError: the URL is none, or leads where nothing is sent.
+    """
+    with network_errors(target):
+        if request.proxy is not None:  # which resolves names, and connects, by itself
+            _check_host(request.url)
+        async with session.request(
+            request.method,
+            request.url,
+            data=request.body,
+            headers=request.headers,
+            proxy=request.proxy,
+            allow_redirects=False,
+            timeout=_limit(request.timeout, request.connect_timeout),
+            ssl=request.tls or True,
+        ) as response:
+            return Answer(
+                status=response.status,
+                body=await _read(response),
+                retry_after=_wish(response.headers),
+                headers=response.headers,
+            )
+
+
+def _check_host(url: str) -> None:
+    """Look at all that stands in the place of the host, as a proxy may.
+
+    Raises:
+        ForbiddenAddressError: nothing is sent there.
+        aiohttp.InvalidURL: it is no URL.
+    """
+    try:
+        place = urlsplit(url).netloc
+    except ValueError:
+        raise aiohttp.InvalidURL(url) from None
+    if (why := forbidden_host(place)) is not None:
+        raise ForbiddenAddressError(why)
+
+
+@lru_cache(maxsize=64)
+def _limit(seconds: float, to_connect: float | None) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=seconds, connect=to_connect)
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    """Read as much as is ever looked at; a success stays one if its body breaks."""
+    body = b""
+    try:
+        while len(body) < MAX_ANSWER_BYTES:
+            chunk = await response.content.read(MAX_ANSWER_BYTES - len(body))
+            if not chunk:
+                break
+            body += chunk
+    except (aiohttp.ClientError, OSError):
+        if not 200 <= response.status < 300:
+            raise
+    return body
+
+
+def _wish(headers: Mapping[str, str]) -> float | None:
+    """Read Retry-After, by the other side's own clock where it tells its time."""
+    if "Retry-After" not in headers:
+        return None
+    try:
+        answered = _http_date(headers.get("Date", ""))
+    except ValueError:
+        answered = SystemClock().now()
+    return retry_after(headers, answered)
+
+
+def failure(
+    status: int, *, target: str, retry_after: float | None = None, detail: str = ""
+) -> DeliveryError | None:
+    """Return what an HTTP status means for a delivery; None is success.
+
+    Args:
+        status: the HTTP status.
+        target: how the other side is named in the text, already redacted.
+        retry_after: its own wish in seconds.
+        detail: what it said about it, if that is safe to show.
+    """
+    if 200 <= status < 300:
+        return None
+    text = f"{target} answered {status}" + (f": {detail}" if detail else "")
+    if status in _REFUSED:
+        return RefusedDeliveryError(text, _REFUSED[status])
+    if status in _TRANSIENT or status >= 500:
+        reason = _TRANSIENT.get(status, Reason.SERVER)
+        return TransientDeliveryError(text, reason, retry_after=retry_after)
+    if 300 <= status < 400:
+        return PermanentDeliveryError(text, Reason.REDIRECTED)
+    reason = Reason.TOO_LARGE if status == 413 else Reason.REJECTED
+    return PermanentDeliveryError(text, reason)
+
+
+@contextmanager
+def network_errors(target: str) -> Iterator[None]:
+    """Turn what the network raises into delivery errors."""
+    try:
+        yield
+    except aiohttp.ConnectionTimeoutError:
+        text = f"{target} could not be connected to in time"
+        raise TransientDeliveryError(text, Reason.TIMEOUT) from None
+    except TimeoutError:
+        text = f"{target} did not answer in time"
+        raise TransientDeliveryError(text, Reason.TIMEOUT) from None
+    except (aiohttp.InvalidURL, UnicodeError):  # the latter of a host's name
+        text = f"{target} is not a URL that can be called"
+        raise RefusedDeliveryError(text, Reason.NOT_FOUND) from None
+    except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as error:
+        if (forbidden := _forbidden(error)) is not None:
+            text = f"{target} is where nothing is sent: {forbidden}"
+            raise RefusedDeliveryError(text, Reason.NOT_FOUND) from None
+        text = f"{target} cannot be reached ({_why(error)})"
+        raise TransientDeliveryError(text, Reason.CONNECTION) from None
+
+
+def _why(error: Exception) -> str:
+    cause = getattr(error, "certificate_error", None)
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"its certificate: {cause.verify_message}"
+    return type(error).__name__
+
+
+def _forbidden(error: Exception) -> ForbiddenAddressError | None:
+    cause = getattr(error, "os_error", error)  # aiohttp wraps what a socket raises
+    return cause if isinstance(cause, ForbiddenAddressError) else None
+
+
+@asynccontextmanager
+async def turn(lock: asyncio.Lock, *, seconds: float, what: str) -> AsyncIterator[None]:
+    """Wait for a lock, but not behind many who each wait for an answer.
+
+    Raises:
+        TransientDeliveryError: it is not free within ``seconds``.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            await lock.acquire()
+    except TimeoutError:
+        text = f"{what}: no answer in time"
+        raise TransientDeliveryError(text, Reason.TIMEOUT) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def revealed(secret: Secret, what: str) -> str:
+    """Return a secret at the moment of its use; a rotated file is read again.
+
+    Raises:
+        RefusedDeliveryError: it cannot be had any more.
+    """
+    try:
+        return secret.reveal()
+    except ValueError as error:
+        text = f"{what}: {error}"
+        raise RefusedDeliveryError(text, Reason.UNAUTHORIZED) from error
+
+
+def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
+    """Read Retry-After in both its forms.
+
+    Args:
+        headers: of the answer.
+        now: from when on it counts.
+
+    Returns:
+        Seconds, at least 0 and at most an hour; None where it says nothing.
+    """
+    value = headers.get("Retry-After", "").strip()
+    if value.isascii() and value.isdigit():
+        return min(float(value), LONGEST_WISH)
+    try:
+        seconds = (_http_date(value) - now).total_seconds()
+    except ValueError:
+        return None
+    return min(max(0.0, seconds), LONGEST_WISH)
+
+
+def _http_date(value: str) -> datetime:
+    """Read a date header.
+
+    Raises:
+        ValueError: it is none, or says not where on Earth it holds.
+    """
+    try:
+        moment = parsedate_to_datetime(value)
+    except (TypeError, IndexError, OverflowError) as error:
+        raise ValueError("no date") from error
+    if moment.tzinfo is None:
+        raise ValueError("no time zone")
+    return moment
+
+
+def is_http(url: str) -> bool:
+    """Whether ``url`` is an absolute http or https URL with a host."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname)
+    except ValueError:
+        return False
+
+
+def has_credentials(url: str) -> bool:
+    """Whether a name or password stands in front of the host."""
+    try:
+        return "@" in urlsplit(url).netloc
+    except ValueError:
+        return False
+
+
+@lru_cache(maxsize=64)  # one per sink, at each delivery
+def redact(url: str) -> str:
+    """Return scheme and host of a URL: all of it that may be shown."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        return "<invalid URL>"
+    if not is_http(url):
+        return "<invalid URL>"  # what is no URL may be a secret put in its place
+    return (
+        f"{parts.scheme}://[{host}]{port}"
+        if ":" in host
+        else (f"{parts.scheme}://{host}{port}")
+    )

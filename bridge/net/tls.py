@@ -1,0 +1,120 @@
+"""TLS with certificates of one's own, read again when the files change."""
+
+import ssl
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bridge.foundation.errors import Reason, RefusedDeliveryError
+from bridge.foundation.values import FilePath
+
+_Stamp = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFiles:
+    """Which files TLS takes, all in PEM.
+
+    Attributes:
+        certificate: of the client, with what stands between it and the authority.
+        key: of the certificate; None = it is in the same file.
+        authorities: who vouches for the other side, in place of the system's.
+    """
+
+    certificate: FilePath | None = None
+    key: FilePath | None = None
+    authorities: FilePath | None = None
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files that are named.
+
+        Raises:
+            ValueError: a variable in a path is not set.
+        """
+        files = (self.certificate, self.key, self.authorities)
+        return tuple(file.path for file in files if file is not None)
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """Yield what is wrong with them, by the keys of the configuration."""
+        if self.key is not None and self.certificate is None:
+            yield "client_key", "needs client_certificate"
+            return
+        parts = {
+            "ca_file": TlsFiles(authorities=self.authorities),
+            "client_certificate": TlsFiles(certificate=self.certificate, key=self.key),
+        }
+        for key, part in parts.items():
+            try:
+                if part.paths:
+                    _load(part)
+            except ValueError as error:
+                yield key, str(error)
+
+
+@dataclass(slots=True)
+class Tls:
+    """The TLS of one sink."""
+
+    files: TlsFiles
+    _context: ssl.SSLContext | None = None
+    _stamps: tuple[_Stamp, ...] = field(default=())
+
+    def context(self) -> ssl.SSLContext | None:
+        """Return what connections are made with; None = what everybody has.
+
+        Files that changed are read again. While a rotation is half done, what was
+        read last is used on.
+
+        Raises:
+            RefusedDeliveryError: the files cannot be used, and never could.
+        """
+        try:
+            if (paths := self.files.paths) and (
+                (stamps := _stamps(paths)) != self._stamps or self._context is None
+            ):
+                self._context, self._stamps = _load(self.files), stamps
+        except (OSError, ValueError) as error:
+            if self._context is None:
+                text = f"TLS cannot be used: {error}"
+                raise RefusedDeliveryError(text, Reason.UNAUTHORIZED) from error
+        return self._context
+
+
+def _stamps(paths: tuple[Path, ...]) -> tuple[_Stamp, ...]:
+    found = (path.stat() for path in paths)
+    return tuple((one.st_mtime_ns, one.st_ino, one.st_size) for one in found)
+
+
+def _load(files: TlsFiles) -> ssl.SSLContext:
+    """Return a context that verifies the other side.
+
+    Raises:
+        ValueError: what cannot be used, and why.
+    """
+    ca = files.authorities
+    try:
+        context = ssl.create_default_context(cafile=ca.path if ca else None)
+    except (OSError, ssl.SSLError) as error:
+        raise ValueError(
+            f"no certificates in PEM can be read ({_why(error)})"
+        ) from error
+    if files.certificate is not None:
+        key = files.key.path if files.key is not None else None
+        try:
+            context.load_cert_chain(files.certificate.path, key, password=_nobody)
+        except (OSError, ssl.SSLError) as error:
+            text = f"no certificate and key in PEM can be read ({_why(error)})"
+            raise ValueError(text) from error
+    return context
+
+
+def _nobody() -> str:
+    """Keep OpenSSL from asking at the terminal for the password of a key."""
+    raise OSError(0, "the key is encrypted")
+
+
+def _why(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):
+        return error.reason or "they do not fit"
+    return error.strerror or type(error).__name__

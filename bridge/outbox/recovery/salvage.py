@@ -1,0 +1,330 @@
+"""What can be saved of a damaged state file.
+
+It is read row by row, from both ends where the middle is damaged, and what can be read
+goes into a fresh file under its old number. What is delivered stays behind. A delivery
+that cannot be read becomes a dead letter that says so, and its event is told again from
+the document. Damaged content keeps a checksum that nothing fits: it is never sent.
+"""
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bridge.events import checkpoint
+from bridge.foundation.clock import Clock
+from bridge.foundation.errors import Reason
+from bridge.outbox import statements
+from bridge.outbox.checksum import BROKEN, Content, damage_of
+from bridge.outbox.deliveries import UNREADABLE
+from bridge.outbox.records import CHECKPOINT
+from bridge.outbox.recovery.soundness import (
+    KEYED,
+    Column,
+    columns_of,
+    is_sound,
+    limited,
+    text_of,
+)
+from bridge.outbox.storage.connection import connect
+
+_WAITING = ("pending", "dead")
+_LOST = "it could not be read in a damaged state file"
+# What SQLite and Python's hold on it may say of a damaged file.
+_READING = (sqlite3.Error, UnicodeDecodeError, MemoryError, OverflowError)
+
+Row = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Salvage:
+    """What has been saved.
+
+    Attributes:
+        copied: rows.
+        unreadable: rows, as far as they can be counted.
+        is_whole: whether there was time for all of it.
+    """
+
+    copied: int = 0
+    unreadable: int = 0
+    is_whole: bool = True
+
+
+def rescue(damaged: Path, fresh: Path, *, seconds: float, clock: Clock) -> Salvage:
+    """Copy what can be read of a damaged file into a fresh one, all or nothing.
+
+    Args:
+        damaged: the file; it is only read.
+        fresh: where there is no file yet.
+        seconds: how long the reading of whole tables may take; what waits comes
+            first, and its content is always copied.
+        clock: what time it is.
+
+    Raises:
+        OutboxError: the fresh file cannot be made.
+        sqlite3.Error: it cannot be written.
+    """
+    with closing(connect(fresh)) as target:
+        target.execute("BEGIN IMMEDIATE")
+        found = Salvage()
+        if (source := _opened(damaged)) is not None:
+            with closing(source), limited(source, seconds, clock):
+                now = clock.now().timestamp()
+                _Rescue(source, target, now, found).run()
+        target.execute("COMMIT")
+    return found
+
+
+def _opened(path: Path) -> sqlite3.Connection | None:
+    """Open a file to be read, with its log or else without; None if neither works."""
+    alone = "mode=ro&immutable=1"  # makes no file beside it
+    has_log = Path(f"{path}-wal").exists()
+    for how in ("mode=ro", alone) if has_log else (alone,):
+        source = sqlite3.connect(
+            f"{path.absolute().as_uri()}?{how}", uri=True, isolation_level=None
+        )
+        try:
+            source.text_factory = text_of
+            source.execute("PRAGMA writable_schema = ON")  # whatever else is no table
+            source.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except _READING:
+            source.close()
+        else:
+            return source
+    return None
+
+
+@dataclass(slots=True)
+class _Rescue:
+    """One file on its way into another.
+
+    Attributes:
+        known: keys of the events that the checkpoint knows.
+        lost: keys of the events of which a step was lost.
+        is_any_lost: whether steps were lost and nobody can say whose.
+    """
+
+    source: sqlite3.Connection
+    target: sqlite3.Connection
+    now: float
+    found: Salvage
+    known: frozenset[str] = frozenset()
+    lost: set[str] = field(default_factory=set)
+    is_any_lost: bool = False
+    _items: dict[int, Content | None] = field(default_factory=dict)  # None = damaged
+    _shared: dict[str, list[Column]] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Copy what is needed first, first: there may not be time for all of it."""
+        for table in KEYED[:1]:
+            self._copy(table)
+        self._copy_deliveries()
+        for table in KEYED[1:]:
+            self._copy(table)
+        self._go_on_counting()
+        for key in self.lost | (self.known if self.is_any_lost else set()):
+            statements.ask_again(self.target, key)
+
+    # -- tables with keys ----------------------------------------------------
+
+    def _copy(self, table: str) -> None:
+        columns = self._columns(table)
+        for row in self._rows(table):
+            if table == "meta" and row["key"] == "schema":
+                continue  # the fresh file has its own
+            is_kept = is_sound(columns, tuple(row.values()))
+            if is_kept and table == "meta":
+                is_kept = self._is_meant(row["key"], row["value"])
+            if is_kept:
+                self._insert(table, row, or_else="IGNORE")
+            else:
+                self.found.unreadable += 1
+
+    def _is_meant(self, key: str, value: object) -> bool:
+        """Whether what is kept under a name can be read back; notes the watch."""
+        if key == CHECKPOINT:
+            try:
+                self.known = frozenset(checkpoint.decode(_bytes(value)).known)
+            except msgspec.DecodeError:
+                self.is_any_lost = True
+                return False
+        return True
+
+    # -- deliveries ----------------------------------------------------------
+
+    def _copy_deliveries(self) -> None:
+        """Copy what waits, what is dead and what cannot be read, in its order."""
+        heads = set[tuple[str, str | None]]()
+        for row in sorted(self._waiting(), key=lambda row: int(row["id"])):
+            place = (row["sink"], row["key"])
+            is_first = place not in heads or row["key"] is None
+            row["is_head"] = int(is_first and row["state"] == "pending")
+            if row["is_head"]:
+                heads.add(place)
+            self._insert("deliveries", row, or_else="IGNORE")
+
+    def _waiting(self) -> Iterator[Row]:
+        columns, seen = self._columns("deliveries"), set[int]()
+        for row in self._rows("deliveries"):
+            number = row["id"]
+            if number in seen:
+                continue
+            seen.add(number)
+            if not is_sound(columns, tuple(row.values())):
+                yield self._buried(_made_sound(columns, row, self.now))
+            elif row["state"] in _WAITING:
+                is_sent = self._item(row["item"], row["key"]) is not None
+                is_fit = is_sent or row["state"] == "dead"
+                yield row if is_fit else self._buried(row)
+            elif row["state"] not in ("delivered", "discarded"):
+                yield self._buried(row)
+        if self.is_any_lost:
+            yield from self._indexed(seen)
+
+    def _indexed(self, seen: set[int]) -> Iterator[Row]:
+        """Yield what an index knows to wait, though its row cannot be read."""
+        query = "SELECT id, sink, state FROM deliveries INDEXED BY deliveries_state"
+        columns = columns_of(self.target, "deliveries")
+        try:
+            for number, sink, state in self.source.execute(query):
+                if state in _WAITING and number not in seen:
+                    row = {"id": number, "sink": sink, "item": -number}
+                    yield self._buried(_made_sound(columns, row, self.now))
+        except _READING as error:
+            self._note(error)
+
+    def _buried(self, row: Row) -> Row:
+        """Return a delivery as the dead letter that it becomes."""
+        self.found.unreadable += 1
+        content = self._item(row["item"], row["key"])
+        is_reply = content is not None and content.kind == "reply"
+        key = row["key"] or (content and content.key)
+        if key is not None and not is_reply:
+            self.lost.add(key)
+        self.is_any_lost |= key is None
+        return {
+            **row,
+            "state": "dead",
+            "last_error": _LOST,
+            "reason": Reason.DAMAGED.value,
+            "settled": self.now,
+        }
+
+    def _item(self, number: int, key: str | None) -> Content | None:
+        """Copy what is sent, or put something in its place; None = it is damaged."""
+        if number not in self._items:
+            row = self._read_item(number)
+            if row and is_sound(self._columns("items"), tuple(row.values())):
+                self._items[number] = _sent(row)
+            if self._items.setdefault(number, None) is None:
+                columns = columns_of(self.target, "items")
+                row = _made_sound(columns, {**row, "id": number}, self.now)
+                row = {**row, "key": row["key"] or key, "checksum": BROKEN}
+            self._insert("items", row, or_else="REPLACE")
+        return self._items[number]
+
+    def _read_item(self, number: int) -> Row:
+        names = [column.name for column in self._columns("items")]
+        if not names:
+            return {}
+        try:
+            query = f"SELECT {', '.join(names)} FROM items WHERE id = ?"  # noqa: S608 - our own names  # nosec B608
+            found = self.source.execute(query, (number,)).fetchone()
+        except _READING as error:
+            self._note(error)
+            return {}
+        return {} if found is None else dict(zip(names, found, strict=True))
+
+    # -- both ----------------------------------------------------------------
+
+    def _rows(self, table: str) -> Iterator[Row]:
+        """Yield what can be read of a table; some of it twice."""
+        columns = self._columns(table)
+        if not columns:
+            self.is_any_lost |= table == "deliveries"
+            return
+        names = [column.name for column in columns]
+        keys = [c.name for c in sorted(columns, key=lambda c: c.place) if c.place]
+        for direction in ("ASC", "DESC"):
+            order = ", ".join(f"{key} {direction}" for key in keys)
+            query = f"SELECT {', '.join(names)} FROM {table} ORDER BY {order}"  # noqa: S608 - our own names  # nosec B608
+            try:
+                for row in self.source.execute(query):
+                    yield dict(zip(names, row, strict=True))
+            except _READING as error:
+                self._note(error)
+                self.is_any_lost |= table == "deliveries"
+            else:
+                return
+
+    def _columns(self, table: str) -> list[Column]:
+        """Return the columns that both files have; none where one is missing.
+
+        An older file has less of them: what came later may be left out.
+        """
+        if table not in self._shared:
+            try:
+                there = {column.name for column in columns_of(self.source, table)}
+            except _READING as error:
+                self._note(error)
+                there = set()
+            columns = columns_of(self.target, table)
+            missing = [c for c in columns if c.name not in there]
+            is_whole = all(c.has_default or not c.is_required for c in missing)
+            shared = [c for c in columns if c.name in there]
+            self._shared[table] = shared if is_whole else []
+            self.found.unreadable += not is_whole
+        return self._shared[table]
+
+    def _insert(self, table: str, row: Mapping[str, object], *, or_else: str) -> None:
+        names, marks = ", ".join(row), ", ".join("?" * len(row))
+        query = f"INSERT OR {or_else} INTO {table} ({names}) VALUES ({marks})"  # noqa: S608 - our own names  # nosec B608
+        self.found.copied += self.target.execute(query, tuple(row.values())).rowcount
+
+    def _go_on_counting(self) -> None:
+        """Give no number twice: numbers are how a person knows a delivery."""
+        try:
+            found = self.source.execute("SELECT name, seq FROM sqlite_sequence")
+            counts = [(n, s) for n, s in found if isinstance(s, int)]
+        except _READING as error:
+            self._note(error)
+            return
+        for name, number in counts:
+            self.target.execute(
+                """UPDATE sqlite_sequence SET seq = max(seq, ?)
+                   WHERE name = ? AND ? BETWEEN seq AND seq + 1000000000""",
+                (number, name, number),
+            )
+
+    def _note(self, error: BaseException) -> None:
+        if getattr(error, "sqlite_errorname", "") == "SQLITE_INTERRUPT":
+            self.found.is_whole = False
+        self.found.unreadable += 1
+
+
+def _sent(row: Row) -> Content | None:
+    """Return what is sent of a row; None where its checksum does not fit."""
+    content = Content(**{name: row[name] for name in Content._fields})
+    damage = damage_of(row["id"], content, row.get("checksum"))
+    return content if damage is None else None
+
+
+def _made_sound(columns: list[Column], row: Row, now: float) -> Row:
+    """Put something that can be read in the place of each value that cannot."""
+    stand_ins: Row = {"TEXT": UNREADABLE, "INTEGER": 0, "REAL": now, "BLOB": b""}
+    found = Row()
+    for column in columns:
+        value = row.get(column.name)
+        if not column.is_sound(value):
+            value = stand_ins[column.kind] if column.is_required else None
+        found[column.name] = value
+    return found
+
+
+def _bytes(value: object) -> bytes:
+    return value if isinstance(value, bytes) else b""

@@ -1,0 +1,175 @@
+"""A thorough look at a state file: every page, every index, every row.
+
+A damaged row passes SQLite's own look wherever its page still holds together. So each
+row is read as the forwarder reads it: a text is UTF-8, a number is a number.
+"""
+
+import math
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+
+from bridge.foundation.clock import Clock
+from bridge.foundation.errors import OutboxCorruptError
+from bridge.outbox.storage.schema import MIGRATIONS, migrate, versions
+
+_STEPS = 5000  # of SQLite's machine between two looks at the clock
+_HIGHEST = 2**53  # number of a row: no bridge lives as long
+KEYED = (
+    *("meta", "approvals", "told", "followers", "sightings", "sink_memory"),
+    *("appearances", "command_successes"),
+)
+
+
+class UnreadableText(str):
+    """What stands in place of a text that is no UTF-8."""
+
+    __slots__ = ()
+
+
+def text_of(raw: bytes) -> str:
+    """Return a text of the state file; what is no text bears another type."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return UnreadableText(raw.decode(errors="replace"))
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column as the schema has it.
+
+    Attributes:
+        place: in the primary key; 0 = not part of it.
+    """
+
+    name: str
+    kind: str
+    is_required: bool
+    place: int
+    has_default: bool
+
+    def is_sound(self, value: object) -> bool:
+        """Whether the house could have written the value here."""
+        if value is None:
+            return not self.is_required
+        if self.kind == "TEXT":
+            return type(value) is str
+        if self.kind == "INTEGER":
+            return isinstance(value, int)
+        if self.kind == "REAL":
+            return _is_finite(value)
+        # Of ``meta`` some are counts, and the ages of sinks are seconds.
+        return isinstance(value, bytes | int) or _is_finite(value)
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, float) and math.isfinite(value)
+
+
+def columns_of(db: sqlite3.Connection, table: str) -> list[Column]:
+    """Return the columns of a table; none where there is no such table."""
+    return [
+        Column(name, kind, bool(is_required or place), place, default is not None)
+        for _, name, kind, is_required, default, place in db.execute(
+            f"PRAGMA table_info({table})"
+        )
+    ]
+
+
+def check(db: sqlite3.Connection, *, seconds: float, clock: Clock) -> bool:
+    """Look at every page, every index, and at every row as the forwarder reads it.
+
+    Costs 130 ms for 10,000 events with two deliveries each, 2 s for 100,000.
+
+    Args:
+        db: the state file.
+        seconds: how long it may take.
+        clock: what time it is.
+
+    Returns:
+        Whether there was time for all of it.
+
+    Raises:
+        OutboxCorruptError: there is damage.
+    """
+    try:
+        with limited(db, seconds, clock), _strictly(db):
+            found = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
+            if found != "ok":
+                raise OutboxCorruptError(f"the state file is damaged: {found}")
+            _check_schema(db)
+            _check_rows(db)
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorname != "SQLITE_INTERRUPT":
+            raise
+        return False
+    return True
+
+
+@contextmanager
+def limited(db: sqlite3.Connection, seconds: float, clock: Clock) -> Iterator[None]:
+    """Interrupt whatever SQLite is at once the time is over."""
+    end = clock.monotonic() + seconds
+    db.set_progress_handler(lambda: clock.monotonic() >= end, _STEPS)
+    try:
+        yield
+    finally:
+        db.set_progress_handler(None, 0)
+
+
+@contextmanager
+def _strictly(db: sqlite3.Connection) -> Iterator[None]:
+    """Tell texts that are none from others."""
+    before, db.text_factory = db.text_factory, text_of
+    try:
+        yield
+    finally:
+        db.text_factory = before
+
+
+def _check_schema(db: sqlite3.Connection) -> None:
+    """Compare tables, indexes and triggers: no page of SQLite's tells those apart."""
+    if versions(db)[1] != len(MIGRATIONS):
+        return  # a newer version knows better what belongs to it
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as model:
+        migrate(model)
+        if _schema_of(model) != _schema_of(db):
+            raise OutboxCorruptError("the state file is damaged: its schema differs")
+
+
+def _schema_of(db: sqlite3.Connection) -> list[object]:
+    query = """SELECT type, name, tbl_name, sql FROM sqlite_master
+        WHERE name NOT GLOB 'sqlite_*' ORDER BY type, name"""
+    found = db.execute(query).fetchall()
+    # The text of a table differs by how it came to be; that of others never does.
+    tables = [
+        (name, columns_of(db, name)) for kind, name, *_ in found if kind == "table"
+    ]
+    return [*tables, *(row for row in found if row[0] != "table")]
+
+
+def _check_rows(db: sqlite3.Connection) -> None:
+    for table in ("items", "deliveries", *KEYED):
+        columns = columns_of(db, table)
+        for row in db.execute(_selection(table, columns)):
+            if not is_sound(columns, row):
+                raise OutboxCorruptError(
+                    f"the state file is damaged: a row of {table} cannot be read"
+                )
+    for name, number in db.execute("SELECT name, seq FROM sqlite_sequence"):
+        if not isinstance(number, int) or not 0 <= number < _HIGHEST:
+            raise OutboxCorruptError(
+                f"the state file is damaged: {name} are counted as {number!r}"
+            )
+
+
+def _selection(table: str, columns: list[Column]) -> str:
+    names = ", ".join(column.name for column in columns)
+    return f"SELECT {names} FROM {table} NOT INDEXED"  # noqa: S608 - our own names  # nosec B608
+
+
+def is_sound(columns: list[Column], row: tuple[object, ...]) -> bool:
+    """Whether the house could have written the row."""
+    return all(c.is_sound(value) for c, value in zip(columns, row, strict=True))

@@ -1,0 +1,65 @@
+"""What a sink keeps in the state file, so that it knows of it in its next life."""
+
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bridge.foundation.clock import Clock
+from bridge.outbox.storage.database import Database
+
+
+@dataclass(frozen=True, slots=True)
+class SinkMemory:
+    """The memory of one sink; see ``bridge.sinks.base.Memory``.
+
+    Attributes:
+        sink: the sink's name.
+    """
+
+    database: Database
+    sink: str
+    clock: Clock
+
+    async def all(self) -> Mapping[str, bytes]:
+        """Return everything that is kept.
+
+        Raises:
+            OutboxError: the state file cannot be read.
+        """
+
+        def job(db: sqlite3.Connection) -> dict[str, bytes]:
+            query = "SELECT key, value FROM sink_memory WHERE sink = ?"
+            return dict(db.execute(query, (self.sink,)))
+
+        return await self.database.read(job)
+
+    async def recall(self, key: str) -> bytes | None:
+        """Return what is kept under ``key``; None = nothing.
+
+        Raises:
+            OutboxError: the state file cannot be read.
+        """
+
+        def job(db: sqlite3.Connection) -> bytes | None:
+            query = "SELECT value FROM sink_memory WHERE sink = ? AND key = ?"
+            row = db.execute(query, (self.sink, key)).fetchone()
+            return None if row is None else row[0]
+
+        return await self.database.read(job)
+
+    async def keep(self, key: str, value: bytes) -> None:
+        """Keep ``value`` in the place of what was kept under ``key``.
+
+        Raises:
+            OutboxError: it cannot be kept.
+        """
+        row = (self.sink, key, value, self.clock.now().timestamp())
+
+        def job(db: sqlite3.Connection) -> None:
+            db.execute(
+                """INSERT OR REPLACE INTO sink_memory (sink, key, value, at)
+                   VALUES (?, ?, ?, ?)""",
+                row,
+            )
+
+        await self.database.run(job)

@@ -1,0 +1,330 @@
+"""The state file as a file: its place, its lock, and when it is moved aside.
+
+locked by another instance      → refused
+written by a newer version      → refused
+corrupt                         → moved aside with an error; what can be read of it is
+                                  copied into a fresh one
+two starts in a row ended on it → likewise, whatever a look at it finds
+of another VM (a cloned disk)   → moved aside with an error, a fresh start
+"""
+
+import asyncio
+import logging
+import os
+import re
+import sqlite3
+import stat
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from datetime import UTC, datetime
+from math import inf
+from pathlib import Path
+
+from bridge.foundation.background import in_background
+from bridge.foundation.clock import Clock, SystemClock
+from bridge.foundation.errors import (
+    ForeignDatabaseError,
+    NewerSchemaError,
+    OutboxCorruptError,
+    OutboxError,
+    OutboxUnavailableError,
+)
+from bridge.foundation.sections import Section
+from bridge.foundation.values import Duration, Size
+from bridge.outbox.lock import StateLock
+from bridge.outbox.place import Place
+from bridge.outbox.recovery.soundness import check
+from bridge.outbox.recovery.trouble import Trouble, sync_folder
+from bridge.outbox.storage.connection import SHORT_BUSY_SECONDS
+from bridge.outbox.storage.database import Database
+
+log = logging.getLogger(__name__)
+
+_LONGEST_WHY = 64
+_LEAST_SIZE = 10**6  # the memory of what was told needs some room
+_WELL_AFTER = 60.0
+_CHECK_SECONDS = 2.0  # every start waits for it
+_SUSPECT_SECONDS = 15.0
+_LOOK_BUSY_SECONDS = 0.5  # waited for twice: to open the file, and to close it
+_RESCUE_SECONDS = 15.0
+_FRESH = ".fresh"  # while it is being filled
+# No room for two; or a bug there, which must not be the end of every start.
+_UNSAVED = (
+    OutboxError,
+    sqlite3.Error,
+    ArithmeticError,
+    LookupError,
+    MemoryError,
+    TypeError,
+    ValueError,
+)
+
+
+def default_path(platform: str = sys.platform) -> str:
+    """Return where state is kept unless configured otherwise."""
+    if platform == "win32":
+        return os.environ.get("PROGRAMDATA", r"C:\ProgramData") + r"\sebridge\state.db"
+    return "/var/lib/sebridge/state.db"
+
+
+class StateConfig(Section, frozen=True, kw_only=True):
+    """``[state]``: where and how long things are remembered.
+
+    Attributes:
+        path: the file of what must not be lost; on a data disk where the OS disk is
+            ephemeral. Example: ``"/var/lib/sebridge/state.db"``.
+        retention: how long delivered events and the memory of approvals are kept.
+        max_size: how large the file may be: beyond it the oldest delivered events go
+            sooner; what is not delivered never does.
+    """
+
+    path: str = default_path()
+    retention: Duration = Duration(7 * 86400)
+    max_size: Size = Size(256 * 10**6)
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """Refuse what would forget approvals while their events live."""
+        if self.retention < 3600:
+            yield "retention", "must be at least 1h"
+        if self.max_size < _LEAST_SIZE:
+            yield "max_size", "must be at least 1MB"
+        if not self.path:
+            yield "path", "must not be empty"
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is a state file.
+
+    Raises:
+        OutboxError: this user may not look into its directory.
+    """
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except PermissionError as error:
+        text = f"the state file {path} may not be looked at by this user"
+        raise OutboxError(f"{text}: run this as the user of the service") from error
+    except OSError:
+        return False
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[StateLock]:
+    """Hold the state file for this process alone.
+
+    Raises:
+        OutboxLockedError: another forwarder runs on it.
+        OutboxError: its directory cannot be made or written.
+    """
+    lock = StateLock(path)
+    lock.take()
+    try:
+        yield lock
+    finally:
+        lock.release()
+
+
+@asynccontextmanager
+async def open_database(
+    path: Path,
+    vm_id: str | None,
+    *,
+    well_after: float = _WELL_AFTER,
+    clock: Clock | None = None,
+    lock: StateLock | None = None,
+) -> AsyncIterator[Database]:
+    """Open the state file of this VM; a corrupt or foreign one is moved aside.
+
+    What leaves the block is noted, where it is the state file's fault.
+
+    Args:
+        path: the file.
+        vm_id: of this VM; None = not known.
+        well_after: seconds after which earlier ends are forgotten.
+        clock: measures them.
+        lock: of the state file, which is watched together with it; None = neither is.
+
+    Raises:
+        OutboxError: it cannot be used, or was written by a newer version.
+    """
+    trouble, clock = Trouble.of(path), clock or SystemClock()
+    try:
+        trouble.begin()
+        is_free = await _examine(path, vm_id, trouble)
+        async with Database.open(
+            path,
+            may_degrade=True,
+            on_trouble=trouble.meet,
+            place=None if lock is None else Place(path, lock),
+            # Who has waited for another process's lock already goes on in memory.
+            busy=SHORT_BUSY_SECONDS if is_free else 0.0,
+        ) as database:
+            if vm_id:
+                await database.own(vm_id)
+            trouble.open()
+            # That something was committed proves nothing: a start that ends on a
+            # damaged row has often told something before.
+            async with in_background(
+                lambda: _forget(trouble, clock, well_after),
+                name="probation",
+                clock=clock,
+                may_end=True,
+            ):
+                yield database
+    except BaseException as error:
+        trouble.end(error)
+        raise
+
+
+async def is_foreign(database: Database, vm_id: str) -> bool:
+    """Whether the state file is another VM's: its disk was cloned."""
+    owner = await database.owner()
+    return owner is not None and owner.casefold() != vm_id.casefold()
+
+
+async def _forget(trouble: Trouble, clock: Clock, seconds: float) -> None:
+    """Forget earlier ends once the forwarder has run for a while."""
+    await clock.wait(asyncio.Event(), seconds)
+    await asyncio.to_thread(trouble.forget)
+
+
+async def _examine(path: Path, vm_id: str | None, trouble: Trouble) -> bool:
+    """Move the file aside if it is of no use here; it is closed by then.
+
+    Returns:
+        Whether it could be opened.
+    """
+    await asyncio.to_thread(_take_up, path)
+    if trouble.is_hopeless and is_there(path):
+        ends = (
+            f"start after start ended on it, the last one with: {trouble.note.damage}"
+        )
+        await asyncio.to_thread(_renew, path, ends, trouble)
+    try:
+        owner, is_free = await _look_at(path, trouble)
+    except OutboxCorruptError as error:
+        await asyncio.to_thread(_renew, path, str(error), trouble)
+        owner, is_free = await _look_at(path, trouble)
+    if vm_id and owner and owner.casefold() != vm_id.casefold():
+        log.error(
+            "state file is of another VM: starting afresh",
+            extra={"vmId": owner, "kept": str(set_aside(path, owner))},
+        )
+    return is_free
+
+
+async def _look_at(path: Path, trouble: Trouble) -> tuple[str | None, bool]:
+    """Check the file, thoroughly where there was trouble.
+
+    Returns:
+        Whose it is, and whether it could be opened.
+
+    Raises:
+        OutboxCorruptError: it is damaged.
+        OutboxError: it cannot be used, or was written by a newer version.
+    """
+    is_suspect = trouble.note.damage is not None
+    seconds = _SUSPECT_SECONDS if is_suspect else _CHECK_SECONDS
+    try:
+        # A large file takes its time to be checked: that is no disk that hangs.
+        async with Database.open(
+            path, may_degrade=True, patience=inf, busy=_LOOK_BUSY_SECONDS
+        ) as database:
+            is_file = not database.is_degraded
+            is_whole = is_file and await database.read(
+                lambda db: check(db, seconds=seconds, clock=SystemClock())
+            )
+            owner = await database.owner()
+    except (OutboxUnavailableError, NewerSchemaError, ForeignDatabaseError):
+        raise
+    except MemoryError as error:  # the size of a row may be what is damaged
+        raise OutboxError(f"the state file {path} needs too much memory") from error
+    except (OutboxError, ValueError, OverflowError) as error:
+        raise OutboxCorruptError(str(error)) from error
+    if is_suspect and is_whole:
+        trouble.looked()
+    return owner, is_file
+
+
+def _renew(path: Path, why: str, trouble: Trouble) -> None:
+    """Move the file aside, and copy what can be read of it into a fresh one.
+
+    The fresh one is whole before the old one goes: a kill in between loses nothing.
+    """
+    from bridge.outbox.recovery.salvage import (  # noqa: PLC0415 - hardly ever needed
+        Salvage,
+        rescue,
+    )
+
+    fresh, found = Path(f"{path}{_FRESH}"), Salvage(is_whole=False)
+    if trouble.note.moved == 0:  # else what was copied may be what is wrong
+        try:
+            found = rescue(path, fresh, seconds=_RESCUE_SECONDS, clock=SystemClock())
+        except _UNSAVED as error:
+            why = f"{why}; nothing could be copied: {type(error).__name__}: {error}"
+            _drop(fresh)
+    kept = set_aside(path, "corrupt")
+    _take_up(path)
+    trouble.moved()
+    log.error(
+        "state file is corrupt: starting afresh",
+        extra={
+            "fault": why,
+            "kept": str(kept),
+            "copied": found.copied,
+            "unreadable": found.unreadable,
+            "isWhole": found.is_whole,
+        },
+    )
+
+
+def _take_up(path: Path) -> None:
+    """Put the fresh file in its place; it is whole once the old one is gone."""
+    fresh = Path(f"{path}{_FRESH}")
+    if not fresh.exists():
+        return
+    if path.exists():
+        _drop(fresh)
+        return
+    try:
+        fresh.rename(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        text = f"the state file {path} cannot be made: {error.strerror}"
+        raise OutboxError(text) from error
+
+
+def _drop(fresh: Path) -> None:
+    """Delete what was not finished."""
+    for suffix in ("", "-wal", "-shm"):
+        with suppress(OSError):
+            Path(f"{fresh}{suffix}").unlink(missing_ok=True)
+
+
+def set_aside(path: Path, why: str) -> Path:
+    """Rename the state file and what belongs to it; returns its new name.
+
+    Raises:
+        OutboxError: it cannot be renamed.
+    """
+    plain = re.sub(r"[^A-Za-z0-9-]", "_", why)[:_LONGEST_WHY]
+    at = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    try:
+        kept = _free(path.with_name(f"{path.name}.{plain}-{at}"))
+        for suffix in ("", "-wal", "-shm"):
+            part = Path(f"{path}{suffix}")
+            if part.exists():
+                part.rename(f"{kept}{suffix}")
+    except OSError as error:
+        text = f"the state file {path} cannot be moved aside: {error.strerror}"
+        raise OutboxError(text) from error
+    return kept
+
+
+def _free(path: Path) -> Path:
+    """Return the path, or one like it that nothing stands at."""
+    found, number = path, 1
+    while found.exists():
+        number += 1
+        found = path.with_name(f"{path.name}-{number}")
+    return found

@@ -1,0 +1,355 @@
+"""The state file as its thread works on it: on the disk, or in memory while it fails.
+
+Nothing here knows of threads. Whatever may hang is done through ``on_disk``, which does
+not return to a thread that was relieved meanwhile.
+"""
+
+import logging
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from bridge.foundation.errors import OutboxError, OutboxUnavailableError
+from bridge.outbox.storage.connection import (
+    SHORT_BUSY_SECONDS,
+    Connect,
+    Connection,
+    connect,
+    is_unwritable,
+    translated,
+)
+from bridge.outbox.storage.mirror import (
+    EXTENT,
+    Changes,
+    Extent,
+    Mirror,
+    changes_of,
+    number_from,
+)
+from bridge.outbox.storage.standin import LIMITS, Entry, Limits, StandIn
+from bridge.outbox.storage.transactions import Result, Ticket, look, told, transact
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_HEAL_BUSY_SECONDS = 0.1  # nobody waits long for another process's lock
+
+
+# What is wrong with the connection itself: it was opened on a file system that could
+# only be read, or that is gone. The same file opened anew may be well.
+_STALE = ("SQLITE_READONLY", "SQLITE_IOERR")
+
+
+class Place(Protocol):
+    """Knows where the file lies, and whether it is this process's own."""
+
+    def opened(self) -> None:
+        """Note that the file was opened."""
+        ...
+
+    def fault(self) -> str | None:
+        """Return why the file is not to be used; None = it may be."""
+        ...
+
+    def regain(self, file: Connection | None) -> bool:
+        """Make the file one that may be used again.
+
+        Returns:
+            Whether it has to be opened anew.
+
+        Raises:
+            OutboxError: that cannot be done now.
+        """
+        ...
+
+
+class OnDisk(Protocol):
+    """Does what may hang."""
+
+    def __call__(self, work: Callable[[], T], group: list[Ticket], /) -> T:
+        """Do it; ``group`` is what is done for whom."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What jobs on the disk have brought.
+
+    Attributes:
+        version: of the file, as SQLite counts what others change.
+    """
+
+    results: list[Result]
+    changes: Changes | None = None
+    version: int = -1
+
+
+@dataclass(slots=True)
+class Keeper:
+    """The state file, its mirror, and what stands in for the disk.
+
+    Attributes:
+        may_degrade: whether to go on in memory where the disk fails.
+        mirrors: whether to keep a mirror for it all the time; False = it is loaded when
+            it is wanted, from a disk that can be read.
+        fault: why the disk cannot be written now; None = it can.
+        file: None where it could not be opened.
+        place: where it lies; None = nobody looks.
+        busy: seconds for which another process's lock is waited for once it is open,
+            where it may degrade.
+    """
+
+    path: Path
+    may_degrade: bool = False
+    connect: Connect = connect
+    limits: Limits = LIMITS
+    extent: Extent = EXTENT
+    fault: str | None = None
+    mirrors: bool = True
+    file: Connection | None = None
+    mirror: Mirror | None = None
+    memory: StandIn | None = None
+    place: Place | None = None
+    busy: float = SHORT_BUSY_SECONDS
+    _version: int = -1  # of the file when it was copied: others' changes raise it
+    _done_last: _Done | None = None  # what the mirror has yet to follow
+
+    @property
+    def connection(self) -> Connection:
+        """What jobs are done on: the file, or its mirror."""
+        connection = self.memory.twin if self.memory else self.file
+        assert connection is not None, "the state file is open"  # noqa: S101 - for mypy  # nosec B101
+        return connection
+
+    def open(self) -> None:
+        """Open the file, and copy it to memory.
+
+        Raises:
+            OutboxError: it cannot be used.
+        """
+        try:
+            self.file = self._connected()
+        except OutboxUnavailableError as error:
+            if not self.may_degrade or self.path.is_dir():
+                raise
+            self.degrade(str(error))
+            return
+        if not (self.may_degrade and self.mirrors):
+            return
+        try:
+            self.mirror, self._version = self._loaded()
+        except sqlite3.Error as error:
+            self.file.close()
+            text = f"the state file {self.path} cannot be read"
+            raise translated(error, text) from error
+
+    def serve(self, group: list[Ticket], on_disk: OnDisk) -> list[Result]:
+        """Do jobs; return what came of each."""
+        try:
+            if self.memory is None:
+                return self._do_on_disk(group, on_disk)
+            return self.memory.do(group)
+        except (sqlite3.Error, OutboxError) as error:
+            if not _is_read(group):
+                self.fault = str(error)
+            return [(None, told(error))] * len(group)
+
+    def relieve(self, group: list[Ticket], fault: str) -> list[Result]:
+        """Go on in memory with what the disk has not answered.
+
+        Args:
+            group: what the disk has been given.
+            fault: what is wrong with it.
+        """
+        try:
+            return self.degrade(fault).take_over(group)
+        except (sqlite3.Error, OutboxError) as error:
+            return [(None, told(error))] * len(group)
+
+    def degrade(self, fault: str) -> StandIn:
+        """Go on in memory."""
+        if self.mirror is None:
+            self.mirror = Mirror.load_if_possible(self.path, self.extent)
+        self.memory, self.fault = StandIn(self.mirror, self.limits), fault
+        log.error(
+            "state file cannot be written: going on in memory", extra={"fault": fault}
+        )
+        return self.memory
+
+    # -- on the disk ---------------------------------------------------------
+
+    def _do_on_disk(self, group: list[Ticket], on_disk: OnDisk) -> list[Result]:
+        is_read = _is_read(group)
+        try:
+            # What it brings is handed over, not kept here by it: a thread that was
+            # relieved meanwhile must leave no trace.
+            done = on_disk(lambda: self._done(group, is_read=is_read), group)
+        except (sqlite3.Error, OutboxUnavailableError) as error:
+            if not self.may_degrade or not is_unwritable(error):
+                raise
+            return self.degrade(str(error)).do(group)
+        if not is_read:
+            self.fault = None
+        self._done_last = done
+        return done.results
+
+    def _done(self, group: list[Ticket], *, is_read: bool) -> _Done:
+        if self.place is not None and (fault := self.place.fault()) is not None:
+            raise OutboxUnavailableError(fault)
+        file, jobs = self.connection, [ticket.job for ticket in group]
+        if self.mirror is None:
+            return _Done((look if is_read else transact)(file, jobs))
+        if is_read:
+            return _Done(look(file, jobs), version=_version_of(file))
+        found = list[Changes]()
+        file.changes = []
+        try:
+            results = transact(file, jobs, last=lambda: found.append(changes_of(file)))
+        finally:
+            file.changes = None
+        return _Done(results, found[0], _version_of(file))
+
+    def follow(self, on_disk: OnDisk) -> None:
+        """Do in the mirror what was done on the disk, by whomever."""
+        if self.mirror is None or self.memory is not None:
+            return
+        done, self._done_last = self._done_last, None
+        if done is None:
+            return
+        is_good = done.changes is None or self.mirror.apply(done.changes)
+        if not is_good or done.version != self._version:
+            self.reload(on_disk)
+
+    def reload(self, on_disk: OnDisk) -> None:
+        """Copy the file anew; where it cannot be read, the mirror stays as it is."""
+        old, self._version = self.mirror, -1  # where it fails: again after the next job
+        with suppress(sqlite3.Error, OutboxError):
+            if self.mirrors:
+                self.mirror, self._version = on_disk(self._loaded, [])
+            else:
+                self.mirror = None
+            if old is not None:
+                old.close()
+
+    def _loaded(self) -> tuple[Mirror, int]:
+        version = _version_of(self.connection)
+        return Mirror.load(self.path, self.extent), version
+
+    def tidy(self) -> None:
+        """Write back the log of SQLite, so that no commit has to."""
+        if self.file is not None and self.memory is None:
+            with suppress(sqlite3.Error):
+                self.file.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+    # -- back to the disk ----------------------------------------------------
+
+    def write(self, part: list[Entry]) -> bool:
+        """Do on the disk what was done in memory.
+
+        Returns:
+            Whether it is on the disk now.
+        """
+        try:
+            file = self._regained()
+            with self._healing(file):
+                self._replay(file, part)
+        except (sqlite3.Error, OutboxError) as error:
+            if getattr(error, "sqlite_errorname", "").startswith(_STALE):
+                self._let_go()
+            return False  # said once, when it began
+        return True
+
+    def _regained(self) -> Connection:
+        """Return the connection to the file, opened anew where that is needed."""
+        if self.place is not None and self.place.regain(self.file):
+            self._let_go()
+        if self.file is None:
+            self.file = self._connected()
+        return self.file
+
+    def _connected(self) -> Connection:
+        file = self.connect(self.path)
+        if self.may_degrade:
+            _wait_for_locks(file, self.busy)
+        if self.place is not None:
+            self.place.opened()
+        return file
+
+    def _let_go(self) -> None:
+        """Close the connection, so that the next attempt opens the file anew."""
+        file, self.file = self.file, None
+        if file is not None:
+            with suppress(sqlite3.Error):
+                file.close()
+
+    @contextmanager
+    def _healing(self, file: Connection) -> Iterator[None]:
+        """Let nobody wait long, and mark what was in memory first."""
+        file.is_durable = False
+        _wait_for_locks(file, _HEAL_BUSY_SECONDS)
+        try:
+            yield
+        finally:
+            file.is_durable = True
+            _wait_for_locks(file, self.busy)
+
+    def _replay(self, file: Connection, part: list[Entry]) -> None:
+        def number(place: int) -> None:
+            if place:
+                number_from(file, part[place - 1].numbers)
+
+        jobs = [_touch, *(entry.job for entry in part)]
+        for _, error in transact(file, jobs, before=number):
+            if error is not None:
+                fault = {"fault": str(error)}
+                log.error("change lost on its way to disk", extra=fault)
+
+    def answered(self, *, is_done: bool) -> bool:
+        """Note what the disk has answered.
+
+        Returns:
+            Whether there is more to be written.
+        """
+        if self.memory is None:
+            return False
+        self.memory.answered(is_done=is_done)
+        return is_done and bool(self.memory.journal)
+
+    def return_to_disk(self) -> None:
+        """Go on on the disk, which knows everything; the mirror is to be loaded."""
+        self.memory, self.fault = None, None
+        log.info("state file can be written again")
+
+    def close(self) -> None:
+        """Close what is open, unless the disk still holds it."""
+        if self.memory is not None:
+            log.error(
+                "state file still cannot be written: the next start tells it again",
+                extra={"changes": len(self.memory.journal)},
+            )
+        is_held = self.memory is not None and self.memory.with_disk is not None
+        if self.mirror is not None:
+            self.mirror.close()
+        if self.file is not None and not is_held:
+            self.file.close()
+
+
+def _is_read(group: list[Ticket]) -> bool:
+    return all(ticket.is_read for ticket in group)
+
+
+def _version_of(file: Connection) -> int:
+    version: int = file.execute("PRAGMA data_version").fetchone()[0]
+    return version
+
+
+def _wait_for_locks(file: Connection, seconds: float) -> None:
+    file.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
+
+
+def _touch(db: Connection) -> None:
+    """Write something: the only proof that the disk can be written."""
+    db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES ('healed', 1)")

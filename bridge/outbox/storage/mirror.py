@@ -1,0 +1,318 @@
+"""The mirror: a copy in memory of what the forwarder works with, for when a disk fails.
+
+It is kept as the file changes, because a disk that hangs cannot be read either. Each
+statement that was committed to the file is done here once more; what another process
+has changed is found by SQLite's ``data_version``, and then the mirror is loaded anew.
+
+It holds what is remembered of events, and what is pending. Of a long backlog it holds
+the bodies of a part only. A pending delivery without its body is never due, since
+``rows.select_checked`` joins the two; but it is the head of its key, and so an EventId
+whose earlier step is only on the disk waits, while all others go.
+"""
+
+import sqlite3
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from bridge.outbox.storage.connection import (
+    Connection,
+    Statement,
+    is_unwritable,
+    readable,
+    translated,
+)
+from bridge.outbox.storage.schema import MIGRATIONS, migrate, versions
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much a mirror holds.
+
+    Attributes:
+        rows: pending deliveries that are loaded.
+        bodies: events of these that are loaded.
+        body_bytes: of all bodies that are loaded.
+        memories: rows of each other table that are loaded, the newest ones.
+        bytes: beyond it the mirror is loaded anew, which shortens it.
+        statements: after so many it is loaded anew if it holds a part only.
+    """
+
+    rows: int = 30_000
+    bodies: int = 10_000
+    body_bytes: int = 8 * 1024 * 1024
+    memories: int = 10_000
+    bytes: int = 16 * 1024 * 1024
+    statements: int = 20_000
+
+
+EXTENT = Extent()
+_PAGE = 1024  # there are about thirty tables and indexes, most of them nearly empty
+_MOST_FREE = 4 * 1024 * 1024
+_BUSY_MILLISECONDS = 100  # what is locked is read without its lock
+
+# What is settled stays behind on the disk, here it goes; but its count stays.
+_SETTLED = (
+    "DROP TRIGGER deliveries_removed",
+    """CREATE TRIGGER mirror_settled AFTER UPDATE OF state ON deliveries
+       WHEN new.state <> 'pending' BEGIN
+           DELETE FROM deliveries WHERE id = new.id;
+           DELETE FROM items WHERE id = new.item
+               AND NOT EXISTS (SELECT 1 FROM deliveries WHERE item = new.item);
+       END""",
+)
+_MEMORIES = (
+    *("told", "sightings", "followers", "approvals", "sink_memory"),
+    *("appearances", "command_successes"),
+)
+# Of each table what is taken along: its columns by name, since a newer version of this
+# program may have added some.
+_COPIES = (
+    ("meta", "DELETE FROM main.meta"),
+    ("meta", "INSERT INTO meta ({columns}) SELECT {columns} FROM disk.meta"),
+    *(
+        (
+            table,
+            f"""INSERT INTO {table} ({{columns}}) SELECT {{columns}}
+            FROM disk.{table} ORDER BY at DESC LIMIT :memories""",  # noqa: S608 - our own names  # nosec B608
+        )
+        for table in _MEMORIES
+    ),
+    # By sink, since only so an index leads to what is pending.
+    (
+        "deliveries",
+        """INSERT INTO deliveries ({columns}) SELECT {d_columns} FROM disk.tallies t
+        CROSS JOIN disk.deliveries d INDEXED BY deliveries_state
+        ON d.sink = t.sink AND d.state = 'pending'
+        WHERE t.state = 'pending' AND t.n > 0 ORDER BY d.id LIMIT :rows""",
+    ),
+    (
+        "items",
+        """INSERT INTO items ({columns}) SELECT {columns} FROM disk.items WHERE id IN (
+            SELECT id FROM (
+                SELECT i.id, sum(length(i.body)) OVER (ORDER BY w.calm, i.id) AS bytes
+                FROM (SELECT item, min(urgent_until IS NULL) AS calm FROM deliveries
+                      GROUP BY item ORDER BY calm, item LIMIT :bodies) w
+                JOIN disk.items i ON i.id = w.item)
+            WHERE bytes <= :body_bytes)""",
+    ),
+)
+# Of what is beyond the rows above, one row for each sink and key, which is no row of
+# the disk: nothing of that key goes before the mirror has been loaded anew.
+_BEYOND = (
+    """INSERT INTO deliveries (id, item, sink, key, state, is_head, due)
+        SELECT -min(id), 0, sink, key, 'pending', 1, 9e18
+        FROM disk.deliveries INDEXED BY deliveries_key
+        WHERE state = 'pending' AND key IS NOT NULL
+            AND id > (SELECT max(id) FROM deliveries)
+        GROUP BY sink, key LIMIT :rows""",
+    """UPDATE deliveries SET is_head = 0 WHERE id > 0 AND is_head AND EXISTS (
+           SELECT 1 FROM deliveries b INDEXED BY deliveries_key
+           WHERE b.sink = deliveries.sink AND b.key = deliveries.key
+               AND b.state = 'pending' AND b.id < 0)""",
+)
+_COUNTS = (  # of all; and numbers go on where they are on the disk
+    "DELETE FROM tallies",
+    "INSERT INTO tallies SELECT * FROM disk.tallies",
+    "DELETE FROM sqlite_sequence",
+    "INSERT INTO sqlite_sequence SELECT * FROM disk.sqlite_sequence",
+)
+_TALLIES = "SELECT sink, state, n FROM tallies ORDER BY sink, state"
+_TALLY = "INSERT INTO tallies (sink, state, n) VALUES (?, ?, ?)"
+_NUMBERS = "SELECT name, seq FROM sqlite_sequence ORDER BY name"
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a transaction has changed in the file.
+
+    Attributes:
+        statements: in their order.
+        tallies: all rows of that table.
+        numbers: the last id given in each table.
+    """
+
+    statements: list[Statement]
+    tallies: list[tuple[str, str, int]]
+    numbers: list[tuple[str, int]]
+
+
+def changes_of(db: Connection) -> Changes:
+    """Return what the transaction that is open has changed."""
+    return Changes(db.changes or [], db.execute(_TALLIES).fetchall(), numbers_of(db))
+
+
+def numbers_of(db: Connection) -> list[tuple[str, int]]:
+    """Return the last id that was given in each table."""
+    return db.execute(_NUMBERS).fetchall()
+
+
+def number_from(db: Connection, numbers: list[tuple[str, int]]) -> None:
+    """Let ids go on after these, and never below those that are given already."""
+    for name, last in numbers:
+        moved = db.execute(
+            "UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = ?", (last, name)
+        )
+        if not moved.rowcount:
+            db.execute("INSERT INTO sqlite_sequence VALUES (?, ?)", (name, last))
+
+
+@dataclass(slots=True)
+class Mirror:
+    """The copy.
+
+    Attributes:
+        connection: to the database in memory.
+        is_whole: whether all that is pending is in it.
+    """
+
+    connection: Connection
+    extent: Extent = EXTENT
+    is_whole: bool = True
+    _done: int = 0  # statements since it was loaded
+
+    @classmethod
+    def load(cls, path: Path, extent: Extent = EXTENT) -> "Mirror":
+        """Return the mirror of a file.
+
+        Raises:
+            sqlite3.Error: it cannot be read.
+        """
+        mirror = cls(_empty(), extent)
+        try:
+            mirror._copy(f"{path.absolute().as_uri()}?mode=ro")
+        except sqlite3.Error:
+            mirror.connection.close()
+            raise
+        return mirror
+
+    @classmethod
+    def load_if_possible(cls, path: Path, extent: Extent = EXTENT) -> "Mirror":
+        """Return the mirror of a file that cannot be opened for writing.
+
+        It is empty where the file cannot even be read, or is of an older version.
+
+        Raises:
+            OutboxCorruptError: the file is damaged.
+        """
+        mirror = cls(_empty(), extent)
+        mirror.connection.execute(f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}")
+        # Without room on the disk not even a reader can be had of a file that nobody
+        # has open, unless it is promised that nobody writes: nobody can.
+        for how in ("mode=ro", "mode=ro&immutable=1"):
+            try:
+                mirror._copy(f"{path.absolute().as_uri()}?{how}")
+                break
+            except sqlite3.Error as error:
+                if not is_unwritable(error):
+                    mirror.connection.close()
+                    text = f"the state file {path} cannot be read"
+                    raise translated(error, text) from error
+        if path.exists():
+            # It may have given ids that were not seen: in its log, or in all of it.
+            unseen = int(time.time() * 1000)
+            number_from(mirror.connection, [("deliveries", unseen)])
+        return mirror
+
+    def apply(self, changes: Changes) -> bool:
+        """Do what was committed to the file.
+
+        Returns:
+            Whether the mirror can go on; otherwise it has to be loaded anew.
+        """
+        db = self.connection
+        self._done += len(changes.statements)
+        try:
+            db.execute("BEGIN")
+            for sql, parameters, is_many in changes.statements:
+                (db.executemany if is_many else db.execute)(sql, parameters)
+            if db.execute(_TALLIES).fetchall() != changes.tallies:
+                db.execute("DELETE FROM tallies")
+                db.executemany(_TALLY, changes.tallies)
+            db.execute("COMMIT")
+            return numbers_of(db) == changes.numbers and not self._is_outgrown()
+        except sqlite3.Error:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            return False
+
+    def _is_outgrown(self) -> bool:
+        used, free = self.bytes()
+        if free > used + _MOST_FREE:
+            return True  # SQLite gives back nothing by itself
+        if self.is_whole:
+            return used > self.extent.bytes
+        return self._done > self.extent.statements or used > 2 * self.extent.bytes
+
+    def bytes(self) -> tuple[int, int]:
+        """Return how many bytes hold something, and how many are free."""
+        pages, free = (
+            self.connection.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("page_count", "freelist_count")
+        )
+        return (pages - free) * _PAGE, free * _PAGE
+
+    def close(self) -> None:
+        """Free the memory."""
+        self.connection.close()
+
+    def _copy(self, source: str) -> None:
+        """Copy everything or nothing; nothing of a file of an older version."""
+        db = self.connection
+        db.execute("ATTACH ? AS disk", (source,))
+        db.execute("PRAGMA disk.cache_size = 64")
+        try:
+            db.execute("BEGIN")
+            reader, writer = versions(db, "disk")
+            if reader <= len(MIGRATIONS) <= writer:
+                self._take()
+            db.execute("COMMIT")
+        finally:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            db.execute("DETACH disk")
+
+    def _take(self) -> None:
+        db = self.connection
+        sizes = asdict(self.extent)
+        for table, statement in _COPIES:
+            db.execute(_named(db, table, statement), sizes)
+        rows, bodies = (
+            db.execute(f"SELECT count({what}) FROM deliveries").fetchone()[0]  # noqa: S608 - our own words  # nosec B608
+            for what in ("*", "DISTINCT item")
+        )
+        (found,) = db.execute("SELECT count(*) FROM items").fetchone()
+        self.is_whole = rows < self.extent.rows and bodies == found
+        if rows >= self.extent.rows:
+            for statement in _BEYOND:
+                db.execute(statement, sizes)
+        for statement in _COUNTS:
+            db.execute(statement)
+
+
+def _named(db: Connection, table: str, statement: str) -> str:
+    """Return the statement with the names of the table's columns filled in."""
+    names = [name for _, name, *_ in db.execute(f"PRAGMA main.table_info({table})")]
+    return statement.format(
+        columns=", ".join(names), d_columns=", ".join(f"d.{name}" for name in names)
+    )
+
+
+def _empty() -> Connection:
+    """Return a database in memory with the tables of the state file."""
+    db = sqlite3.connect(
+        ":memory:",
+        timeout=1.0,
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+        factory=Connection,
+        cached_statements=32,
+    )
+    db.text_factory = readable
+    db.is_part = True
+    db.execute(f"PRAGMA page_size = {_PAGE}")
+    migrate(db)
+    for statement in _SETTLED:
+        db.execute(statement)
+    return db

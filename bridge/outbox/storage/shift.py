@@ -1,0 +1,72 @@
+"""A thread's time at the state file: it ends early where the disk does not answer."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from bridge.outbox.storage.transactions import Ticket
+
+T = TypeVar("T")
+
+
+class RelievedError(Exception):
+    """Another thread has taken over while this one waited for the disk.
+
+    Attributes:
+        error: what the disk has answered in the end; None = it is done.
+    """
+
+    def __init__(self, error: Exception | None) -> None:
+        super().__init__("another thread has taken over")
+        self.error = error
+
+
+@dataclass(slots=True)
+class Shift:
+    """The time of one thread.
+
+    Attributes:
+        group: what the disk has been given last.
+    """
+
+    group: list[Ticket] = field(default_factory=list)
+    _since: float | None = None  # with the disk, of monotonic time
+    _is_relieved: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def on_disk(self, work: Callable[[], T], group: list[Ticket], /) -> T:
+        """Do what may hang.
+
+        Raises:
+            RelievedError: it took too long, and another thread is here now.
+        """
+        with self._lock:
+            self.group, self._since = group, time.monotonic()
+        try:
+            result = work()
+        except Exception as error:
+            if self._is_over():
+                raise RelievedError(error) from error
+            raise
+        if self._is_over():
+            raise RelievedError(None)
+        return result
+
+    def waits_for(self) -> float | None:
+        """Return for how many seconds the disk has not answered; None = it is idle."""
+        since = self._since
+        return None if since is None else time.monotonic() - since
+
+    def relieve(self, patience: float) -> bool:
+        """End it if the disk has not answered for so long; False = it is not so."""
+        with self._lock:
+            waits = self.waits_for()
+            self._is_relieved = waits is not None and waits >= patience
+            return self._is_relieved
+
+    def _is_over(self) -> bool:
+        with self._lock:
+            self._since = None
+            return self._is_relieved

@@ -1,0 +1,51 @@
+"""The statements on successes of commands: what others may rely on. Parts of a job."""
+
+import sqlite3
+
+from bridge.outbox.records import Success
+
+_COLUMNS = ("sink", "key", "appearance", "content", "at")
+
+
+def gone(db: sqlite3.Connection, key: str, now: float) -> None:
+    """Note that an EventId has gone: no success counts if it comes back."""
+    db.execute("DELETE FROM command_successes WHERE key = ?", (key,))
+    db.execute(
+        """INSERT INTO appearances (key, n, at) VALUES (?, 1, ?)
+           ON CONFLICT DO UPDATE SET n = n + 1, at = excluded.at""",
+        (key, now),
+    )
+
+
+def appearance(db: sqlite3.Connection, key: str) -> int:
+    """Return how often an EventId has gone."""
+    query = "SELECT n FROM appearances WHERE key = ?"
+    row = db.execute(query, (key,)).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def keep(db: sqlite3.Connection, success: Success) -> None:
+    """Keep a success, unless the event has gone while the command ran."""
+    if appearance(db, success.key) != success.appearance:
+        return
+    db.execute(
+        """INSERT OR REPLACE INTO command_successes
+           (sink, key, appearance, content, at) VALUES (?, ?, ?, ?, ?)""",
+        tuple(getattr(success, name) for name in _COLUMNS),
+    )
+
+
+def void(db: sqlite3.Connection, sink: str, key: str) -> None:
+    """Forget the success of a command for an EventId."""
+    query = "DELETE FROM command_successes WHERE sink = ? AND key = ?"
+    db.execute(query, (sink, key))
+
+
+def of_event(db: sqlite3.Connection, key: str) -> list[Success]:
+    """Return the successes for an EventId that still count, by sink."""
+    query = f"""SELECT {", ".join(_COLUMNS)} FROM command_successes
+        WHERE key = ? ORDER BY sink"""  # noqa: S608 - our own names  # nosec B608
+    now = appearance(db, key)
+    rows = db.execute(query, (key,)).fetchall()
+    found = [Success(**dict(zip(_COLUMNS, row, strict=True))) for row in rows]
+    return [success for success in found if success.appearance == now]

@@ -1,0 +1,1 @@
+"""Observes documents, delivers events: the workers between IMDS and the sinks."""

@@ -1,0 +1,342 @@
+"""The relay of a sink that acts: a step is due → it may begin → one attempt → settle.
+
+    pending ──Begin──▶ under way ──succeeded──▶ delivered
+       │ ▲ └──Skip──▶ skipped  │ ├──failed for good──▶ dead
+       └─┘ Wait                │ └──stopped: over, or changed──▶ skipped
+         ◀──timed out, killed──┘
+
+Other than what is sent, one thing is done at a time, a later step overtakes an earlier
+one, and what became of a step is told in the commit that settles it. Nothing here knows
+what is done: that is the actor's, see ``bridge.sinks.acting``.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from bridge.events.build import Teller
+from bridge.events.cloudevent import CloudEvent
+from bridge.events.command_result import CommandResult, from_command
+from bridge.foundation.errors import Reason, TransientDeliveryError
+from bridge.outbox.deliveries import Delivery
+from bridge.outbox.records import Success
+from bridge.outbox.runs import Runs, Standing
+from bridge.pipeline.circuit import is_urgent
+from bridge.pipeline.relay import Relay
+from bridge.sinks.acting import Action, Actor, Ending, Fate, Skip, Step, Wait
+
+log = logging.getLogger(__name__)
+
+_LONGEST_WAIT = 60.0
+_LOOK_EVERY = 1.0  # at the document, while something is under way or waits for it
+_MOST_AT_A_TIME = 2
+_STATES = {Fate.SUCCEEDED: "delivered", Fate.FAILED: "dead", Fate.SKIPPED: "skipped"}
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """A step that is acted on.
+
+    Attributes:
+        began: monotonic seconds.
+        stop: set when it is to end.
+        void: why it is to end, which makes its result count for nothing.
+    """
+
+    delivery: Delivery
+    step: Step
+    appearance: int
+    began: float
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    void: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class ActingRelay(Relay):
+    """Has done what the outbox holds for one sink that acts.
+
+    Attributes:
+        actor: does it.
+        teller: who tells what became of it.
+    """
+
+    actor: Actor
+    teller: Callable[[], Teller]
+    _runs: list[Run] = field(default_factory=list)
+    _ended: set[int] = field(default_factory=set)  # since what is pending was read
+    _asked: dict[int, float] = field(default_factory=dict)  # each delivery, when first
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why nothing at all can be done for the sink; None where something can."""
+        return self.actor.obstacle
+
+    def offer(self, heartbeat: Delivery) -> None:
+        """Leave a heartbeat: there is nothing to be done for it."""
+
+    async def step(self, tasks: asyncio.TaskGroup) -> float:
+        """Begin, skip and stop what is to be; see ``Relay.step``."""
+        times, outbox = self._trying.times, Runs(self.outbox, self.sink)
+        self.outbox.news(self.sink).clear()
+        await times.follow()
+        self._ended.clear()
+        pending = await outbox.pending(self.clock.now().timestamp())
+        first = self._first_of(pending)
+        standings = await outbox.standings([*first, *self._under_way])
+        self._stop_what_is_void(standings)
+        wait = await self._begin_or_skip(first, standings, outbox, tasks)
+        self._forget(pending)
+        times.has_pending = bool(pending)
+        await times.keep()
+        return wait
+
+    @property
+    def _under_way(self) -> list[Delivery]:
+        return [run.delivery for run in self._runs]
+
+    def _first_of(self, pending: list[Delivery]) -> list[Delivery]:
+        """Return the first one of each EventId, urgent ones first."""
+        now, busy = self.clock.now().timestamp(), {run.step.key for run in self._runs}
+        first: dict[str | None, Delivery] = {}
+        for delivery in pending:
+            if delivery.key not in busy:
+                first.setdefault(delivery.key, delivery)
+        return sorted(first.values(), key=lambda d: (not is_urgent(d, now), d.id))
+
+    async def _begin_or_skip(
+        self,
+        first: list[Delivery],
+        standings: dict[int, Standing],
+        outbox: Runs,
+        tasks: asyncio.TaskGroup,
+    ) -> float:
+        """Begin what may begin, at one blow, and then settle what is to be skipped.
+
+        Returns:
+            Seconds after which to look again.
+        """
+        waits, skipped = [_LONGEST_WAIT], list[tuple[Run, Skip]]()
+        for delivery in first:
+            if self._stop.is_set() or delivery.id in self._ended:
+                continue  # it is no longer as it was read
+            standing = standings[delivery.id]
+            step = self._step_of(delivery, standing)
+            verdict = self.actor.verdict(step)
+            run = Run(delivery, step, standing.appearance, self.clock.monotonic())
+            if isinstance(verdict, Skip):
+                skipped.append((run, verdict))
+            elif isinstance(verdict, Wait):
+                waits.append(verdict.seconds)
+            else:
+                waits.append(self._begin_when_due(run, outbox, tasks))
+        for run, verdict in skipped:
+            reason = _with_last(verdict, run.delivery)
+            await self._settle(outbox, run, Ending(fate=verdict.fate, reason=reason))
+        if self._runs:
+            waits.append(_LOOK_EVERY)
+        return 0.0 if skipped else min(waits)
+
+    def _begin_when_due(
+        self, run: Run, outbox: Runs, tasks: asyncio.TaskGroup
+    ) -> float:
+        """Begin a run, if it is its time and its turn; return when to look again."""
+        left = run.delivery.due - self.clock.now().timestamp()
+        closed = self.pace.opens_at - self.clock.monotonic()
+        if left > 0 or closed > 0:
+            return max(left, closed)
+        if self._may_begin(run.step):
+            self._runs.append(run)
+            self.pace.take(run.began)
+            name = f"{self.name}:{run.delivery.id}"
+            tasks.create_task(self._act(run, outbox), name=name)
+        return _LONGEST_WAIT  # its end is news
+
+    def _step_of(self, delivery: Delivery, standing: Standing) -> Step:
+        now, success = self.clock.monotonic(), standing.success
+        newer = standing.newer
+        return Step(
+            event=CloudEvent.from_json(delivery.body),
+            key=delivery.key or "",
+            attempts=delivery.attempts,
+            newer=None if newer is None else CloudEvent.from_json(newer),
+            asked=self._asked.setdefault(delivery.id, now),
+            done=None if success is None else success.content,
+        )
+
+    def _forget(self, pending: list[Delivery]) -> None:
+        ids = {delivery.id for delivery in pending}
+        self._asked = {k: at for k, at in self._asked.items() if k in ids}
+
+    def _may_begin(self, step: Step) -> bool:
+        if len(self._runs) >= _MOST_AT_A_TIME:
+            return False
+        return all(
+            self.actor.may_join(step, run.step, self._left(run)) for run in self._runs
+        )
+
+    def _left(self, run: Run) -> float:
+        return run.began + self.actor.limit - self.clock.monotonic()
+
+    def _stop_what_is_void(self, standings: dict[int, Standing]) -> None:
+        for run in self._runs:
+            standing = standings.get(run.delivery.id)
+            if standing is None:
+                continue  # it began since
+            newer = standing.newer
+            run.step = replace(
+                run.step, newer=None if newer is None else CloudEvent.from_json(newer)
+            )
+            reason = self.actor.void(run.step)
+            if reason is not None and run.void is None:
+                run.void = reason
+                run.stop.set()
+
+    async def _act(self, run: Run, outbox: Runs) -> None:
+        """Act on a step, and draw the conclusions."""
+        action = self.actor.action(run.step.event)
+        log.info("command begins", extra={**_fields_of(run), "action": action.value})
+        try:
+            if action is Action.RESTORE:
+                await outbox.void(run.step.key)
+            ending = await self._attempted(run)
+            self._stop_what_is_void(await outbox.standings([run.delivery]))
+            await self._conclude(outbox, run, ending)
+        finally:
+            self._runs.remove(run)
+            self._ended.add(run.delivery.id)
+            self.outbox.news(self.sink).set()
+
+    async def _attempted(self, run: Run) -> Ending:
+        try:
+            async with asyncio.timeout(self.actor.limit):
+                return await self.actor.act(run.step, run.stop)
+        except TimeoutError:
+            reason = f"no end within {self.actor.limit:g} s"
+            return Ending(
+                fate=Fate.FAILED, reason=reason, is_transient=True, timed_out=True
+            )
+        except OSError as error:
+            reason = f"it cannot be run: {error.strerror or type(error).__name__}"
+            return Ending(fate=Fate.FAILED, reason=reason, is_transient=True)
+
+    async def _conclude(self, outbox: Runs, run: Run, ending: Ending) -> None:
+        self.metrics.command_seconds.labels(self.sink).observe(ending.seconds)
+        if run.void is not None:
+            skipped = replace(ending, fate=Fate.SKIPPED, reason=run.void)
+            await self._settle(outbox, run, skipped, attempts=1)
+            return
+        is_last = run.delivery.attempts + 1 >= self.actor.most_attempts
+        if ending.fate is Fate.FAILED and ending.is_transient and not is_last:
+            await self._put_off(run, ending)
+            return
+        await self._settle(outbox, run, ending, attempts=1)
+
+    async def _put_off(self, run: Run, ending: Ending) -> None:
+        error = TransientDeliveryError(ending.reason or "", Reason.COMMAND)
+        self._note_failure(error)
+        now, unit = self.clock.now().timestamp(), self.chance()
+        await self._trying.settling.postpone(
+            run.delivery,
+            error,
+            delay=self.policy.delay(run.delivery, error, now=now, unit=unit),
+            waits_for_sink=False,
+            running=self._trying.times.running,
+        )
+
+    def _note_failure(self, error: TransientDeliveryError) -> None:
+        now = self.clock.monotonic()
+        self._trying.circuit.failed(error, 0, now=now, unit=self.chance())
+
+    async def _settle(
+        self, outbox: Runs, run: Run, ending: Ending, attempts: int = 0
+    ) -> None:
+        """Note what became of a step, and have it told.
+
+        Args:
+            outbox: where it is pending.
+            run: the step.
+            ending: what became of it.
+            attempts: how many were made now.
+        """
+        fate, now = ending.fate, self.clock.now()
+        result = self._result(run, ending, attempts)
+        reason = ending.reason or ""
+        await outbox.settle(
+            run.delivery,
+            _STATES[fate],
+            [from_command(self.teller(), result, now)],
+            now=now.timestamp(),
+            error=None if fate is Fate.SUCCEEDED else (reason, Reason.COMMAND.value),
+            success=self._success(run, fate, now.timestamp()),
+        )
+        self._count(run, ending)
+
+    def _result(self, run: Run, ending: Ending, attempts: int) -> CommandResult:
+        is_kept = ending.fate in self.actor.keeps_output and bool(ending.output)
+        return CommandResult(
+            sink=self.sink,
+            outcome=ending.fate.value,
+            action=self.actor.action(run.step.event).value,
+            cause=run.step.event,
+            exit_code=ending.exit_code,
+            signal=ending.signal,
+            timed_out=ending.timed_out,
+            seconds=ending.seconds,
+            attempts=run.delivery.attempts + attempts,
+            output=ending.output if is_kept else None,
+            reason=ending.reason,
+        )
+
+    def _success(self, run: Run, fate: Fate, at: float) -> Success | None:
+        if fate is not Fate.SUCCEEDED or not self.actor.counts(run.step):
+            return None
+        content, key = run.delivery.body, run.step.key
+        return Success(
+            sink=self.sink,
+            key=key,
+            appearance=run.appearance,
+            content=content,
+            at=at,
+        )
+
+    def _count(self, run: Run, ending: Ending) -> None:
+        """Count what became of a step, and tell it in the log."""
+        fate, metrics = ending.fate, self.metrics
+        metrics.commands.labels(self.sink, fate.value).inc()
+        if fate is Fate.SUCCEEDED:
+            self._trying.circuit.succeeded(self.clock.monotonic())
+            metrics.deliveries.labels(self.sink, "delivered").inc()
+            seconds = round(ending.seconds, 3)
+            log.info("command succeeded", extra={**_fields_of(run), "seconds": seconds})
+        elif fate is Fate.SKIPPED:
+            log.info(
+                "command skipped", extra={**_fields_of(run), "fault": ending.reason}
+            )
+        else:
+            self._note_failure(
+                TransientDeliveryError(ending.reason or "", Reason.COMMAND)
+            )
+            metrics.deliveries.labels(self.sink, "dead").inc()
+            log.error(
+                "command failed", extra={**_fields_of(run), "fault": ending.reason}
+            )
+
+
+def _with_last(verdict: Skip, delivery: Delivery) -> str:
+    """Return why a step is not begun any more, with what it failed with before."""
+    if not delivery.attempts or delivery.last_error is None:
+        return verdict.reason
+    return f"{verdict.reason}; before that: {delivery.last_error}"
+
+
+def _fields_of(run: Run) -> dict[str, object]:
+    """Return what names a run in the log."""
+    delivery = run.delivery
+    return {
+        "sink": delivery.sink,
+        "type": delivery.type,
+        "eventId": delivery.event_id,
+        "cloudEventId": delivery.cloud_event_id,
+        "attempt": delivery.attempts + 1,
+    }

@@ -1,0 +1,138 @@
+"""One attempt at a delivery, and the conclusions: on the delivery, and on the sink."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from bridge.foundation.errors import DeliveryError, Reason, TransientDeliveryError
+from bridge.outbox.deliveries import Delivery
+from bridge.pipeline.circuit import Circuit, RelayPolicy, is_for_sinks_sake
+from bridge.pipeline.due_times import DueTimes
+from bridge.pipeline.in_flight import Attempt, Attempts
+from bridge.pipeline.settlement import Settling
+
+log = logging.getLogger(__name__)
+
+_ATTEMPT_LIMIT = 60.0
+
+Deliver = Callable[[Delivery], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Trying:
+    """Makes the attempts of one relay.
+
+    Attributes:
+        deliver: makes one attempt; raises DeliveryError.
+    """
+
+    deliver: Deliver
+    policy: RelayPolicy
+    circuit: Circuit
+    attempts: Attempts
+    settling: Settling
+    times: DueTimes
+
+    @property
+    def under_way(self) -> set[int]:
+        """What is being tried, or was taken and is not noted yet."""
+        return self.attempts.ids | self.settling.landed.keys()
+
+    def is_under_way(self, delivery: Delivery) -> bool:
+        """Whether it is being tried, or was taken and is not noted yet."""
+        number = delivery.id
+        return number in self.attempts.ids or number in self.settling.landed
+
+    async def make(self, attempt: Attempt) -> DeliveryError | None:
+        """Make an attempt, and draw the conclusions; return what it failed with."""
+        try:
+            error = await self._try(attempt)
+            await self._conclude(attempt, error)
+        finally:
+            self.attempts.end(attempt)
+        return error
+
+    async def beat(self, heartbeat: Attempt) -> None:
+        """Make an attempt at a heartbeat, which is never stored."""
+        try:
+            error = await self._try(heartbeat)
+        finally:
+            self.attempts.end(heartbeat)
+        if error is None:
+            self._recovered(heartbeat)
+            return
+        self.settling.failed(error)
+        extra = {"sink": self.settling.sink, "fault": str(error)}
+        log.warning("heartbeat not delivered", extra=extra)
+
+    def resume(self) -> None:
+        """Forget all that keeps deliveries waiting: a person has asked for it."""
+        self.settling.parked(is_parked=False)
+        self.circuit.resume(self.times.clock.monotonic())
+
+    async def _try(self, attempt: Attempt) -> DeliveryError | None:
+        try:
+            async with asyncio.timeout(_ATTEMPT_LIMIT) as attempt.scope:
+                await self.deliver(attempt.delivery)
+        except DeliveryError as error:
+            return error
+        except TimeoutError:
+            text = f"no answer within {_ATTEMPT_LIMIT:.0f} s"
+            if attempt.is_cut:
+                text = "no answer, while a later attempt got one"
+            return TransientDeliveryError(text, Reason.TIMEOUT)
+        except Exception as error:  # noqa: BLE001 - told in the log
+            self.settling.unforeseen(attempt.delivery, error)
+            text = f"unforeseen: {type(error).__name__}"
+            return TransientDeliveryError(text, Reason.UNFORESEEN)
+        finally:
+            attempt.scope = None
+        return None
+
+    async def _conclude(self, attempt: Attempt, error: DeliveryError | None) -> None:
+        if attempt.is_void:
+            return  # another attempt at the same delivery has decided
+        if error is None:
+            self._recovered(attempt)
+            self.settling.delivered(attempt.delivery)
+            self.attempts.decided(attempt)
+            return
+        self.settling.failed(error)
+        if not attempt.is_cut:
+            self._judge(error, attempt.refusals)
+        if not attempt.is_second:
+            await self._put_off(attempt, error)
+
+    def _recovered(self, attempt: Attempt) -> None:
+        """Forget all trouble: an attempt has succeeded."""
+        is_back = self.circuit.is_unreachable or attempt.is_beside
+        self.settling.parked(is_parked=False)
+        self.circuit.succeeded(self.times.clock.monotonic())
+        if is_back:
+            self.attempts.cut_left_behind(attempt)
+
+    def _judge(self, error: DeliveryError, refusals: int) -> None:
+        """Draw conclusions on the sink."""
+        now, unit = self.times.clock.monotonic(), self.attempts.chance()
+        self.circuit.failed(error, refusals, now=now, unit=unit)
+        if self.circuit.is_parked:
+            self.settling.parked(is_parked=True, fault=str(error))
+
+    async def _put_off(self, attempt: Attempt, error: DeliveryError) -> None:
+        """Have a delivery tried again, or give it up."""
+        delivery, running = attempt.delivery, self.times.running
+        age = running - delivery.born
+        if (reason := self.policy.end_of(delivery, error, age=age)) is not None:
+            await self.settling.bury(delivery, error, reason)
+            self.attempts.decided(attempt)
+            return
+        now, unit = self.times.clock.now().timestamp(), self.attempts.chance()
+        delay = self.policy.delay(delivery, error, now=now, unit=unit)
+        await self.settling.postpone(
+            delivery,
+            error,
+            delay=0.0 if attempt.is_cut else delay,
+            waits_for_sink=is_for_sinks_sake(error),
+            running=running,
+        )

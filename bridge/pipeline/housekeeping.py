@@ -1,0 +1,183 @@
+"""Upkeep of the state file: old rows go, and what people do from outside is seen.
+
+How old a row is, is told by the wall clock. When that is set forward while the bridge
+runs, rows are moved along: else a clock that is put right would age them all.
+"""
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bridge.foundation.clock import Clock
+from bridge.foundation.errors import OutboxCorruptError, OutboxError
+from bridge.foundation.workers import unless
+from bridge.outbox.storage.database import Database
+from bridge.outbox.store import Outbox
+from bridge.pipeline.observer import Poller
+from bridge.pipeline.relay import Relay
+from bridge.telemetry.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+_LOOK_EVERY = 2.0
+_ASK_EVERY = 30.0  # a file's time is not exact
+_PRUNE_EVERY = 3600.0
+_SHRINK_EVERY = 60.0
+_SHRINK_STEP = 20  # items: no more is to go than has to
+_STEP = 500
+_JUMP = 60.0  # of the wall clock; less does not matter to what is kept for days
+
+
+@dataclass(slots=True)
+class Upkeep:
+    """Prunes once an hour; tells the relays when ``sebridge outbox`` has acted.
+
+    Attributes:
+        retention: seconds.
+        max_size: bytes of the state file, beyond which what is delivered goes sooner.
+    """
+
+    outbox: Outbox
+    poller: Poller
+    relays: Sequence[Relay]
+    clock: Clock
+    metrics: Metrics
+    retention: float
+    max_size: int
+    name: str = "upkeep"
+    _offset: float | None = None  # of the wall clock to the monotonic one
+    _version: int | None = None
+    _stamp: tuple[int, int] | None = None
+    _ask_at: float = float("-inf")
+    _retries: dict[str | None, int] = field(default_factory=dict)
+    _discarded: dict[str, int] = field(default_factory=dict)
+    _prune_at: float = float("-inf")
+    _shrink_at: float = float("-inf")
+    _is_put_off: bool = False
+    _is_too_large: bool = False
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Keep up until asked to stop."""
+        while not stop.is_set():
+            await self.step()
+            await self.clock.wait(stop, _LOOK_EVERY)
+
+    async def step(self) -> None:
+        """Look once; what cannot be done now is done later.
+
+        Raises:
+            OutboxCorruptError: the state file is damaged.
+        """
+        try:
+            await self._look()
+        except OutboxCorruptError:
+            raise
+        except OutboxError as error:  # a full disk, another process's lock
+            if not self._is_put_off:
+                fault = {"fault": str(error)}
+                log.warning("upkeep of the state file put off", extra=fault)
+            self._is_put_off = True
+        else:
+            self._is_put_off = False
+
+    async def _look(self) -> None:
+        if self.outbox.database.is_degraded:
+            await self.outbox.database.heal()
+        await self._follow_clock()
+        if await self._may_have_changed():
+            version = await self.outbox.database.read(_data_version)
+            if version != self._version:
+                await self._follow(is_first=self._version is None)
+            self._version = version
+        if self.clock.monotonic() >= self._prune_at:
+            await self._prune()
+        if self.clock.monotonic() >= self._shrink_at:
+            await self._shrink()
+
+    async def _follow_clock(self) -> None:
+        """Keep the age of all rows when the wall clock was set forward."""
+        now = self.clock.now().timestamp()
+        offset = now - self.clock.monotonic()
+        if self._offset is not None and (ahead := offset - self._offset) > _JUMP:
+            await self.outbox.grow_younger(by=ahead, now=now)
+        self._offset = offset
+
+    async def _may_have_changed(self) -> bool:
+        """Whether the state file has to be asked: its log tells most of the time."""
+        stamp, now = await self.outbox.database.stamp(), self.clock.monotonic()
+        if stamp is not None and stamp == self._stamp and now < self._ask_at:
+            return False
+        self._stamp, self._ask_at = stamp, now + _ASK_EVERY
+        return True
+
+    async def _follow(self, *, is_first: bool) -> None:
+        """See what another process has done to the deliveries."""
+        retries, discarded = await self.outbox.retries(), await self._tallied()
+        if not is_first:
+            self.outbox.wake_all()
+            asked = {s for s, n in retries.items() if n != self._retries.get(s)}
+            for relay in self.relays:
+                if asked & {None, relay.sink}:
+                    relay.resume()
+                more = discarded.get(relay.sink, 0) - self._discarded.get(relay.sink, 0)
+                counter = self.metrics.deliveries.labels(relay.sink, "discarded")
+                counter.inc(max(more, 0))
+        self._retries, self._discarded = retries, discarded
+
+    async def _prune(self) -> None:
+        """Drop one step's worth of old rows; the rest at the next look."""
+        now = self.clock.now().timestamp()
+        gone = await self.outbox.prune(
+            before=now - self.retention,
+            now=now,
+            alive=frozenset(self.poller.watch.known),
+            limit=_STEP,
+        )
+        self._discarded = await self._tallied()
+        if gone < _STEP:
+            self._prune_at = self.clock.monotonic() + _PRUNE_EVERY
+
+    async def _shrink(self) -> None:
+        """Drop one step's worth of delivered rows if the file is too large."""
+        gone, too_many = await self.outbox.shrink(
+            most=self.max_size, limit=_SHRINK_STEP
+        )
+        if gone and too_many:
+            return
+        self._shrink_at = self.clock.monotonic() + _SHRINK_EVERY
+        if too_many and not self._is_too_large:
+            log.warning(
+                "state file is larger than state.max_size: what is left in it waits "
+                "to be delivered",
+                extra={"bytesTooMany": too_many},
+            )
+        self._is_too_large = too_many > 0
+
+    async def _tallied(self) -> dict[str, int]:
+        """Return how many deliveries of each sink are discarded and not yet pruned."""
+        tallies = await self.outbox.tallies()
+        return {sink: tally.discarded for sink, tally in tallies.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class StateWatch:
+    """Ends the forwarder when nobody works on the state file any more."""
+
+    database: Database
+    name: str = "state"
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Wait until asked to stop.
+
+        Raises:
+            OutboxThreadDiedError: the thread of the state file has died.
+        """
+        await unless(stop, self.database.died())
+
+
+def _data_version(db: sqlite3.Connection) -> int:
+    """Return a number that changes when another process has written."""
+    version: int = db.execute("PRAGMA data_version").fetchone()[0]
+    return version

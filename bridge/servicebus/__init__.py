@@ -1,0 +1,1 @@
+"""Service Bus, as the SDK wants it."""

@@ -1,0 +1,83 @@
+"""From the SDK's message to ours: bytes joined, text decoded, nothing else. Pure."""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import orjson
+
+from bridge.servicebus.message import ReceivedMessage
+from bridge.servicebus.salvage import MARK, WORDS
+
+if TYPE_CHECKING:
+    from azure.servicebus import ServiceBusReceivedMessage
+
+
+def read(message: "ServiceBusReceivedMessage") -> ReceivedMessage:
+    """Return what the listener sees of a message; this does not raise."""
+    return ReceivedMessage(
+        lock_token=str(message.lock_token),
+        message_id=_name(message.message_id),
+        sequence_number=message.sequence_number,
+        enqueued_at=message.enqueued_time_utc,
+        body=body_of(message.body),
+        delivery_count=message.delivery_count or 0,
+        application_properties=_properties(message.application_properties),
+        content_type=message.content_type,
+        reply_to=_name(message.reply_to),
+        reply_to_session_id=_name(message.reply_to_session_id),
+        session_id=_name(message.session_id),
+        locked_until=message.locked_until_utc,
+        fault=_fault(message.raw_amqp_message.delivery_annotations),
+    )
+
+
+def _fault(annotations: object) -> str | None:
+    """Return why a message is none; None where it was read as it came."""
+    is_replaced = isinstance(annotations, Mapping) and MARK in annotations
+    return WORDS if is_replaced else None
+
+
+def _name(value: object) -> str | None:
+    """Return a name as text: AMQP also lets it be a UUID, a number or bytes."""
+    return None if value is None else str(text_of(value))
+
+
+def body_of(body: object) -> bytes:
+    """Return a body of data sections, of a value, or of a sequence as bytes."""
+    if isinstance(body, bytes):
+        return body
+    if isinstance(body, str):
+        return body.encode()
+    if isinstance(body, Mapping):
+        return _json(body)
+    if isinstance(body, Iterable):
+        parts = list(body)
+        if all(isinstance(part, bytes) for part in parts):
+            return b"".join(parts)
+        return _json(parts)
+    return _json(body)
+
+
+def _json(value: object) -> bytes:
+    try:
+        return orjson.dumps(text_of(value), default=str)
+    except TypeError:  # nothing JSON can say; the parser will call it invalid
+        return b""
+
+
+def _properties(properties: object) -> dict[str, object]:
+    """Return the properties; none where a stranger wrote something else there."""
+    if not isinstance(properties, Mapping):
+        return {}
+    return {str(text_of(key)): text_of(value) for key, value in properties.items()}
+
+
+def text_of(value: object) -> object:
+    """Decode text, which the SDK leaves as bytes, through and through."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, Mapping):
+        return {str(text_of(key)): text_of(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [text_of(inner) for inner in value]
+    return value

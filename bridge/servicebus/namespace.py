@@ -1,0 +1,305 @@
+"""A Service Bus namespace: how it is reached, and what its errors mean.
+
+Shared by the sink, the approval receiver and replies. The SDK costs 4 MiB and
+azure-identity 7 more, so both are imported only when a namespace is opened.
+"""
+
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from urllib.parse import urlsplit
+
+from bridge.foundation.errors import Reason, RefusedDeliveryError
+from bridge.foundation.sections import Section
+from bridge.foundation.values import Address, Secret
+from bridge.net.addresses import host_fault, target_fault
+from bridge.net.entra import CredentialKind, open_credential
+from bridge.servicebus.sdk_sockets import Wires
+
+if TYPE_CHECKING:
+    from azure.core.credentials_async import AsyncTokenCredential
+    from azure.servicebus.aio import (
+        ServiceBusClient,
+        ServiceBusReceiver,
+        ServiceBusSender,
+    )
+
+Handle = TypeVar("Handle", "ServiceBusSender", "ServiceBusReceiver")
+TransportKind = Literal["amqp", "amqp-websocket"]
+
+_HOST = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9-]+)+", re.IGNORECASE)
+_TRY_SECONDS = 8.0  # to open a link, the token included
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionString:
+    """What a connection string says, but for the secret in it.
+
+    Attributes:
+        host: in lower case; with the port only for an emulator that is not at the
+            usual one, as the SDK has it.
+        entity: EntityPath: the one entity it is good for; None = any.
+        is_emulator: whether it is spoken to without TLS.
+    """
+
+    host: str
+    entity: str | None
+    is_emulator: bool
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a connection string, as strictly as a person would want it.
+
+        Raises:
+            ValueError: what is wrong, without any of its text.
+        """
+        pairs = [part.partition("=") for part in text.strip().split(";") if part]
+        parts = {key.strip().lower(): value.strip() for key, _, value in pairs}
+        host, is_emulator = _endpoint(parts.get("endpoint", "")), _is_emulator(parts)
+        key = parts.get("sharedaccesskeyname") and parts.get("sharedaccesskey")
+        if not (key or parts.get("sharedaccesssignature")):
+            raise ValueError(
+                "has neither SharedAccessKeyName and SharedAccessKey "
+                "nor a SharedAccessSignature"
+            )
+        return cls(
+            host=host.removesuffix(":5672") if is_emulator else host.partition(":")[0],
+            entity=parts.get("entitypath") or None,
+            is_emulator=is_emulator,
+        )
+
+
+def _endpoint(endpoint: str) -> str:
+    try:
+        parts = urlsplit(endpoint)
+        parts.port  # noqa: B018  reading it is what finds a port that is none
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme != "sb" or not parts.hostname:
+        raise ValueError("has no Endpoint=sb://… in it")
+    if what := host_fault(parts.hostname):
+        raise ValueError(f"has an Endpoint that {what}")
+    return parts.netloc.lower()
+
+
+def _is_emulator(parts: dict[str, str]) -> bool:
+    flag = parts.get("usedevelopmentemulator", "false")
+    if flag != "true" and flag.lower() != "false":
+        raise ValueError(
+            'must say UseDevelopmentEmulator=true with "true" in lower case: '
+            "the SDK takes anything else for the cloud and uses TLS"
+        )
+    return flag == "true"
+
+
+class NamespaceConfig(Section, frozen=True, kw_only=True):
+    """The keys by which a namespace is reached; sections that need one have them.
+
+    Attributes:
+        namespace: the host name of the Service Bus namespace; needs a credential.
+            Example: ``"contoso.servicebus.windows.net"``.
+        connection_string: how the namespace is reached, in place of namespace and
+            credential.
+        credential: how the bridge proves who it is.
+        client_id: the id of a user-assigned managed identity; "" is the system-assigned
+            one. Example: ``"00001111-aaaa-2222-bbbb-3333cccc4444"``.
+        transport: "amqp" is port 5671; "amqp-websocket" is port 443, for closed
+            networks.
+        http_proxy: the proxy to go through, with "amqp-websocket" only. Example:
+            ``"http://proxy.example:3128"``.
+    """
+
+    namespace: str = ""
+    connection_string: Secret | None = None
+    credential: CredentialKind = "managed-identity"
+    client_id: str = ""
+    transport: TransportKind = "amqp"
+    http_proxy: Address | None = None
+
+    def faults(self) -> Iterator[tuple[str, ...]]:
+        """Check that there is one way in, and that it can be one."""
+        if bool(self.namespace) == (self.connection_string is not None):
+            one = "exactly one of namespace and connection_string must be given"
+            yield "namespace", one
+        if self.namespace and not _HOST.fullmatch(self.namespace):
+            yield (
+                "namespace",
+                'must be a host name such as "contoso.servicebus.windows.net"',
+            )
+        elif self.namespace and (what := host_fault(self.namespace)):
+            yield "namespace", what
+        if self.connection_string is not None:
+            try:
+                ConnectionString.parse(self.connection_string.reveal())
+            except ValueError as error:
+                yield "connection_string", str(error)
+            if self.client_id:
+                yield "client_id", "is for a namespace with a credential"
+        yield from self._proxy_faults()
+
+    def _proxy_faults(self) -> Iterator[tuple[str, ...]]:
+        if self.http_proxy is None:
+            return
+        if self.transport != "amqp-websocket":
+            yield "http_proxy", 'needs transport = "amqp-websocket"', "transport"
+        wanted = 'a URL such as "http://proxy.example:3128"'
+        if what := target_fault(self.http_proxy.reveal(), wanted):
+            yield "http_proxy", what
+
+    @property
+    def host(self) -> str:
+        """Host, with the port of an emulator, in lower case: to compare namespaces.
+
+        Raises:
+            ValueError: the connection string cannot be read any more.
+        """
+        if self.connection_string is None:
+            return self.namespace.lower()
+        return ConnectionString.parse(self.connection_string.reveal()).host
+
+    @property
+    def entity(self) -> str | None:
+        """The one entity that the connection string is good for; None = any.
+
+        Raises:
+            ValueError: the connection string cannot be read any more.
+        """
+        if self.connection_string is None:
+            return None
+        return ConnectionString.parse(self.connection_string.reveal()).entity
+
+
+UNKNOWN_HOST = ""  # of a connection string that cannot be read here
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entity:
+    """A queue or topic, to be compared as Service Bus does: without case.
+
+    Attributes:
+        key: under which the configuration names it; makes no difference.
+        host: as ``NamespaceConfig.host``, or ``UNKNOWN_HOST``.
+        name: in lower case.
+    """
+
+    key: str = field(compare=False)
+    host: str
+    name: str
+
+
+def entity_in(where: NamespaceConfig, queue: str, topic: str) -> Entity:
+    """Return the queue or topic of a namespace.
+
+    Raises:
+        ValueError: the connection string cannot be read any more.
+    """
+    key, name = ("queue", queue) if queue else ("topic", topic)
+    return Entity(key=key, host=where.host, name=name.strip("/").lower())
+
+
+def entity_faults(
+    where: NamespaceConfig, queue: str, topic: str
+) -> Iterator[tuple[str, str]]:
+    """Check that there is one entity, and that the connection string is good for it."""
+    if bool(queue) == bool(topic):
+        yield "queue", "exactly one of queue and topic must be given"
+        return
+    with suppress(ValueError):  # a fault of its own
+        key, name = ("queue", queue) if queue else ("topic", topic)
+        if (where.entity or name).lower() != name.lower():
+            yield key, "is not the EntityPath in connection_string"
+
+
+@asynccontextmanager
+async def open_client(config: NamespaceConfig) -> AsyncIterator["ServiceBusClient"]:
+    """Open a client that never retries by itself; its credential closes with it.
+
+    Nothing is connected yet: each sender and receiver has a connection of its own.
+
+    Raises:
+        RefusedDeliveryError: a secret cannot be read, or the machine has not got what
+            the credential needs.
+    """
+    async with AsyncExitStack() as stack:
+        try:
+            client = await _client(config, stack)
+        except ValueError as error:
+            text = f"Service Bus cannot be opened: {error}"
+            raise RefusedDeliveryError(text, Reason.UNAUTHORIZED) from error
+        yield await stack.enter_async_context(client)
+
+
+@asynccontextmanager
+async def open_handle(
+    config: NamespaceConfig, make: Callable[["ServiceBusClient"], Handle]
+) -> AsyncIterator[Handle]:
+    """Open a sender or receiver that ``make`` makes of a client of its own.
+
+    Raises:
+        RefusedDeliveryError: as ``open_client``.
+    """
+    async with open_client(config) as client:
+        handle = make(client)
+        wires = Wires(handle)
+        try:
+            async with handle:
+                wires.note()
+                yield handle
+        finally:
+            await wires.hang_up()
+
+
+async def _client(config: NamespaceConfig, stack: AsyncExitStack) -> "ServiceBusClient":
+    from azure.servicebus.aio import ServiceBusClient  # noqa: PLC0415  costs memory
+
+    options = _client_options(config)
+    if config.connection_string is not None:
+        text = _without_entity(config.connection_string.reveal())
+        return ServiceBusClient.from_connection_string(text, **options)
+    credential = credential_of(config)
+    await stack.enter_async_context(credential)
+    return ServiceBusClient(config.namespace, credential, **options)
+
+
+def _client_options(config: NamespaceConfig) -> dict[str, Any]:
+    from azure.servicebus import TransportType  # noqa: PLC0415  costs memory
+
+    is_websocket = config.transport == "amqp-websocket"
+    kind = TransportType.AmqpOverWebsocket if is_websocket else TransportType.Amqp
+    options = {"retry_total": 0, "try_timeout": _TRY_SECONDS, "transport_type": kind}
+    if config.http_proxy is not None:
+        options["http_proxy"] = _proxy(config.http_proxy.reveal())
+    return options
+
+
+def _proxy(url: str) -> dict[str, object]:
+    """Return a proxy in the SDK's form, but as the aiohttp below it wants it.
+
+    With the scheme, or aiohttp takes the host for one; and with name and password in
+    front of the host, since the SDK's own way for these is deprecated in aiohttp.
+    """
+    parts = urlsplit(url)
+    default = 443 if parts.scheme == "https" else 80
+    at = parts.netloc if parts.port is None else parts.netloc.rpartition(":")[0]
+    return {
+        "proxy_hostname": f"{parts.scheme}://{at}",
+        "proxy_port": parts.port or default,
+    }
+
+
+def _without_entity(text: str) -> str:
+    """Drop EntityPath: the SDK would refuse any other entity, even a reply's."""
+    parts = (part for part in text.strip().split(";") if part)
+    return ";".join(p for p in parts if not p.strip().lower().startswith("entitypath="))
+
+
+def credential_of(config: NamespaceConfig) -> "AsyncTokenCredential":
+    """Make the credential that a section names; see ``bridge.net.entra``."""
+    proxy = config.http_proxy
+    return open_credential(
+        config.credential,
+        client_id=config.client_id,
+        proxy=proxy.reveal() if proxy is not None else None,
+    )

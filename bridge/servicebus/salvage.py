@@ -1,0 +1,227 @@
+"""Takes apart an AMQP message that the SDK cannot decode. Pure.
+
+Every AMQP value states its own length, so the sections of a message, the fields of a
+section and the entries of a map can be cut apart without decoding them. What can be
+decoded is kept, the rest becomes bytes:
+
+    header, annotations, properties   each field or entry on its own, where it decodes
+    everything after the annotations  the data section of the replacement, as it came
+    MARK                              a delivery annotation: this is a replacement
+
+A sender may set MARK too: then its own message is refused, and no other.
+
+Source: AMQP 1.0, part 1: 1.2 type encodings; part 3: 3.2 message format.
+"""
+
+from collections.abc import Callable, Iterator
+
+MARK = b"x-opt-sebridge-undecodable"
+WORDS = "the message cannot be decoded"
+
+_DELIVERY_ANNOTATIONS, _DATA = 0x71, 0x75
+_HEADER, _MESSAGE_ANNOTATIONS, _PROPERTIES = 0x70, 0x72, 0x73
+_FIELDS = {_HEADER: 5, _PROPERTIES: 13}  # more than these have no meaning
+_NULL, _TRUE, _SYMBOL, _BINARY = b"\x40", b"\x41", b"\xa3", b"\xb0"
+_LIST, _MAP = b"\xd0", b"\xd1"
+
+# The first half of a format code tells the width of the value, or of its size.
+_FIXED = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
+_VARIABLE = {0xA: 1, 0xB: 4}
+_COMPOUND = {0xC: 1, 0xD: 4}
+_ARRAY = {0xE: 1, 0xF: 4}
+_SIZED = _VARIABLE | _COMPOUND | _ARRAY
+
+_DEEPEST = 64  # as the SDK has it
+_MOST_BYTES = 256 * 1024  # an approval has 64 KiB, and as many for its properties
+_MOST_EMPTY = 255  # elements without bytes: an array of twelve bytes may have 65536
+
+IsReadable = Callable[[bytes], bool]
+
+
+def is_plain(payload: bytes) -> bool:
+    """Whether a message takes no more time and memory than an approval may.
+
+    Its sizes and counts are right, it is not too deep, no array says that it has
+    thousands of elements without a byte for each (the SDK would make them all), and
+    there is not too much to decode: of data sections nothing is.
+    """
+    offset = much = 0
+    try:
+        while offset < len(payload):
+            if payload[offset : offset + 2] != b"\x00\x53":
+                return False
+            end = _end(payload, offset + 3)
+            if payload[offset + 2] != _DATA:
+                much += end - offset
+            if much > _MOST_BYTES or _checked(payload, offset + 3, 0) != end:
+                return False
+            offset = end
+    except (IndexError, ValueError):
+        return False
+    return True
+
+
+def replacement(payload: bytes, is_readable: IsReadable) -> bytes:
+    """Return a message that can be read, with what is left of one that cannot.
+
+    Args:
+        payload: the message as it came.
+        is_readable: whether the SDK reads a message.
+    """
+    mark = _section(_DELIVERY_ANNOTATIONS, _MAP, [_SYMBOL + _short(MARK), _TRUE])
+    kept, offset = [mark], 0
+    for code, value, end in _sections(payload):
+        if code in _FIELDS:
+            fields = _elements(value)[: _FIELDS[code]]
+            kept.append(_section(code, _LIST, _kept(code, fields, is_readable)))
+        elif code == _MESSAGE_ANNOTATIONS:
+            entries = _elements(value)
+            kept.append(_section(code, _MAP, _entries(code, entries, is_readable)))
+        if code < _PROPERTIES:
+            offset = end
+    content = payload[offset:]
+    data = _head(_DATA) + _BINARY + len(content).to_bytes(4) + content
+    whole = b"".join([*kept, data])
+    return whole if is_readable(whole) else mark + data
+
+
+def _checked(payload: bytes, offset: int, depth: int) -> int:
+    """Return where a value ends.
+
+    Raises:
+        IndexError, ValueError: it is not plain.
+    """
+    code = payload[offset]
+    if code != 0:
+        return _checked_body(payload, code, offset + 1, depth)
+    if depth >= _DEEPEST:
+        raise ValueError("too deep")
+    return _checked(payload, _checked(payload, offset + 1, depth + 1), depth + 1)
+
+
+def _checked_body(payload: bytes, code: int, offset: int, depth: int) -> int:
+    """Return where a value ends whose format code has been read."""
+    kind = code >> 4
+    if kind in _FIXED:
+        return _within(payload, offset + _FIXED[kind])
+    width = _SIZED[kind] if kind in _SIZED else _unknown()
+    end = _within(
+        payload, offset + width + int.from_bytes(payload[offset : offset + width])
+    )
+    if kind in _VARIABLE:
+        return end
+    if depth >= _DEEPEST:
+        raise ValueError("too deep")
+    first = offset + 2 * width
+    count = int.from_bytes(payload[offset + width : first])
+    if kind in _COMPOUND:
+        for _ in range(count):
+            first = _checked(payload, first, depth + 1)
+    elif count:
+        first = _checked_array(payload, first, count)
+    if first != end:
+        raise ValueError("a size is wrong")
+    return end
+
+
+def _checked_array(payload: bytes, offset: int, count: int) -> int:
+    """Return where the elements of an array end; arrays of arrays are not plain."""
+    code = payload[offset]
+    kind, offset = code >> 4, offset + 1
+    if kind in _VARIABLE:
+        for _ in range(count):
+            offset = _checked_body(payload, code, offset, _DEEPEST)
+        return offset
+    width = _FIXED[kind] if kind in _FIXED else _unknown()
+    if not width and count > _MOST_EMPTY:
+        raise ValueError("an array of nothing")
+    return offset + count * width
+
+
+def _unknown() -> int:
+    raise ValueError("no such format code here")
+
+
+def _within(payload: bytes, end: int) -> int:
+    if end > len(payload):
+        raise ValueError("ends too early")
+    return end
+
+
+def _end(payload: bytes, offset: int) -> int:
+    """Return where a value ends by its own word, without looking into it.
+
+    Raises:
+        IndexError, ValueError: there is no whole value.
+    """
+    wanted = 1
+    while wanted:
+        kind, is_described = payload[offset] >> 4, payload[offset] == 0
+        offset += 1
+        wanted += 1 if is_described else -1  # a descriptor and a value follow
+        if is_described:
+            continue
+        if kind in _FIXED:
+            offset += _FIXED[kind]
+        else:
+            width = _SIZED[kind] if kind in _SIZED else _unknown()
+            offset += width + int.from_bytes(payload[offset : offset + width])
+    return _within(payload, offset)
+
+
+def _sections(payload: bytes) -> Iterator[tuple[int, bytes, int]]:
+    """Yield code, value and end of each section, as far as they can be cut apart."""
+    offset = 0
+    while payload[offset : offset + 2] == b"\x00\x53":
+        start = offset + 3
+        try:
+            offset = _end(payload, start)
+        except (IndexError, ValueError):
+            return
+        yield payload[start - 1], payload[start:offset], offset
+
+
+def _elements(value: bytes) -> list[bytes]:
+    """Return the elements of a list or map, as far as they can be cut apart."""
+    width = _COMPOUND.get(value[0] >> 4, 0)
+    offset = 1 + 2 * width
+    count = int.from_bytes(value[1 + width : offset])
+    found: list[bytes] = []
+    while len(found) < count:
+        try:
+            end = _end(value, offset)
+        except (IndexError, ValueError):
+            break
+        found.append(value[offset:end])
+        offset = end
+    return found
+
+
+def _kept(code: int, fields: list[bytes], is_readable: IsReadable) -> list[bytes]:
+    """Return the fields of a list section, null in place of what cannot be read."""
+    return [
+        field
+        if is_readable(_section(code, _LIST, [*[_NULL] * place, field]))
+        else _NULL
+        for place, field in enumerate(fields)
+    ]
+
+
+def _entries(code: int, parts: list[bytes], is_readable: IsReadable) -> list[bytes]:
+    """Return the entries of a map section that can be read."""
+    pairs = zip(parts[::2], parts[1::2], strict=False)  # an odd one has no value
+    kept = [pair for pair in pairs if is_readable(_section(code, _MAP, [*pair]))]
+    return [part for pair in kept for part in pair]
+
+
+def _section(code: int, kind: bytes, elements: list[bytes]) -> bytes:
+    body = len(elements).to_bytes(4) + b"".join(elements)
+    return _head(code) + kind + len(body).to_bytes(4) + body
+
+
+def _head(code: int) -> bytes:
+    return b"\x00\x53" + bytes([code])
+
+
+def _short(text: bytes) -> bytes:
+    return bytes([len(text)]) + text

@@ -1,0 +1,99 @@
+"""Who may control the simulator: scripts and pages of its own, and no other page.
+
+A page of any site may have a browser on this machine send requests here, and schedule
+events by that. Its browser says so in Origin and Sec-Fetch-Site; where the site has
+its own name lead to this machine (DNS rebinding), Host gives it away. A script says
+nothing of all this.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from ipaddress import ip_address
+from typing import Final
+
+from aiohttp import web
+
+from bridge.simulator.errors import ForeignCallerError
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_OWN_SITES: Final = frozenset({"same-origin", "none"})  # none: typed in by a person
+_READING: Final = frozenset({"GET", "HEAD"})
+
+
+def for_callers_here(
+    routes: Iterable[web.RouteDef], *, host: str
+) -> Sequence[web.RouteDef]:
+    """Return routes that answer neither other sites' pages nor foreign names.
+
+    Args:
+        routes: what controls the simulator.
+        host: where it listens; what is open to other machines has any name there.
+    """
+    is_here = _is_loopback(host)
+    return [
+        web.RouteDef(
+            each.method,
+            each.path,
+            _guarded(each.handler, is_here=is_here),
+            each.kwargs,
+        )
+        for each in routes
+    ]
+
+
+def _guarded(handler: _Handler, *, is_here: bool) -> _Handler:
+    async def guarded(request: web.Request) -> web.StreamResponse:
+        _check(request, is_here=is_here)
+        return await handler(request)
+
+    return guarded
+
+
+def _check(request: web.Request, *, is_here: bool) -> None:
+    """Let a request pass.
+
+    Raises:
+        ForeignCallerError: it is not for the simulator's own callers.
+    """
+    names = request.headers.getall("Host", [])
+    if is_here and not all(_is_loopback(_without_port(name)) for name in names):
+        raise ForeignCallerError(
+            f"Host is {_shown(names)}, and only localhost and loopback addresses, "
+            "such as 127.0.0.1, may control the simulator"
+        )
+    site = request.headers.get("Sec-Fetch-Site")
+    if site not in {None, *_OWN_SITES} and not _is_opened_in_a_tab(request):
+        raise ForeignCallerError(
+            "a page of another site (Sec-Fetch-Site) may not control the simulator"
+        )
+    own = [f"{request.scheme}://{name}".lower() for name in names]
+    for origin in request.headers.getall("Origin", []):
+        is_own = origin.lower() in own
+        if not is_own and not (origin == "null" and site == "same-origin"):
+            raise ForeignCallerError(
+                f"a page of another site (Origin {_shown([origin])}) may not control "
+                "the simulator"
+            )
+
+
+def _is_opened_in_a_tab(request: web.Request) -> bool:
+    """Whether a person follows a link to a page, which changes nothing."""
+    is_page = request.headers.get("Sec-Fetch-Dest") == "document"
+    return is_page and request.method in _READING
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(repr(name[:100]) for name in names)
+
+
+def _without_port(host: str) -> str:
+    is_bare = host.endswith("]") or ":" not in host
+    return (host if is_bare else host.rpartition(":")[0]).strip("[]")
+
+
+def _is_loopback(name: str) -> bool:
+    name = name.lower().removesuffix(".")
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost" or name.endswith(".localhost")

@@ -1,0 +1,230 @@
+"""The HTTP of /simulator: what a test or a person does to the simulated IMDS.
+
+No Metadata header is asked for here. A request that is not understood gets 400, an
+event that is not there 404, a page of another site 403, a change of events while given
+documents are shown 409; each with one sentence.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, replace
+from typing import Annotated, TypeVar
+
+import msgspec
+import orjson
+from aiohttp import web
+from msgspec import UNSET, UnsetType
+
+from bridge.simulator.errors import BadInputError, NoSuchEventError
+from bridge.simulator.faults import parse_fault
+from bridge.simulator.foreign import Input, parse
+from bridge.simulator.http_server import as_json
+from bridge.simulator.imds.document import ScheduledEvent, Status
+from bridge.simulator.imds.lifecycle import EventLife, StartOn
+from bridge.simulator.imds.state import ImdsState
+from bridge.simulator.imds.view import as_camel, event_view, state_view
+
+_Seconds = Annotated[float, msgspec.Meta(ge=0)]
+T = TypeVar("T")
+_Action = Callable[[ImdsState, web.Request], Awaitable[object]]
+
+
+class _NewEvent(Input, frozen=True, kw_only=True):
+    type: str
+    resources: list[str] | None = None
+    event_id: str | None = None
+    status: Status = Status.SCHEDULED
+    not_before: _Seconds = 900.0
+    duration: int = -1
+    source: str = "Platform"
+    description: str = ""
+    started_seconds: _Seconds | None = None
+
+
+class _EventChange(Input, frozen=True, kw_only=True):
+    type: str | UnsetType = UNSET
+    resources: list[str] | UnsetType = UNSET
+    not_before: float | UnsetType = UNSET
+    duration: int | UnsetType = UNSET
+    source: str | UnsetType = UNSET
+    description: str | UnsetType = UNSET
+
+
+class _Approver(Input, frozen=True, kw_only=True):
+    by: str
+
+
+class _Incarnation(Input, frozen=True, kw_only=True):
+    incarnation: int
+
+
+class _Options(Input, frozen=True, kw_only=True):
+    etag: bool | UnsetType = UNSET
+    first_call_delay: _Seconds | UnsetType = UNSET
+    start_on: StartOn | UnsetType = UNSET
+    rate_limit: bool | UnsetType = UNSET
+
+
+def control_routes(state: ImdsState) -> Sequence[web.RouteDef]:
+    """Return what is served under /simulator."""
+
+    def route(method: str, path: str, action: _Action) -> web.RouteDef:
+        async def handler(request: web.Request) -> web.Response:
+            return as_json(await action(state, request))
+
+        return web.route(method, "/simulator/" + path, handler)
+
+    return [
+        route("GET", "state", _state),
+        route("PUT", "document", _show),
+        route("DELETE", "document", _show_events),
+        route("POST", "events", _schedule),
+        route("PATCH", "events/{id}", _change),
+        route("DELETE", "events/{id}", _remove),
+        route("POST", "events/{id}/start", _start),
+        route("POST", "events/{id}/approve", _approve),
+        route("POST", "incarnation", _set_incarnation),
+        route("PUT", "instance", _replace_instance),
+        route("PATCH", "instance", _patch_instance),
+        route("DELETE", "instance", _hide_instance),
+        route("POST", "faults", _add_fault),
+        route("DELETE", "faults", _clear_faults),
+        route("GET", "requests", _requests),
+        route("DELETE", "requests", _forget_requests),
+        route("PUT", "options", _configure),
+    ]
+
+
+async def _state(state: ImdsState, _request: web.Request) -> object:
+    return state_view(state)
+
+
+async def _show(state: ImdsState, request: web.Request) -> object:
+    body = await request.read()
+    if request.query.get("raw") != "1":
+        try:
+            orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise BadInputError(
+                f"the document is no JSON ({error}); ?raw=1 shows any bytes"
+            ) from error
+    state.show(body)
+    return state_view(state)
+
+
+async def _show_events(state: ImdsState, _request: web.Request) -> object:
+    state.show_events()
+    return state_view(state)
+
+
+async def _schedule(state: ImdsState, request: web.Request) -> object:
+    given = parse(await request.read(), _NewEvent)
+    resources = [state.vm_name] if given.resources is None else given.resources
+    event = state.schedule(
+        EventLife(
+            event_type=given.type,
+            resources=tuple(resources),
+            event_id=given.event_id,
+            status=given.status,
+            source=given.source,
+            description=given.description,
+            duration_seconds=given.duration,
+            notice_seconds=given.not_before,
+            started_seconds=given.started_seconds,
+        )
+    )
+    return event_view(event)
+
+
+async def _change(state: ImdsState, request: web.Request) -> object:
+    event = state.find(request.match_info["id"])
+    given = parse(await request.read(), _EventChange)
+    changed = _changed(event, given, state.clock.now())
+    state.change(changed)
+    return event_view(changed)
+
+
+def _new(value: T | UnsetType, old: T) -> T:
+    return old if isinstance(value, UnsetType) else value
+
+
+def _changed(event: ScheduledEvent, given: _EventChange, now: float) -> ScheduledEvent:
+    before = given.not_before
+    return replace(
+        event,
+        event_type=_new(given.type, event.event_type),
+        resources=tuple(_new(given.resources, list(event.resources))),
+        not_before=event.not_before if before is UNSET else now + before,
+        duration_seconds=_new(given.duration, event.duration_seconds),
+        source=_new(given.source, event.source),
+        description=_new(given.description, event.description),
+    )
+
+
+async def _remove(state: ImdsState, request: web.Request) -> object:
+    state.remove(request.match_info["id"])
+    return state_view(state)
+
+
+async def _start(state: ImdsState, request: web.Request) -> object:
+    return event_view(state.start(request.match_info["id"]))
+
+
+async def _approve(state: ImdsState, request: web.Request) -> object:
+    approver = parse(await request.read(), _Approver)
+    event_id = request.match_info["id"]
+    if not state.approve(event_id, approver.by):
+        raise NoSuchEventError(f"there is no event {event_id} in the document")
+    return state_view(state)
+
+
+async def _set_incarnation(state: ImdsState, request: web.Request) -> object:
+    state.set_incarnation(parse(await request.read(), _Incarnation).incarnation)
+    return state_view(state)
+
+
+async def _replace_instance(state: ImdsState, request: web.Request) -> object:
+    body = await request.read()
+    # null: there is none, as before a VM's identity is known
+    state.compute = None if body == b"null" else parse(body, dict[str, object])
+    return state.compute
+
+
+async def _patch_instance(state: ImdsState, request: web.Request) -> object:
+    given = parse(await request.read(), dict[str, object])
+    state.compute = {**(state.compute or {}), **given}
+    return state.compute
+
+
+async def _hide_instance(state: ImdsState, _request: web.Request) -> object:
+    state.compute = None
+    return state.compute
+
+
+async def _add_fault(state: ImdsState, request: web.Request) -> object:
+    state.faults.add(parse_fault(await request.read()))
+    return state_view(state)
+
+
+async def _clear_faults(state: ImdsState, _request: web.Request) -> object:
+    state.faults.clear()
+    return state_view(state)
+
+
+async def _requests(state: ImdsState, _request: web.Request) -> object:
+    return [asdict(request) for request in state.requests]
+
+
+async def _forget_requests(state: ImdsState, _request: web.Request) -> object:
+    state.requests.clear()
+    return []
+
+
+async def _configure(state: ImdsState, request: web.Request) -> object:
+    given = parse(await request.read(), _Options)
+    wanted = {
+        name: value
+        for name in given.__struct_fields__
+        if (value := getattr(given, name)) is not UNSET
+    }
+    state.configure(replace(state.options, **wanted))
+    return as_camel(state.options)

@@ -1,0 +1,262 @@
+"""What the simulated IMDS knows and does, without HTTP.
+
+Both the metadata API (what a VM sees) and the control API (what a test does) work on
+this; so do tests in the same process.
+"""
+
+import logging
+import random
+import uuid
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from bridge.simulator.clock import Clock, SystemClock
+from bridge.simulator.errors import NotLiveError
+from bridge.simulator.faults import FaultQueue
+from bridge.simulator.imds.document import NEWEST, ScheduledEvent
+from bridge.simulator.imds.instance import compute_of
+from bridge.simulator.imds.lifecycle import EventLife, LiveEvents, StartOn
+from bridge.simulator.imds.reel import DocumentReel
+from bridge.simulator.imds.scenario import DOCUMENT_SECONDS, Scenario
+from bridge.simulator.imds.source import Approval, DocumentSource, FixedDocument, View
+
+log = logging.getLogger(__name__)
+
+_KEPT = 10_000
+_DEFAULT_VM = "WestNO_0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImdsOptions:
+    """What can be switched while it runs.
+
+    Attributes:
+        etag: offer an ETag and honour If-None-Match.
+        first_call_delay: seconds that the very first read takes, at most 120 in
+            reality.
+        start_on: whose approval starts an event before its NotBefore.
+        rate_limit: answer 429 beyond five requests a second.
+    """
+
+    etag: bool = False
+    first_call_delay: float = 0.0
+    start_on: StartOn = StartOn.AT_ONCE
+    rate_limit: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImdsSettings:
+    """How a simulated IMDS begins.
+
+    Attributes:
+        scenario: played from the first read of the document on; None: no events.
+        speed: divides all durations of the scenario.
+        least_phase: seconds below which no phase of it is pressed, so that who polls
+            each second misses nothing; 0: all speeds are taken at their word.
+        vm_name: compute.name; None: the first resource of the scenario.
+        seed: makes the same EventIds each time; None: random ones.
+        options: what can be switched later.
+    """
+
+    scenario: Scenario | None = None
+    speed: float = 1.0
+    least_phase: float = 0.0
+    vm_name: str | None = None
+    seed: int | None = None
+    options: ImdsOptions = field(default_factory=ImdsOptions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedRequest:
+    """A request to /metadata, as it came."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: str
+    at: float
+
+
+class ImdsState:
+    """The metadata of one VM and the scheduled events it sees.
+
+    Attributes:
+        options: what can be switched.
+        faults: what goes wrong on demand.
+        requests: the last requests to /metadata, oldest first.
+        approvals: the last approvals that were taken, oldest first.
+        on_approved: called with each EventId whose approval was taken.
+        compute: the VM's metadata; None: IMDS has none, and answers 404.
+    """
+
+    def __init__(self, settings: ImdsSettings, clock: Clock | None = None) -> None:
+        self.clock = clock or SystemClock()
+        self.options = settings.options
+        self.faults = FaultQueue()
+        self.requests: deque[LoggedRequest] = deque(maxlen=_KEPT)
+        self.approvals: deque[Approval] = deque(maxlen=_KEPT)
+        self.on_approved: list[Callable[[str], None]] = []
+        self.vm_name = _vm_name(settings)
+        self.compute: Mapping[str, object] | None = compute_of(self.vm_name)
+        self._live = _live_events(settings)
+        self._source: DocumentSource = _reel(settings) or self._live
+        self._enabled_at: float | None = None
+
+    async def enabled(self) -> None:
+        """Return when the feature is on; the first call turns it on."""
+        now = self.clock.now()
+        if self._enabled_at is None:
+            self._enabled_at = now + self.options.first_call_delay
+        if now < self._enabled_at:
+            await self.clock.sleep(self._enabled_at - now)
+
+    def read(self, version: str) -> View:
+        """Return the document for a client; the first call starts the scenario."""
+        return self._source.read(self.clock.now(), version)
+
+    def peek(self) -> View:
+        """Return the newest version's document without any client having asked."""
+        return self._source.peek(self.clock.now(), NEWEST)
+
+    def submit(self, event_ids: tuple[str, ...], version: str = NEWEST) -> bool:
+        """Take StartRequests of this VM; False: an EventId is not there."""
+        return self._submit(event_ids, self.vm_name, version)
+
+    def approve(self, event_id: str, by: str) -> bool:
+        """Take an approval of another VM; False: the EventId is not there."""
+        return self._submit((event_id,), by, NEWEST)
+
+    def _submit(self, event_ids: tuple[str, ...], by: str, version: str) -> bool:
+        at = self.clock.now()
+        approval = Approval(event_ids=event_ids, by=by, at=at, version=version)
+        is_taken = self._source.approve(approval)
+        if is_taken:
+            self._note(approval)
+        return is_taken
+
+    def _note(self, approval: Approval) -> None:
+        self.approvals.append(approval)
+        log.info("approval taken", extra={"by": approval.by})
+        for event_id in approval.event_ids:
+            for tell in self.on_approved:
+                tell(event_id)
+
+    def events(self) -> tuple[ScheduledEvent, ...]:
+        """Return the living events as they are now."""
+        return self._live.events(self.clock.now())
+
+    def find(self, event_id: str) -> ScheduledEvent:
+        """Return a living event.
+
+        Raises:
+            NoSuchEventError: it is not there.
+            NotLiveError: a fixed document is shown.
+        """
+        return self._living().find(event_id, self.clock.now())
+
+    def schedule(self, life: EventLife) -> ScheduledEvent:
+        """Let an event appear.
+
+        Raises:
+            NotLiveError: a fixed document is shown.
+        """
+        return self._living().schedule(life, self.clock.now())
+
+    def change(self, event: ScheduledEvent) -> None:
+        """Let a living event become ``event``, which has the same EventId.
+
+        Raises:
+            NotLiveError: a fixed document is shown.
+        """
+        self._living().replace(event)
+
+    def start(self, event_id: str) -> ScheduledEvent:
+        """Start an event now.
+
+        Raises:
+            NoSuchEventError: it is not there.
+            NotLiveError: a fixed document is shown.
+        """
+        return self._living().start(event_id, self.clock.now())
+
+    def remove(self, event_id: str) -> None:
+        """Let an event disappear: over, or cancelled when it was Scheduled.
+
+        Raises:
+            NoSuchEventError: it is not there.
+            NotLiveError: a fixed document is shown.
+        """
+        self._living().remove(event_id, self.clock.now())
+
+    def set_incarnation(self, number: int) -> None:
+        """Count on from ``number``, as after a move of the VM.
+
+        Raises:
+            NotLiveError: a fixed document is shown.
+        """
+        live = self._living()
+        live.events(self.clock.now())
+        live.incarnation = number
+
+    def show(self, document: bytes) -> None:
+        """Show ``document`` as it is, whatever it is, instead of the events."""
+        self._source = FixedDocument(document)
+
+    def show_events(self) -> None:
+        """Show the living events again."""
+        self._source = self._live
+
+    def configure(self, options: ImdsOptions) -> None:
+        """Switch options."""
+        self.options = options
+        self._live.start_on = options.start_on
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more happens unless someone acts."""
+        return self._source.is_over(self.clock.now())
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the living events are shown, not given documents."""
+        return self._source is self._live
+
+    def _living(self) -> LiveEvents:
+        if not self.is_live:
+            raise NotLiveError(
+                "given documents are shown; DELETE /simulator/document shows the "
+                "events again"
+            )
+        return self._live
+
+
+def _vm_name(settings: ImdsSettings) -> str:
+    first = settings.scenario.first_resource if settings.scenario else None
+    return settings.vm_name or first or _DEFAULT_VM
+
+
+def _live_events(settings: ImdsSettings) -> LiveEvents:
+    lives = settings.scenario.lives if settings.scenario else ()
+    dice = random.Random(settings.seed)  # noqa: S311 - EventIds are no secret  # nosec B311
+
+    def new_id() -> str:
+        return str(uuid.UUID(int=dice.getrandbits(128), version=4)).upper()
+
+    return LiveEvents(
+        new_id=new_id,
+        pending=tuple(
+            life.faster(settings.speed, settings.least_phase) for life in lives
+        ),
+        start_on=settings.options.start_on,
+    )
+
+
+def _reel(settings: ImdsSettings) -> DocumentReel | None:
+    if settings.scenario is None or not settings.scenario.documents:
+        return None
+    return DocumentReel(
+        documents=settings.scenario.documents,
+        hold_seconds=max(DOCUMENT_SECONDS / settings.speed, settings.least_phase),
+    )

@@ -1,0 +1,1 @@
+"""A receiver for webhooks and Slack messages."""

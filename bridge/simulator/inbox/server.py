@@ -1,0 +1,222 @@
+"""A receiver on loopback for webhooks and Slack messages.
+
+    async with Inbox() as inbox:
+        …  # POST or PUT to inbox.url + any path
+        message = await inbox.wait_for(lambda m: m.path == "/siem", 5)
+
+Over HTTP: GET and DELETE /messages (?path= filters by prefix), POST and DELETE
+/faults, PUT /options, but not for pages of other sites (see callers.py). Under /slack/
+it behaves as Slack does: /slack/api/ is its Web API (see slack_server.py), any other
+path there an incoming webhook.
+"""
+
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Final, Self
+
+import orjson
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from bridge.simulator.callers import for_callers_here
+from bridge.simulator.clock import Clock, SystemClock
+from bridge.simulator.faults import FaultQueue, parse_fault
+from bridge.simulator.foreign import Input, parse
+from bridge.simulator.http_server import (
+    MAX_BODY,
+    as_json,
+    listening,
+    with_faults_told,
+)
+from bridge.simulator.inbox.mailbox import Mailbox, Message
+from bridge.simulator.slack.clicks import ACTIONS
+from bridge.simulator.slack.refusals import RateError, RefusedError, refusal
+from bridge.simulator.slack.server import API, SlackServer, refused
+
+__all__ = ["Inbox", "Message"]
+
+_SLACK_PATH: Final = "/slack/"
+# Slack takes about one message a second for a channel.
+_SLACK_SECONDS: Final = 1.0
+
+
+class _Options(Input, frozen=True, kw_only=True):
+    slack_rate_limit: bool
+
+
+class Inbox(Mailbox):
+    """The receiver, used as an async context manager.
+
+    Args:
+        host: the address to listen on.
+        port: the port to listen on; 0: a free one.
+        clock: the system's if left out.
+
+    Attributes:
+        url: where it listens, without a slash at the end; "" before.
+        faults: what goes wrong on demand.
+        slack: the workspace behind Slack's Web API.
+        slack_rate_limit: answer 429 beyond a message a second for each webhook path.
+    """
+
+    def __init__(
+        self, host: str = "127.0.0.1", port: int = 0, *, clock: Clock | None = None
+    ) -> None:
+        super().__init__()
+        self.url = ""
+        self.faults = FaultQueue()
+        self.slack_rate_limit = False
+        self._host = host
+        self._port = port
+        self._clock = clock or SystemClock()
+        self.slack = SlackServer(self._clock)
+        self._slack_taken_at: dict[str, float] = {}
+        self._open = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        app = self._application()
+        self.url = await self._open.enter_async_context(
+            listening(app, name="the inbox", host=self._host, port=self._port)
+        )
+        self.slack.clicks.base_url = self.url
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._open.aclose()
+
+    def _application(self) -> web.Application:
+        app = web.Application(middlewares=[_told], client_max_size=MAX_BODY)
+        control = [
+            web.get("/messages", self._list, allow_head=False),
+            web.delete("/messages", self._clear),
+            web.post("/faults", self._add_fault),
+            web.delete("/faults", self._clear_faults),
+            web.put("/options", self._configure),
+            *self.slack.routes(),
+        ]
+        app.add_routes(for_callers_here(control, host=self._host))
+        app.add_routes(
+            [
+                web.get(API + "{method}", self._receive, allow_head=False),
+                web.post("/{path:.*}", self._receive),
+                web.put("/{path:.*}", self._receive),
+                web.options("/{path:.*}", _consent),
+            ]
+        )
+        return app
+
+    async def _receive(self, request: web.Request) -> web.StreamResponse:
+        async def answer() -> web.StreamResponse:
+            return await self._take(request)
+
+        return await self.faults.answered(request, answer, self._clock)
+
+    async def _take(self, request: web.Request) -> web.Response:
+        message = Message(
+            received_at=self._now(),
+            path=request.path,
+            headers=_headers(request),
+            body=_body(await request.read(), request.content_type),
+        )
+        if request.path.startswith(API):
+            return await self._take_as_call(request, message)
+        if request.path.startswith(ACTIONS):
+            return await self.slack.respond(request.path, message.body)
+        if request.path.startswith(_SLACK_PATH):
+            return self._take_as_slack(message)
+        self.put(message)
+        return web.Response(status=204)
+
+    def _take_as_slack(self, message: Message) -> web.Response:
+        if (word := refusal(message.body)) is not None:
+            return web.Response(status=400, text=word)
+        now = self._clock.now()
+        last = self._slack_taken_at.get(message.path)
+        if self.slack_rate_limit and last is not None and now < last + _SLACK_SECONDS:
+            return web.Response(
+                status=429, text="rate_limited", headers={"Retry-After": "1"}
+            )
+        self._slack_taken_at[message.path] = now
+        self.put(message)
+        self.slack.take(message.path, message.body)
+        return web.Response(text="ok")
+
+    async def _take_as_call(
+        self, request: web.Request, message: Message
+    ) -> web.Response:
+        try:
+            members = self.slack.call(request, await request.read())
+        except (RefusedError, RateError) as error:
+            return refused(error)
+        if request.method == "POST":
+            self.put(message)
+        return as_json(members)
+
+    def _now(self) -> str:
+        now = datetime.fromtimestamp(self._clock.now(), UTC)
+        return now.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+    async def _list(self, request: web.Request) -> web.Response:
+        prefix = request.query.get("path", "")
+        wanted = (each for each in self.messages if each.path.startswith(prefix))
+        return as_json([message.as_json() for message in wanted])
+
+    async def _clear(self, _request: web.Request) -> web.Response:
+        self.clear()
+        return web.Response(status=204)
+
+    async def _add_fault(self, request: web.Request) -> web.Response:
+        self.faults.add(parse_fault(await request.read()))
+        return web.Response(status=204)
+
+    async def _clear_faults(self, _request: web.Request) -> web.Response:
+        self.faults.clear()
+        return web.Response(status=204)
+
+    async def _configure(self, request: web.Request) -> web.Response:
+        given = parse(await request.read(), _Options)
+        self.slack_rate_limit = given.slack_rate_limit
+        return web.Response(status=204)
+
+
+@web.middleware
+async def _told(request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def answer() -> web.StreamResponse:
+        return await handler(request)
+
+    return await with_faults_told(answer)
+
+
+async def _consent(request: web.Request) -> web.Response:
+    """Consent to any sender, as the CloudEvents webhook handshake asks."""
+    rate = request.headers.get("WebHook-Request-Rate", "*")
+    return web.Response(
+        headers={
+            "Allow": "OPTIONS, POST, PUT",
+            "WebHook-Allowed-Origin": "*",
+            "WebHook-Allowed-Rate": rate,
+        }
+    )
+
+
+def _headers(request: web.Request) -> dict[str, str]:
+    names = {name.lower() for name in request.headers}
+    return {name: ", ".join(request.headers.getall(name)) for name in sorted(names)}
+
+
+def _body(body: bytes, content_type: str) -> object:
+    text = body.decode(errors="replace")
+    subtype = content_type.partition("/")[2]
+    if subtype != "json" and not subtype.endswith("+json"):
+        return text
+    try:
+        value: object = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return text
+    return value

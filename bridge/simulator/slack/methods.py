@@ -1,0 +1,255 @@
+"""What the methods of Slack's Web API do, as far as a bot that posts needs them.
+
+Source:  docs.slack.dev/reference/methods/NAME
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from bridge.simulator.slack.arguments import is_true
+from bridge.simulator.slack.rates import (
+    POSTS,
+    TIER_3,
+    TIER_4,
+    Limiter,
+    Rate,
+)
+from bridge.simulator.slack.refusals import RateError, RefusedError, judge
+from bridge.simulator.slack.workspace import (
+    TEAM,
+    Bot,
+    Channel,
+    Content,
+    Post,
+    Workspace,
+    is_ts,
+)
+
+_LONGEST_TEXT: Final = 40_000  # beyond it is cut off
+_LONGEST_UPDATE: Final = 4000
+_MOST_LISTED: Final = 999
+
+Members = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A call, and when it came."""
+
+    method: str
+    bot: Bot
+    arguments: Mapping[str, object]
+    now: float
+
+    def table(self, name: str) -> Mapping[str, object] | None:
+        """Return an argument that is an object."""
+        value = self.arguments.get(name)
+        return value if isinstance(value, Mapping) else None
+
+    def text(self, name: str) -> str:
+        """Return an argument that is text; absent: an empty one."""
+        value = self.arguments.get(name)
+        return value if isinstance(value, str) else ""
+
+
+@dataclass(slots=True)
+class Methods:
+    """The methods over one workspace.
+
+    Attributes:
+        posts: how often a message may be posted in a channel; None: any number, and
+            any number of other calls.
+    """
+
+    workspace: Workspace
+    posts: Rate | None = POSTS
+    _limiter: Limiter = field(default_factory=Limiter)
+
+    def run(self, call: Call) -> Members:
+        """Return what the answer holds besides ``ok``.
+
+        Raises:
+            RefusedError: the call is refused.
+            RateError: it is one too many.
+        """
+        methods: dict[str, tuple[str, Callable[[Call], Members]]] = {
+            "auth.test": ("", self._test),
+            "chat.delete": ("chat:write", self._delete),
+            "chat.postEphemeral": ("chat:write", self._post_ephemeral),
+            "chat.postMessage": ("chat:write", self._post),
+            "chat.update": ("chat:write", self._update),
+            "conversations.history": ("channels:history", self._history),
+            "conversations.replies": ("channels:history", self._replies),
+        }
+        if call.method not in methods:
+            raise RefusedError("unknown_method", req_method=call.method)
+        scope, run = methods[call.method]
+        if scope and call.bot.scopes is not None and scope not in call.bot.scopes:
+            provided = ",".join(sorted(call.bot.scopes))
+            raise RefusedError("missing_scope", needed=scope, provided=provided)
+        return run(call)
+
+    def _test(self, call: Call) -> Members:
+        return {
+            "url": "https://example.slack.com/",
+            "team": "Example",
+            "user": call.bot.name,
+            "team_id": TEAM,
+            "user_id": call.bot.user_id,
+            "bot_id": call.bot.bot_id,
+            "is_enterprise_install": False,
+        }
+
+    def _post(self, call: Call) -> Members:
+        channel = self.workspace.named(call.arguments.get("channel"))
+        self._count(f"{channel.id} posts", self.posts, call.now)
+        post = self._new(call)
+        channel.keep(post)
+        members = {"channel": channel.id, "ts": post.ts, "message": post.as_json()}
+        is_cut = len(call.text("text")) > _LONGEST_TEXT
+        return {**members, **(_warning("message_truncated") if is_cut else {})}
+
+    def _post_ephemeral(self, call: Call) -> Members:
+        channel = self.workspace.named(call.arguments.get("channel"))
+        self._count(f"{call.bot.bot_id} ephemeral", TIER_4, call.now)
+        user = call.text("user")
+        if not user:
+            raise RefusedError("user_not_in_channel")
+        post = replace(self._new(call), only_for=user)
+        channel.keep(post)
+        return {"message_ts": post.ts}
+
+    def _update(self, call: Call) -> Members:
+        channel = self.workspace.known(call.arguments.get("channel"))
+        self._count(f"{call.bot.bot_id} updates", TIER_3, call.now)
+        if channel.refusal:
+            is_old = channel.refusal == "is_archived"
+            raise RefusedError("is_inactive" if is_old else channel.refusal)
+        post = _own_post(call, channel, "cant_update_message")
+        _check(call)
+        if len(call.text("text")) > _LONGEST_UPDATE:
+            raise RefusedError("msg_too_long")
+        changed = replace(
+            post,
+            edited_at=call.now,
+            content=Content.of(call.arguments, post.ts, post.content),
+            metadata=_metadata(call, post.metadata),
+        )
+        channel.keep(changed)
+        return {
+            "channel": channel.id,
+            "ts": changed.ts,
+            "text": changed.content.text,
+            "message": changed.as_json(),
+        }
+
+    def _delete(self, call: Call) -> Members:
+        channel = self.workspace.known(call.arguments.get("channel"))
+        self._count(f"{call.bot.bot_id} deletions", TIER_3, call.now)
+        post = _own_post(call, channel, "cant_delete_message")
+        del channel.posts[post.ts]
+        return {"channel": channel.id, "ts": post.ts}
+
+    def _history(self, call: Call) -> Members:
+        channel = self.workspace.known(call.arguments.get("channel"))
+        self._count(f"{call.bot.bot_id} history", TIER_3, call.now)
+        posts = (each for each in channel.posts.values() if not each.only_for)
+        shown = [each for each in posts if not each.thread_ts or each.is_broadcast]
+        return _listed(call, channel, reversed(shown))
+
+    def _replies(self, call: Call) -> Members:
+        channel = self.workspace.known(call.arguments.get("channel"))
+        self._count(f"{call.bot.bot_id} replies", TIER_3, call.now)
+        ts = call.text("ts")
+        if ts not in channel.posts:
+            raise RefusedError("thread_not_found")
+        first = channel.posts[ts]
+        return _listed(call, channel, [first, *channel.thread(ts)])
+
+    def _count(self, key: str, rate: Rate | None, now: float) -> None:
+        if self.posts is None or rate is None:
+            return
+        if seconds := self._limiter.take(key, rate, now):
+            raise RateError(seconds)
+
+    def _new(self, call: Call) -> Post:
+        _check(call)
+        thread_ts = call.arguments.get("thread_ts") or None
+        if thread_ts is not None and not is_ts(thread_ts):
+            raise RefusedError("invalid_arguments", [_NO_TS.format("thread_ts")])
+        ts = self.workspace.new_ts(call.now)
+        text = call.text("text")[:_LONGEST_TEXT]
+        return Post(
+            ts=ts,
+            bot=call.bot,
+            content=Content.of({**call.arguments, "text": text}, ts),
+            metadata=_metadata(call, None),
+            thread_ts=str(thread_ts) if thread_ts else None,
+            is_broadcast=is_true(call.arguments.get("reply_broadcast")),
+        )
+
+
+_NO_TS = "[ERROR] must match pattern: ^[0-9]{{1,12}}\\.[0-9]{{6}}$ [json-pointer:/{}]"
+
+
+def _check(call: Call) -> None:
+    if found := judge(call.arguments):
+        raise RefusedError(found.word, [f"[ERROR] {each}" for each in found.details])
+
+
+def _own_post(call: Call, channel: Channel, word: str) -> Post:
+    ts = call.arguments.get("ts")
+    post = channel.posts.get(ts) if isinstance(ts, str) else None
+    if post is None:
+        raise RefusedError("message_not_found")
+    if post.bot.bot_id != call.bot.bot_id or post.only_for:
+        raise RefusedError(word)
+    return post
+
+
+def _metadata(
+    call: Call, before: Mapping[str, object] | None
+) -> Mapping[str, object] | None:
+    given = call.arguments.get("metadata")
+    if given is None:
+        return before
+    if given == {}:
+        return None
+    table = call.table("metadata")
+    if (
+        table is None
+        or not isinstance(table.get("event_type"), str)
+        or not isinstance(table.get("event_payload"), Mapping)
+    ):
+        raise RefusedError("invalid_metadata_format")
+    return table
+
+
+def _listed(call: Call, channel: Channel, posts: Iterable[Post]) -> Members:
+    limit = _whole(call.arguments.get("limit"), 100)
+    oldest, latest = call.text("oldest"), call.text("latest")
+    wanted = [
+        _shown(call, channel, each)
+        for each in posts
+        if (not oldest or each.ts >= oldest) and (not latest or each.ts <= latest)
+    ]
+    return {"messages": wanted[:limit], "has_more": len(wanted) > limit}
+
+
+def _shown(call: Call, channel: Channel, post: Post) -> Members:
+    shown = post.as_json()
+    if replies := len(channel.thread(post.ts)):
+        shown |= {"thread_ts": post.ts, "reply_count": replies}
+    if post.metadata and is_true(call.arguments.get("include_all_metadata")):
+        shown["metadata"] = post.metadata
+    return shown
+
+
+def _whole(value: object, default: int) -> int:
+    text = str(value)
+    return min(int(text), _MOST_LISTED) if text.isdecimal() else default
+
+
+def _warning(word: str) -> Members:
+    return {"warning": word, "response_metadata": {"warnings": [word]}}

@@ -1,0 +1,94 @@
+"""Which messages Slack refuses, and in which words. Pure.
+
+Source:  docs.slack.dev/reference/methods/chat.postMessage,
+         docs.slack.dev/messaging/sending-messages-using-incoming-webhooks
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bridge.simulator.errors import SimulatorError
+from bridge.simulator.slack.blocks import all_faults, blocks_of, characters
+
+_MOST_ATTACHMENTS: Final = 100
+# Of all blocks together: not documented (slackapi/bolt-js#2509), but enforced.
+_LONGEST_BLOCKS: Final = 13_200
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What Slack says instead of taking a message.
+
+    Attributes:
+        word: its code for the fault.
+        details: what exactly is wrong, each with a JSON pointer; may be empty.
+    """
+
+    word: str
+    details: Sequence[str] = ()
+
+
+class RefusedError(SimulatorError):
+    """A request that Slack refuses.
+
+    Args:
+        word: Slack's code for the fault.
+        details: what exactly is wrong.
+        members: what the answer has besides ``ok`` and ``error``.
+    """
+
+    def __init__(
+        self, word: str, details: Sequence[str] = (), **members: object
+    ) -> None:
+        super().__init__(word)
+        self.word = word
+        self.details = details
+        self.members = members
+
+
+class RateError(SimulatorError):
+    """A request too many.
+
+    Args:
+        seconds: when to come again.
+    """
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__("ratelimited")
+        self.seconds = seconds
+
+
+def refusal(message: object) -> str | None:
+    """Return the word with which Slack refuses a message; None: it takes it.
+
+    Args:
+        message: the body as JSON; text when it is none.
+    """
+    found = judge(message)
+    return found.word if found else None
+
+
+def judge(message: object) -> Refusal | None:
+    """Return why Slack refuses a message; None: it takes it."""
+    if not isinstance(message, Mapping):
+        return Refusal("invalid_payload")
+    text, attachments = message.get("text"), message.get("attachments")
+    if not text and not message.get("blocks") and not attachments:
+        return Refusal("no_text")
+    if attachments is not None and (word := _attachments(attachments)):
+        return Refusal(word)
+    if faults := all_faults(message):
+        return Refusal("invalid_blocks", faults)
+    if characters([each for _, each in blocks_of(message)]) > _LONGEST_BLOCKS:
+        return Refusal("msg_blocks_too_long")
+    return None
+
+
+def _attachments(given: object) -> str | None:
+    if not isinstance(given, list):
+        return "invalid_attachments"
+    if len(given) > _MOST_ATTACHMENTS:
+        return "too_many_attachments"
+    is_good = all(isinstance(each, Mapping) for each in given)
+    return None if is_good else "invalid_attachments"

@@ -1,0 +1,235 @@
+"""A local Slack: the Web API under /slack/api/, as the inbox serves it.
+
+    POST /slack/api/chat.postMessage    Authorization: Bearer xoxb-…
+    GET  /slack                         the workspace as people would see it
+    PUT  /slack/workspace               which channels, tokens, limits and app there are
+    POST /slack/click                   somebody clicks on a button
+    POST /slack/actions/NAME            a response_url
+
+Source:  docs.slack.dev/apis/web-api
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Final
+from urllib.parse import parse_qsl
+
+import msgspec
+import orjson
+from aiohttp import web
+
+from bridge.simulator.clock import Clock
+from bridge.simulator.foreign import Input, parse
+from bridge.simulator.http_server import as_json
+from bridge.simulator.slack.arguments import parse as arguments_of
+from bridge.simulator.slack.arguments import warning
+from bridge.simulator.slack.clicks import ACTIONS, Click, Clicks, Interactivity
+from bridge.simulator.slack.methods import Call, Methods
+from bridge.simulator.slack.page import page
+from bridge.simulator.slack.rates import Rate
+from bridge.simulator.slack.refusals import RateError, RefusedError
+from bridge.simulator.slack.workspace import (
+    Bot,
+    Channel,
+    Content,
+    Post,
+    Workspace,
+    bot_of,
+)
+
+API: Final = "/slack/api/"
+PAGE: Final = "/slack"
+_WEBHOOK: Final = bot_of("", "incoming-webhook")
+_WORDS: Final = re.compile(r"[a-z0-9_-]+")
+_FORM: Final = "application/x-www-form-urlencoded"
+
+
+class _Channel(Input, frozen=True, kw_only=True):
+    id: Annotated[str, msgspec.Meta(pattern="^[CGD][A-Z0-9]{7,20}$")]
+    name: str
+    refusal: str | None = None
+
+
+class _Token(Input, frozen=True, kw_only=True):
+    token: str
+    name: str = "sebridge"
+    refusal: str | None = None
+    scopes: list[str] | None = None
+
+
+class _Workspace(Input, frozen=True, kw_only=True):
+    channels: list[_Channel] | None = None
+    tokens: list[_Token] | None = None
+    interactivity: Interactivity | None = None
+    rate_limit: bool | None = None
+    posts_per_second: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    post_burst: Annotated[int, msgspec.Meta(ge=1)] = 3
+
+
+class SlackServer:
+    """Slack's side of the Web API.
+
+    Args:
+        clock: what it goes by.
+
+    Attributes:
+        workspace: what was said, and who may speak.
+        methods: what can be called; ``methods.posts`` is how often.
+        clicks: who is told of clicks.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.workspace = Workspace()
+        self.methods = Methods(self.workspace)
+        self.clicks = Clicks(self.workspace, clock)
+        self._clock = clock
+
+    def configure(self, body: bytes) -> None:
+        """Take what PUT /slack/workspace says; what it does not name stays.
+
+        Raises:
+            BadInputError: it is not understood.
+        """
+        given = parse(body, _Workspace)
+        if given.channels is not None:
+            self.workspace.is_open = False
+            self._set_channels(given.channels)
+        if given.tokens is not None:
+            self.workspace.bots = {each.token: _bot(each) for each in given.tokens}
+        if given.interactivity is not None:
+            self.clicks.app = given.interactivity
+        if given.rate_limit is not None:
+            rate = Rate(given.posts_per_second, given.post_burst)
+            self.methods.posts = rate if given.rate_limit else None
+
+    def call(self, request: web.Request, body: bytes) -> dict[str, object]:
+        """Do what is called for; returns the members of the answer.
+
+        Raises:
+            RefusedError: it is refused.
+            RateError: it is one too many.
+        """
+        content_type = request.headers.get("Content-Type")
+        arguments = {**request.query, **arguments_of(body, content_type)}
+        call = Call(
+            method=request.path.removeprefix(API),
+            bot=self.workspace.bot(_token(request, arguments)),
+            arguments=arguments,
+            now=self._clock.now(),
+        )
+        members = self.methods.run(call)
+        if remark := warning(body, content_type):
+            told = {"warning": remark, "response_metadata": {"warnings": [remark]}}
+            members = {**told, **members}
+        return {"ok": True, **members}
+
+    def take(self, path: str, message: object) -> None:
+        """Show what was posted to an incoming webhook, which Slack would take.
+
+        Args:
+            path: of the webhook; its last part names the channel.
+            message: the body as JSON.
+        """
+        if not isinstance(message, Mapping):
+            return
+        name = "-".join(_WORDS.findall(path.rpartition("/")[2].lower()))
+        channel = self.workspace.founded_as(name or "webhooks")
+        ts = self.workspace.new_ts(self._clock.now())
+        thread_ts = message.get("thread_ts")
+        post = Post(
+            ts=ts,
+            bot=_WEBHOOK,
+            content=Content.of(message, ts),
+            thread_ts=thread_ts if isinstance(thread_ts, str) else None,
+        )
+        channel.keep(post)
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return what it serves besides methods, webhooks and response_urls."""
+        return [
+            web.get(PAGE, self._page, allow_head=False),
+            web.get(f"{PAGE}/", self._page, allow_head=False),
+            web.put("/slack/workspace", self._put),
+            web.post("/slack/click", self._click),
+            web.delete("/slack/messages", self._clear),
+        ]
+
+    async def respond(self, path: str, message: object) -> web.Response:
+        """Answer what an app posts to a response_url."""
+        try:
+            self.clicks.respond(path.removeprefix(ACTIONS), message)
+        except RefusedError as error:
+            status = 404 if error.word in {"expired_url", "used_url"} else 400
+            return web.Response(status=status, text=error.word)
+        return web.Response(text="ok")
+
+    async def _page(self, request: web.Request) -> web.Response:
+        wanted = request.query.get("channel")
+        html, policy = page(self.workspace, wanted, self._clock.now())
+        headers = {"Content-Security-Policy": policy, "Cache-Control": "no-store"}
+        return web.Response(text=html, content_type="text/html", headers=headers)
+
+    async def _put(self, request: web.Request) -> web.Response:
+        self.configure(await request.read())
+        return web.Response(status=204)
+
+    async def _clear(self, _request: web.Request) -> web.Response:
+        for channel in self.workspace.channels.values():
+            channel.posts.clear()
+        return web.Response(status=204)
+
+    async def _click(self, request: web.Request) -> web.Response:
+        """Let somebody click: through the page, which is shown again, or in JSON."""
+        if request.content_type != _FORM:
+            click = parse(await request.read(), Click)
+            return as_json(await self.clicks.click(click))
+        form = orjson.dumps(dict(parse_qsl(await request.text())))
+        result = await self.clicks.click(parse(form, Click))
+        if not result["acknowledged"]:
+            return web.Response(
+                status=502, text=f"The app answered {result['status']}."
+            )
+        there = {"Location": f"{PAGE}?channel={result['channel']}"}
+        return web.Response(status=303, headers=there)
+
+    def _set_channels(self, given: Sequence[_Channel]) -> None:
+        """Have these channels and no others; what was said in them stays."""
+        before = dict(self.workspace.channels)
+        self.workspace.channels.clear()
+        for each in given:
+            known = before.get(each.id)
+            self.workspace.channels[each.id] = Channel(
+                id=each.id,
+                name=each.name,
+                refusal=each.refusal,
+                posts=known.posts if known else {},
+            )
+
+
+def refused(error: RefusedError | RateError) -> web.Response:
+    """Return the answer to a refused call; its status is 200, as Slack's is."""
+    if isinstance(error, RateError):
+        answer = as_json({"ok": False, "error": "ratelimited"}, status=429)
+        answer.headers["Retry-After"] = str(error.seconds)
+        return answer
+    members: dict[str, object] = {"ok": False, "error": error.word, **error.members}
+    if error.details:
+        members["response_metadata"] = {"messages": list(error.details)}
+        members["errors"] = [each.removeprefix("[ERROR] ") for each in error.details]
+    return as_json(members)
+
+
+def _bot(given: _Token) -> Bot:
+    scopes = None if given.scopes is None else frozenset(given.scopes)
+    own = bot_of(given.token, given.name)
+    return replace(own, refusal=given.refusal, scopes=scopes)
+
+
+def _token(request: web.Request, arguments: Mapping[str, object]) -> str | None:
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        return token.strip()
+    own = arguments.get("token")
+    is_form = request.content_type == "application/x-www-form-urlencoded"
+    return own if is_form and isinstance(own, str) else None

@@ -1,0 +1,271 @@
+"""A Slack workspace: its channels, who may speak, and what was said.
+
+No clock: the caller says what time it is. The last messages of each channel only, so
+that it may run for weeks.
+
+Unless it is told which channels and tokens there are, there is every channel, and
+every token that begins with ``xoxb-`` belongs to an app that is in all of them.
+"""
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Final
+
+from bridge.simulator.slack.refusals import RefusedError
+
+Table = Mapping[str, object]
+
+TEAM: Final = "T012AB3CD"
+KEPT: Final = 1000
+_ID = re.compile(r"[CGD][A-Z0-9]{7,20}")
+_NAME = re.compile(r"#?([a-z0-9][a-z0-9_-]{0,79})")
+_TS = re.compile(r"\d{1,12}\.\d{6}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bot:
+    """An app's own user, known by its token.
+
+    Attributes:
+        refusal: the word with which each of its calls is refused; None: none is.
+        scopes: what it may do; None: everything.
+    """
+
+    app_id: str
+    user_id: str
+    bot_id: str
+    name: str
+    refusal: str | None = None
+    scopes: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """What a message shows. Blocks have the ids that Slack gives to those without."""
+
+    text: str = ""
+    blocks: Sequence[Table] = ()
+    attachments: Sequence[Table] = ()
+
+    @classmethod
+    def of(cls, message: Table, ts: str, before: "Content | None" = None) -> "Content":
+        """Return the content of what was posted.
+
+        Args:
+            message: as it was posted, and found good.
+            ts: of the message, which the ids are made of.
+            before: what stays where ``message`` says nothing.
+        """
+        before = before or cls()
+        blocks, attachments = message.get("blocks"), message.get("attachments")
+        return cls(
+            text=str(message.get("text") or before.text),
+            blocks=before.blocks if blocks is None else _blocks(blocks, ts),
+            attachments=before.attachments
+            if attachments is None
+            else _attachments(attachments, ts),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Post:
+    """A message in a channel.
+
+    Attributes:
+        ts: its id in the channel: seconds since the epoch.
+        thread_ts: of the message that this answers.
+        is_broadcast: whether an answer is shown in the channel too.
+        only_for: the one user who sees it; None: everybody.
+        edited_at: seconds since the epoch; None: never.
+    """
+
+    ts: str
+    bot: Bot
+    content: Content
+    metadata: Table | None = None
+    thread_ts: str | None = None
+    is_broadcast: bool = False
+    only_for: str | None = None
+    edited_at: float | None = None
+
+    def as_json(self) -> dict[str, object]:
+        """Return it as Slack shows it, without its metadata."""
+        optional = {
+            "thread_ts": self.thread_ts,
+            "blocks": list(self.content.blocks),
+            "attachments": list(self.content.attachments),
+            "edited": self.edited_at
+            and {"user": self.bot.user_id, "ts": f"{self.edited_at:.6f}"},
+        }
+        return {
+            "type": "message",
+            "user": self.bot.user_id,
+            "bot_id": self.bot.bot_id,
+            "app_id": self.bot.app_id,
+            "team": TEAM,
+            "ts": self.ts,
+            "text": self.content.text,
+            **{name: value for name, value in optional.items() if value},
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class Channel:
+    """A channel and its messages by their ts, oldest first.
+
+    Attributes:
+        refusal: the word with which posting there is refused; None: it is not.
+    """
+
+    id: str
+    name: str
+    refusal: str | None = None
+    posts: dict[str, Post] = field(default_factory=dict)
+
+    def thread(self, ts: str) -> list[Post]:
+        """Return the answers to a message, oldest first."""
+        return [each for each in self.posts.values() if each.thread_ts == ts]
+
+    def keep(self, post: Post) -> None:
+        """Keep a new or a changed message; the oldest gives way."""
+        self.posts[post.ts] = post
+        while len(self.posts) > KEPT:
+            del self.posts[next(iter(self.posts))]
+
+
+@dataclass(slots=True)
+class Workspace:
+    """The channels and the apps.
+
+    Attributes:
+        channels: by their ids; those that were spoken of so far.
+        is_open: whether a channel that nobody named is there all the same.
+        bots: by their tokens; None: every token is good.
+    """
+
+    channels: dict[str, Channel] = field(default_factory=dict)
+    is_open: bool = True
+    bots: Mapping[str, Bot] | None = None
+    _count: "itertools.count[int]" = field(default_factory=itertools.count)
+
+    def bot(self, token: str | None) -> Bot:
+        """Return whose token it is.
+
+        Raises:
+            RefusedError: nobody's, or one of no use.
+        """
+        if not token:
+            raise RefusedError("not_authed")
+        if self.bots is not None:
+            bot = self.bots.get(token)
+        else:
+            bot = bot_of(token) if token.startswith("xoxb-") else None
+        if bot is None:
+            is_other = token.startswith(("xapp-", "xoxp-"))
+            raise RefusedError("not_allowed_token_type" if is_other else "invalid_auth")
+        if bot.refusal:
+            raise RefusedError(bot.refusal)
+        return bot
+
+    def named(self, name: object) -> Channel:
+        """Return a channel by its id or name, as one posts to it.
+
+        Raises:
+            RefusedError: there is none, or nobody may post there.
+        """
+        channel = self._found(name) or self._founded(name)
+        if channel.refusal:
+            raise RefusedError(channel.refusal)
+        return channel
+
+    def known(self, channel_id: object) -> Channel:
+        """Return a channel by its id alone, as one reads and changes what is there.
+
+        Raises:
+            RefusedError: there is none.
+        """
+        found = self.channels.get(channel_id) if isinstance(channel_id, str) else None
+        if found is None:
+            raise RefusedError("channel_not_found")
+        return found
+
+    def founded_as(self, name: str) -> Channel:
+        """Return the channel of such a name, founded if it must be."""
+        return self._found(name) or self._found_new(id_of(name), name)
+
+    def new_ts(self, now: float) -> str:
+        """Return an id for a message that is posted now."""
+        return f"{int(now)}.{next(self._count) % 1_000_000:06d}"
+
+    def _found(self, name: object) -> Channel | None:
+        if not isinstance(name, str):
+            return None
+        bare = name.removeprefix("#")
+        by_name = (each for each in self.channels.values() if each.name == bare)
+        return self.channels.get(name) or next(by_name, None)
+
+    def _founded(self, name: object) -> Channel:
+        text = name if isinstance(name, str) and self.is_open else ""
+        if _ID.fullmatch(text):
+            return self._found_new(text, text.lower())
+        if match := _NAME.fullmatch(text):
+            return self._found_new(id_of(match[1]), match[1])
+        raise RefusedError("channel_not_found")
+
+    def _found_new(self, channel_id: str, name: str) -> Channel:
+        channel = Channel(id=channel_id, name=name)
+        self.channels[channel_id] = channel
+        return channel
+
+
+def id_of(name: str) -> str:
+    """Return the id that a channel of this name gets."""
+    return f"C{sha256(name.encode()).hexdigest()[:10].upper()}"
+
+
+def bot_of(token: str, name: str = "sebridge") -> Bot:
+    """Return the bot of a token; the token cannot be read from it."""
+    digest = sha256(token.encode("utf-8", "replace")).hexdigest()[:9].upper()
+    return Bot(
+        app_id=f"A{digest}", user_id=f"U{digest}", bot_id=f"B{digest}", name=name
+    )
+
+
+def is_ts(value: object) -> bool:
+    """Return whether it is the ts of a message: text, as a number would be rounded."""
+    return isinstance(value, str) and _TS.fullmatch(value) is not None
+
+
+def _blocks(blocks: object, ts: str, place: str = "") -> list[Table]:
+    tables = _tables(blocks)
+    return [_with_id(block, f"{ts[-6:]}{place}.{n}") for n, block in enumerate(tables)]
+
+
+def _attachments(attachments: object, ts: str) -> list[Table]:
+    return [
+        {**each, "blocks": _blocks(each["blocks"], ts, f".{place}")}
+        if "blocks" in each
+        else each
+        for place, each in enumerate(_tables(attachments))
+    ]
+
+
+def _with_id(block: Table, own: str) -> Table:
+    named = {"block_id": own, **block}
+    if block.get("type") == "actions":
+        named["elements"] = [
+            {"action_id": f"{own}.{place}", **element}
+            for place, element in enumerate(_tables(block.get("elements")))
+        ]
+    accessory = block.get("accessory")
+    if isinstance(accessory, Mapping):
+        named["accessory"] = {"action_id": f"{own}.0", **accessory}
+    return named
+
+
+def _tables(value: object) -> list[Table]:
+    items = value if isinstance(value, list) else []
+    return [each for each in items if isinstance(each, Mapping)]

@@ -1,0 +1,1 @@
+"""A command on this machine: run before an event, and after it."""

@@ -1,0 +1,55 @@
+"""What is kept of a command's output: its first and its last part, without secrets."""
+
+import re
+from dataclasses import dataclass, field
+
+_HEAD = 2 * 1024
+_TAIL = 6 * 1024
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+_SECRETS = (
+    re.compile(r"(?i)(\bbearer\s+)[A-Za-z0-9._~+/=-]+"),
+    re.compile(r"(?i)(\b(?:sig|sharedaccesskey|accountkey)=)[^\s&;\"']+"),
+    re.compile(r"(?i)(\bsharedaccesssignature\s+)\S+"),
+    re.compile(r"()\beyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*){0,2}"),
+)
+_MASK = r"\1<secret>"
+# The rest of a word whose beginning is not kept: it may be that of a token.
+_REST_OF_WORD = re.compile(r"^\S+")
+
+
+@dataclass(slots=True)
+class Kept:
+    """The first 2 KiB and the last 6 KiB of a stream, however long it is."""
+
+    _head: bytearray = field(default_factory=bytearray)
+    _tail: bytearray = field(default_factory=bytearray)
+    _count: int = 0
+
+    def feed(self, chunk: bytes) -> None:
+        """Take what was written next."""
+        self._count += len(chunk)
+        room = _HEAD - len(self._head)
+        self._head += chunk[:room]
+        self._tail += chunk[room:]
+        if len(self._tail) > 2 * _TAIL:
+            del self._tail[:-_TAIL]
+
+    def text(self) -> str:
+        """Return what is kept, fit to be shown."""
+        tail = bytes(self._tail[-_TAIL:])
+        left_out = self._count - len(self._head) - len(tail)
+        if not left_out:
+            return cleaned(bytes(self._head) + tail)
+        rest = _REST_OF_WORD.sub("", tail.decode(errors="replace"))
+        head = cleaned(bytes(self._head))
+        return f"{head}\n[… {left_out} bytes left out …]\n{cleaned(rest.encode())}"
+
+
+def cleaned(text: bytes) -> str:
+    """Return a text without control characters and secrets."""
+    plain = text.decode(errors="replace").replace("\r\n", "\n")
+    plain = _CONTROLS.sub("", _ESCAPES.sub("", plain))
+    for pattern in _SECRETS:
+        plain = pattern.sub(_MASK, plain)
+    return plain.strip("\n")

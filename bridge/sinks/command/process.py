@@ -1,0 +1,310 @@
+"""One run of a program: in a group of its own, with an end, whatever it does.
+
+    begin ──exits──▶ read for a second more ──▶ ended
+      └──too long, or asked to stop──▶ SIGTERM to the group ──10 s──▶ SIGKILL ──▶ ended
+
+Its input is a file, so that nobody waits for who does not read it; its output is read
+as it comes, and little of it is kept.
+"""
+
+import asyncio
+import errno
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from bridge.foundation.clock import Clock
+from bridge.sinks.command.output import Kept
+
+_CHUNK = 64 * 1024
+_LOOK_EVERY = 0.05  # whether anybody of a group that was told to end is left
+_PASSING = {
+    errno.EAGAIN,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.EINTR,
+    errno.EIO,
+    errno.ETXTBSY,  # it is just being replaced
+}
+_NO_PROGRAM = 'it is no program; a script begins with a line such as "#!/bin/sh"'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exit:
+    """How a program ended.
+
+    Attributes:
+        code: its exit code; negative: the signal that killed it; None: it never ran.
+        fault: why it never ran.
+        is_passing: whether it may run later.
+        timed_out: whether it was ended because it took too long.
+        was_stopped: whether it was ended because somebody asked for it.
+    """
+
+    code: int | None
+    fault: str | None = None
+    is_passing: bool = False
+    timed_out: bool = False
+    was_stopped: bool = False
+    output: str = ""
+    seconds: float = 0.0
+
+
+class Runner(Protocol):
+    """Runs programs."""
+
+    async def run(
+        self,
+        command: tuple[str, ...],
+        *,
+        given: bytes,
+        environment: Mapping[str, str],
+        limit: float,
+        stop: asyncio.Event,
+    ) -> Exit:
+        """Run a program to its end; when cancelled it leaves nothing running.
+
+        Args:
+            command: the program and its arguments.
+            given: its standard input.
+            environment: all of it.
+            limit: seconds after which it is ended.
+            stop: when set it is ended at once.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRunner:
+    """Runs programs as processes of this machine.
+
+    Attributes:
+        patience: seconds between SIGTERM and SIGKILL.
+        linger: seconds for which output is read after the end: a child that stays may
+            hold it open for ever.
+    """
+
+    clock: Clock
+    patience: float = 10.0
+    linger: float = 1.0
+
+    async def run(
+        self,
+        command: tuple[str, ...],
+        *,
+        given: bytes,
+        environment: Mapping[str, str],
+        limit: float,
+        stop: asyncio.Event,
+    ) -> Exit:
+        """Run a program to its end; see ``Runner.run``."""
+        began = self.clock.monotonic()
+        with _reading() as reading, _input_of(given) as source:
+            try:
+                process = await _started(command, environment, source, reading.end)
+            except (OSError, ValueError) as error:
+                return _never_ran(error)
+            finally:
+                reading.close_end()
+            group = _Group(process)
+            try:
+                is_over = await self._over(process, limit, stop)
+            finally:
+                await self._finish(process, group)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.linger):
+                    await reading.is_over.wait()
+            return Exit(
+                code=process.returncode,
+                timed_out=not is_over and not stop.is_set(),
+                was_stopped=not is_over and stop.is_set(),
+                output=reading.kept.text(),
+                seconds=self.clock.monotonic() - began,
+            )
+
+    async def _over(
+        self, process: asyncio.subprocess.Process, limit: float, stop: asyncio.Event
+    ) -> bool:
+        """Wait for the end; return whether it came by itself."""
+        ended = asyncio.ensure_future(process.wait())
+        stopped = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait(
+                {ended, stopped}, timeout=limit, return_when=asyncio.FIRST_COMPLETED
+            )
+            return ended.done()
+        finally:
+            ended.cancel()
+            stopped.cancel()
+
+    async def _finish(
+        self, process: asyncio.subprocess.Process, group: "_Group"
+    ) -> None:
+        """End what still runs, with all that it has started."""
+        if process.returncode is not None:
+            return  # what it left behind on purpose, such as a service, goes on
+        group.terminate()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.patience):
+                while group.is_there():  # noqa: ASYNC110 - no event tells of it
+                    await asyncio.sleep(_LOOK_EVERY)
+        group.kill()
+        await process.wait()
+
+
+async def _started(
+    command: tuple[str, ...], environment: Mapping[str, str], source: int, end: int
+) -> asyncio.subprocess.Process:
+    own_group: dict[str, object] = {"start_new_session": True}
+    if sys.platform == "win32":
+        own_group = {"creationflags": 0x00000200}  # CREATE_NEW_PROCESS_GROUP
+    return await asyncio.create_subprocess_exec(
+        *command,
+        stdin=source,
+        stdout=end,
+        stderr=end,
+        env=dict(environment),
+        cwd=os.sep,
+        **own_group,  # type: ignore[arg-type]  # as Popen takes them
+    )
+
+
+def _never_ran(error: OSError | ValueError) -> Exit:
+    number = getattr(error, "errno", None)
+    cause = getattr(error, "strerror", None) or "it has a character no program can"
+    text = _NO_PROGRAM if number == errno.ENOEXEC else cause
+    return Exit(code=None, fault=text, is_passing=number in _PASSING)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A process and all that it has started, unless they went away on purpose."""
+
+    process: asyncio.subprocess.Process
+
+    def terminate(self) -> None:
+        """Ask all of it to end."""
+        if sys.platform == "win32":
+            with suppress(ProcessLookupError, OSError):
+                self.process.send_signal(signal.CTRL_BREAK_EVENT)
+        else:
+            self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End all of it."""
+        if sys.platform == "win32":
+            with suppress(ProcessLookupError, OSError):
+                self.process.kill()
+        else:
+            self._signal(signal.SIGKILL)
+
+    def is_there(self) -> bool:
+        """Whether anything of it is left."""
+        if sys.platform == "win32":
+            return self.process.returncode is None
+        return self._signal(0)
+
+    def _signal(self, number: int) -> bool:
+        """Send a signal to all of it; return whether there was anybody."""
+        if sys.platform != "win32":
+            try:
+                os.killpg(self.process.pid, number)
+            except ProcessLookupError:
+                return False
+            except PermissionError:  # of another account: it cannot be ended from here
+                return self.process.returncode is None
+        return True
+
+
+@dataclass(slots=True)
+class _Reading:
+    """Reads a pipe as it fills.
+
+    Attributes:
+        end: the one to be written to; -1 once it is closed here.
+        is_over: set when nobody can write any more.
+    """
+
+    start: int
+    end: int
+    kept: Kept = field(default_factory=Kept)
+    is_over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def begin(self) -> None:
+        """Read from now on."""
+        if sys.platform == "win32":  # no loop there can wait for such a pipe
+            reader = threading.Thread(
+                target=self._read_beside,
+                args=(asyncio.get_running_loop(),),
+                name="command-output",
+                daemon=True,
+            )
+            reader.start()
+            return
+        os.set_blocking(self.start, False)
+        asyncio.get_running_loop().add_reader(self.start, self._read)
+
+    def close_end(self) -> None:
+        """Leave the end to who was given it."""
+        if self.end >= 0:
+            os.close(self.end)
+            self.end = -1
+
+    def close(self) -> None:
+        """Read no more."""
+        self.close_end()
+        if sys.platform != "win32":
+            asyncio.get_running_loop().remove_reader(self.start)
+            os.close(self.start)
+
+    def _read_beside(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Read in a thread, which ends when nobody can write any more."""
+        with suppress(OSError, RuntimeError):  # the loop is gone before the writer
+            while chunk := os.read(self.start, _CHUNK):
+                loop.call_soon_threadsafe(self.kept.feed, chunk)
+            loop.call_soon_threadsafe(self.is_over.set)
+        os.close(self.start)
+
+    def _read(self) -> None:
+        try:
+            chunk = os.read(self.start, _CHUNK)
+        except BlockingIOError:
+            return
+        if chunk:
+            self.kept.feed(chunk)
+            return
+        asyncio.get_running_loop().remove_reader(self.start)
+        self.is_over.set()
+
+
+@contextmanager
+def _reading() -> Iterator[_Reading]:
+    reading = _Reading(*os.pipe())
+    try:
+        reading.begin()
+        yield reading
+    finally:
+        reading.close()
+
+
+@contextmanager
+def _input_of(given: bytes) -> Iterator[int]:
+    """Yield a file with what is to be read; nobody else knows it."""
+    if hasattr(os, "memfd_create"):
+        number = os.memfd_create("sebridge-event")
+        with open(number, "wb+", buffering=0) as file:  # noqa: PTH123 - a number
+            file.write(given)
+            file.seek(0)
+            yield file.fileno()
+        return
+    with tempfile.TemporaryFile(buffering=0) as file:
+        file.write(given)
+        file.seek(0)
+        yield file.fileno()

@@ -1,0 +1,176 @@
+"""A sink that runs a command: before an event, and when it is over.
+
+What it runs for, when, and what follows is in ``actor``; here is its configuration, and
+what is done beside the outbox: a test, a look, a preview.
+"""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from bridge.events.cloudevent import CloudEvent
+from bridge.events.document import Document
+from bridge.events.identity import Identity
+from bridge.events.routing import Scope, Transition
+from bridge.events.transitions import Watch
+from bridge.foundation.errors import (
+    PermanentDeliveryError,
+    Reason,
+    RefusedDeliveryError,
+    TransientDeliveryError,
+)
+from bridge.foundation.values import Duration
+from bridge.sinks.acting import Fate, Outlook, Step
+from bridge.sinks.base import Preview, Resources, SinkConfig
+from bridge.sinks.command import ownership
+from bridge.sinks.command.actor import CommandActor, event_of
+from bridge.sinks.command.process import ProcessRunner
+
+_MOST_ATTEMPTS = 100
+_FORBIDDEN = ("\x00", "\n", "\r")
+
+
+class CommandSinkConfig(SinkConfig, frozen=True, kw_only=True):
+    """``[[sinks]]`` with ``type = "command"``: a program of this machine is run.
+
+    Attributes:
+        command: the program with its whole path, and its arguments; no shell. The event
+            comes on standard input. Example: ``["/etc/sebridge/hooks/drain"]``.
+        lead: a prepare begins so long before NotBefore, and no earlier.
+        timeout: of one run; then SIGTERM, and SIGKILL after 10 s.
+        retry_exit_codes: exit codes after which it is run again, as after a time-out
+            or a signal; any other but 0 has failed for good. Example: ``[75]``.
+        max_attempts: how often it is begun for one step at most. Example: ``3``.
+        output: when the event about the run holds what it wrote.
+    """
+
+    default_scope: ClassVar[Scope] = "own"
+    default_lifecycle: ClassVar[bool] = False
+    default_transitions: ClassVar[tuple[Transition, ...] | None] = (
+        "scheduled",
+        "updated",
+        "completed",
+        "cancelled",
+        "ended",
+    )
+    is_for_steps: ClassVar[bool] = True
+    concurrency: ClassVar[int] = 1
+
+    command: tuple[str, ...]
+    lead: Duration = Duration(1800)
+    timeout: Duration = Duration(600)
+    retry_exit_codes: tuple[int, ...] = (75,)
+    max_attempts: int = 3
+    output: Literal["failed", "always", "never"] = "failed"
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """Check the command and the numbers."""
+        if not self.command or not self.command[0]:
+            yield "command", 'must be a program and its arguments: ["/path/to/it", "…"]'
+        elif any(mark in part for part in self.command for mark in _FORBIDDEN):
+            yield "command", "must have no line break and no NUL"
+        elif not _is_absolute(self.command[0]):
+            yield "command", "must begin with the whole path of the program: /…"
+        if not self.timeout:
+            yield "timeout", "must be more than 0s"
+        if not all(1 <= code <= 255 for code in self.retry_exit_codes):
+            yield "retry_exit_codes", "must be exit codes from 1 to 255"
+        if not 1 <= self.max_attempts <= _MOST_ATTEMPTS:
+            yield "max_attempts", f"must be 1 to {_MOST_ATTEMPTS}"
+        if self.when.lifecycle:
+            what = "must not be true: a command is run for scheduled events alone"
+            yield "when.lifecycle", what
+
+    def actor(self, outlook: Outlook, resources: Resources) -> CommandActor:
+        """Return who runs the command."""
+        clock = resources.clock
+        return CommandActor(
+            terms=self, outlook=outlook, runner=ProcessRunner(clock), clock=clock
+        )
+
+    @asynccontextmanager
+    async def open(self, resources: Resources) -> AsyncIterator["CommandSink"]:
+        """Make what runs the command once, as a test."""
+        yield CommandSink(self, resources)
+
+    async def reach(self, resources: Resources) -> str:  # noqa: ARG002 - the contract's
+        """Look whether the command may be run, and run nothing."""
+        trouble = await asyncio.to_thread(
+            ownership.trouble_of, self.command, ownership.account()
+        )
+        trouble = trouble or await asyncio.to_thread(
+            ownership.unusable, self.command[0]
+        )
+        if trouble is not None:
+            raise RefusedDeliveryError(trouble, Reason.REJECTED)
+        return f"{self.command[0]} can be run, and only root or this account writes it"
+
+    async def preview(self, resources: Resources, event: CloudEvent) -> Preview:
+        """Return how the command would be run; see ``SinkConfig.preview``."""
+        actor = self.actor(_outlook_on(event, resources), resources)
+        environment = actor.environment(_step(event))
+        return Preview(
+            head=(
+                f"run {' '.join(self.command)}",
+                *(f"{name}={value}" for name, value in environment.items()),
+            ),
+            body=event.to_json(),
+        )
+
+
+def _is_absolute(program: str) -> bool:
+    if sys.platform == "win32":
+        return True  # found on the PATH that the service has
+    return program.startswith("/")
+
+
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """What is known where no document was read: the event, and who it names."""
+
+    identity: Identity
+    document: Document | None = None
+    watch: Watch = field(default_factory=Watch)
+
+
+def _outlook_on(event: CloudEvent, resources: Resources) -> Outlook:
+    try:
+        name = resources.expand("{vm_name}")
+    except ValueError:
+        named = event_of(event).resources
+        name = named[0] if named else "this-vm"
+    return _Beside(Identity(vm_name=name, vm_id=resources.vm_id))
+
+
+def _step(event: CloudEvent) -> Step:
+    key = event_of(event).key
+    return Step(event=event, key=key, attempts=0, newer=None, asked=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandSink:
+    """Runs the command once for an event of which nothing is real."""
+
+    config: CommandSinkConfig
+    resources: Resources
+
+    async def deliver(self, event: CloudEvent) -> None:
+        """Run the command with SEBRIDGE_TEST=1; see ``Sink.deliver``.
+
+        Raises:
+            TransientDeliveryError: it failed, and would be run again.
+            PermanentDeliveryError: it failed for good.
+        """
+        actor = self.config.actor(_outlook_on(event, self.resources), self.resources)
+        actor.is_test = True
+        ending = await actor.act(_step(event), asyncio.Event())
+        if ending.fate is Fate.SUCCEEDED:
+            return
+        last = f": {ending.output[-500:]}" if ending.output else ""
+        error = (
+            TransientDeliveryError if ending.is_transient else PermanentDeliveryError
+        )
+        raise error(f"{ending.reason}{last}", Reason.COMMAND)

@@ -1,0 +1,1 @@
+"""Writes events to a file, one JSON object per line."""

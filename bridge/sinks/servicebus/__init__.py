@@ -1,0 +1,1 @@
+"""Sends events to a Service Bus topic or queue."""

@@ -1,0 +1,208 @@
+"""CloudEvents to a Service Bus queue or topic.
+
+Source: DESIGN section 4, "Service Bus message"; CloudEvents AMQP binding (structured
+mode, with every attribute repeated as an application property for filters).
+"""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from bridge.events.cloudevent import STRUCTURED_TYPE, CloudEvent
+from bridge.events.routing import Scope
+from bridge.foundation.background import in_background
+from bridge.foundation.errors import ConfigError, DeliveryError
+from bridge.foundation.values import Address, Secret
+from bridge.net.entra import CredentialKind
+from bridge.servicebus.errors import remedy
+from bridge.servicebus.namespace import (
+    Entity,
+    NamespaceConfig,
+    TransportKind,
+    entity_faults,
+    entity_in,
+)
+from bridge.servicebus.sender import Message, Sender, short_id
+from bridge.sinks.base import ApprovalAddress, Preview, Resources, SinkConfig
+
+SessionBy = Literal["event", "vm", "none"]
+
+
+class ServiceBusSinkConfig(SinkConfig, frozen=True, kw_only=True):
+    """``[[sinks]]`` with ``type = "servicebus"``.
+
+    The first six keys are those of ``NamespaceConfig``: a msgspec class has but one
+    base with fields. A test holds the two together.
+
+    Attributes:
+        queue: the queue that events are sent to; or topic. Example:
+            ``"scheduled-events"``.
+        topic: the topic that events are sent to; or queue. Example:
+            ``"scheduled-events"``.
+        session: what the SessionId of a message is: the EventId, the vmId, or none.
+    """
+
+    default_scope: ClassVar[Scope] = "all"  # the broker drops what it has already
+    concurrency: ClassVar[int] = 32  # so that a backlog goes out in batches
+
+    namespace: str = ""
+    connection_string: Secret | None = None
+    credential: CredentialKind = "managed-identity"
+    client_id: str = ""
+    transport: TransportKind = "amqp"
+    http_proxy: Address | None = None
+    queue: str = ""
+    topic: str = ""
+    session: SessionBy = "event"
+
+    @property
+    def where(self) -> NamespaceConfig:
+        """The namespace it is in."""
+        keys = NamespaceConfig.__struct_fields__
+        return NamespaceConfig(**{key: getattr(self, key) for key in keys})
+
+    @property
+    def entity(self) -> str:
+        """The queue or topic that is sent to."""
+        return self.queue or self.topic
+
+    @property
+    def target(self) -> Entity:
+        """The same, to be compared."""
+        return entity_in(self.where, self.queue, self.topic)
+
+    def faults(self) -> Iterator[tuple[str, ...]]:
+        """Check the namespace, and that there is one entity to send to."""
+        yield from self.where.faults()
+        yield from entity_faults(self.where, self.queue, self.topic)
+
+    @asynccontextmanager
+    async def open(self, resources: Resources) -> AsyncIterator["ServiceBusSink"]:
+        """Make the sink, and keep its sender warm.
+
+        Raises:
+            ConfigError: the connection string cannot be read any more.
+        """
+        approvals = self._approvals(resources)
+        sender = Sender(self.where, self.entity)
+        sink = ServiceBusSink(
+            sender=sender,
+            session=self.session,
+            vm_id=resources.vm_id,
+            approvals=approvals,
+        )
+        name, clock = f"{self.name}: warmth", resources.clock
+        try:
+            async with in_background(sender.keep_warm, name=name, clock=clock):
+                yield sink
+        finally:
+            await sender.close()
+
+    async def reach(self, resources: Resources) -> str:
+        """Open a link to the entity; see ``SinkConfig.reach``."""
+        try:
+            async with self.open(resources) as sink:
+                await sink.sender.reach()
+        except DeliveryError as error:
+            help_ = remedy(error, "Sender", self.entity)
+            raise type(error)(f"{error}{help_}", error.reason) from error
+        return f"{self.entity} in {self.where.host} may be sent to"
+
+    async def preview(self, resources: Resources, event: CloudEvent) -> Preview:
+        """Return the message for an event; see ``SinkConfig.preview``."""
+        message = render(
+            event,
+            session=self.session,
+            vm_id=resources.vm_id,
+            approvals=self._approvals(resources),
+        )
+        kind = "queue" if self.queue else "topic"
+        named = (
+            ("MessageId", message.message_id),
+            ("ContentType", message.content_type),
+            ("Subject", message.subject),
+            ("CorrelationId", message.correlation_id),
+            ("SessionId", message.session_id),
+            ("ReplyTo", message.reply_to),
+            ("ReplyToSessionId", message.reply_to_session_id),
+            *message.application_properties.items(),
+        )
+        lines = (f"{name}: {value}" for name, value in named if value is not None)
+        place = f"Service Bus {kind} {self.entity} in {self._host()}"
+        return Preview(head=(place, *lines), body=message.body)
+
+    def _approvals(self, resources: Resources) -> ApprovalAddress | None:
+        """Return where replies go, if it is in the same namespace."""
+        approvals, host = resources.approvals, self._host()
+        return approvals if approvals and approvals.namespace == host else None
+
+    def _host(self) -> str:
+        try:
+            return self.where.host
+        except ValueError as error:
+            raise ConfigError(
+                [f"sinks.{self.name}.connection_string: {error}"]
+            ) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceBusSink:
+    """Sends each event to one entity.
+
+    Attributes:
+        approvals: where replies go; None unless it is in the same namespace.
+    """
+
+    sender: Sender
+    session: SessionBy
+    vm_id: str | None
+    approvals: ApprovalAddress | None
+
+    async def deliver(self, event: CloudEvent) -> None:
+        """Send the event; see ``Sink.deliver``.
+
+        Raises:
+            DeliveryError: as ``bridge.servicebus.errors`` maps it.
+        """
+        message = render(
+            event, session=self.session, vm_id=self.vm_id, approvals=self.approvals
+        )
+        await self.sender.send(message)
+
+
+def render(
+    event: CloudEvent,
+    *,
+    session: SessionBy,
+    vm_id: str | None,
+    approvals: ApprovalAddress | None,
+) -> Message:
+    """Return the message for an event."""
+    event_id = event.text("correlationid")
+    # An entity with sessions refuses what has none, so there always is one.
+    vm = vm_id or event.source
+    session_id = {"event": event_id or vm, "vm": vm, "none": None}[session]
+    reply_to = approvals if _can_be_approved(event) else None
+    return Message(
+        body=event.to_json(),
+        content_type=STRUCTURED_TYPE,
+        message_id=short_id(event.id),
+        subject=event.type,
+        correlation_id=event_id,
+        session_id=None if session_id is None else short_id(session_id),
+        reply_to=reply_to.entity if reply_to else None,
+        reply_to_session_id=reply_to.session if reply_to else None,
+        application_properties={
+            f"cloudEvents_{name}": str(value)
+            for name, value in event.attributes().items()
+        },
+    )
+
+
+def _can_be_approved(event: CloudEvent) -> bool:
+    """Whether it tells of an event that has not started and may be asked to."""
+    transition, raw = event.data.get("transition"), event.data.get("event")
+    if transition == "updated" and isinstance(raw, dict):
+        return raw.get("EventStatus") == "Scheduled"
+    return transition == "scheduled"

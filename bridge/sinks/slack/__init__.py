@@ -1,0 +1,1 @@
+"""Posts events to Slack, by a webhook or as a bot."""

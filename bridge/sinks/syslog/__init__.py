@@ -1,0 +1,1 @@
+"""Sends events to a syslog server, as CEF too."""

@@ -1,0 +1,1 @@
+"""Posts events to HTTP receivers, in the forms that they expect."""

@@ -1,0 +1,283 @@
+"""How a webhook is told who speaks: ``[sinks.auth]``, and the headers it leads to."""
+
+import asyncio
+from base64 import b64encode
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Literal, Protocol
+from urllib.parse import urlsplit
+
+from msgspec.structs import replace
+
+from bridge.foundation.clock import Clock
+from bridge.foundation.errors import (
+    DeliveryError,
+    Reason,
+    RefusedDeliveryError,
+    TransientDeliveryError,
+)
+from bridge.foundation.sections import Section
+from bridge.foundation.values import Address, Secret
+from bridge.net.entra import CredentialKind, open_credential
+from bridge.net.http_client import revealed, turn
+from bridge.servicebus.errors import as_delivery_error, failures
+from bridge.sinks.webhook.headers import name_faults, revealed_value, value_faults
+
+if TYPE_CHECKING:
+    from azure.core.credentials import AccessToken
+    from azure.core.credentials_async import AsyncTokenCredential
+
+AuthKind = Literal["bearer", "basic", "header", "entra"]
+
+_NEEDED = {
+    "bearer": ("token",),
+    "basic": ("username", "password"),
+    "header": ("name", "value"),
+    "entra": ("scope",),
+}
+_OPTIONAL = {"bearer": ("scheme",), "entra": ("credential", "client_id")}
+_SPARE_SECONDS = 300.0  # a token that ends sooner is not used any more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthDefaults:
+    """What a preset knows of auth; what the configuration says comes first.
+
+    Attributes:
+        is_implied: whether no table of its own is needed.
+    """
+
+    type: AuthKind | None = None
+    scheme: str = ""
+    name: str = ""
+    scope: str = ""
+    is_implied: bool = False
+
+
+class AuthConfig(Section, frozen=True, kw_only=True):
+    """``[sinks.auth]``: one way, and the keys that belong to it.
+
+    Attributes:
+        type: how requests are authorised; it says which of the other keys are needed.
+        token: the token, with type "bearer".
+        scheme: what stands in front of the token. Example: ``"Bearer"``.
+        username: the name of the user, with type "basic". Example: ``"sebridge"``.
+        password: the password, with type "basic".
+        name: the name of the header, with type "header". Example: ``"x-api-key"``.
+        value: what the header holds, with type "header".
+        scope: what the Entra ID token is for, with type "entra". Example:
+            ``"https://monitor.azure.com/.default"``.
+        credential: how the bridge proves who it is, with type "entra".
+        client_id: the id of a user-assigned managed identity, with type "entra"; "" is
+            the system-assigned one. Example:
+            ``"00001111-aaaa-2222-bbbb-3333cccc4444"``.
+    """
+
+    type: AuthKind | None = None
+    token: Secret | None = None
+    scheme: str = ""
+    username: str = ""
+    password: Secret | None = None
+    name: str = ""
+    value: Secret | None = None
+    scope: str = ""
+    credential: CredentialKind = "managed-identity"
+    client_id: str = ""
+
+    @property
+    def header(self) -> str:
+        """The header that carries it."""
+        return self.name if self.type == "header" else "Authorization"
+
+    @property
+    def shown(self) -> str:
+        """What that header holds, as anybody may see it."""
+        schemes = {"bearer": self.scheme, "basic": "Basic", "entra": "Bearer"}
+        return f"{schemes.get(self.type or '', '')} <secret>".strip()
+
+
+def settled(config: AuthConfig | None, defaults: AuthDefaults) -> AuthConfig | None:
+    """Return the way that is meant, with what a preset knows; None = no auth."""
+    if config is None:
+        if not defaults.is_implied:
+            return None
+        config = AuthConfig()
+    kind = config.type or defaults.type
+    values: dict[str, object] = {"type": kind}
+    if kind == "bearer":
+        values["scheme"] = config.scheme or defaults.scheme or "Bearer"
+    if kind == "header":
+        values["name"] = config.name or defaults.name
+    if kind == "entra":
+        values["scope"] = config.scope or defaults.scope
+    return replace(config, **values)
+
+
+def auth_faults(config: AuthConfig) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with a way that is ``settled``, by its keys."""
+    kind = config.type
+    if kind is None:
+        allowed = ", ".join(f'"{name}"' for name in _NEEDED)
+        yield "type", f"is missing; allowed are {allowed}"
+        return
+    for key in _NEEDED[kind]:
+        if not getattr(config, key):
+            yield key, f'is missing: type = "{kind}" needs it'
+    for other in _NEEDED:
+        for key in () if other == kind else _keys(other):
+            if getattr(config, key) != getattr(AuthConfig(), key):
+                yield key, f'is for type = "{other}", and this is "{kind}"'
+    yield from _value_faults(config)
+
+
+def _keys(kind: str) -> tuple[str, ...]:
+    return _NEEDED[kind] + _OPTIONAL.get(kind, ())
+
+
+def _value_faults(config: AuthConfig) -> Iterator[tuple[str, str]]:
+    for what in name_faults(config.name) if config.name else ():
+        yield "name", what
+    for what in value_faults(config.scheme):
+        yield "scheme", what
+    for key in ("token", "password", "value"):
+        secret: Secret | None = getattr(config, key)
+        for what in value_faults(secret.reveal()) if secret else ():
+            yield key, what
+    if ":" in config.username:
+        yield "username", "must not hold a colon: it ends the name"
+    for what in value_faults(config.username):
+        yield "username", what
+
+
+def is_safe_for_token(url: str) -> bool:
+    """Whether a token of Entra may go there: https, or this machine itself."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return parts.scheme == "https" or _is_loopback(parts.hostname or "")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class Auth(Protocol):
+    """Says who speaks."""
+
+    async def headers(self, url: str) -> dict[str, str]:
+        """Return the headers for a request to ``url``; secrets are read anew.
+
+        Raises:
+            RefusedDeliveryError: what it takes cannot be had.
+            TransientDeliveryError: it cannot be had now.
+        """
+        ...
+
+    def was_refused(self) -> None:
+        """Take note that the other side did not believe it."""
+        ...
+
+
+def auth_of(
+    config: AuthConfig | None, *, clock: Clock, timeout: float, proxy: Address | None
+) -> Auth:
+    """Return the way that is ``settled``; nothing is fetched before its first use."""
+    if config is None or config.type != "entra":
+        return _Written(config)
+    return _Token(config=config, clock=clock, timeout=timeout, proxy=proxy)
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What stands in the configuration, or where it points to."""
+
+    config: AuthConfig | None
+
+    async def headers(self, url: str) -> dict[str, str]:  # noqa: ARG002 - all may have it
+        config = self.config
+        if config is None:
+            return {}
+        return {config.header: _value(config)}
+
+    def was_refused(self) -> None:
+        """Do nothing: it is read anew each time."""
+
+
+def _value(config: AuthConfig) -> str:
+    if config.token is not None:
+        return f"{config.scheme} {revealed_value(config.token, 'auth.token')}"
+    if config.password is not None:
+        password = revealed_value(config.password, "auth.password")
+        pair = f"{config.username}:{password}".encode()
+        return f"Basic {b64encode(pair).decode()}"
+    if config.value is not None:
+        return revealed_value(config.value, "auth.value")
+    raise AssertionError  # auth_faults let nothing else through
+
+
+@dataclass(slots=True, kw_only=True)
+class _Token:
+    """A token of Entra, fetched when it is needed, and again when it is refused."""
+
+    config: AuthConfig
+    clock: Clock
+    timeout: float
+    proxy: Address | None
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _token: "AccessToken | None" = field(default=None, repr=False)
+
+    async def headers(self, url: str) -> dict[str, str]:
+        if not is_safe_for_token(url):
+            text = "url is not https: a token of Entra does not go there"
+            raise RefusedDeliveryError(text, Reason.UNAUTHORIZED)
+        # One fetches, and all have it.
+        async with turn(self._lock, seconds=self.timeout, what=self._target):
+            token = self._token = await self._renewed()
+            return {"Authorization": f"Bearer {token.token}"}
+
+    def was_refused(self) -> None:
+        self._token = None
+
+    @property
+    def _target(self) -> str:
+        return f"Entra token for {self.config.scope}"
+
+    async def _renewed(self) -> "AccessToken":
+        """Return the token, or another when it ends soon and another is to be had."""
+        token = self._token
+        left = token.expires_on - self.clock.now().timestamp() if token else 0.0
+        if token is not None and left > _SPARE_SECONDS:
+            return token
+        try:
+            return await self._fetch()
+        except DeliveryError:
+            if token is None or left <= 0:
+                raise
+            return token
+
+    async def _fetch(self) -> "AccessToken":
+        """Fetch a token with a new credential: an old one has a cache of its own."""
+        try:
+            async with asyncio.timeout(self.timeout), self._credential() as credential:
+                return await credential.get_token(self.config.scope)
+        except TimeoutError:
+            text = f"{self._target}: no answer in time"
+            raise TransientDeliveryError(text, Reason.TIMEOUT) from None
+        except failures() as error:
+            raise as_delivery_error(error, self._target) from error
+
+    def _credential(self) -> "AsyncTokenCredential":
+        proxy = revealed(self.proxy, "proxy") if self.proxy else None
+        config = self.config
+        try:
+            return open_credential(
+                config.credential, client_id=config.client_id, proxy=proxy
+            )
+        except ValueError as error:
+            text = f"{self._target}: {error}"
+            raise RefusedDeliveryError(text, Reason.UNAUTHORIZED) from error

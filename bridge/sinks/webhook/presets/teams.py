@@ -1,0 +1,101 @@
+"""Microsoft Teams: an Adaptive Card for a workflow that a webhook starts.
+
+All that comes from outside stands in text runs, which know no Markdown, and cannot
+call the date functions of a card. Every text is cut, so that the message stays below
+the 28 KB that Teams takes.
+
+Source: https://learn.microsoft.com/microsoftteams/platform/webhooks-and-connectors
+        https://learn.microsoft.com/adaptive-cards/authoring-cards/text-features
+"""
+
+import re
+from collections.abc import Iterator
+
+import orjson
+
+from bridge.events.cloudevent import CloudEvent
+from bridge.sinks.webhook.content_mode import Rendered
+from bridge.sinks.webhook.presets.fields import Facts, facts, text
+
+_MOST_NAMES = 10
+_NAME, _LINE, _PARAGRAPH = 100, 300, 600
+_COLORS = {"ERROR": "Attention", "WARN": "Warning"}
+# Controls, what turns the direction of writing, and what is no character.
+_NOT_SHOWN = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ud800-\udfff]"
+)
+
+
+def render(event: CloudEvent) -> Rendered:
+    """Return a message with one card."""
+    message = {
+        "type": "message",
+        "attachments": [
+            {
+                "contentType": "application/vnd.microsoft.card.adaptive",
+                "contentUrl": None,
+                "content": _card(event),
+            }
+        ],
+    }
+    return {"Content-Type": "application/json"}, orjson.dumps(message)
+
+
+def _card(event: CloudEvent) -> dict[str, object]:
+    seen = facts(event)
+    color = _COLORS.get(event.text("severitytext") or "", "Default")
+    title = _run(_safe(seen.headline, _LINE), weight="Bolder", color=color)
+    lines = [_line(title)]
+    for name, value in _named(event, seen):
+        lines.append(_line(_run(f"{name}: ", weight="Bolder"), _run(value)))
+    lines.append(_line(_run(_footer(event, seen), isSubtle=True, size="Small")))
+    return {
+        "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
+        "type": "AdaptiveCard",
+        "version": "1.4",
+        "fallbackText": _safe(seen.headline, _LINE),
+        "msteams": {"width": "Full"},
+        "body": lines,
+    }
+
+
+def _named(event: CloudEvent, seen: Facts) -> Iterator[tuple[str, str]]:
+    values = (
+        ("Not before", event.data.get("notBefore"), _NAME),
+        ("Machines", _machines(seen), _PARAGRAPH),
+        ("Source", seen.raw.get("EventSource"), _NAME),
+        ("Description", seen.raw.get("Description"), _PARAGRAPH),
+        ("Approved by", seen.request.get("approvedBy"), _LINE),
+        ("Because", seen.request.get("reason"), _PARAGRAPH),
+        ("Reason", event.data.get("reason"), _PARAGRAPH),
+    )
+    for name, value, limit in values:
+        if (found := text(value)) is not None:
+            yield name, _safe(found, limit)
+
+
+def _machines(seen: Facts) -> str:
+    rest = len(seen.resources) - _MOST_NAMES
+    shown = (_safe(name, _NAME - 20) for name in seen.resources[:_MOST_NAMES])
+    return ", ".join(shown) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _footer(event: CloudEvent, seen: Facts) -> str:
+    teller = text(seen.reporter.get("vmName"))
+    by = f", told by {_safe(teller, _NAME)}" if teller else ""
+    return _safe(event.subject or event.id, _NAME) + by
+
+
+def _line(*runs: dict[str, object]) -> dict[str, object]:
+    return {"type": "RichTextBlock", "inlines": list(runs)}
+
+
+def _run(shown: str, **style: object) -> dict[str, object]:
+    return {"type": "TextRun", "text": shown, **style}
+
+
+def _safe(value: str, limit: int) -> str:
+    """Return a text on one line that calls no function of a card, and is not long."""
+    line = _NOT_SHOWN.sub("\ufffd", " ".join(value[: limit + 1].split())) or "-"
+    line = line.replace("{{", "{\u200a{")  # a hair space, which nobody sees
+    return line if len(line) <= limit else line[: limit - 1] + "…"

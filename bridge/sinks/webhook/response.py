@@ -1,0 +1,104 @@
+"""What an answer means: by its status, and by the rule of ``[sinks.success]``.
+
+A 2xx that the rule does not accept is permanent: the other side has had this event
+and said no to it. One whose body is no JSON at all is transient: whoever answered
+was not the service, but a proxy or a login page in front of it.
+"""
+
+from collections.abc import Callable, Iterator
+
+import orjson
+
+from bridge.foundation.errors import (
+    DeliveryError,
+    PermanentDeliveryError,
+    Reason,
+    TransientDeliveryError,
+)
+from bridge.foundation.sections import Section
+from bridge.net.http_client import MAX_ANSWER_BYTES, Answer, failure
+
+Judge = Callable[[Answer, str], DeliveryError | None]
+
+_NOTHING = object()
+
+
+class SuccessConfig(Section, frozen=True, kw_only=True):
+    """``[sinks.success]``: which answers count as a delivery.
+
+    Attributes:
+        status: the status codes of a success; [] is any 2xx. Another 2xx makes a dead
+            letter. Example: ``[200, 202]``.
+        json_path: names with dots that lead to a value in the answer, which must be
+            json_equals. Example: ``"errors"``.
+        json_equals: what must stand there, or the delivery is a dead letter. Example:
+            ``false``.
+    """
+
+    status: tuple[int, ...] = ()
+    json_path: str = ""
+    json_equals: bool | int | float | str | None = None
+
+    def faults(self) -> Iterator[tuple[str, ...]]:
+        """Check the statuses, and that path and value come together."""
+        for status in self.status:
+            if not 200 <= status < 600 or 300 <= status < 400:
+                yield "status", f"{status}: must be from 200 to 299 or 400 to 599"
+        if bool(self.json_path) != (self.json_equals is not None):
+            key = "json_path" if self.json_path else "json_equals"
+            yield key, "json_path and json_equals are given together"
+        if self.json_path and not all(self.json_path.split(".")):
+            yield "json_path", 'must be names with dots in between, such as "a.b.0"'
+
+
+def by_status(answer: Answer, target: str) -> DeliveryError | None:
+    """Return what the status alone means; None is success."""
+    return failure(answer.status, target=target, retry_after=answer.retry_after)
+
+
+def by_rule(rule: SuccessConfig, answer: Answer, target: str) -> DeliveryError | None:
+    """Return what an answer means where the user gave a rule; None is success."""
+    if not _is_accepted(rule, answer.status):
+        what = f"{target} answered {answer.status}, which is not in success.status"
+        unexpected = PermanentDeliveryError(what, Reason.REJECTED)
+        return by_status(answer, target) or unexpected
+    if not rule.json_path:
+        return None
+    return _by_value(rule, answer, target)
+
+
+def _is_accepted(rule: SuccessConfig, status: int) -> bool:
+    return status in rule.status if rule.status else 200 <= status < 300
+
+
+def _by_value(rule: SuccessConfig, answer: Answer, target: str) -> DeliveryError | None:
+    try:
+        value = orjson.loads(answer.body)
+    except orjson.JSONDecodeError:
+        return no_json(answer, target)
+    found = _value_at(rule.json_path, value)
+    if found == rule.json_equals and type(found) is type(rule.json_equals):
+        return None
+    what = f"{target} answered {answer.status} but success.json_path does not hold"
+    return PermanentDeliveryError(what, Reason.REJECTED)
+
+
+def no_json(answer: Answer, target: str) -> DeliveryError:
+    """Return what it means that JSON was expected and did not come."""
+    if len(answer.body) >= MAX_ANSWER_BYTES:
+        what = f"{target} answered more than {MAX_ANSWER_BYTES} bytes"
+        return PermanentDeliveryError(what, Reason.REJECTED)
+    what = f"{target} answered {answer.status} without JSON: is a proxy in between?"
+    return TransientDeliveryError(what, Reason.SERVER)
+
+
+def _value_at(path: str, value: object) -> object:
+    """Follow a dotted path; a number is a place in an array."""
+    for name in path.split("."):
+        if isinstance(value, dict):
+            value = value.get(name, _NOTHING)
+        elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
+            value = value[int(name)]
+        else:
+            return _NOTHING
+    return value

@@ -1,0 +1,84 @@
+"""Asks the application whether it is well: a balancer has one probe for each rule."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+
+import aiohttp
+
+from bridge.foundation.clock import Clock
+from bridge.foundation.workers import cancel_all
+from bridge.net.http_client import open_session
+
+_FAULTS = (aiohttp.ClientError, OSError, ValueError, asyncio.TimeoutError)
+
+log = logging.getLogger(__name__)
+
+
+class App(Protocol):
+    """Whatever the probe also depends on."""
+
+    async def unwell_since(self) -> datetime | None:
+        """Return since when it is not well; None = it is."""
+        ...
+
+
+@dataclass(slots=True)
+class AppCheck:
+    """Asks the application, once for all who wait at the same time.
+
+    Attributes:
+        timeout: seconds that one question may take; nobody waits longer.
+    """
+
+    session: aiohttp.ClientSession
+    url: str
+    timeout: float
+    clock: Clock
+    _asking: "asyncio.Task[bool] | None" = None
+    _unwell_since: datetime | None = field(default=None)
+
+    async def unwell_since(self) -> datetime | None:
+        """Ask it; return since when it does not answer 2xx, None = it does."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask(), name="traffic:app")
+        is_well = await asyncio.shield(self._asking)
+        if is_well:
+            self._unwell_since = None
+        elif self._unwell_since is None:
+            self._unwell_since = self.clock.now()
+        return self._unwell_since
+
+    async def close(self) -> None:
+        """Give up what is being asked."""
+        if self._asking is not None:
+            await cancel_all(self._asking)
+
+    async def _ask(self) -> bool:
+        limit = aiohttp.ClientTimeout(total=self.timeout)
+        try:
+            async with self.session.get(
+                self.url, allow_redirects=False, timeout=limit
+            ) as response:
+                return 200 <= response.status < 300
+        except _FAULTS as error:
+            log.debug("the application does not answer", extra={"fault": str(error)})
+            return False
+
+
+@asynccontextmanager
+async def open_app(url: str, timeout: float, clock: Clock) -> AsyncIterator[App | None]:  # noqa: ASYNC109 - of one question
+    """Be ready to ask the application; None where there is none to be asked."""
+    if not url:
+        yield None
+        return
+    async with open_session(user_agent="scheduled-events-bridge-probe") as session:
+        check = AppCheck(session, url, timeout, clock)
+        try:
+            yield check
+        finally:
+            await check.close()

@@ -1,0 +1,120 @@
+"""The gate: knows whether this VM is in rotation, whoever asks and whenever.
+
+The probe, the announcer and the approvals ask; it looks at what is known just then, so
+that no answer is older than the document.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from bridge.events.build import rfc3339
+from bridge.events.document import ScheduledEvent
+from bridge.events.identity import Identity
+from bridge.events.transitions import Moment, Watch
+from bridge.foundation.clock import Clock
+from bridge.traffic.config import TrafficConfig
+from bridge.traffic.rotation import Sight, Standing, concerns, next_look, stand
+
+
+@dataclass(slots=True, kw_only=True)
+class Gate:
+    """Says how this VM stands, and takes it out for what is about to be approved.
+
+    Attributes:
+        blind_after: seconds without a good document after which IMDS cannot be asked.
+        watch: returns what is known of the document.
+        me: returns who this VM is, as far as it is known.
+        changed: set when it stands otherwise than before.
+    """
+
+    config: TrafficConfig
+    clock: Clock
+    blind_after: float
+    watch: Callable[[], Watch]
+    me: Callable[[], Identity]
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    standing: Standing = field(init=False)
+    _ready: dict[str, tuple[datetime | None, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.standing = Standing(since=self._now())
+
+    def look(self) -> Standing:
+        """Return how this VM stands now."""
+        before = self.standing
+        self.standing = stand(before, self._sight(), self.config)
+        if self.standing != before:
+            self.changed.set()
+        return self.standing
+
+    def next_look(self) -> float:
+        """Return after how many seconds time alone may change how this VM stands."""
+        return next_look(self.standing, self._sight(), self.config)
+
+    def restore(self, standing: Standing | None) -> None:
+        """Go on from how an earlier life left it; None = there was none."""
+        self.standing = standing or Standing(since=self._now())
+
+    def leave(self, event: ScheduledEvent, *, settles: bool) -> float:
+        """Take this VM out for an event that is about to be approved.
+
+        Args:
+            event: as the document has it.
+            settles: whether the approval waits until the probe was out for a while.
+
+        Returns:
+            For how many seconds the approval is still to wait.
+        """
+        if not concerns(event, self.me(), self.config):
+            return 0.0
+        if event.key not in self.standing.approved:
+            approved = (*self.standing.approved, event.key)
+            self.standing = replace(self.standing, approved=approved)
+        standing = self.look()
+        return self._settling(event, standing) if settles else 0.0
+
+    def stay(self, key: str) -> None:
+        """Let an event hold this VM out no longer: its approval came to nothing."""
+        self._ready.pop(key, None)
+        kept = tuple(one for one in self.standing.approved if one != key)
+        self.standing = replace(self.standing, approved=kept)
+        self.look()
+
+    def shown(self) -> dict[str, object]:
+        """Return how this VM stands, as the status and the probe show it."""
+        standing = self.look()
+        if standing.why is None:
+            return {"traffic": "in"}
+        return {
+            "traffic": "out",
+            "reason": standing.why.value,
+            "eventId": standing.event_id,
+            "since": rfc3339(standing.since.at),
+        }
+
+    def _settling(self, event: ScheduledEvent, standing: Standing) -> float:
+        """Return how long an event is still to wait: half the notice at most."""
+        now, known = self._now(), self.watch().known
+        self._ready = {key: one for key, one in self._ready.items() if key in known}
+        not_before, until = self._ready.get(event.key, (None, None))
+        if until is None or not_before != event.not_before:
+            wait = max(0.0, self.config.settle - standing.since.least_elapsed(now))
+            if event.not_before is not None:
+                notice = (event.not_before - now.at).total_seconds()
+                wait = min(wait, max(0.0, notice / 2))
+            until = self.clock.monotonic() + wait
+            self._ready[event.key] = (event.not_before, until)
+        return max(0.0, until - self.clock.monotonic())
+
+    def _sight(self) -> Sight:
+        return Sight(
+            watch=self.watch(),
+            me=self.me(),
+            now=self._now(),
+            blind_after=self.blind_after,
+        )
+
+    def _now(self) -> Moment:
+        return Moment(at=self.clock.now(), monotonic=self.clock.monotonic())

@@ -1,0 +1,145 @@
+"""The probe's port: 200 while this VM is in rotation, 503 while it is not.
+
+Anybody near may ask: there is no token, and nothing in the answer that would want one.
+Each answer closes its connection, so that a prober sees a stop at once.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+import orjson
+from aiohttp import web
+
+from bridge.events.build import rfc3339
+from bridge.foundation.errors import BridgeError
+from bridge.net.connection_limit import Guard
+from bridge.traffic.app_check import App
+from bridge.traffic.config import TrafficConfig
+
+log = logging.getLogger(__name__)
+
+_MOST_CONNECTIONS = 256
+_SHUTDOWN_SECONDS = 1.0
+_METHODS = ("GET", "HEAD", "OPTIONS")
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Connection": "close",
+    "Server": "sebridge",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class Rotation(Protocol):
+    """Whoever knows whether this VM is in rotation."""
+
+    def shown(self) -> Mapping[str, object]:
+        """Return how this VM stands, as it is answered."""
+        ...
+
+
+@asynccontextmanager
+async def serve(
+    config: TrafficConfig,
+    rotation: Rotation,
+    app: App | None,
+    listener: socket.socket | None = None,
+) -> AsyncIterator[None]:
+    """Answer probes as long as the context is open.
+
+    Args:
+        config: ``[traffic]``.
+        rotation: knows what is to be answered.
+        app: what has to be well, too; None = nothing.
+        listener: is served in place of ``traffic.listen``.
+
+    Raises:
+        BridgeError: the address cannot be listened on.
+    """
+    guard = Guard(most=_MOST_CONNECTIONS)
+    application = web.Application(middlewares=[guard.middleware])
+    application.router.add_route("*", "/{path:.*}", _Answerer(rotation, app).answer)
+    runner = web.AppRunner(
+        application, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS
+    )
+    await runner.setup()
+    try:
+        server = await _listen(guard, runner, config, listener)
+        try:
+            yield
+        finally:
+            server.close()
+    finally:
+        await runner.cleanup()
+
+
+async def _listen(
+    guard: Guard,
+    runner: web.AppRunner,
+    config: TrafficConfig,
+    listener: socket.socket | None,
+) -> asyncio.Server:
+    try:
+        if listener is not None:
+            server = await guard.take_over(runner, listener)
+        else:
+            server = await guard.listen(runner, *config.address)
+    except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host
+        cause = getattr(error, "strerror", None) or "it is no address"
+        text = f"traffic.listen: cannot listen on {config.listen}: {cause}"
+        raise BridgeError(text) from error
+    names = [":".join(map(str, one.getsockname()[:2])) for one in server.sockets]
+    is_inherited = listener is not None
+    log.info(
+        "traffic probe open", extra={"addresses": names, "isInherited": is_inherited}
+    )
+    return server
+
+
+class _Answerer:
+    """Answers one request after the other."""
+
+    def __init__(self, rotation: Rotation, app: App | None) -> None:
+        self._rotation = rotation
+        self._app = app
+
+    async def answer(self, request: web.Request) -> web.Response:
+        if request.path != "/":
+            return _response(404, {"error": "only / is answered"})
+        if request.method not in _METHODS:
+            wrong = {"error": "only GET, HEAD and OPTIONS are answered"}
+            return _response(405, wrong, {"Allow": ", ".join(_METHODS)})
+        shown = await self._shown()
+        allowed = {"Allow": ", ".join(_METHODS)} if request.method == "OPTIONS" else {}
+        return _response(200 if shown["traffic"] == "in" else 503, shown, allowed)
+
+    async def _shown(self) -> Mapping[str, object]:
+        shown = self._rotation.shown()
+        if self._app is None or shown["traffic"] != "in":
+            return shown
+        since = await self._app.unwell_since()
+        shown = self._rotation.shown()  # it may have changed meanwhile
+        if since is None or shown["traffic"] != "in":
+            return shown
+        return {
+            "traffic": "out",
+            "reason": "app",
+            "eventId": None,
+            "since": rfc3339(since),
+        }
+
+
+def _response(
+    status: int, body: object, headers: Mapping[str, str] | None = None
+) -> web.Response:
+    response = web.Response(
+        body=orjson.dumps(body),
+        status=status,
+        content_type="application/json",
+        headers={**_HEADERS, **(headers or {})},
+    )
+    response.force_close()
+    return response

@@ -1,0 +1,221 @@
+"""Whether this VM is in rotation, by what is known of the document. Pure.
+
+              an event of this VM holds it out
+    in ──────────────────────────────────────────▶ out
+     ▲                                              │ no event holds it out any more
+     ├── resume_after is over ◀─────────── over ◀───┘
+     └── nothing was heard of IMDS for an hour past NotBefore ◀── out
+
+Shapes:    Standing x Watch -> Standing
+Invariant: a known event that holds it out does so until a document counts that lacks
+           it; what is asked, and how often, changes nothing
+Source:    a machine leaves rotation before it is touched, and comes back after
+"""
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+import msgspec
+
+from bridge.events.document import STARTED, ScheduledEvent
+from bridge.events.identity import Identity
+from bridge.events.transitions import Known, Moment, Watch
+from bridge.traffic.config import TrafficConfig
+
+_LONGEST_BLIND = 3600.0  # past NotBefore without IMDS
+
+
+class Why(StrEnum):
+    """Why this VM is out of rotation; the values stand in answers and events."""
+
+    SCHEDULED = "scheduled"  # NotBefore is nearer than the lead
+    STARTED = "started"
+    APPROVED = "approved"  # it is, or is about to be, asked of IMDS
+    OVER = "over"  # no event any more, and resume_after runs
+    UNKNOWN = "unknown"  # IMDS cannot be asked, and on_unknown = "out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Whether this VM is in rotation.
+
+    Attributes:
+        since: when it went in or out.
+        why: why it is out; None = it is in.
+        event_id: of the event that holds it out, or did.
+        lacking: when no event held it out any more; None while one does.
+        approved: keys of the events that hold it out before their lead begins.
+    """
+
+    since: Moment
+    why: Why | None = None
+    event_id: str | None = None
+    lacking: Moment | None = None
+    approved: tuple[str, ...] = ()
+
+    @property
+    def is_out(self) -> bool:
+        """Whether this VM is out of rotation."""
+        return self.why is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What is kept for a later life.
+
+    Attributes:
+        is_told_out: whether the last thing that was told is that this VM is out.
+    """
+
+    standing: Standing
+    is_told_out: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """What is known at one moment.
+
+    Attributes:
+        me: who this VM is, as far as it is known.
+        blind_after: seconds without a good document after which IMDS cannot be asked.
+    """
+
+    watch: Watch
+    me: Identity
+    now: Moment
+    blind_after: float
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether nothing is known of IMDS, or not whose events they are."""
+        seen = self.watch.seen
+        gap = None if seen is None else seen.elapsed(self.now)
+        return self.me.vm_name is None or gap is None or gap > self.blind_after
+
+
+def concerns(event: ScheduledEvent, me: Identity, config: TrafficConfig) -> bool:
+    """Whether an event may take this VM out: its type is listed, and it names it."""
+    types = {name.casefold() for name in config.event_types}
+    is_listed = (event.event_type or "").casefold() in types
+    return is_listed and me.is_named_in(event.resources) is True
+
+
+def stand(before: Standing, sight: Sight, config: TrafficConfig) -> Standing:
+    """Return how this VM stands now.
+
+    Args:
+        before: how it stood when it was last looked at.
+        sight: what is known now.
+        config: ``[traffic]``.
+    """
+    own = _own(sight, config)
+    approved = tuple(key for key in before.approved if key in own)
+    before = replace(before, approved=approved)
+    counting = [key for key, known in own.items() if not _is_stale(known, sight)]
+    holding = _holding((own[key] for key in counting), approved, sight, config)
+    if holding is not None:
+        return _out(before, sight.now, *holding)
+    is_given_up = len(counting) < len(own)
+    over = None if is_given_up else _over(before, sight.now, config.resume_after)
+    if over is not None:
+        return over
+    if sight.is_blind and config.on_unknown == "out":
+        return _out(before, sight.now, Why.UNKNOWN, None)
+    since = sight.now if before.is_out else before.since
+    return Standing(since=since, approved=approved)
+
+
+def next_look(standing: Standing, sight: Sight, config: TrafficConfig) -> float:
+    """Return after how many seconds time alone may change how this VM stands."""
+    moments = [_leaves_at(one.event, config) for one in _own(sight, config).values()]
+    left = [(at - sight.now.at).total_seconds() for at in moments if at is not None]
+    if standing.lacking is not None:
+        gone = standing.lacking.surely_elapsed(sight.now)
+        left.append(config.resume_after - gone)
+    return min((seconds for seconds in left if seconds > 0), default=float("inf"))
+
+
+def encode(standing: Standing, *, is_told_out: bool) -> bytes:
+    """Write for the state file how this VM stands, and what was told of it last."""
+    lacking = standing.lacking
+    plain = replace(
+        standing,
+        since=replace(standing.since, monotonic=None),
+        lacking=lacking and replace(lacking, monotonic=None),
+    )
+    return msgspec.json.encode(Record(standing=plain, is_told_out=is_told_out))
+
+
+def decode(body: bytes) -> Record | None:
+    """Read what ``encode`` wrote; None where it was not written by it."""
+    try:
+        return msgspec.json.decode(body, type=Record)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _own(sight: Sight, config: TrafficConfig) -> Mapping[str, Known]:
+    return {
+        key: known
+        for key, known in sight.watch.known.items()
+        if concerns(known.event, sight.me, config)
+    }
+
+
+def _is_stale(known: Known, sight: Sight) -> bool:
+    """Whether an event has been over for so long that silence is no reason."""
+    if not sight.is_blind:
+        return False
+    limit, not_before = timedelta(seconds=_LONGEST_BLIND), known.event.not_before
+    is_past = not_before is None or not_before + limit <= sight.now.at
+    return is_past and known.seen.surely_elapsed(sight.now) >= _LONGEST_BLIND
+
+
+def _holding(
+    own: Iterable[Known], approved: Container[str], sight: Sight, config: TrafficConfig
+) -> tuple[Why, str] | None:
+    """Return why this VM is out, and for which event: a Started one, or the nearest."""
+    found = []
+    for known in own:
+        event, leaves_at = known.event, _leaves_at(known.event, config)
+        if event.status == STARTED:
+            found.append((0.0, event.event_id, Why.STARTED))
+            continue
+        nearness = event.not_before.timestamp() if event.not_before else 1.0
+        if leaves_at is None or leaves_at <= sight.now.at:
+            found.append((nearness, event.event_id, Why.SCHEDULED))
+        elif event.key in approved:
+            found.append((nearness, event.event_id, Why.APPROVED))
+    if not found:
+        return None
+    _, event_id, why = min(found)
+    return why, event_id
+
+
+def _leaves_at(event: ScheduledEvent, config: TrafficConfig) -> datetime | None:
+    """Return when an event begins to hold this VM out; None = it does at once."""
+    if event.status == STARTED or event.not_before is None:
+        return None
+    try:
+        return event.not_before - timedelta(seconds=config.lead)
+    except OverflowError:  # a lead of centuries
+        return None
+
+
+def _out(before: Standing, now: Moment, why: Why, event_id: str | None) -> Standing:
+    since = before.since if before.is_out else now
+    return Standing(since=since, why=why, event_id=event_id, approved=before.approved)
+
+
+def _over(before: Standing, now: Moment, resume_after: float) -> Standing | None:
+    """Return how this VM stands while ``resume_after`` runs; None = it is over."""
+    if before.why in {None, Why.UNKNOWN}:
+        return None
+    lacking = before.lacking
+    if lacking is None or lacking.surely_elapsed(now) < 0:  # the clock was set back
+        lacking = now
+    if lacking.surely_elapsed(now) >= resume_after:
+        return None
+    return replace(before, why=Why.OVER, lacking=lacking)

@@ -1,0 +1,67 @@
+"""A disk that hangs for as long as a test says, and then answers as it says."""
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bridge.outbox.storage.connection import Connection, connect
+
+LONGEST = 30.0  # a test that forgot to thaw it
+
+
+class Hanging:
+    """Opens connections that hang at one kind of statement while it is frozen.
+
+    Attributes:
+        hung: set once a thread hangs.
+    """
+
+    def __init__(self) -> None:
+        self.hung = threading.Event()
+        self._thawed = threading.Event()
+        self._thawed.set()
+        self._at, self._is_after, self._fails = "", False, False
+
+    def freeze(self, at: str = "COMMIT", *, is_after: bool = False) -> None:
+        """Let statements that begin with ``at`` hang, before or after they are done."""
+        self._at, self._is_after = at, is_after
+        self._fails = False
+        self.hung.clear()
+        self._thawed.clear()
+
+    def thaw(self, *, fails: bool = False) -> None:
+        """Let all go on; what hung before it was done is done now, or ``fails``."""
+        self._fails = fails
+        self._thawed.set()
+
+    def open(self, path: Path) -> Connection:
+        """Open a connection: the keeper's ``connect``."""
+        disk = self
+
+        class Held(Connection):
+            def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+                with disk.waiting(sql):
+                    return super().execute(sql, parameters)
+
+        return connect(path, Held)
+
+    @contextmanager
+    def waiting(self, sql: str) -> Iterator[None]:
+        """Wait while it is frozen."""
+        hangs = not self._thawed.is_set() and sql.startswith(self._at)
+        if hangs and not self._is_after:
+            self._wait()
+            if self._fails:
+                error = sqlite3.OperationalError("disk I/O error")
+                error.sqlite_errorname = "SQLITE_IOERR_WRITE"
+                raise error
+        yield
+        if hangs and self._is_after:
+            self._wait()
+
+    def _wait(self) -> None:
+        self.hung.set()
+        assert self._thawed.wait(LONGEST), "nobody has thawed the disk"

@@ -1,0 +1,218 @@
+"""Bugs to be planted on the way of an approval, in memory, and in what is kept."""
+
+import asyncio
+import sqlite3
+from dataclasses import replace
+from typing import Any
+
+from bridge.approvals import policy
+from bridge.approvals.context import Desk
+from bridge.approvals.message_flow import Handling
+from bridge.approvals.posting import Poster
+from bridge.approvals.reply import ReplyRules
+from bridge.approvals.rules import judge
+from bridge.approvals.start_request import Pursuit
+from bridge.events import transitions
+from bridge.events.look import Look
+from bridge.events.start_result import StartAnswer, StartResult
+from bridge.imds.turns import Turns
+from bridge.outbox import deliveries as rows
+from bridge.outbox import statements
+from bridge.outbox.storage.standin import StandIn
+from bridge.outbox.store import Outbox
+from bridge.pipeline import observer
+from bridge.pipeline.due_times import DueTimes
+from bridge.pipeline.observer import Poller
+from tests.simulation.planting import Patch, bug
+
+# -- approvals -----------------------------------------------------------------------
+
+
+@bug
+def post_is_not_marked_before_it_is_begun(patch: Patch) -> None:
+    async def mark(self: Pursuit) -> None:
+        pass
+
+    patch.setattr(Pursuit, "mark", mark)
+
+
+@bug
+def intent_is_ignored_after_a_crash(patch: Patch) -> None:
+    begin = Pursuit.__post_init__
+
+    def forgetful(self: Pursuit) -> None:
+        self.was_tried = False
+        begin(self)
+
+    patch.setattr(Pursuit, "__post_init__", forgetful)
+
+
+@bug
+def post_without_an_answer_did_not_work(patch: Patch) -> None:
+    answered = Pursuit._answered
+
+    async def sure(self: Pursuit, answer: StartAnswer, stop: asyncio.Event) -> Any:
+        if answer.result is StartResult.IN_DOUBT:
+            answer = StartAnswer(result=StartResult.UNAVAILABLE, text=answer.text)
+        return await answered(self, answer, stop)
+
+    patch.setattr(Pursuit, "_answered", sure)
+
+
+@bug
+def message_is_settled_before_its_outcome_is_kept(patch: Patch) -> None:
+    conclude, later = Desk.conclude, set[asyncio.Task[None]]()
+
+    async def soon(self: Desk, *given: Any, **named: Any) -> None:
+        async def after() -> None:
+            await asyncio.sleep(0.5)
+            await conclude(self, *given, **named)
+
+        later.add(asyncio.get_running_loop().create_task(after()))
+
+    patch.setattr(Desk, "conclude", soon)
+
+
+@bug
+def decision_is_kept_before_its_outcome(patch: Patch) -> None:
+    commit = Outbox.commit
+
+    async def split(self: Outbox, events: Any, **given: Any) -> None:
+        if decisions := given.pop("decisions", ()):
+            await commit(self, [], decisions=decisions, now=given["now"])
+        await commit(self, events, **given)
+
+    patch.setattr(Outbox, "commit", split)
+
+
+@bug
+def reply_goes_wherever_it_is_asked_for(patch: Patch) -> None:
+    patch.setattr(ReplyRules, "entity", lambda _, reply_to: reply_to or None)
+
+
+@bug
+def message_that_was_delivered_before_gets_no_reply(patch: Patch) -> None:
+    reply = Handling._reply
+
+    def rare(self: Handling) -> Any:
+        return None if self.message.delivery_count else reply(self)
+
+    patch.setattr(Handling, "_reply", rare)
+
+
+@bug
+def expiry_is_told_by_the_clock_of_the_machine(patch: Patch) -> None:
+    def by_own_clock(**given: Any) -> Any:
+        return Look(**{**given, "now": given["read"].at})
+
+    patch.setattr(observer, "Look", by_own_clock)
+
+
+@bug
+def delay_of_a_rule_is_skipped(patch: Patch) -> None:
+    def at_once(*given: Any, **named: Any) -> Any:
+        return replace(judge(*given, **named), left=0.0)
+
+    patch.setattr(policy, "judge", at_once)
+
+
+@bug
+def delay_of_a_rule_goes_on_though_the_event_has_changed(patch: Patch) -> None:
+    def since(self: Any, event: Any) -> Any:
+        before = self.watch.known.get(event.key)
+        return self.now if before is None else before.since.anchored(self.now)
+
+    patch.setattr(transitions._Look, "since", since)
+
+
+@bug
+def rule_approves_only_what_is_asked_for(patch: Patch) -> None:
+    patch.setattr(policy, "rule_that_approves", lambda *_: None)
+    patch.setattr("bridge.approvals.auto_approve.rule_that_approves", lambda *_: None)
+
+
+@bug
+def what_the_approver_saw_is_not_compared(patch: Patch) -> None:
+    patch.setattr(policy, "_changes", lambda *_: iter(()))
+
+
+@bug
+def post_goes_out_on_an_old_document(patch: Patch) -> None:
+    patch.setattr(Poster, "_is_good", lambda *_: True)
+    patch.setattr(Poster, "_is_old", lambda *_: False)
+
+
+@bug
+def requests_to_imds_keep_no_distance(patch: Patch) -> None:
+    patch.setattr(Turns, "_left", lambda *_: 0.0)
+
+
+@bug
+def fresh_look_waits_for_the_next_poll(patch: Patch) -> None:
+    fresh = Poller.fresh
+
+    async def patient(self: Poller) -> Any:
+        looking = asyncio.ensure_future(fresh(self))
+        await asyncio.sleep(0)
+        self._wake.clear()
+        return await looking
+
+    patch.setattr(Poller, "fresh", patient)
+
+
+# -- memory, and what is kept --------------------------------------------------------
+
+
+@bug
+def what_the_disk_has_done_is_done_once_more(patch: Patch) -> None:
+    def answer(self: StandIn, *, is_done: bool) -> None:
+        if is_done and self.with_disk is not None:
+            del self.journal[1 : self.with_disk]
+        self.with_disk = None
+
+    patch.setattr(StandIn, "answered", answer)
+
+
+@bug
+def memory_takes_any_number_of_events(patch: Patch) -> None:
+    patch.setattr(StandIn, "takes", lambda *_, **__: True)
+
+
+@bug
+def event_from_memory_is_said_to_be_durable(patch: Patch) -> None:
+    patch.setattr(statements, "_marked", lambda event, *_, **__: event)
+
+
+@bug
+def what_waits_is_pruned(patch: Patch) -> None:
+    def prune(db: sqlite3.Connection, before: float, limit: int) -> int:
+        db.execute(
+            """DELETE FROM deliveries
+               WHERE item IN (SELECT id FROM items WHERE created < ?)""",
+            (before,),
+        )
+        return db.execute("DELETE FROM items WHERE created < ?", (before,)).rowcount
+
+    patch.setattr(statements, "prune", prune)
+
+
+@bug
+def memory_of_events_that_live_is_pruned(patch: Patch) -> None:
+    patch.setattr(statements, "refresh", lambda *_: None)
+
+
+@bug
+def due_times_beyond_the_longest_backoff_stay_at_a_start(patch: Patch) -> None:
+    async def stay(self: Outbox, *_: Any, **__: Any) -> None:
+        pass
+
+    patch.setattr(Outbox, "hasten", stay)
+
+
+@bug
+def how_old_deliveries_are_is_forgotten_at_a_restart(patch: Patch) -> None:
+    async def keep(self: DueTimes, *, is_last: bool = False) -> None:
+        pass
+
+    patch.setattr(DueTimes, "keep", keep)
+    patch.setattr(rows, "save_running", lambda *_: None)

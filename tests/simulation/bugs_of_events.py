@@ -1,0 +1,232 @@
+"""Bugs to be planted on the way of an event: what is seen, told, and tried again."""
+
+import asyncio
+import sqlite3
+from dataclasses import replace
+from typing import Any
+
+from bridge.events import build, checkpoint, transitions
+from bridge.events.transitions import TransitionKind
+from bridge.foundation.retry import RetryPolicy
+from bridge.outbox import deliveries as rows
+from bridge.outbox import statements
+from bridge.outbox.store import Outbox
+from bridge.pipeline import attempt, circuit, in_flight
+from bridge.pipeline.circuit import Circuit, RelayPolicy
+from bridge.pipeline.observer import Poller
+from tests.simulation.planting import Patch, bug
+
+# -- what is seen, and its ids -----------------------------------------------------
+
+
+@bug
+def change_of_the_description_is_no_change(patch: Patch) -> None:
+    def differ(before: Any, after: Any) -> bool:
+        one, other = dict(before.canonical), dict(after.canonical)
+        one.pop("Description", None)
+        other.pop("Description", None)
+        return one != other
+
+    patch.setattr(transitions, "_differ", differ)
+
+
+@bug
+def start_is_told_as_an_update(patch: Patch) -> None:
+    def changed(self: Any, before: Any, event: Any) -> Any:
+        return self._step(TransitionKind.UPDATED, event, before)
+
+    patch.setattr(transitions._Look, "_changed", changed)
+
+
+@bug
+def every_event_is_said_to_have_been_announced(patch: Patch) -> None:
+    patch.setattr(transitions._Look, "announced", lambda *_: True)
+
+
+@bug
+def n_is_stuck_at_one(patch: Patch) -> None:
+    told = Outbox.told
+
+    async def stuck(self: Outbox, causes: Any) -> dict[str, int]:
+        found = await told(self, causes)
+        return {cause: min(times, 1) for cause, times in found.items()}
+
+    patch.setattr(Outbox, "told", stuck)
+
+
+@bug
+def id_of_the_end_holds_the_last_state(patch: Patch) -> None:
+    cause_of = build.cause_of
+
+    def cause(step: Any) -> Any:
+        event_id, kind, before, after = cause_of(step)
+        return [event_id, kind, before, after or step.event.canonical]
+
+    patch.setattr(build, "cause_of", cause)
+
+
+@bug
+def absence_after_a_gap_is_a_cancellation(patch: Patch) -> None:
+    def is_cancelled(self: Any, before: Any) -> bool:
+        return before.event.key not in self.relayed
+
+    patch.setattr(transitions._Look, "_is_cancelled", is_cancelled)
+
+
+@bug
+def fall_of_the_number_is_forgotten_at_a_restart(patch: Patch) -> None:
+    encode = checkpoint.encode
+
+    def forgetful(watch: Any) -> bytes:
+        return encode(replace(watch, fall=None))
+
+    patch.setattr(checkpoint, "encode", forgetful)
+
+
+@bug
+def document_is_looked_at_every_ten_seconds(patch: Patch) -> None:
+    async def pause(self: Poller, stop: asyncio.Event, began: float) -> None:
+        await self.clock.wait(self._wake, 10.0)
+
+    patch.setattr(Poller, "_pause", pause)
+
+
+# -- who is told, in which order -----------------------------------------------------
+
+
+@bug
+def who_was_told_of_an_event_is_not_told_to_its_end(patch: Patch) -> None:
+    append = statements.append
+
+    def forgetful(db: Any, *given: Any) -> Any:
+        db.execute("DELETE FROM followers")
+        return append(db, *given)
+
+    patch.setattr(statements, "append", forgetful)
+
+
+@bug
+def nothing_is_urgent(patch: Patch) -> None:
+    patch.setattr(rows, "urgency", lambda **_: (None, None))
+
+
+@bug
+def no_slot_is_kept_for_what_is_urgent(patch: Patch) -> None:
+    patch.setattr(in_flight, "is_urgent", lambda *_: False)
+
+
+@bug
+def later_step_is_a_head_beside_the_earlier_one(patch: Patch) -> None:
+    insert = rows.insert
+
+    def headstrong(db: sqlite3.Connection, **given: Any) -> None:
+        insert(db, **given)
+        db.execute("UPDATE deliveries SET is_head = 1 WHERE state = 'pending'")
+
+    patch.setattr(rows, "insert", headstrong)
+
+
+@bug
+def dead_letter_keeps_its_place_at_the_head(patch: Patch) -> None:
+    patch.setattr(rows, "behead", lambda *_: None)
+
+
+@bug
+def commit_wakes_nobody(patch: Patch) -> None:
+    append_all = Outbox._append_all
+
+    def quiet(self: Outbox, *given: Any, **named: Any) -> set[str]:
+        append_all(self, *given, **named)
+        return set()
+
+    patch.setattr(Outbox, "_append_all", quiet)
+
+
+# -- what fails ----------------------------------------------------------------------
+
+
+@bug
+def retry_after_is_ignored(patch: Patch) -> None:
+    patch.setattr(circuit, "wish_of", lambda _: 0.0)
+
+
+@bug
+def retry_after_holds_for_one_delivery_only(patch: Patch) -> None:
+    failed = Circuit.failed
+
+    def forgetful(self: Circuit, *given: Any, **named: Any) -> None:
+        failed(self, *given, **named)
+        self.hold_until = 0.0
+
+    patch.setattr(Circuit, "failed", forgetful)
+
+
+@bug
+def what_fails_is_tried_at_once(patch: Patch) -> None:
+    patch.setattr(RelayPolicy, "delay", lambda *_, **__: 0.1)
+
+
+@bug
+def backoff_has_no_upper_bound(patch: Patch) -> None:
+    def delay(
+        self: RetryPolicy, attempt: int, *, unit: float, retry_after: Any = None
+    ) -> float:
+        return max(self.first * 4.0**attempt, retry_after or 0.0)
+
+    patch.setattr(RetryPolicy, "delay", delay)
+
+
+@bug
+def urgent_backoff_is_the_ordinary_one(patch: Patch) -> None:
+    patch.setattr(circuit, "is_urgent", lambda *_: False)
+
+
+@bug
+def sink_that_is_away_is_not_tried_every_three_seconds(patch: Patch) -> None:
+    patch.setattr(Circuit, "wants_try", lambda *_: False)
+
+
+@bug
+def return_of_a_sink_makes_nothing_due(patch: Patch) -> None:
+    patch.setattr(Circuit, "takes_release", lambda *_: False)
+
+
+@bug
+def sink_that_refuses_everything_is_never_parked(patch: Patch) -> None:
+    patch.setattr(circuit, "_PARK_AFTER", 10**9)
+
+
+@bug
+def age_counts_a_minute_more_with_each_life(patch: Patch) -> None:
+    running = Outbox.running
+
+    async def older(self: Outbox, sink: str) -> float:
+        return await running(self, sink) + 120.0
+
+    patch.setattr(Outbox, "running", older)
+
+
+@bug
+def nothing_is_ever_too_old(patch: Patch) -> None:
+    end_of = RelayPolicy.end_of
+
+    def never(self: RelayPolicy, *given: Any, age: float) -> Any:
+        return end_of(self, *given, age=0.0)
+
+    patch.setattr(RelayPolicy, "end_of", never)
+
+
+@bug
+def due_times_stay_when_the_clock_is_set_back(patch: Patch) -> None:
+    async def stay(self: Outbox, sink: str, seconds: float) -> None:
+        pass
+
+    patch.setattr(Outbox, "bring_forward", stay)
+
+
+@bug
+def attempt_that_failed_is_no_news(patch: Patch) -> None:
+    async def put_off(self: Any, one: Any, error: Any) -> None:
+        self.settling.landed[one.delivery.id] = one.delivery
+
+    patch.setattr(attempt.Trying, "_put_off", put_off)

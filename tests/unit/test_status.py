@@ -1,0 +1,32 @@
+"""How a sink stands, in the JSON of the status."""
+
+import pytest
+
+from bridge.health.status import sink_of
+from bridge.outbox.records import Tally
+
+
+@pytest.mark.parametrize(
+    ("state", "pending", "shown"),
+    [
+        ("retrying", 0, "ok"),  # what failed was given up, or was a heartbeat
+        ("retrying", 1, "retrying"),
+        ("parked", 0, "parked"),
+        ("ok", 0, "ok"),
+        ("not answering", 0, "not answering"),
+    ],
+)
+def test_sink_is_retrying_only_what_there_is(
+    state: str, pending: int, shown: str
+) -> None:
+    found = sink_of("siem", state, Tally(pending=pending), now=0)
+
+    assert (found["state"], found["pending"]) == (shown, pending)
+
+
+def test_sink_with_a_dead_letter_alone_retries_nothing() -> None:
+    assert sink_of("siem", "retrying", Tally(dead=1), now=0)["state"] == "ok"
+
+
+def test_sink_that_nothing_is_known_of_has_nothing_to_retry() -> None:
+    assert sink_of("siem", "retrying", None, now=0)["state"] == "ok"
