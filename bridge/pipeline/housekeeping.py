@@ -15,7 +15,7 @@ from bridge.foundation.errors import OutboxCorruptError, OutboxError
 from bridge.foundation.workers import unless
 from bridge.outbox.storage.database import Database
 from bridge.outbox.store import Outbox
-from bridge.pipeline.observer import Poller
+from bridge.pipeline.observer import Observer
 from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
 
@@ -40,7 +40,7 @@ class Upkeep:
     """
 
     outbox: Outbox
-    poller: Poller
+    observer: Observer
     relays: Sequence[Relay]
     clock: Clock
     metrics: Metrics
@@ -132,7 +132,7 @@ class Upkeep:
         gone = await self.outbox.prune(
             before=now - self.retention,
             now=now,
-            alive=frozenset(self.poller.watch.known),
+            alive=frozenset(self.observer.watch.known),
             limit=_STEP,
         )
         self._discarded = await self._tallied()
