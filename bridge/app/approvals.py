@@ -21,7 +21,7 @@ from bridge.imds.client import MetadataClient
 from bridge.imds.poller import Poller
 from bridge.outbox.records import REPLIES
 from bridge.outbox.store import Outbox
-from bridge.pipeline.circuit import RelayPolicy
+from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.servicebus.lock_renewal import LockTime
 from bridge.servicebus.receiver import ApprovalQueue, ApprovalSource, open_queue

@@ -40,10 +40,10 @@ from bridge.outbox.sink_state import SinkMemory
 from bridge.outbox.storage.database import Database
 from bridge.outbox.store import Outbox
 from bridge.pipeline.attempt import Deliver
-from bridge.pipeline.circuit import RelayPolicy
 from bridge.pipeline.housekeeping import StateWatch, Upkeep
 from bridge.pipeline.lifecycle_events import Vitals
 from bridge.pipeline.observer import Observer
+from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.sinks.base import ApprovalAddress, Resources, SinkConfig
 from bridge.telemetry.metrics import Metrics

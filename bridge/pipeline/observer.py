@@ -32,6 +32,9 @@ _TOUCH_EVERY = 60.0
 class Observer:
     """Tells what is new in each document.
 
+    Seven fields are given by whoever composes it; the rest is what it knows of the
+    document, which belongs together: one transaction replaces all of it.
+
     Attributes:
         teller: who tells.
         poll_interval: seconds from one document to the next.

@@ -37,7 +37,7 @@ from bridge.outbox.records import Decision
 from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.keeper import Keeper
 from bridge.outbox.store import Outbox
-from bridge.pipeline.circuit import RelayPolicy
+from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
 from tests.builders import EVENT_ID, SINK, body_of, imds_event, observed, told

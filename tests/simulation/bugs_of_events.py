@@ -13,7 +13,8 @@ from bridge.outbox import deliveries as rows
 from bridge.outbox import statements
 from bridge.outbox.store import Outbox
 from bridge.pipeline import attempt, circuit, in_flight
-from bridge.pipeline.circuit import Circuit, RelayPolicy
+from bridge.pipeline.circuit import Circuit
+from bridge.pipeline.policy import RelayPolicy
 from tests.simulation.planting import Patch, bug
 
 # -- what is seen, and its ids -----------------------------------------------------

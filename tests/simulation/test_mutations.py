@@ -18,8 +18,8 @@ from bridge.outbox.records import CHECKPOINT, Decision
 from bridge.outbox.storage.keeper import Keeper
 from bridge.outbox.store import Outbox
 from bridge.pipeline import observer
-from bridge.pipeline.circuit import RelayPolicy
 from bridge.pipeline.observer import Observer
+from bridge.pipeline.policy import RelayPolicy
 from tests.simulation.world import run
 
 SEEDS = 100  # so many at most, until a planted bug shows

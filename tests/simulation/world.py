@@ -26,8 +26,8 @@ from bridge.foundation.workers import Worker, run_workers
 from bridge.outbox.records import CHECKPOINT, REPLIES, Decision
 from bridge.outbox.statements import load
 from bridge.outbox.store import Outbox
-from bridge.pipeline.circuit import RelayPolicy
 from bridge.pipeline.housekeeping import Upkeep
+from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
 from tests.builders import ME, observed, teller_of

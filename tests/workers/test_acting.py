@@ -24,7 +24,7 @@ from bridge.outbox.records import Success
 from bridge.outbox.runs import Runs
 from bridge.outbox.store import Outbox
 from bridge.pipeline.acting import ActingRelay
-from bridge.pipeline.circuit import RelayPolicy
+from bridge.pipeline.policy import RelayPolicy
 from bridge.sinks.acting import Actor, Ending, Step
 from bridge.sinks.command.actor import CommandActor
 from bridge.sinks.command.process import Exit

@@ -18,9 +18,9 @@ from bridge.outbox.records import Decision
 from bridge.outbox.statements import size
 from bridge.outbox.storage.connection import connect
 from bridge.outbox.store import Outbox
-from bridge.pipeline.circuit import RelayPolicy
 from bridge.pipeline.housekeeping import Upkeep
 from bridge.pipeline.observer import Observer
+from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
 from tests.builders import EVENT_ID, SINK, body_of, imds_event, observed, router, told

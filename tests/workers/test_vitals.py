@@ -14,8 +14,8 @@ from bridge.foundation.retry import RetryPolicy
 from bridge.outbox.deliveries import Delivery
 from bridge.outbox.records import REPLIES, Reply
 from bridge.outbox.store import Outbox
-from bridge.pipeline.circuit import RelayPolicy
 from bridge.pipeline.lifecycle_events import Vitals
+from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
 from tests.builders import ME, SINK, body_of, observed, router, told
