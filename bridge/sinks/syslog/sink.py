@@ -31,7 +31,9 @@ _TLS_KEYS = ("ca_file", "client_certificate", "client_key")
 
 
 class SyslogSinkConfig(SinkConfig, frozen=True, kw_only=True):
-    """``[[sinks]]`` with ``type = "syslog"``: one field for each key.
+    """``[[sinks]]`` with ``type = "syslog"``.
+
+    It has one field for each key.
 
     Attributes:
         host: the name or the address of the receiver. Example: ``"siem.example"``.
