@@ -24,7 +24,8 @@ from bridge.outbox.store import Outbox
 from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.servicebus.lock_renewal import LockTime
-from bridge.servicebus.receiver import ApprovalQueue, ApprovalSource, open_queue
+from bridge.servicebus.receiver import ApprovalQueue, open_queue
+from bridge.servicebus.source import ApprovalSource
 from bridge.telemetry.metrics import Metrics
 
 _REPLY_AGE = 3600.0  # whoever asked has given up by then

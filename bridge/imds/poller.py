@@ -142,6 +142,9 @@ class _Patience:
 class Poller:
     """The loop around the client.
 
+    Four fields are given by whoever composes it; the rest is what it remembers between
+    two requests.
+
     Attributes:
         observer: who is handed what was read.
         last_success: of monotonic time; None before the first.
