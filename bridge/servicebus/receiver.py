@@ -80,8 +80,8 @@ class ApprovalQueue:
     """A receiver that is opened lazily, and anew when it broke.
 
     It is one class because receiving, settling and renewing share one receiver, and
-    what breaks one of them breaks all. ``receive`` is for one caller at a time; messages
-    may be settled meanwhile. Made by ``open_queue``, which also keeps the locks.
+    what breaks one of them breaks all. ``receive`` is for one caller at a time; others
+    may settle messages meanwhile. Made by ``open_queue``, which also keeps the locks.
 
     Args:
         lock_time: of the entity, where other queues of it learn and use it too.
