@@ -25,7 +25,7 @@ from bridge.events.build import Teller
 from bridge.events.document import Document
 from bridge.events.identity import Identity
 from bridge.events.routing import Router
-from bridge.events.transitions import Watch
+from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import ConfigError
 from bridge.foundation.rate_limit import Pace

@@ -18,7 +18,7 @@ from bridge.app.identify import IDENTITY, remembered
 from bridge.configuration.load import Config
 from bridge.events import checkpoint
 from bridge.events.identity import Identity, IdentityConfig
-from bridge.events.transitions import Watch
+from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock
 from bridge.imds.client import ImdsConfig
 from bridge.imds.poller import LEAST_OVERDUE

@@ -11,7 +11,7 @@ import orjson
 
 from bridge.events.build import Teller, rfc3339
 from bridge.events.identity import Identity
-from bridge.events.transitions import Watch
+from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock
 from bridge.imds.poller import Poller
 from bridge.outbox.records import REPLIES, Tally

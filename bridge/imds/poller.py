@@ -12,7 +12,7 @@ from typing import Protocol
 
 from bridge.events.document import Document
 from bridge.events.look import Look
-from bridge.events.transitions import Moment, Watch
+from bridge.events.watch import Moment, Watch
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import (
     MalformedDocumentError,

@@ -15,7 +15,8 @@ import msgspec
 from bridge.events import checkpoint
 from bridge.events.build import Teller, Told
 from bridge.events.document import Document, parse
-from bridge.events.transitions import Moment, Transition, Watch, diff, same_again
+from bridge.events.transitions import Transition, diff, same_again
+from bridge.events.watch import Moment, Watch
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import OutboxFullError
 from bridge.outbox.records import CHECKPOINT, Checkpoint

@@ -14,7 +14,8 @@ from bridge.events.build import Told, from_transition
 from bridge.events.document import Document
 from bridge.events.identity import Identity
 from bridge.events.routing import Route, When
-from bridge.events.transitions import Moment, Watch, diff
+from bridge.events.transitions import diff
+from bridge.events.watch import Moment, Watch
 from bridge.foundation.rate_limit import Pace
 from bridge.foundation.retry import RetryPolicy
 from bridge.health.status import Board

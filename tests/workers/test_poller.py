@@ -11,7 +11,7 @@ import pytest
 
 from bridge.events.build import Teller
 from bridge.events.look import Watcher
-from bridge.events.transitions import Moment
+from bridge.events.watch import Moment
 from bridge.foundation.errors import (
     MetadataError,
     MetadataRefusedError,
