@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from bridge.approvals.auto_approve import Autopilot
 from bridge.approvals.config import ApprovalsConfig
 from bridge.approvals.context import STAYS, Desk, Rotation
+from bridge.approvals.evidence import SuccessCheck
 from bridge.approvals.listener import Listener
 from bridge.approvals.policy import Terms
 from bridge.approvals.posting import Poster
@@ -68,10 +69,14 @@ class Reception:
     ) -> tuple[list[Listener], dict[str, ApprovalQueue]]:
         """Open a receiver and build a listener for each session, or for the entity.
 
+        Without an entity there is none.
+
         Raises:
             ConfigError: a placeholder has no value on this machine.
         """
         config = self.config
+        if not config.has_entity:
+            return [], {}
         listeners, queues, lock_time = [], {}, LockTime()
         for session in self._sessions() or [None]:
             source = ApprovalSource(
@@ -102,12 +107,17 @@ class Reception:
         is_wanted = any(rule.action == "auto-approve" for rule in rules)
         return [Autopilot(self._desk())] if is_wanted else []
 
-    def replies(self, stack: AsyncExitStack) -> Relay:
-        """Build the relay that sends replies; its sender closes with ``stack``."""
+    def replies(self, stack: AsyncExitStack) -> list[Relay]:
+        """Build the relay that sends replies, if any message can have asked for one.
+
+        Its sender closes with ``stack``.
+        """
+        if not self.config.has_entity:
+            return []
         sender = ReplySender(self.config)
         stack.push_async_callback(sender.close)
 
-        return Relay(
+        relay = Relay(
             sink=REPLIES,
             deliver=sender.deliver,
             outbox=self.outbox,
@@ -120,17 +130,25 @@ class Reception:
             ),
             chance=random.random,
         )
+        return [relay]
+
+    def _terms(self) -> Terms:
+        config = self.config
+        return Terms(
+            unknown_grace=config.unknown_grace,
+            max_age=config.max_age,
+            allow_event_types=config.allow_event_types,
+            rules=config.rules,
+            me=self.teller.identity,
+        )
 
     def _desk(self) -> Desk:
-        config = self.config
+        config, terms, me = self.config, self._terms(), self.teller.identity
+        routes = self.outbox.router.routes
         return Desk(
             entity=config.entity_path,
-            terms=Terms(
-                unknown_grace=config.unknown_grace,
-                max_age=config.max_age,
-                allow_event_types=config.allow_event_types,
-                rules=config.rules,
-            ),
+            terms=terms,
+            successes=SuccessCheck(routes, me) if terms.commands else None,
             abandons_unknown=config.on_unknown == "abandon",
             max_delivery_count=config.max_delivery_count,
             replies=self.reply_rules,
