@@ -114,10 +114,12 @@ class Life:
     """One life of a bridge on a state file, with all its workers running.
 
     Attributes:
+        file: the same state file, for the test's own use.
         runner: plays the command; an end in ``ends``, or ``let``, ends a run.
     """
 
     outbox: Outbox
+    file: Outbox
     imds: PlayedImds
     clock: FakeClock
     runner: ScriptedRunner
@@ -203,21 +205,21 @@ class Life:
         """Let time pass until something is so."""
         async with asyncio.timeout(PATIENCE):
             while not await _truth(is_so):
-                await settled(self.outbox)
+                await settled(self.file)
                 await self.clock.advance(0.25)
 
     async def passes(self, seconds: float) -> None:
         """Let time pass, and all that follows from it happen."""
         for _ in range(int(seconds * 2)):
             await self.clock.advance(0.5)
-            await settled(self.outbox)
+            await settled(self.file)
 
     async def sees(self, *events: object) -> None:
         """Let the document change, and be looked at."""
         self.imds.shows(*events)
         number = self.imds.incarnation
         await self.until(lambda: self.poller.watch.incarnation == number)
-        await settled(self.outbox)
+        await settled(self.file)
 
     async def ran(self, count: int = 1) -> None:
         """Wait until the command was begun so often in this world."""
@@ -225,7 +227,7 @@ class Life:
 
     async def told(self) -> list[CloudEvent]:
         """Return the outcomes that were told, oldest first."""
-        found = await self.outbox.database.read(
+        found = await self.file.database.read(
             lambda db: rows.select(db, "d.sink = ? ORDER BY d.id", (SIEM,))
         )
         events = [CloudEvent.from_json(delivery.body) for delivery in found]
@@ -243,7 +245,7 @@ class Life:
 
     async def states(self) -> list[str]:
         """Return how the steps for the command stand, oldest first."""
-        found = await self.outbox.database.read(
+        found = await self.file.database.read(
             lambda db: rows.select(db, "d.sink = ? ORDER BY d.id", (DRAIN,))
         )
         return [delivery.state for delivery in found]
@@ -288,6 +290,7 @@ class Stage:
         async with Database.open(self.path) as database:
             life = Life(
                 outbox=Outbox(around(database), router()),
+                file=Outbox(database, router()),
                 imds=self.imds,
                 clock=self.clock,
                 runner=self.runner,

@@ -89,6 +89,7 @@ async def test_command_that_a_person_has_tried_again_approves(stage: Stage) -> N
         await Ledger(life.outbox.database).retry(
             Selection(sink=DRAIN, states=("dead",)),
             now=stage.clock.now().timestamp(),
+            force=False,
         )
         life.relay.resume()
 
