@@ -143,12 +143,11 @@ class Reception:
         )
 
     def _desk(self) -> Desk:
-        config, terms, me = self.config, self._terms(), self.teller.identity
-        routes = self.outbox.router.routes
+        config, terms = self.config, self._terms()
         return Desk(
             entity=config.entity_path,
             terms=terms,
-            successes=SuccessCheck(routes, me) if terms.commands else None,
+            successes=SuccessCheck() if terms.commands else None,
             abandons_unknown=config.on_unknown == "abandon",
             max_delivery_count=config.max_delivery_count,
             replies=self.reply_rules,

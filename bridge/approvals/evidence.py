@@ -16,7 +16,6 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import ScheduledEvent
 from bridge.events.identity import Identity, bare
 from bridge.events.material import is_material
-from bridge.events.routing import Route
 from bridge.events.transitions import Moment
 from bridge.outbox.records import CommandStanding, Success
 
@@ -73,15 +72,8 @@ def names_others(event: ScheduledEvent, me: Identity) -> bool:
 
 @dataclass(slots=True)
 class SuccessCheck:
-    """Says which successes of commands count for an event as it is now.
+    """Says which successes of commands count for an event as it is now."""
 
-    Attributes:
-        routes: what each sink is told of, by its name.
-        me: who this VM is.
-    """
-
-    routes: Mapping[str, Route]
-    me: Identity
     _since: dict[str, tuple[float, Moment]] = field(default_factory=dict)
 
     def evidences(
@@ -102,16 +94,10 @@ class SuccessCheck:
         success = standing.success
         if standing.is_pending:  # it may be a restore, or for the event as it is now
             return Evidence(lack=Lack.WAITS)
-        if success is not None and self._counts(name, event, success):
+        if success is not None and _counts(event, success):
             return Evidence(lack=None, age=self._age(name, success, now))
-        has_failed = success is None and standing.last == "dead"
+        has_failed = standing.last == "dead"
         return Evidence(lack=Lack.FAILED if has_failed else Lack.NOT_RUN)
-
-    def _counts(self, name: str, event: ScheduledEvent, success: Success) -> bool:
-        """Whether the event is still what the command was run for, and for the sink."""
-        route, seen = self.routes.get(name), _seen(success, event)
-        is_for_it = route is not None and not any(route.unfit(event.raw, self.me))
-        return is_for_it and seen is not None and not is_material(seen, event)
 
     def _age(self, name: str, success: Success, now: Moment) -> float:
         """Return how old a success is, which no jump of the clock adds to."""
@@ -122,6 +108,12 @@ class SuccessCheck:
             since = Moment(at=began, monotonic=None).anchored(now)
             self._since[place] = (success.at, since)
         return since.least_elapsed(now)
+
+
+def _counts(event: ScheduledEvent, success: Success) -> bool:
+    """Whether the event is still the one that the command was run for."""
+    seen = _seen(success, event)
+    return seen is not None and not is_material(seen, event)
 
 
 def _seen(success: Success, event: ScheduledEvent) -> ScheduledEvent | None:

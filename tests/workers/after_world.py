@@ -176,7 +176,7 @@ class Life:
             metrics=self.poller.metrics,
             policy=RelayPolicy(backoff=RetryPolicy(), max_age=1, slots=1),
             chance=lambda: 0.5,
-            pace=Pace(),
+            pace=Pace(most=self.config.max_rate),
             actor=actor,
             teller=lambda: teller_of(self.me),
         )
@@ -198,7 +198,7 @@ class Life:
             chance=lambda: 0.5,
             count=self.counts.append,
             rotation=self.rotation,
-            successes=SuccessCheck(self.outbox.router.routes, self.me),
+            successes=SuccessCheck(),
         )
 
     async def until(self, is_so: Callable[[], bool | Awaitable[bool]]) -> None:
