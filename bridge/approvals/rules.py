@@ -72,13 +72,13 @@ class Rule(Section, frozen=True, kw_only=True):
         action: what the rule does: let an approval pass, deny it whoever asks, or
             approve the event unasked.
         delay: how long to wait, from when the event was first seen as it is now, or
-            with ``after`` from the last success; not with "deny".
+            with after from the last success; not with "deny".
         after: command sinks, all of which must have succeeded for the event; such a
             rule fits only events that name this VM. With "auto-approve" only. Example:
             ``["drain"]``.
         others: what is done with an event that names other machines as well, which an
             approval frees, too: it waits for a person, or they are ignored. With
-            ``after`` only.
+            after only.
     """
 
     name: str = ""

@@ -22,6 +22,7 @@ from bridge.foundation.errors import Reason, TransientDeliveryError
 from bridge.outbox.deliveries import Delivery
 from bridge.outbox.records import Success
 from bridge.outbox.runs import Runs, Standing
+from bridge.pipeline.at_start import Beginning
 from bridge.pipeline.circuit import is_urgent
 from bridge.pipeline.relay import Relay
 from bridge.sinks.acting import Action, Actor, Ending, Fate, Skip, Step, Wait
@@ -66,6 +67,11 @@ class ActingRelay(Relay):
     _runs: list[Run] = field(default_factory=list)
     _ended: set[int] = field(default_factory=set)  # since what is pending was read
     _asked: dict[int, float] = field(default_factory=dict)  # each delivery, when first
+    _beginning: Beginning = field(init=False)
+
+    def __post_init__(self) -> None:
+        Relay.__post_init__(self)
+        self._beginning = Beginning(self.actor, self.teller, self.clock)
 
     @property
     def obstacle(self) -> str | None:
@@ -82,6 +88,8 @@ class ActingRelay(Relay):
         await times.follow()
         self._ended.clear()
         pending = await outbox.pending(self.clock.now().timestamp())
+        if not self._beginning.is_over:
+            await self._beginning.look(outbox, pending)
         first = self._first_of(pending)
         standings = await outbox.standings([*first, *self._under_way])
         self._stop_what_is_void(standings)
@@ -98,10 +106,10 @@ class ActingRelay(Relay):
     def _first_of(self, pending: list[Delivery]) -> list[Delivery]:
         """Return the first one of each EventId, urgent ones first."""
         now, busy = self.clock.now().timestamp(), {run.step.key for run in self._runs}
-        first: dict[str | None, Delivery] = {}
+        first: dict[str, Delivery] = {}
         for delivery in pending:
-            if delivery.key not in busy:
-                first.setdefault(delivery.key, delivery)
+            if (key := delivery.key or "") not in busy:
+                first.setdefault(key, delivery)
         return sorted(first.values(), key=lambda d: (not is_urgent(d, now), d.id))
 
     async def _begin_or_skip(
@@ -133,7 +141,7 @@ class ActingRelay(Relay):
         for run, verdict in skipped:
             reason = _with_last(verdict, run.delivery)
             await self._settle(outbox, run, Ending(fate=verdict.fate, reason=reason))
-        if self._runs:
+        if self._runs or not self._beginning.is_over:
             waits.append(_LOOK_EVERY)
         return 0.0 if skipped else min(waits)
 

@@ -200,8 +200,8 @@ def _tell_command(event: CloudEvent, what: str) -> Telling:
     raw, command = _table(event.data.get("event")), safe(command_of(event), _LINE)
     facts = [
         ("Because", _text(event.data.get("reason"), _PARAGRAPH)),
-        ("Event", f"{_type(raw)} {_text(raw.get('EventId'), _NAME)}"),
-        ("Machines", machines(raw)),
+        ("Event", f"{_type(raw)} {_text(raw.get('EventId'), _NAME)}" if raw else ""),
+        ("Machines", machines(raw) if raw else ""),
     ]
     output = _text(event.data.get("output"), _PARAGRAPH)
     return Telling(
