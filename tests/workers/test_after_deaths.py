@@ -12,8 +12,11 @@ from typing import Any
 
 import pytest
 
+from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.runs import Runs
 from bridge.outbox.storage.database import Database
-from tests.builders import EVENT_ID, started
+from bridge.outbox.store import Outbox
+from tests.builders import EVENT_ID, router, started
 from tests.workers.after_world import DRAIN, Life, Stage, reboot
 
 WORSE = reboot(DurationInSeconds=60)
@@ -163,3 +166,36 @@ async def test_event_that_is_worse_meanwhile_is_prepared_for_anew(
             await life.passes(5)
             assert stage.imds.posts == [EVENT_ID] * posts
             assert stage.imds.done == [[DRAIN]] * posts
+
+
+async def test_intent_of_an_earlier_life_is_nothing_without_a_success(
+    tmp_path: Path,
+) -> None:
+    """What it relied on is undone; done again, it is approved without a rest."""
+    met = 0
+    for at in await deaths(tmp_path / "whole"):
+        stage = stage_at(tmp_path / f"{at}")
+        found = await lived(stage, at, is_after=True)
+        async with Outbox.open(stage.path, router()) as outbox:
+            intents = await outbox.open_initiatives()
+            await Runs(outbox, DRAIN).void(EVENT_ID)
+        if not intents or intents[0].posted:
+            continue
+        met += 1
+        async with stage.life() as life:
+            await life.until(lambda life=life: bool(life.pilot.withheld))
+            await life.passes(5)
+            assert not stage.imds.posts
+            assert not await life.file.open_initiatives()
+
+            await Ledger(life.file.database).retry(
+                Selection(sink=DRAIN, states=("delivered",)),
+                now=stage.clock.now().timestamp(),
+                force=True,
+            )
+            life.relay.resume()
+            began = stage.clock.monotonic()
+            await life.until(lambda life=life: life.has("relayed"))
+            assert stage.clock.monotonic() - began < 20
+            await judged(life, found, runs=1)
+    assert met
