@@ -3,16 +3,15 @@
 import random
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from bridge.approvals.auto_approve import Autopilot
 from bridge.approvals.config import ApprovalsConfig
 from bridge.approvals.context import STAYS, Desk, Rotation
 from bridge.approvals.evidence import SuccessCheck
-from bridge.approvals.listener import Listener
 from bridge.approvals.policy import Terms
 from bridge.approvals.posting import Poster
 from bridge.approvals.reply import ReplyRules
-from bridge.approvals.reply_sender import ReplySender
 from bridge.approvals.waits import Waits
 from bridge.events.build import Teller
 from bridge.foundation.clock import Clock
@@ -24,9 +23,11 @@ from bridge.outbox.store import Outbox
 from bridge.pipeline.circuit import RelayPolicy
 from bridge.pipeline.observer import Poller
 from bridge.pipeline.relay import Relay
-from bridge.servicebus.lock_renewal import LockTime
-from bridge.servicebus.receiver import ApprovalQueue, ApprovalSource, open_queue
 from bridge.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from bridge.approvals.listener import Listener
+    from bridge.servicebus.receiver import ApprovalQueue
 
 _REPLY_AGE = 3600.0  # whoever asked has given up by then
 _REPLY_BACKOFF = 30.0
@@ -66,7 +67,7 @@ class Reception:
 
     async def open(
         self, stack: AsyncExitStack
-    ) -> tuple[list[Listener], dict[str, ApprovalQueue]]:
+    ) -> "tuple[list[Listener], dict[str, ApprovalQueue]]":
         """Open a receiver and build a listener for each session, or for the entity.
 
         Without an entity there is none.
@@ -77,6 +78,14 @@ class Reception:
         config = self.config
         if not config.has_entity:
             return [], {}
+        # Who receives nothing does without.
+        from bridge.approvals.listener import Listener  # noqa: PLC0415
+        from bridge.servicebus.lock_renewal import LockTime  # noqa: PLC0415
+        from bridge.servicebus.receiver import (  # noqa: PLC0415
+            ApprovalSource,
+            open_queue,
+        )
+
         listeners, queues, lock_time = [], {}, LockTime()
         for session in self._sessions() or [None]:
             source = ApprovalSource(
@@ -114,6 +123,10 @@ class Reception:
         """
         if not self.config.has_entity:
             return []
+        from bridge.approvals.reply_sender import (  # noqa: PLC0415 - as above
+            ReplySender,
+        )
+
         sender = ReplySender(self.config)
         stack.push_async_callback(sender.close)
 

@@ -188,6 +188,7 @@ async def test_spot_eviction_is_drained_out_of_rotation_and_approved_in_time(
     machine.prepare(5, TRAFFIC)
     start = await seconds_to_start(machine)
     notice = 30 + kills * (start * 3 + 5)
+    not_before = told = 0.0
 
     for left in range(kills, -1, -1):
         async with machine.running() as process:

@@ -1,5 +1,7 @@
 """``after`` in a configuration: what is refused, what is warned of, and no queue."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -189,3 +191,16 @@ def test_who_reads_a_part_of_the_file_misses_no_sink(tmp_path: Path) -> None:
     approver, _ = load_for_approver(path, {})
     with pytest.raises(ConfigError, match="says where approvals are sent"):
         address(approver, session=None, seen=None)
+
+
+def test_who_receives_nothing_loads_nothing_for_it() -> None:
+    code = "import sys, bridge.app.approvals\n"
+    code += (
+        "names = ('bridge.approvals.listener', 'bridge.servicebus.receiver', 'azure')\n"
+    )
+    code += "print(*sorted(set(names) & set(sys.modules)))"
+    found = subprocess.run(  # noqa: S603 - our own words
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+
+    assert found.stdout.split() == []

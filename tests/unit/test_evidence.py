@@ -26,7 +26,7 @@ NOW = Moment(at=START, monotonic=1000.0)
 
 
 def event(**fields: object) -> ScheduledEvent:
-    raw = imds_event(**{"Resources": ["WestNO_0"], **fields})
+    raw = imds_event(EVENT_ID, **{"Resources": ["WestNO_0"], **fields})
     return ScheduledEvent(event_id=EVENT_ID, raw=raw)
 
 

@@ -243,6 +243,18 @@ class Life:
     async def has(self, outcome: str) -> bool:
         return outcome in [kind for kind, _ in await self.outcomes()]
 
+    async def is_told(self, outcome: str) -> None:
+        """Wait until an outcome was told."""
+        await self.until(lambda: self.has(outcome))
+
+    async def posted(self, posts: int) -> None:
+        """Wait until IMDS was asked so often."""
+        await self.until(lambda: len(self.imds.posts) >= posts)
+
+    async def is_held(self) -> None:
+        """Wait until any event is held."""
+        await self.until(lambda: bool(self.pilot.withheld))
+
     async def states(self) -> list[str]:
         """Return how the steps for the command stand, oldest first."""
         found = await self.file.database.read(
@@ -301,8 +313,8 @@ class Stage:
             )
             await life.poller.restore()
             stop = asyncio.Event()
-            workers = [life.poller, life.relay, life.pilot]
-            running = [asyncio.create_task(one.run(stop)) for one in workers]
+            runs = (life.poller.run, life.relay.run, life.pilot.run)
+            running = [asyncio.create_task(run(stop)) for run in runs]
             try:
                 yield life
             finally:

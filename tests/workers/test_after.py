@@ -20,6 +20,7 @@ from bridge.health.status import Board
 from bridge.health.status_view import overview
 from bridge.outbox.admin import Ledger, Selection
 from bridge.sinks.command.process import Exit
+from bridge.sinks.slack.text import tell
 from bridge.traffic.config import TrafficConfig
 from bridge.traffic.gate import Gate
 from tests.builders import EVENT_ID, ME, imds_event, not_before, started, teller_of
@@ -230,6 +231,10 @@ async def test_what_is_told_says_which_rule_and_why(stage: Stage) -> None:
         assert isinstance(request, dict)
         assert request["approvedBy"] == "rule:drained"
         assert life.counts == ["withheld"]
+        shown = tell(event)
+        assert shown.headline == "Approval not given yet (Reboot)"
+        assert dict(shown.facts)["Held by"] == "rule:drained"
+        assert dict(shown.facts)["Because"] == WAITS
 
 
 async def test_status_shows_why_an_event_is_held(stage: Stage) -> None:
@@ -382,7 +387,7 @@ async def test_success_does_not_count_for_another_event(
     async with stage.life() as life:
         await life.sees(reboot())
         await life.until(lambda: stage.imds.successes() == [DRAIN])
-        await life.sees(reboot(**change))
+        await life.sees(reboot(EVENT_ID, **change))
         await life.ran(2)
         await is_held(life, WAITS)
         await life.passes(60)
@@ -402,7 +407,7 @@ async def test_success_does_not_count_where_the_sink_is_not_told_of_the_change(
     async with stage.life() as life:
         await life.sees(reboot())
         await life.until(lambda: stage.imds.successes() == [DRAIN])
-        await life.sees(reboot(**change))
+        await life.sees(reboot(EVENT_ID, **change))
         await is_held(life, NOT_RUN)
         await life.passes(60)
 
@@ -427,7 +432,7 @@ async def test_lesser_update_neither_voids_a_success_nor_runs_it_again(
         await life.until(lambda: stage.imds.successes() == [DRAIN])
         done = stage.clock.monotonic()
         await life.passes(15)
-        await life.sees(reboot(**change))
+        await life.sees(reboot(EVENT_ID, **change))
         await is_approved(life)
 
         assert stage.clock.monotonic() - done < 45  # nor does the delay begin anew

@@ -122,7 +122,7 @@ async def test_event_is_approved_once_whenever_the_bridge_dies(
         stage = stage_at(tmp_path / f"{at}")
         found = await lived(stage, at, is_after=is_after)
         async with stage.life() as life:
-            await life.until(lambda life=life: life.has("relayed"))
+            await life.is_told("relayed")
             await life.passes(5)
 
             await judged(life, found, runs=len(stage.runner.ran))
@@ -162,7 +162,7 @@ async def test_event_that_is_worse_meanwhile_is_prepared_for_anew(
 
             stage.runner.let.set()
             posts = found.posts + 1
-            await life.until(lambda posts=posts: len(life.imds.posts) >= posts)
+            await life.posted(posts)
             await life.passes(5)
             assert stage.imds.posts == [EVENT_ID] * posts
             assert stage.imds.done == [[DRAIN]] * posts
@@ -183,7 +183,7 @@ async def test_intent_of_an_earlier_life_is_nothing_without_a_success(
             continue
         met += 1
         async with stage.life() as life:
-            await life.until(lambda life=life: bool(life.pilot.withheld))
+            await life.is_held()
             await life.passes(5)
             assert not stage.imds.posts
             assert not await life.file.open_initiatives()
@@ -195,7 +195,7 @@ async def test_intent_of_an_earlier_life_is_nothing_without_a_success(
             )
             life.relay.resume()
             began = stage.clock.monotonic()
-            await life.until(lambda life=life: life.has("relayed"))
+            await life.is_told("relayed")
             assert stage.clock.monotonic() - began < 20
             await judged(life, found, runs=1)
     assert met
