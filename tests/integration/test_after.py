@@ -50,7 +50,8 @@ echo "begin $SEBRIDGE_ACTION $$ $(date +%s.%N)" >>"{folder}/ran.log"
 [ "$SEBRIDGE_ACTION" = restore ] || sleep {seconds}
 echo "end $SEBRIDGE_ACTION $$ $(date +%s.%N)" >>"{folder}/ran.log"
 """
-TRAFFIC = '[traffic]\nlisten = "127.0.0.1:{port}"\n'
+# Settling runs beside the drain, and leaves a busy machine time to spare.
+TRAFFIC = '[traffic]\nlisten = "127.0.0.1:{port}"\nsettle = "5s"\n'
 
 
 @dataclass
