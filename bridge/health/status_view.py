@@ -321,10 +321,7 @@ def _approvals(status: Mapping[str, object], now: datetime) -> Table:
         rows=tuple(
             (
                 _since(_text(one, "observedAt"), now),
-                Cell(
-                    _text(one, "outcome"),
-                    "good" if _text(one, "outcome") in _GOOD_OUTCOMES else "bad",
-                ),
+                _outcome(_text(one, "outcome")),
                 Cell(_approved(one)),
                 Cell(_text(_object(one, "request"), "approvedBy")),
                 Cell(_text(_object(one, "request"), "reason")),
@@ -334,6 +331,12 @@ def _approvals(status: Mapping[str, object], now: datetime) -> Table:
         ),
         empty="There were none.",
     )
+
+
+def _outcome(outcome: str) -> Cell:
+    if outcome == "withheld":
+        return Cell(outcome, "warning")  # it may be approved yet
+    return Cell(outcome, "good" if outcome in _GOOD_OUTCOMES else "bad")
 
 
 def _approved(outcome: Mapping[str, object]) -> str:

@@ -249,7 +249,8 @@ async def test_status_shows_why_an_event_is_held(stage: Stage) -> None:
         assert status["withheld"] == [
             {"eventId": EVENT_ID, "rule": "drained", "reason": WAITS}
         ]
-        events = overview(status, stage.clock.now()).tables[0]
+        events, *_, approvals = overview(status, stage.clock.now()).tables
+        assert [cell.mood for cell in approvals.rows[0]][1] == "warning"
         assert f"Scheduled, withheld by drained: {WAITS}" in [
             cell.text for cell in events.rows[0]
         ]
