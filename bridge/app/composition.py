@@ -249,9 +249,12 @@ class House:
         )
         listeners, around.board.receivers = await reception.open(stack)
         around.board.listeners = listeners
-        return [*listeners, *reception.autopilots(), reception.replies(stack)]
+        autopilots = around.board.autopilots = reception.autopilots()
+        return [*listeners, *autopilots, *reception.replies(stack)]
 
     def _reply_rules(self, config: ApprovalsConfig) -> ReplyRules:
+        if not config.has_entity:
+            return ReplyRules.of([], [])
         targets = []
         for sink in self.config.sinks:
             with connection_faults(f"sinks.{sink.name}"):
@@ -325,10 +328,10 @@ class House:
         return Opening(config, resources)
 
     def _approval_address(self) -> ApprovalAddress | None:
-        if self.config.approvals is None:
+        if (approvals := self.config.approval_entity) is None:
             return None
         try:
-            return self.config.approvals.address(self.origin.identity.expand)
+            return approvals.address(self.origin.identity.expand)
         except ValueError as error:
             raise ConfigError([f"approvals.sessions: {error}"]) from error
 

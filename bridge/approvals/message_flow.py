@@ -10,7 +10,7 @@ dies before, the redelivery finds the decisions and goes on where it stopped.
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -22,7 +22,6 @@ from bridge.approvals.policy import (
     Conclusion,
     OutcomeKind,
     Request,
-    dead_letter,
 )
 from bridge.approvals.reply import ReplyEnvelope
 from bridge.approvals.start_request import INTENT, Pursuit
@@ -268,3 +267,25 @@ def _again(kind: OutcomeKind, earlier: Decision) -> Conclusion:
 def _settlement(kinds: list[OutcomeKind]) -> Settlement:
     letter = dead_letter(kinds)
     return Settlement("dead-letter", *letter) if letter else Settlement("complete")
+
+
+_DEAD_LETTERS = {
+    OutcomeKind.INVALID: ("InvalidMessage", "it cannot be read as an approval"),
+    OutcomeKind.EXPIRED: ("Expired", "it came too late to be relayed"),
+    OutcomeKind.UNKNOWN_EVENT: ("UnknownEvent", "this VM knows no such event"),
+    OutcomeKind.DENIED: ("Denied", "this bridge may not approve the event"),
+    OutcomeKind.REJECTED: ("RejectedByImds", "IMDS answered 400 to the approval"),
+    OutcomeKind.FAILED: ("ImdsUnavailable", "IMDS could not be reached in time"),
+}
+
+
+def dead_letter(kinds: Sequence[OutcomeKind]) -> tuple[str, str] | None:
+    """Return why a message is dead-lettered, as reason and words; None = complete.
+
+    Args:
+        kinds: the outcomes of its EventIds, in the order of the body.
+    """
+    if any(kind.is_good for kind in kinds):
+        return None
+    reasons = (_DEAD_LETTERS[kind] for kind in kinds if kind in _DEAD_LETTERS)
+    return next(reasons, None)

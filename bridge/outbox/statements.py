@@ -270,6 +270,7 @@ def grow_younger(db: sqlite3.Connection, by: float, now: float) -> None:
     """
     for table in _MEMORY:
         db.execute(f"UPDATE {table} SET at = min(at + ?, ?)", (by, now))  # noqa: S608 - our own names  # nosec B608
+    successes.grow_younger(db, by, now)
     db.execute("UPDATE items SET created = min(created + ?, ?)", (by, now))
 
 
@@ -288,6 +289,7 @@ def recall_from_future(db: sqlite3.Connection, now: float) -> None:
         (now, now, now),
     )
     db.execute("UPDATE items SET created = ? WHERE created > ?", (now, now))
+    successes.recall_from_future(db, now)
 
 
 def prune(db: sqlite3.Connection, before: float, limit: int) -> int:

@@ -26,6 +26,7 @@ from bridge.outbox.deliveries import Delivery
 from bridge.outbox.records import (
     REPLIES,
     Checkpoint,
+    CommandStanding,
     Decision,
     Reply,
     Success,
@@ -390,6 +391,12 @@ class Outbox:
     async def command_successes(self, key: str) -> list[Success]:
         """Return the successes of commands for an EventId that still count."""
         return await self.database.read(lambda db: successes.of_event(db, key))
+
+    async def command_standings(
+        self, key: str, sinks: Sequence[str]
+    ) -> dict[str, CommandStanding]:
+        """Return how far each of these commands has come for an EventId, by sink."""
+        return await self.database.read(lambda db: successes.standings(db, key, sinks))
 
     # -- approvals -----------------------------------------------------------
 

@@ -33,6 +33,7 @@ OUTCOMES = (
     "denied",
     "rejected",
     "failed",
+    "withheld",
 )
 COMMAND_OUTCOMES = ("succeeded", "failed", "skipped")
 EVENT_TYPES = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate", "other")

@@ -59,7 +59,7 @@ def show(world: World, *events: object) -> None:
 async def tick(world: World, pilot: Autopilot | None = None) -> None:
     """Let an autopilot, a new one by default, look once and end what it begins."""
     async with asyncio.timeout(10), asyncio.TaskGroup() as pursuits:
-        (pilot or Autopilot(world.desk)).step(asyncio.Event(), pursuits)
+        await (pilot or Autopilot(world.desk)).step(asyncio.Event(), pursuits)
 
 
 async def looks_at_a_tick(world: World) -> int:

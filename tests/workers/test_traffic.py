@@ -367,7 +367,7 @@ class Approving:
     async def rule_approves(self) -> None:
         stop = asyncio.Event()
         async with asyncio.timeout(10), asyncio.TaskGroup() as pursuits:
-            Autopilot(self.world.desk).step(stop, pursuits)
+            await Autopilot(self.world.desk).step(stop, pursuits)
 
 
 @pytest.fixture

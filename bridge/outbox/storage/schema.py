@@ -156,6 +156,10 @@ MIGRATIONS = (
     CREATE INDEX command_successes_at ON command_successes (at);
     CREATE INDEX command_successes_key ON command_successes (key);
     """,
+    """
+    -- When it was: "at" is renewed as long as the event is there. 0 = not noted.
+    ALTER TABLE command_successes ADD COLUMN succeeded REAL NOT NULL DEFAULT 0;
+    """,
 )
 
 # The oldest schema that can read what the last migration leaves behind. It stays as it
