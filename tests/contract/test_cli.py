@@ -23,8 +23,8 @@ from bridge import __version__
 from bridge.cli.common import until_stopped
 from bridge.cli.main import main, simulator_extra
 from bridge.foundation.errors import BridgeError, ConfigError, Reason
-from bridge.health import server as health
-from bridge.health.server import HttpConfig
+from bridge.health import port as health
+from bridge.health.config import HttpConfig
 from bridge.health.status import Board
 from bridge.outbox.admin import Ledger, Selection
 from bridge.outbox.store import Outbox

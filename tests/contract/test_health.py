@@ -29,8 +29,9 @@ from bridge.foundation.errors import (
 )
 from bridge.foundation.retry import RetryPolicy
 from bridge.foundation.values import Secret
+from bridge.health import port as health_port
 from bridge.health import server as health
-from bridge.health.server import HttpConfig
+from bridge.health.config import HttpConfig
 from bridge.health.status import Board, kinds_of
 from bridge.outbox.records import Decision
 from bridge.outbox.storage.database import Database
@@ -723,7 +724,7 @@ async def test_port_is_open_as_long_as_the_context(port: int, board: Board) -> N
 
     config = HttpConfig(listen=f"127.0.0.1:{port}")
 
-    async with health.serve(config, board):
+    async with health_port.serve(config, board):
         assert await status_of(url) == 200
     with pytest.raises(aiohttp.ClientConnectionError):
         await status_of(url)
@@ -738,7 +739,7 @@ async def test_port_of_an_ipv6_address_is_served(board: Board) -> None:
     if not socket.has_ipv6:
         pytest.skip("no IPv6 here")
 
-    async with health.serve(HttpConfig(listen="[::1]:0"), board):
+    async with health_port.serve(HttpConfig(listen="[::1]:0"), board):
         pass
 
 
@@ -747,7 +748,7 @@ async def test_empty_address_serves_nothing(
 ) -> None:
     caplog.set_level("INFO")
 
-    async with health.serve(HttpConfig(listen=""), board):
+    async with health_port.serve(HttpConfig(listen=""), board):
         assert caplog.messages == []
 
 
@@ -761,7 +762,7 @@ async def test_address_that_cannot_be_listened_on_is_one_clear_error(
         taken = listen.replace("{taken}", f"127.0.0.1:{other.getsockname()[1]}")
 
         with pytest.raises(BridgeError, match=r"^http\.listen: cannot listen on "):
-            async with health.serve(HttpConfig(listen=taken), board):
+            async with health_port.serve(HttpConfig(listen=taken), board):
                 pytest.fail("it is open")  # pragma: no cover - must not come here
 
 
@@ -769,5 +770,5 @@ async def test_fault_of_what_runs_beside_is_not_taken_for_one_of_the_port(
     board: Board,
 ) -> None:
     with pytest.raises(FileNotFoundError):
-        async with health.serve(HttpConfig(listen="127.0.0.1:0"), board):
+        async with health_port.serve(HttpConfig(listen="127.0.0.1:0"), board):
             raise FileNotFoundError("state.db")
