@@ -75,6 +75,7 @@ class _Door:
     _waiting: dict[asyncio.Transport, None] = field(default_factory=dict)
     _called: asyncio.Event = field(default_factory=asyncio.Event)
     _make: Callable[[], asyncio.Protocol] | None = None
+    _is_closed: bool = False
 
     def protocol(self) -> asyncio.Protocol:
         """Return who speaks on the next connection."""
@@ -88,26 +89,36 @@ class _Door:
 
         make = await self.stack.enter_async_context(opened(self.config, self.board))
         self._make = make
-        while self._waiting:
-            transport, _ = self._waiting.popitem()
-            protocol = make()
-            transport.set_protocol(protocol)
-            protocol.connection_made(transport)
-            transport.resume_reading()
+        for transport in tuple(self._waiting):  # who has waited longest goes first
+            _give(transport, make())
+        self._waiting.clear()
 
     def enter(self, transport: asyncio.Transport) -> None:
-        """Let a connection wait for the server."""
-        self._waiting[transport] = None
-        self._called.set()
+        """Let a connection wait for the server, unless it was loaded just now."""
+        if self._is_closed:
+            transport.abort()
+        elif self._make is not None:
+            _give(transport, self._make())
+        else:
+            self._waiting[transport] = None
+            self._called.set()
 
     def leave(self, transport: asyncio.Transport) -> None:
         """Forget a connection that was closed."""
         self._waiting.pop(transport, None)
 
     def close(self) -> None:
-        """Close what waits."""
+        """Close what waits, and what was accepted and comes only now."""
+        self._is_closed = True
         for transport in tuple(self._waiting):
             transport.abort()
+
+
+def _give(transport: asyncio.Transport, protocol: asyncio.Protocol) -> None:
+    """Let another protocol speak on a connection of which nothing was read."""
+    transport.set_protocol(protocol)
+    protocol.connection_made(transport)
+    transport.resume_reading()
 
 
 class _Waiting(asyncio.Protocol):
