@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 
 from bridge.approvals.auto_approve import Autopilot
 from bridge.approvals.config import ApprovalsConfig
-from bridge.approvals.context import STAYS, Desk, Rotation
+from bridge.approvals.context import Desk
 from bridge.approvals.listener import Listener
 from bridge.approvals.policy import Terms
 from bridge.approvals.posting import Poster
 from bridge.approvals.reply import ReplyRules
 from bridge.approvals.reply_sender import ReplySender
+from bridge.approvals.rotation import STAYS, Rotation
 from bridge.approvals.waits import Waits
 from bridge.events.build import Teller
 from bridge.foundation.clock import Clock
