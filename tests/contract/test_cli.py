@@ -20,8 +20,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bridge import __version__
-from bridge.cli.common import until_stopped
 from bridge.cli.main import main, simulator_extra
+from bridge.cli.process import until_stopped
 from bridge.foundation.errors import BridgeError, ConfigError, Reason
 from bridge.health import port as health
 from bridge.health.config import HttpConfig
@@ -842,6 +842,24 @@ def ended(
     with process(*arguments, hook=hook, env=env) as running:
         out, err = running.communicate(timeout=60)
         return running.returncode, out, err
+
+
+@pytest.mark.parametrize(
+    "text", [None, "", "x = ", '[[sinks]]\nname = "é"\ntype = "webhock"']
+)
+def test_run_says_the_same_whichever_way_it_is_called(
+    text: str | None, tmp_path: Path
+) -> None:
+    """As a service calls it, it does without click."""
+    path = tmp_path / "bridge.toml"
+    if text is not None:
+        path.write_text(text, encoding="utf-8")
+
+    code, out, err = ended("run", "-c", str(path))
+
+    assert (code, out) == (2, "")
+    assert err.startswith("sebridge: ")
+    assert (code, out, err) == ended("run", f"--config={path}")
 
 
 BLOCKING = """

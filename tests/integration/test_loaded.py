@@ -44,7 +44,7 @@ WITHOUT = {
 # health port are configured with, and the sink that is configured.
 WITH = {
     "approvals": {"config", "rotation", "rules"},
-    "cli": {"common", "main"},
+    "cli": {"process"},
     "demo": set(),
     "diagnostics": set(),
     "health": {"config", "port", "status"},
