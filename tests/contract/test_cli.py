@@ -982,7 +982,7 @@ SLOW = """
 
     class Slow:
         def find_spec(self, name, path=None, target=None):
-            if name == "click":
+            if name == "msgspec":
                 print("loading", flush=True)
                 time.sleep(30)
 
