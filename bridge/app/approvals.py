@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from bridge.approvals.auto_approve import Autopilot
 from bridge.approvals.config import ApprovalsConfig
-from bridge.approvals.context import STAYS, Desk, Rotation
+from bridge.approvals.context import Desk
 from bridge.approvals.evidence import SuccessCheck
 from bridge.approvals.policy import Terms
 from bridge.approvals.posting import Poster
 from bridge.approvals.reply import ReplyRules
+from bridge.approvals.rotation import STAYS, Rotation
 from bridge.approvals.waits import Waits
 from bridge.events.build import Teller
 from bridge.foundation.clock import Clock

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from bridge.approvals.reply import ReplyRules
 from bridge.approvals.rules import Rule
 from bridge.foundation.errors import ConfigError
 from bridge.foundation.values import Duration, placeholder_faults
@@ -16,6 +15,9 @@ from bridge.servicebus.namespace import (
     entity_in,
 )
 from bridge.sinks.base import ApprovalAddress
+
+if TYPE_CHECKING:
+    from bridge.approvals.reply import ReplyRules
 
 _MOST_DELIVERIES = 2000  # that Service Bus lets be configured
 
@@ -117,7 +119,7 @@ class ApprovalsConfig(NamespaceConfig, frozen=True, kw_only=True):
             session=None if session is None else expand(session),
         )
 
-    def reply_rules(self, targets: Iterable[Entity | None]) -> ReplyRules:
+    def reply_rules(self, targets: Iterable[Entity | None]) -> "ReplyRules":
         """Return which entities may be answered: bridge and approver ask here.
 
         Args:
@@ -128,6 +130,9 @@ class ApprovalsConfig(NamespaceConfig, frozen=True, kw_only=True):
             ValueError: the connection string cannot be read any more.
         """
         others = [t.name for t in targets if t and t.host in {self.host, UNKNOWN_HOST}]
+        # Who has no approvals does without.
+        from bridge.approvals.reply import ReplyRules  # noqa: PLC0415 - see above
+
         return ReplyRules.of(self.reply_to, [self.target.name, *others])
 
     def faults(self) -> Iterator[tuple[str, ...]]:

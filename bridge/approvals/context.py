@@ -3,12 +3,12 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from bridge.approvals.evidence import NO_EVIDENCE, Evidences, SuccessCheck
 from bridge.approvals.policy import Terms
 from bridge.approvals.posting import Poster
 from bridge.approvals.reply import ReplyRules
+from bridge.approvals.rotation import STAYS, Rotation
 from bridge.approvals.waits import Waits
 from bridge.events.build import Outcome, Teller, Told
 from bridge.events.document import ScheduledEvent
@@ -19,41 +19,6 @@ from bridge.outbox.records import Decision, Reply
 from bridge.outbox.store import Outbox
 
 log = logging.getLogger(__name__)
-
-
-class Rotation(Protocol):
-    """Takes this VM out of a balancer's rotation before it is touched."""
-
-    def leave(self, event: ScheduledEvent, *, settles: bool) -> float:
-        """Take this VM out for an event that is about to be approved, if it is its own.
-
-        Args:
-            event: as the document has it.
-            settles: whether the approval waits until the probe was out for a while.
-
-        Returns:
-            For how many seconds the approval is still to wait.
-        """
-        ...
-
-    def stay(self, key: str) -> None:
-        """Let an event hold this VM out no longer: its approval came to nothing."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Stays:
-    """No balancer asks for this VM."""
-
-    def leave(self, event: ScheduledEvent, *, settles: bool) -> float:  # noqa: ARG002 - the protocol's
-        """Wait for nothing."""
-        return 0.0
-
-    def stay(self, key: str) -> None:
-        """Do nothing."""
-
-
-STAYS = _Stays()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

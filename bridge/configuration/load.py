@@ -38,7 +38,7 @@ from bridge.events.routing import Route, When
 from bridge.foundation.errors import ConfigError
 from bridge.foundation.sections import Reader, Section, nearest
 from bridge.foundation.values import Duration, Secret, placeholder_faults
-from bridge.health.server import HttpConfig
+from bridge.health.config import HttpConfig
 from bridge.imds.client import ImdsConfig
 from bridge.outbox.statefile import StateConfig
 from bridge.servicebus.namespace import Entity

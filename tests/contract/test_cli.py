@@ -20,11 +20,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bridge import __version__
-from bridge.cli.common import until_stopped
 from bridge.cli.main import main, simulator_extra
+from bridge.cli.process import until_stopped
 from bridge.foundation.errors import BridgeError, ConfigError, Reason
-from bridge.health import server as health
-from bridge.health.server import HttpConfig
+from bridge.health import port as health
+from bridge.health.config import HttpConfig
 from bridge.health.status import Board
 from bridge.outbox.admin import Ledger, Selection
 from bridge.outbox.store import Outbox
@@ -844,6 +844,24 @@ def ended(
         return running.returncode, out, err
 
 
+@pytest.mark.parametrize(
+    "text", [None, "", "x = ", '[[sinks]]\nname = "é"\ntype = "webhock"']
+)
+def test_run_says_the_same_whichever_way_it_is_called(
+    text: str | None, tmp_path: Path
+) -> None:
+    """As a service calls it, it does without click."""
+    path = tmp_path / "bridge.toml"
+    if text is not None:
+        path.write_text(text, encoding="utf-8")
+
+    code, out, err = ended("run", "-c", str(path))
+
+    assert (code, out) == (2, "")
+    assert err.startswith("sebridge: ")
+    assert (code, out, err) == ended("run", f"--config={path}")
+
+
 BLOCKING = """
     import sys
 
@@ -964,7 +982,7 @@ SLOW = """
 
     class Slow:
         def find_spec(self, name, path=None, target=None):
-            if name == "click":
+            if name == "msgspec":
                 print("loading", flush=True)
                 time.sleep(30)
 

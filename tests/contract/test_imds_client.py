@@ -99,13 +99,7 @@ async def get(client: MetadataClient, etag: str | None = None) -> bytes | None:
 
 
 def requests_total(metrics: Metrics, method: str, outcome: str) -> float:
-    labels = {"method": method, "outcome": outcome}
-    return next(
-        sample.value
-        for family in metrics.imds_requests.collect()
-        for sample in family.samples
-        if sample.name.endswith("_total") and sample.labels == labels
-    )
+    return metrics.imds_requests.series[method, outcome].value
 
 
 # -- what is asked -------------------------------------------------------------

@@ -17,7 +17,7 @@ from bridge.configuration.load import Config
 from bridge.diagnostics import status_query
 from bridge.events.build import Teller
 from bridge.foundation.errors import OutboxCorruptError, OutboxError, Reason
-from bridge.health import server as health
+from bridge.health import port as health
 from bridge.health.status import Board
 from bridge.outbox.records import Decision
 from bridge.outbox.store import Outbox

@@ -442,5 +442,5 @@ def test_sinks_that_are_not_configured_are_not_loaded(tmp_path: Path) -> None:
     )
 
     sinks, approvals = process.stdout.splitlines()
-    assert sinks.split() == ["acting", "base", "registry", "webhook"]
+    assert sinks.split() == ["base", "registry", "webhook"]
     assert approvals == "False"

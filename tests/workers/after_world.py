@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from bridge.approvals.auto_approve import Autopilot
-from bridge.approvals.context import STAYS, Desk, Rotation
+from bridge.approvals.context import Desk
 from bridge.approvals.evidence import SuccessCheck
 from bridge.approvals.policy import Terms
 from bridge.approvals.posting import Poster
 from bridge.approvals.reply import ReplyRules
+from bridge.approvals.rotation import STAYS, Rotation
 from bridge.approvals.rules import Rule
 from bridge.approvals.waits import Waits
 from bridge.events.cloudevent import CloudEvent

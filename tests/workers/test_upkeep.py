@@ -448,7 +448,7 @@ async def test_what_another_process_discards_is_counted(
     clock.pass_by(2 * WEEK)
     await upkeep.step()
 
-    assert metrics.deliveries.labels(SINK, "discarded")._value.get() == 2
+    assert metrics.deliveries.labels(SINK, "discarded").value == 2
 
 
 # -- while the state file is in trouble ------------------------------------------
