@@ -14,6 +14,7 @@ from bridge.servicebus.namespace import NamespaceConfig
 from bridge.simulator.servicebus.broker import Broker
 from bridge.sinks.base import Resources
 from tests.contract.sink_fixtures import Inbox
+from tests.ports import free_port
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def brisk_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def broker(brisk_sdk: None) -> AsyncIterator[Broker]:
-    async with Broker() as running:
+    async with Broker(port=free_port()) as running:
         yield running
 
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.ports import free_port
+
 LIBRARIES = Path("/usr/lib")
 PROGRAM = shutil.which("rsyslogd", path="/usr/sbin:/usr/bin:/sbin")
 
@@ -64,12 +66,6 @@ def why_not(*modules: str) -> str:
         name for name in modules if not list(LIBRARIES.glob(f"*/rsyslog/{name}.so"))
     ]
     return f"rsyslog has no {', '.join(absent)}" if absent else ""
-
-
-def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
-    with socket.socket(socket.AF_INET, kind) as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @dataclass(slots=True)

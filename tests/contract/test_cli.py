@@ -31,6 +31,7 @@ from bridge.outbox.store import Outbox
 from bridge.telemetry.metrics import Metrics
 from tests.builders import router, told
 from tests.fakes import START, FakeClock
+from tests.ports import free_port
 
 NOW = START.timestamp()
 SINK = "siem"
@@ -721,12 +722,6 @@ async def test_status_of_a_running_forwarder(
     assert result.exit_code == 0
     assert json.loads(result.stdout)["imds"]["state"] == "starting"
     assert "The bridge is starting" in shown.stdout
-
-
-def free_port() -> int:
-    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as probe:
-        found: int = probe.getsockname()[1]
-        return found
 
 
 def test_status_for_people_is_a_table(deliveries: Path) -> None:

@@ -12,7 +12,6 @@ import html
 import json
 import math
 import re
-import socket
 import sys
 import tempfile
 import time
@@ -32,6 +31,7 @@ from tests.integration.processes import (
     settled,
     simulator,
 )
+from tests.ports import free_port
 
 DASHBOARD = json.loads(
     (Path(__file__).parents[2] / "infra" / "prometheus" / "dashboard.json").read_text()
@@ -90,13 +90,6 @@ class Panel:
     def title(self) -> str:
         """What stands above it."""
         return str(self.spec["title"])
-
-
-def free_port() -> int:
-    """Return a port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @asynccontextmanager

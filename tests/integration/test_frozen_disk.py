@@ -6,7 +6,6 @@ What hangs in the kernel cannot be killed, so every test thaws the disk in the e
 import asyncio
 import json
 import signal
-import socket
 import sqlite3
 import sys
 from collections.abc import AsyncIterator
@@ -25,6 +24,7 @@ from tests.integration.processes import (
     simulator,
     started,
 )
+from tests.ports import free_port
 
 pytestmark = pytest.mark.integration
 
@@ -48,12 +48,6 @@ when = {{ lifecycle = false }}
 connection_string = "{bus}"
 queue = "vm-approvals"
 """
-
-
-def free_port() -> int:
-    with closing(socket.socket()) as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @dataclass

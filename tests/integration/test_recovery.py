@@ -36,6 +36,7 @@ from tests.builders import SINK, router, told
 from tests.contract.conftest import brisk_sdk
 from tests.contract.sink_fixtures import drained, sink_config
 from tests.integration.proxy import Proxy, proxy_to
+from tests.ports import free_port
 from tests.stopwatch import Stopwatch
 
 __all__ = ["brisk_sdk"]  # a fixture
@@ -301,7 +302,7 @@ async def test_broker_gets_everything_within_5_seconds_of_its_return(
 ) -> None:
     """The real SDK; the broker restarts, or the network between them is away."""
     async with (
-        Broker() as broker,
+        Broker(port=free_port()) as broker,
         proxy_to(broker.port) as cable,
         Outbox.open(tmp_path / "state.db", router()) as outbox,
     ):

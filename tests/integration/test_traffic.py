@@ -25,6 +25,7 @@ from tests.integration.processes import (
     forwarder,
     simulator,
 )
+from tests.ports import free_port
 
 pytestmark = pytest.mark.integration
 
@@ -56,12 +57,6 @@ name = "siem"
 type = "webhook"
 url = "{inbox}/siem"
 """
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port: int = found.getsockname()[1]
-        return port
 
 
 @dataclass

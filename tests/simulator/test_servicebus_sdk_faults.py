@@ -22,6 +22,7 @@ from azure.servicebus.exceptions import (
 from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.errors import Condition
+from tests.ports import free_port
 from tests.simulator.servicebus_fixtures import SDK_ENTITIES, opened
 
 MESSAGE = ServiceBusMessage("x", session_id="a")
@@ -219,7 +220,7 @@ async def test_complete_after_a_drop_goes_the_other_way(
 
 
 async def test_restarted_broker_keeps_port_and_messages() -> None:
-    broker = Broker(SDK_ENTITIES)
+    broker = Broker(SDK_ENTITIES, port=free_port())
     async with broker:
         connection_string = broker.connection_string
         async with (
