@@ -109,7 +109,7 @@ class Rsyslog:
         )
 
     def _wait_for(self, port: int, log: Path) -> None:
-        for _ in range(500):
+        for _ in range(6000):
             with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
                 return
             time.sleep(0.01)
@@ -119,19 +119,19 @@ class Rsyslog:
         process, self._process = self._process, None
         if process is not None:
             process.terminate()
-            process.wait(10)
+            process.wait(60)
 
     def kill(self) -> None:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            process.wait(10)
+            process.wait(60)
 
     def received(self, count: int = 1) -> list[dict[str, Any]]:
         """Return the next messages, as rsyslog has understood them."""
         path = self.folder / "parsed.jsonl"
         lines: list[str] = []
-        for _ in range(500):
+        for _ in range(6000):
             text = path.read_bytes().decode() if path.exists() else ""
             lines = text.split("\n")[self._seen : -1]
             if len(lines) >= count:

@@ -104,7 +104,7 @@ class Stage:
 
     async def received(self, queue: ApprovalQueue) -> ReceivedMessage:
         """Receive one message; a receiver that died meanwhile is opened anew."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while True:
                 with suppress(ApprovalQueueError):
                     for message in await queue.receive(self.stop):
@@ -389,7 +389,7 @@ async def test_age_of_the_link_and_last_message_are_known(stage: Stage) -> None:
 
 
 async def until_attached(queue: ApprovalQueue) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not queue.attached:
             await asyncio.sleep(0.02)
 
@@ -403,7 +403,7 @@ async def test_stop_ends_waiting_at_once_and_settling_still_works(
     waiting = asyncio.create_task(queue.receive(stage.stop))
     await asyncio.sleep(0.1)
     stage.stop.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         received = await waiting
     await queue.complete(message)
 
@@ -444,7 +444,7 @@ async def test_receiver_that_died_is_opened_anew(
     getattr(stage.broker.faults, fault)()
     await stage.put(approval(source.session), into=source.queue)
     with suppress(ApprovalQueueError):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             for message in await waiting:
                 await queue.abandon(message)
     message = await stage.received(queue)

@@ -949,7 +949,7 @@ def test_stop_while_the_vm_is_still_unknown_ends_with_0(tmp_path: Path) -> None:
         while "asking who this VM is" not in running.stderr.readline():
             pass
         running.send_signal(signal.SIGTERM)
-        code = running.wait(30)
+        code = running.wait(60)
 
     assert code == 0
 
@@ -972,7 +972,7 @@ def test_stop_while_the_command_is_still_loading_ends_with_0(config: Path) -> No
         assert running.stdout is not None
         assert running.stdout.readline() == "loading\n"
         running.send_signal(signal.SIGTERM)
-        code = running.wait(20)
+        code = running.wait(60)
         assert running.stderr is not None
         err = running.stderr.read()
 
@@ -990,7 +990,7 @@ def test_stop_of_a_running_forwarder_ends_with_0(
         while "forwarder started" not in running.stderr.readline():
             pass
         running.send_signal(number)
-        code = running.wait(30)
+        code = running.wait(60)
         err = running.stderr.read()
 
     assert code == 0
@@ -1017,7 +1017,7 @@ def test_second_signal_ends_a_forwarder_without_a_traceback(
             pass
         for number in signals:
             running.send_signal(number)
-        code = running.wait(30)
+        code = running.wait(60)
         err = running.stderr.read()
 
     assert code in {0, -signals[-1]}
@@ -1037,7 +1037,7 @@ def test_what_goes_on_until_it_is_stopped_ends_without_a_traceback(
         assert "EVENTID" in running.stdout.readline()
         for number in signals:
             running.send_signal(number)
-        code = running.wait(30)
+        code = running.wait(60)
         err = running.stderr.read()
 
     assert code in ({0} if len(signals) == 1 else {0, -signals[-1]})
@@ -1054,11 +1054,11 @@ def test_command_that_is_killed_does_not_say_that_it_has_done_its_work(
         text = UNKNOWN.replace("http://127.0.0.1:1", endpoint) + GOOD
         command = ("check", "--connect", "-c", str(written(tmp_path, text)))
         with process(*command) as running:
-            silent.settimeout(30)
+            silent.settimeout(60)
             asked, _ = silent.accept()
             running.send_signal(number)
             running.send_signal(number)
-            code = running.wait(30)
+            code = running.wait(60)
             asked.close()
             assert running.stderr is not None
             err = running.stderr.read()

@@ -54,7 +54,7 @@ def approvals_of(broker: Broker, **keys: object) -> dict[str, object]:
 
 
 async def examined(config: Config) -> list[Finding]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         return await doctor.examine(config, SystemClock())
 
 
@@ -506,7 +506,7 @@ async def test_nothing_is_taken_and_no_session_stays_locked(
     assert broker.snapshot() == before
     where = NamespaceConfig(connection_string=Secret(broker.connection_string, {}))
     source = ApprovalSource(queue="vm-approvals-sessions", session="mine")
-    async with open_queue(where, source, SystemClock()) as queue, asyncio.timeout(20):
+    async with open_queue(where, source, SystemClock()) as queue, asyncio.timeout(60):
         while not queue.attached:
             with suppress(ApprovalQueueError):
                 await queue.reach()

@@ -318,7 +318,7 @@ async def test_liveness_asks_whether_the_state_file_is_worked_on(
     go_on = threading.Event()
     database = bridge.outbox.database
     database.silence = 0.0
-    waiting = asyncio.ensure_future(database.read(lambda _: go_on.wait(20)))
+    waiting = asyncio.ensure_future(database.read(lambda _: go_on.wait(60)))
     await asyncio.sleep(0)
 
     assert (await bridge.get("/livez"))[0] == 503

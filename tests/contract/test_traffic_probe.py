@@ -63,7 +63,7 @@ async def raw(port: int, text: str) -> Asked:
     """Send a request as it is, and read until the other side closes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(text.encode())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         answer = await reader.read()
     writer.close()
     head, _, body = answer.partition(b"\r\n\r\n")

@@ -28,7 +28,7 @@ from tests.ports import free_port
 
 pytestmark = pytest.mark.integration
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 GRACE = 5.0
 CONFIG = """
 shutdown_grace = "{grace}s"

@@ -43,7 +43,6 @@ __all__ = ["brisk_sdk"]  # a fixture
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.timeout(180),
     # The SDK leaves a connection that it is interrupted in opening to the collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

@@ -29,7 +29,7 @@ from tests.integration.processes import (
 )
 from tests.ports import free_port
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.integration
 
 STATUSES = (200, 302, 400, 403, 503)
 COMMANDS = (

@@ -793,7 +793,7 @@ async def test_run_that_ends_while_the_relay_looks_is_not_begun_again(
     world.runner.let.set()
     stop = asyncio.Event()
     working = asyncio.create_task(world.relay.run(stop))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(await world.results()) < len(ids):
             await asyncio.sleep(0.005)
     stop.set()
