@@ -70,10 +70,10 @@ async def test_idle_link_that_died_without_a_word_is_replaced_before_it_is_neede
 
 
 async def test_sender_in_use_is_left_alone(sender: Sender, opened: list[str]) -> None:
-    async with warm(sender, 0.5):
+    async with warm(sender, 1.5):
         for _ in range(10):
             await sender.send(MESSAGE)
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.2)
 
     assert len(opened) == 1
 

@@ -23,7 +23,7 @@ async def demo(folder: Path, *arguments: str) -> asyncio.subprocess.Process:
 
 
 async def text_of(process: asyncio.subprocess.Process) -> str:
-    output, _ = await asyncio.wait_for(process.communicate(), 60)
+    output, _ = await asyncio.wait_for(process.communicate(), 240)
     return output.decode()
 
 
