@@ -22,6 +22,9 @@ from tests.ports import free_port
 
 __all__ = ["browser", "disk", "frozen"]  # fixtures from elsewhere
 
+# Tests start hundreds of processes. Where nothing is kept, each compiles all anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 _QUIET = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 settings.register_profile("dev", deadline=None, suppress_health_check=_QUIET)
 settings.register_profile(

@@ -430,7 +430,7 @@ async def test_receiver_that_acknowledges_nothing_is_a_timeout() -> None:
     receiver, far = LogReceiver(), Far()
     async with receiver.serving():
         wire = syslog_wire.Stream(
-            host="127.0.0.1", port=receiver.port, timeout=0.1, counting=far
+            host="127.0.0.1", port=receiver.port, timeout=1, counting=far
         )
         failure = await failed(wire.send(b"first"))
         far.reached = sys.maxsize

@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-COUNT = 12
+COUNT = 8
 
 
 @pytest.fixture
