@@ -15,7 +15,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,8 +128,13 @@ async def play(at: Addresses, config: Path, pause: float) -> None:
     await asyncio.sleep(pause)
 
 
-async def observed(folder: Path, pause: float) -> list[Panel]:
-    """Run everything, and return what each panel would show."""
+async def observed(
+    folder: Path, pause: float, is_enough: Callable[[list[Panel]], object] = bool
+) -> list[Panel]:
+    """Run everything, and return what each panel would show.
+
+    Where that is not enough, it waits for Prometheus to have seen more.
+    """
     port = free_port()
     async with AsyncExitStack() as stage:
         at = await stage.enter_async_context(simulator())
@@ -150,11 +155,16 @@ async def observed(folder: Path, pause: float) -> list[Panel]:
         begun = time.time()
         await _scraped(http, server)
         await play(at, config, pause)
-        span = (begun, time.time())
-        return [
-            Panel(spec, [each async for each in _asked(http, server, spec, span)])
-            for spec in DASHBOARD["panels"]
-        ]
+        until = time.monotonic() + PATIENCE
+        while True:
+            span = (begun, time.time())
+            panels = [
+                Panel(spec, [each async for each in _asked(http, server, spec, span)])
+                for spec in DASHBOARD["panels"]
+            ]
+            if is_enough(panels) or time.monotonic() > until:
+                return panels
+            await asyncio.sleep(0.5)
 
 
 async def _scraped(http: aiohttp.ClientSession, server: str) -> None:

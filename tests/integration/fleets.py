@@ -33,7 +33,7 @@ from bridge.simulator.servicebus.settings import (
 from tests.integration.proxy import Proxy, proxy_to
 
 Event = Mapping[str, object]
-PATIENCE = 60.0
+PATIENCE = 120.0  # many forwarders share one process
 LOCK_SECONDS = 5.0
 ENDS = ("cancelled", "ended", "completed")
 ENTITIES = Entities(
