@@ -160,7 +160,7 @@ async def test_machine_that_stood_still_is_no_disk_that_hangs(state_path: Path) 
         disk.freeze()
         outbox.database.patience, outbox.database.standstill = 1.5, 0.5
         writing = asyncio.create_task(put(outbox, "first"))
-        await asyncio.to_thread(disk.hung.wait, WITHIN)
+        assert await asyncio.to_thread(disk.hung.wait, WITHIN)
         time.sleep(2.5)  # noqa: ASYNC251 - nothing moves, the loop neither
         await asyncio.sleep(0)
         disk.thaw()
@@ -184,9 +184,11 @@ async def test_quiet_moment_that_hangs_holds_up_nobody(state_path: Path) -> None
     disk = Hanging()
     async with opened(state_path, disk) as outbox:
         disk.freeze("PRAGMA wal_checkpoint")
+        outbox.database.patience = WITHIN  # what does not hang has all the time
         for number in range(20):
             await put(outbox, str(number), key=None)
-        await asyncio.to_thread(disk.hung.wait, WITHIN)
+        assert await asyncio.to_thread(disk.hung.wait, WITHIN)
+        outbox.database.patience = PATIENCE
 
         await put(outbox, "more", key=None)
         assert outbox.database.is_degraded
