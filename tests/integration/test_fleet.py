@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-COUNT = 8
+COUNT = 6
 
 
 @pytest.fixture
