@@ -44,6 +44,7 @@ from bridge.telemetry.metrics import Metrics
 from tests.builders import EVENT_ID, SINK, body_of, imds_event, observed, told
 from tests.fakes import START, FakeClock, FakeMetadata, RecordingSink
 from tests.hanging import Hanging
+from tests.ports import free_port
 
 Client = TestClient[Request, Application]
 Serve = Callable[[Application], Awaitable[Client]]
@@ -317,7 +318,7 @@ async def test_liveness_asks_whether_the_state_file_is_worked_on(
     go_on = threading.Event()
     database = bridge.outbox.database
     database.silence = 0.0
-    waiting = asyncio.ensure_future(database.read(lambda _: go_on.wait(20)))
+    waiting = asyncio.ensure_future(database.read(lambda _: go_on.wait(60)))
     await asyncio.sleep(0)
 
     assert (await bridge.get("/livez"))[0] == 503
@@ -699,10 +700,7 @@ async def test_token_that_can_no_longer_be_read_opens_nothing(
 
 @pytest.fixture
 def port() -> int:
-    with contextlib.closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        found: int = probe.getsockname()[1]
-        return found
+    return free_port()
 
 
 async def test_port_is_open_as_long_as_the_context(port: int, board: Board) -> None:

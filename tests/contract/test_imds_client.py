@@ -567,7 +567,7 @@ async def test_approval_has_the_time_of_any_request(
         return web.Response()
 
     imds.answer = answer
-    settings = config(endpoint, request_timeout="50ms")
+    settings = config(endpoint, request_timeout="500ms")
     async with open_client(settings, clock, metrics) as client:
         found = await client.start("a", incarnation=None)
         hang.set()

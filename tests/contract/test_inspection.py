@@ -1,6 +1,5 @@
 """Status for the command line: of the running forwarder, else of its state file."""
 
-import contextlib
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -34,14 +33,9 @@ from tests.builders import (
 )
 from tests.disks import hide
 from tests.fakes import START, FakeClock, FakeMetadata
+from tests.ports import free_port
 
 TOKEN = "S3CR3T"
-
-
-def free_port() -> int:
-    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as probe:
-        found: int = probe.getsockname()[1]
-        return found
 
 
 def config_of(state: Path, listen: str = "", token: str = "") -> Config:

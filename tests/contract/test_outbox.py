@@ -740,10 +740,10 @@ class Gate:
 
     def __call__(self, db: sqlite3.Connection) -> None:
         self.begun.set()
-        assert self.may_end.wait(10)
+        assert self.may_end.wait(60)
 
     async def reached(self) -> None:
-        assert await asyncio.to_thread(self.begun.wait, 10)
+        assert await asyncio.to_thread(self.begun.wait, 60)
 
 
 async def test_commit_cut_off_by_a_power_cut_leaves_nothing(
@@ -846,7 +846,7 @@ async def test_log_is_written_back_in_quiet_moments(
         before = count()
         for number in range(20):
             await put(outbox, str(number))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while count() < 10:
                 await asyncio.sleep(0)
 

@@ -214,7 +214,7 @@ async def test_websocket_goes_through_the_configured_proxy() -> None:
             pass
     server.close()
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         request = (await asked).decode().lower()
     assert request.startswith(f"connect {HOST}:443 ")
     assert "proxy-authorization: basic" in request

@@ -1260,7 +1260,7 @@ async def test_nothing_begins_after_a_stop_in_the_middle_of_a_look(rig: Rig) -> 
 
     def slow_disk(_: object) -> None:
         has_begun.set()
-        may_end.wait(10)
+        may_end.wait(60)
 
     await rig.put(told("1"))
     blocking = rig.group.create_task(rig.outbox.database.read(slow_disk))
