@@ -15,7 +15,6 @@ from bridge.outbox.records import (
     CHECKPOINT,
     REPLIES,
     Checkpoint,
-    Decision,
     Reply,
     Tally,
 )
@@ -179,55 +178,6 @@ def append_reply(
         window=(None, None),
         running=running.get(REPLIES),
     )
-
-
-def decide(db: sqlite3.Connection, decision: Decision, now: float) -> None:
-    """Keep what became of an EventId of an approval.
-
-    What was posted stays so, until a new intent follows a decision: of the new try no
-    POST was begun.
-    """
-    db.execute(
-        """INSERT INTO approvals (message, key, event_id, sequence, state, posted,
-           data, at, rule) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
-           ON CONFLICT DO UPDATE SET sequence = excluded.sequence,
-           state = excluded.state,
-           posted = CASE WHEN excluded.state = 'intent' AND state <> 'intent'
-               THEN excluded.posted ELSE max(posted, excluded.posted) END,
-           data = coalesce(excluded.data, data), at = excluded.at,
-           rule = excluded.rule""",
-        (
-            decision.message,
-            decision.key,
-            decision.event_id,
-            decision.sequence,
-            decision.state,
-            decision.posted,
-            decision.data,
-            now,
-            decision.rule,
-        ),
-    )
-
-
-def decisions(
-    db: sqlite3.Connection, condition: str, values: tuple[object, ...] = ()
-) -> list[Decision]:
-    """Return the decisions for which ``condition`` (SQL of ours) holds."""
-    query = f"""SELECT message, key, event_id, sequence, state, posted, data, rule
-        FROM approvals WHERE {condition}"""  # noqa: S608 - conditions of ours  # nosec B608
-    names = (
-        "message",
-        "key",
-        "event_id",
-        "sequence",
-        "state",
-        "posted",
-        "data",
-        "rule",
-    )
-    found = [dict(zip(names, row, strict=True)) for row in db.execute(query, values)]
-    return [Decision(**{**row, "posted": bool(row["posted"])}) for row in found]
 
 
 def tallies(db: sqlite3.Connection) -> dict[str, Tally]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from bridge.events.build import Told
 from bridge.events.routing import Router
 from bridge.foundation.errors import OutboxFullError, Reason
+from bridge.outbox import decisions as approvals
 from bridge.outbox import deliveries as rows
 from bridge.outbox import losses, statements, successes
 from bridge.outbox.deliveries import Delivery
@@ -142,7 +143,7 @@ class Outbox:
                 statements.keep(db, checkpoint, now)
             statements.save(db, values or {})
             for decision in decisions:
-                statements.decide(db, decision, now)
+                approvals.keep(db, decision, now)
             is_whole = checkpoint is not None
 
             def append(told: Told) -> tuple[str, ...]:
@@ -395,21 +396,25 @@ class Outbox:
 
     async def intend(self, decision: Decision, *, now: float) -> None:
         """Keep an intent, or that a POST for it is begun."""
-        await self.database.run(lambda db: statements.decide(db, decision, now))
+        await self.database.run(lambda db: approvals.keep(db, decision, now))
 
-    async def decisions(self, message: str) -> dict[str, Decision]:
-        """Return what is kept of a message, by key of the EventId."""
+    async def decisions(
+        self, message: str, sequence: int | None = None
+    ) -> dict[str, Decision]:
+        """Return what is kept of a message, by key of the EventId.
 
-        def job(db: sqlite3.Connection) -> dict[str, Decision]:
-            found = statements.decisions(db, "message = ?", (message,))
-            return {decision.key: decision for decision in found}
-
-        return await self.database.read(job)
+        Args:
+            message: what it is known by, as are others of the same content.
+            sequence: its own number: what was decided of it goes before all else.
+        """
+        return await self.database.read(
+            lambda db: approvals.of_message(db, message, sequence)
+        )
 
     async def open_initiatives(self) -> list[Decision]:
         """Return the intents of rules of which it is not known what became."""
         condition = "state = 'intent' AND rule IS NOT NULL"
-        return await self.database.read(lambda db: statements.decisions(db, condition))
+        return await self.database.read(lambda db: approvals.select(db, condition))
 
     async def forget(self, message: str, key: str) -> None:
         """Drop an intent that came to nothing here: the message is abandoned."""

@@ -28,12 +28,12 @@ from bridge.simulator.servicebus.settings import (
     TopicSettings,
 )
 from tests.chaos.approver import QUEUE, Approver
-from tests.chaos.history import Event, History, Request
+from tests.chaos.history import REPLIES, Event, History, Request
 from tests.chaos.imds import RecordedImds
 from tests.chaos.process import Lives, undone
-from tests.chaos.sinks import MOODS, Hook, read_bus, read_file
+from tests.chaos.sinks import MOODS, Hook, read_bus, read_file, read_replies
 
-SUBSCRIPTION = "scheduled-events/subscriptions/consumer"
+SUBSCRIPTION = "scheduled-events/Subscriptions/consumer"
 EVENTS = "/metadata/scheduledevents"
 _HOWS = ("start", "any", "any", "read", "read", "told", "posted", "posted", "stopping")
 _ENTITIES = Entities(
@@ -43,6 +43,7 @@ _ENTITIES = Entities(
         QueueSettings(
             name=QUEUE, lock_duration=timedelta(seconds=5), max_delivery_count=10_000
         ),
+        QueueSettings(name=REPLIES),
     ),
     topics=(
         TopicSettings(
@@ -91,6 +92,7 @@ when = {{ scope = "all" }}
 connection_string = "{bus}"
 queue = "vm-approvals"
 unknown_grace = "1s"
+reply_to = ["replies"]
 """
 
 
@@ -276,6 +278,7 @@ async def play(folder: Path, seed: int, kills: int) -> History:
             world.is_over.set()
         await lives.last(lambda: _is_done(world, folder))
         await asyncio.sleep(1.5)  # the consumer has a second to look again
+        await read_replies(world.broker.connection_string, history)
         _close_books(world, folder)
     return history
 
