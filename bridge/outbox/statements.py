@@ -210,19 +210,6 @@ def _tally(db: sqlite3.Connection, sink: str, states: dict[str, int]) -> Tally:
     )
 
 
-def grow_younger(db: sqlite3.Connection, by: float, now: float) -> None:
-    """Keep everything as old as it was before the wall clock was set forward.
-
-    Args:
-        db: the state file.
-        by: seconds that the clock was set forward.
-        now: seconds since the epoch, by the clock as it is now.
-    """
-    for table in _MEMORY:
-        db.execute(f"UPDATE {table} SET at = min(at + ?, ?)", (by, now))  # noqa: S608 - our own names  # nosec B608
-    db.execute("UPDATE items SET created = min(created + ?, ?)", (by, now))
-
-
 def recall_from_future(db: sqlite3.Connection, now: float) -> None:
     """Have what a clock that was ahead has left be of now: it would be kept for ever.
 

@@ -14,15 +14,15 @@ import json
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bridge.events.build import Told
 from bridge.events.routing import Router
 from bridge.foundation.errors import OutboxFullError, Reason
+from bridge.outbox import clock_jumps, losses, statements, successes
 from bridge.outbox import decisions as approvals
 from bridge.outbox import deliveries as rows
-from bridge.outbox import losses, statements, successes
 from bridge.outbox.deliveries import Delivery
 from bridge.outbox.records import (
     REPLIES,
@@ -386,7 +386,15 @@ class Outbox:
 
     async def tallies(self) -> dict[str, Tally]:
         """Return how each sink stands that ever had a delivery."""
-        return await self.database.read(statements.tallies)
+
+        def job(db: sqlite3.Connection) -> dict[str, Tally]:
+            jumps = clock_jumps.noted(db)
+            return {
+                sink: _aged(tally, jumps)
+                for sink, tally in statements.tallies(db).items()
+            }
+
+        return await self.database.read(job)
 
     async def command_successes(self, key: str) -> list[Success]:
         """Return the successes of commands for an EventId that still count."""
@@ -467,15 +475,20 @@ class Outbox:
         def job(db: sqlite3.Connection) -> int:
             statements.recall_from_future(db, now)
             statements.refresh(db, alive, now)
-            return statements.prune(db, before, limit)
+            clock_jumps.forget(db, before, now)
+            written = clock_jumps.written_before(clock_jumps.noted(db), before)
+            return statements.prune(db, written, limit)
 
         return await self.database.run(job, is_kept=False)
 
-    async def grow_younger(self, *, by: float, now: float) -> None:
-        """Keep everything as old as it was before the clock was set forward ``by``."""
-        await self.database.run(
-            lambda db: statements.grow_younger(db, by, now), is_kept=False
-        )
+    async def follow_clock(self, *, by: float, now: float) -> None:
+        """Keep everything as old as it was before the wall clock was set.
+
+        Args:
+            by: seconds that it was set forward; less than 0 = back.
+            now: seconds since the epoch, by the clock as it is now.
+        """
+        await self.database.run(lambda db: clock_jumps.note(db, by, now))
 
     async def shrink(self, *, most: int, limit: int = 500) -> tuple[int, int]:
         """Drop the oldest of what is delivered while the file is too large.
@@ -496,3 +509,10 @@ class Outbox:
             return gone, max(statements.size(db) - most, 0)
 
         return await self.database.run(job, is_kept=False)
+
+
+def _aged(tally: Tally, jumps: clock_jumps.Jumps) -> Tally:
+    """Return how a sink stands, by the clock as it is set now."""
+    if tally.oldest is None:
+        return tally
+    return replace(tally, oldest=clock_jumps.as_set_now(jumps, tally.oldest))

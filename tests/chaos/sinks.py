@@ -65,7 +65,8 @@ async def read_bus(
     while not stop.is_set():
         try:
             await _read_bus(connection_string, history, stop)
-        except (ServiceBusError, OSError, TimeoutError):
+        except (ServiceBusError, OSError, TimeoutError, ValueError):
+            # The last one is the SDK's own of a link that broke while it settled.
             await asyncio.sleep(0.2)
 
 
