@@ -6,7 +6,9 @@ message of that name, under the name with that message's number: ``name#number``
 """
 
 import sqlite3
+from typing import Any
 
+from bridge.outbox.checksum import checksum_of_decision, tell_of_damage
 from bridge.outbox.records import Decision
 
 
@@ -22,26 +24,30 @@ def keep(db: sqlite3.Connection, decision: Decision, now: float) -> None:
            WHERE message = ? AND key = ? AND state <> 'intent' AND sequence <> ?""",
         (decision.message, decision.key, decision.sequence),
     )
+    state, posted, data = decision.state, decision.posted, decision.data
+    for earlier in select(
+        db, "message = ? AND key = ?", (decision.message, decision.key)
+    ):
+        is_new_try = state == "intent" and earlier.state != "intent"
+        posted = posted if is_new_try else max(posted, earlier.posted)
+        data = earlier.data if data is None else data
+    columns = (
+        decision.key,
+        decision.event_id,
+        decision.sequence,
+        state,
+        int(posted),
+        data,
+        decision.rule,
+    )
     db.execute(
         """INSERT INTO approvals (message, key, event_id, sequence, state, posted,
-           data, at, rule) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
-           ON CONFLICT DO UPDATE SET sequence = excluded.sequence,
-           state = excluded.state,
-           posted = CASE WHEN excluded.state = 'intent' AND state <> 'intent'
-               THEN excluded.posted ELSE max(posted, excluded.posted) END,
-           data = coalesce(excluded.data, data), at = excluded.at,
-           rule = excluded.rule""",
-        (
-            decision.message,
-            decision.key,
-            decision.event_id,
-            decision.sequence,
-            decision.state,
-            decision.posted,
-            decision.data,
-            now,
-            decision.rule,
-        ),
+           data, rule, at, checksum) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+           ON CONFLICT DO UPDATE SET event_id = excluded.event_id,
+           sequence = excluded.sequence, state = excluded.state,
+           posted = excluded.posted, data = excluded.data, at = excluded.at,
+           rule = excluded.rule, checksum = excluded.checksum""",
+        (decision.message, *columns, now, checksum_of_decision(*columns)),
     )
 
 
@@ -63,18 +69,29 @@ def of_message(
 def select(
     db: sqlite3.Connection, condition: str, values: tuple[object, ...] = ()
 ) -> list[Decision]:
-    """Return the decisions for which ``condition`` (SQL of ours) holds."""
-    query = f"""SELECT message, key, event_id, sequence, state, posted, data, rule
-        FROM approvals WHERE {condition}"""  # noqa: S608 - conditions of ours  # nosec B608
-    names = (
-        "message",
-        "key",
-        "event_id",
-        "sequence",
-        "state",
-        "posted",
-        "data",
-        "rule",
+    """Return the decisions for which ``condition`` (SQL of ours) holds.
+
+    What is damaged on the disk is left out: it might say that a POST was begun.
+    """
+    query = f"""SELECT key, event_id, sequence, state, posted, data, rule, message,
+        checksum FROM approvals WHERE {condition}"""  # noqa: S608 - conditions of ours  # nosec B608
+    found = (_decision(row) for row in db.execute(query, values))
+    return [decision for decision in found if decision is not None]
+
+
+def _decision(row: tuple[Any, ...]) -> Decision | None:
+    *columns, message, checksum = row
+    if checksum is not None and checksum != checksum_of_decision(*columns):
+        tell_of_damage("approval")
+        return None
+    key, event_id, sequence, state, posted, data, rule = columns
+    return Decision(
+        message=message,
+        key=key,
+        event_id=event_id,
+        sequence=sequence,
+        state=state,
+        posted=bool(posted),
+        data=data,
+        rule=rule,
     )
-    found = [dict(zip(names, row, strict=True)) for row in db.execute(query, values)]
-    return [Decision(**{**row, "posted": bool(row["posted"])}) for row in found]

@@ -10,7 +10,7 @@ from bridge.events.routing import Router
 from bridge.foundation.errors import OutboxFullError
 from bridge.outbox import deliveries as rows
 from bridge.outbox import successes
-from bridge.outbox.checksum import Content
+from bridge.outbox.checksum import Content, checksum_of_value, whole
 from bridge.outbox.records import (
     CHECKPOINT,
     REPLIES,
@@ -29,15 +29,17 @@ _MEMORY = (
 
 
 def load(db: sqlite3.Connection, name: str) -> bytes | None:
-    """Return what is kept under ``name``."""
-    row = db.execute("SELECT value FROM meta WHERE key = ?", (name,)).fetchone()
-    return row[0] if row is not None and isinstance(row[0], bytes) else None
+    """Return what is kept under ``name``; None also where it is damaged."""
+    # An older file has no checksums: who looks at it has not brought it up to date.
+    row = db.execute("SELECT * FROM meta WHERE key = ?", (name,)).fetchone()
+    return None if row is None else whole(name, row[1:])
 
 
 def save(db: sqlite3.Connection, values: Mapping[str, bytes]) -> None:
     """Keep values under their names."""
     db.executemany(
-        "INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", list(values.items())
+        "INSERT OR REPLACE INTO meta (key, value, checksum) VALUES (?, ?, ?)",
+        [(name, body, checksum_of_value(name, body)) for name, body in values.items()],
     )
 
 

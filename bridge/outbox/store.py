@@ -90,7 +90,7 @@ class Outbox:
         """Return how often each cause was told, those never told left out."""
 
         def job(db: sqlite3.Connection) -> dict[str, int]:
-            query = """SELECT cause, times FROM told
+            query = """SELECT cause, max(times, 1) FROM told
                 WHERE cause IN (SELECT value FROM json_each(?))"""
             return dict(db.execute(query, (json.dumps(list(causes)),)))
 
@@ -447,9 +447,8 @@ class Outbox:
         """Return the data of the last outcomes, newest first."""
 
         def job(db: sqlite3.Connection) -> list[bytes]:
-            query = """SELECT data FROM approvals WHERE data IS NOT NULL
-                ORDER BY at DESC LIMIT ?"""
-            found = (data for (data,) in db.execute(query, (limit,)))
+            last = "data IS NOT NULL ORDER BY at DESC LIMIT ?"
+            found = (one.data or b"" for one in approvals.select(db, last, (limit,)))
             return [data for data in found if json_of(data) is not None]
 
         return await self.database.read(job)

@@ -276,7 +276,7 @@ async def play(folder: Path, seed: int, kills: int) -> History:
             for _ in range(kills):
                 await lives.one(chance.choice(_HOWS))
             world.is_over.set()
-        await lives.last(lambda: _is_done(world, folder))
+        await lives.last(lambda: _left(world, folder))
         await asyncio.sleep(1.5)  # the consumer has a second to look again
         await read_replies(world.broker.connection_string, history)
         _close_books(world, folder)
@@ -304,8 +304,8 @@ async def _world(history: History, chance: random.Random) -> AsyncIterator[World
             await reading
 
 
-async def _is_done(world: World, folder: Path) -> bool:
-    """Whether no message and no delivery waits, and the last document is known."""
+async def _left(world: World, folder: Path) -> int:
+    """Return how much is left: messages, deliveries, and looks at the last document."""
     counts = world.broker.snapshot()
     life = len(world.history.lives) + 1
     reads = [r for r in world.history.requests if r.life == life]
@@ -313,11 +313,10 @@ async def _is_done(world: World, folder: Path) -> bool:
         # After a fall of the number absence counts only once it has risen again.
         world.imds.set_incarnation(reads[-1].number + 1)
         world.is_risen = True
-    if not world.is_risen or len(reads) < 8 or counts[QUEUE].active:
-        return False
-    if counts[SUBSCRIPTION].active:  # the consumer may have lost its locks
-        return False
-    return await asyncio.to_thread(undone, folder) == 0
+    looks = max(8 - len(reads), 0) + (not world.is_risen)
+    # The consumer may have lost its locks.
+    messages = counts[QUEUE].active + counts[SUBSCRIPTION].active
+    return looks + messages + await asyncio.to_thread(undone, folder)
 
 
 def _close_books(world: World, folder: Path) -> None:
