@@ -22,6 +22,8 @@ from tests.chaos.sinks import Hook
 PATIENCE = 40.0
 STANDSTILL = 120.0  # without any progress nothing more will come of it
 _STATE = "state.db"
+_USUAL_START = 1.0  # seconds until the first look, on an idle machine
+_MOST_SLOWNESS = 12.0
 
 
 @dataclass(slots=True)
@@ -30,6 +32,8 @@ class Lives:
 
     Attributes:
         folder: where its configuration, its state file and its log are.
+        slowness: how many times longer a start takes than on an idle machine: else a
+            busy one would see only kills of what has not begun.
     """
 
     folder: Path
@@ -37,6 +41,7 @@ class Lives:
     hook: Hook
     history: History
     chance: random.Random
+    slowness: float = 1.0
 
     async def one(self, how: str) -> None:
         """Live once, and be killed at a moment that ``how`` names."""
@@ -52,7 +57,17 @@ class Lives:
             life = Life(number, began, time.time(), how, code, was_asked)
             self._judge(life)
             self.history.lives.append(life)
+            self._measure(life)
             await asyncio.to_thread(self._inspect, number)
+
+    def _measure(self, life: Life) -> None:
+        """Learn how long a start takes now."""
+        asked = [r.at for r in self.history.requests if r.life == life.number]
+        took = asked[0] - life.began if asked else 0.0
+        if not asked and life.how not in {"start", "any"}:
+            took = 1.5 * (life.ended - life.began)  # it was not even enough
+        if took:
+            self.slowness = min(max(took / _USUAL_START, 1.0), _MOST_SLOWNESS)
 
     async def _ended(
         self, process: asyncio.subprocess.Process, number: int, how: str
@@ -115,17 +130,18 @@ class Lives:
         self, process: asyncio.subprocess.Process, number: int, how: str
     ) -> bool:
         """Kill at the moment meant; return whether it was asked to stop before."""
+        slow = self.slowness
         if how in {"start", "any"}:
-            await self._sleep(0.005, 1.0 if how == "start" else 4.0)
+            await self._sleep(0.005, slow * (1.0 if how == "start" else 4.0))
         elif how == "told":
             self.hook.is_told.clear()
-            await self._within(4, self.hook.is_told.wait)
+            await self._within(4 * slow, self.hook.is_told.wait)
             await self._sleep(0.0005, 0.05)
         elif how == "posted":
-            await self._within(4, lambda: self._asked(number, is_post=True))
+            await self._within(4 * slow, lambda: self._asked(number, is_post=True))
             await self._sleep(0.0005, 0.1)
         else:
-            await self._within(10, lambda: self._asked(number, is_post=False))
+            await self._within(10 * slow, lambda: self._asked(number, is_post=False))
             await self._sleep(0.001, 2.5)
         if how == "stopping" and process.returncode is None:
             process.send_signal(signal.SIGTERM)
@@ -183,6 +199,8 @@ class Lives:
 def undone(folder: Path) -> int:
     """Return how many deliveries are not delivered, dead ones included."""
     with copied(folder) as database:
+        if not database.execute(_HAS_TABLES).fetchall():
+            return 1  # no life has come so far
         (count,) = database.execute(_UNDONE).fetchone()
     return int(count)
 
