@@ -47,7 +47,7 @@ def checksum_of_value(name: str, value: bytes) -> int:
 
 
 def whole(name: str, row: Sequence[object] | None) -> bytes | None:
-    """Return what is kept under a name; None where it is damaged, which is logged.
+    """Return what is kept under a name; nothing where it is damaged, which is logged.
 
     Args:
         name: of it.
@@ -59,7 +59,7 @@ def whole(name: str, row: Sequence[object] | None) -> bytes | None:
     if checksum is None or checksum == checksum_of_value(name, value):
         return value
     tell_of_damage(name)
-    return None
+    return b""
 
 
 def checksum_of_decision(*columns: object) -> int:

@@ -29,7 +29,7 @@ _MEMORY = (
 
 
 def load(db: sqlite3.Connection, name: str) -> bytes | None:
-    """Return what is kept under ``name``; None also where it is damaged."""
+    """Return what is kept under ``name``: b"" where it is damaged, None = nothing."""
     # An older file has no checksums: who looks at it has not brought it up to date.
     row = db.execute("SELECT * FROM meta WHERE key = ?", (name,)).fetchone()
     return None if row is None else whole(name, row[1:])

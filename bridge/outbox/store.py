@@ -79,7 +79,7 @@ class Outbox:
     # -- what was observed ---------------------------------------------------
 
     async def load(self, name: str) -> bytes | None:
-        """Return what ``commit`` or ``save`` kept under ``name``."""
+        """Return what ``commit`` or ``save`` kept under ``name``: b"" if damaged."""
         return await self.database.read(lambda db: statements.load(db, name))
 
     async def save(self, values: Mapping[str, bytes]) -> None:

@@ -66,7 +66,7 @@ async def die(world: World, place: str, approval: ReceivedMessage = APPROVAL) ->
     queue.waiting.put_nowait(approval)
     running = asyncio.create_task(Listener(queue, desk).run(asyncio.Event()))
     key = key_of(ENTITY, approval)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         if place == "intent":
             while (found := await world.outbox.decisions(key)) == {} or (
                 found[EVENT_ID].state != "intent"
@@ -83,7 +83,7 @@ async def live_again(world: World, approval: ReceivedMessage = APPROVAL) -> Play
     stop, queue = asyncio.Event(), PlayedQueue()
     queue.waiting.put_nowait(replace(approval, lock_token="second", delivery_count=1))
     running = asyncio.create_task(Listener(queue, world.desk).run(stop))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not queue.settled:
             await asyncio.sleep(0)
     stop.set()

@@ -261,7 +261,7 @@ class Database:
         def job(db: sqlite3.Connection) -> str | None:
             query = "SELECT value, checksum FROM meta WHERE key = 'vm_id'"
             owner = whole(_OWNER, db.execute(query).fetchone())
-            return None if owner is None else owner.decode(errors="replace")
+            return owner.decode(errors="replace") if owner else None
 
         return await self.read(job)
 
