@@ -84,6 +84,7 @@ class _Case:
         self.got = {sink: _in_order(history.got[sink]) for sink in SINKS}
         self.first = {sink: _first(got) for sink, got in self.got.items()}
         asked = frozenset(key for sent in history.sent for key in sent.keys)
+        self.pasts: dict[str, set[tuple[Step, ...]]] = {}
         self.reads = Reads.of(history.requests, history.taken, asked)
         self.approvals = ApprovalCase(
             history=history,
@@ -137,7 +138,9 @@ class _Case:
     def _steps_of(self, sink: str, key: str, told: Sequence[Event]) -> Iterator[str]:
         if sink == SINKS[0]:
             self.verdict.steps.update(map(kind_of, told))
-        wanted = pasts(self.reads, key)
+        if key not in self.pasts:  # the same for each sink, and slow to find
+            self.pasts[key] = pasts(self.reads, key)
+        wanted = self.pasts[key]
         if not any(_are_told(told, steps) for steps in wanted):
             kinds = [kind_of(event) for event in told]
             ways = [["|".join(sorted(s.kinds)) for s in steps] for steps in wanted]
