@@ -560,7 +560,7 @@ async def listening(world: World, queue: PlayedQueue, until: int) -> None:
     stop = asyncio.Event()
     listener = Listener(queue, world.desk)
     running = asyncio.create_task(listener.run(stop))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(queue.settled) < until:
             await asyncio.sleep(0)
     stop.set()
