@@ -503,7 +503,7 @@ async def test_mirror_knows_all_that_was_done(state_path: Path) -> None:
 
 
 def half_done(db: sqlite3.Connection) -> None:
-    db.execute("INSERT INTO meta VALUES ('half', 1)")
+    db.execute("INSERT INTO meta (key, value) VALUES ('half', 1)")
     db.execute("INSERT INTO nowhere VALUES (1)")
 
 

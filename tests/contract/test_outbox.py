@@ -788,7 +788,7 @@ async def together(database: Database, *jobs: Callable[..., object]) -> list[obj
 
 def keep(name: str) -> Callable[[sqlite3.Connection], str]:
     def job(db: sqlite3.Connection) -> str:
-        db.execute("INSERT INTO meta VALUES (?, x'00')", (name,))
+        db.execute("INSERT INTO meta (key, value) VALUES (?, x'00')", (name,))
         return name
 
     return job

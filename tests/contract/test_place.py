@@ -254,7 +254,7 @@ def held(path: Path, how: str) -> Iterator[None]:
     if how == "alone":
         other.execute("PRAGMA locking_mode = EXCLUSIVE")
     other.execute("BEGIN IMMEDIATE")
-    other.execute("INSERT OR REPLACE INTO meta VALUES ('other', 1)")
+    other.execute("INSERT OR REPLACE INTO meta (key, value) VALUES ('other', 1)")
     try:
         yield
     finally:

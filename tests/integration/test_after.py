@@ -17,7 +17,7 @@ from bridge.simulator.imds.lifecycle import EventLife
 from bridge.simulator.imds.server import ImdsSimulator
 from bridge.simulator.inbox.server import Inbox
 from tests.integration.processes import ended, forwarder, settled
-from tests.integration.test_traffic import free_port
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

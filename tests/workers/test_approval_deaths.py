@@ -6,6 +6,7 @@ killed there, and a second one on the same state file gets the message again.
 
 import asyncio
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -187,7 +188,8 @@ async def test_refused_try_of_a_message_is_no_try_of_its_repetition(
         world.imds.answers.extend([400] * 3)
         await world.handle(APPROVAL)
         assert await world.kinds() == ["rejected"]
-        again = replace(APPROVAL, sequence_number=8)
+        later = world.clock.now() + timedelta(seconds=1)
+        again = replace(APPROVAL, sequence_number=8, enqueued_at=later)
         await die(world, "intent", again)
 
     async with world_of(tmp_path / "state.db") as world:
