@@ -57,7 +57,10 @@ path = "-"
 COMMANDS = [
     (),
     *((name,) for name in ("run", "check", "status", "simulate", "demo", "schema")),
-    *((name,) for name in ("approve", "events", "send-test", "render", "route")),
+    *(
+        (name,)
+        for name in ("init", "approve", "events", "send-test", "render", "route")
+    ),
     ("outbox",),
     *(("outbox", name) for name in ("list", "show", "retry", "discard")),
 ]
