@@ -130,6 +130,7 @@ def _outcome(outcome: str) -> CloudEvent:
 def _command(outcome: str) -> CloudEvent:
     """Return what became of a command; one that was skipped has never run."""
     ran, failed = outcome != "skipped", outcome == "failed"
+    reasons = {"failed": "exit code 1", "skipped": "the event has started"}
     result = CommandResult(
         sink="drain",
         outcome=outcome,
@@ -141,8 +142,6 @@ def _command(outcome: str) -> CloudEvent:
         seconds=4.2 if ran else 0.0,
         attempts=int(ran),
         output='cannot evict "db-0" & <others>' if failed else None,
-        reason={"failed": "exit code 1", "skipped": "the event has started"}.get(
-            outcome
-        ),
+        reason=reasons.get(outcome),
     )
     return from_command(_TELLER, result, _AT).event
