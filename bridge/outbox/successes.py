@@ -1,9 +1,10 @@
-"""The statements on successes of commands: what others may rely on. Parts of a job."""
+"""The statements on what commands did, and may be relied on. Parts of a job."""
 
 import sqlite3
 
-from bridge.outbox.records import Success
+from bridge.outbox.records import Success, value_of
 
+_LAST_ITEMS = 2000
 _COLUMNS = ("sink", "key", "appearance", "content", "at")
 
 
@@ -49,3 +50,15 @@ def of_event(db: sqlite3.Connection, key: str) -> list[Success]:
     rows = db.execute(query, (key,)).fetchall()
     found = [Success(**dict(zip(_COLUMNS, row, strict=True))) for row in rows]
     return [success for success in found if success.appearance == now]
+
+
+def recent_results(db: sqlite3.Connection, limit: int) -> list[dict[str, object]]:
+    """Return the last events about commands, newest first.
+
+    They are looked for among the last events alone: no index leads to them.
+    """
+    query = """SELECT body FROM items
+        WHERE id > (SELECT coalesce(max(id), 0) FROM items) - ?
+        AND kind = 'event' AND type LIKE '%.command.%' ORDER BY id DESC LIMIT ?"""
+    found = (value_of(body) for (body,) in db.execute(query, (_LAST_ITEMS, limit)))
+    return [event for event in found if event is not None]
