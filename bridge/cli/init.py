@@ -23,6 +23,9 @@ from bridge.telemetry.metrics import printable
 
 _ASK = "ask"
 _REFERENCES = ("env:", "file:")
+# Where infra/install.sh --hook puts hooks, and the unit by which root runs them.
+_HOOKS = Path("/etc/sebridge/hooks")
+_HOOK_UNIT = Path("/etc/systemd/system/sebridge-hook@.service")
 _SLACK_FILE, _WEBHOOK_FILE = "slack-webhook-url", "webhook-url"
 _FLAGS = (
     "--slack",
@@ -80,9 +83,10 @@ def init(path: Path, **said: str | bool) -> None:
     if wishes.is_empty:
         fail(f"nothing to write: say {', '.join(_FLAGS)}", code=WRONG)
     path = path.absolute()
+    wishes = replace(wishes, by_unit=_is_run_by_root(wishes.command))
     wishes, secrets = _set_apart(wishes, path.parent)
     try:
-        _write(path, first_text(wishes), secrets)
+        _write(path, first_text(wishes), secrets, is_open=wishes.is_open)
     except OSError as error:
         what = f"{error.filename or path} cannot be written: {error.strerror}"
         raise BridgeError(what) from error
@@ -124,6 +128,11 @@ def _answer(question: str) -> str:
     return answer.strip()
 
 
+def _is_run_by_root(command: str) -> bool:
+    """Whether the shipped service is here, and root has a unit for such a hook."""
+    return Path(command).parent == _HOOKS and _HOOK_UNIT.exists()
+
+
 def _set_apart(wishes: Wishes, folder: Path) -> tuple[Wishes, dict[Path, str]]:
     """Return the wishes with references in the place of secrets, and these by file."""
     secrets = dict[Path, str]()
@@ -155,8 +164,16 @@ def _slack_address() -> str:
     return address.strip()
 
 
-def _write(path: Path, text: str, secrets: Mapping[Path, str]) -> None:
+def _write(
+    path: Path, text: str, secrets: Mapping[Path, str], *, is_open: bool
+) -> None:
     """Write the configuration and its secrets, or nothing at all.
+
+    Args:
+        path: of the configuration.
+        text: of it.
+        secrets: what goes into files beside it.
+        is_open: whether everybody may read the configuration.
 
     Raises:
         ConfigError: it has faults.
@@ -165,11 +182,11 @@ def _write(path: Path, text: str, secrets: Mapping[Path, str]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as undo:
         for file, secret in secrets.items():
-            _create(file, f"{secret}\n", undo)
+            _create(file, f"{secret}\n", 0o600, undo)
         refuse_faults(text, os.environ, str(path))
         if path.exists():
             _move_aside(path, undo)
-        _create(path, text, undo)
+        _create(path, text, 0o644 if is_open else 0o600, undo)
         undo.pop_all()
 
 
@@ -180,9 +197,9 @@ def _move_aside(path: Path, undo: ExitStack) -> None:
     undo.callback(aside.rename, path)
 
 
-def _create(path: Path, text: str, undo: ExitStack) -> None:
-    """Write a file that is not there yet, for its owner and the service's group."""
-    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+def _create(path: Path, text: str, mode: int, undo: ExitStack) -> None:
+    """Write a file that is not there yet."""
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     undo.callback(path.unlink)
     with os.fdopen(number, "w", encoding="utf-8", newline="\n") as file:
         if sys.platform != "win32":

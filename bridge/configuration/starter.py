@@ -31,6 +31,7 @@ class Wishes:
         webhook: the URL that events are posted to, or a reference to it.
         servicebus: ``NAMESPACE/TOPIC``.
         command: the program that is run before an event and when it is over.
+        by_unit: whether root runs it, by the unit that infra/install.sh --hook made.
         traffic: whether the probe for load balancers answers.
     """
 
@@ -38,7 +39,13 @@ class Wishes:
     webhook: str = ""
     servicebus: str = ""
     command: str = ""
+    by_unit: bool = False
     traffic: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the file holds no secret: a URL may have one in its path."""
+        return not self.webhook or self.webhook.startswith(("env:", "file:"))
 
     @property
     def is_empty(self) -> bool:
@@ -80,7 +87,7 @@ def _tables(wishes: Wishes) -> Iterator[str]:
         keys = f"namespace = {_quoted(namespace)}\ntopic = {_quoted(topic)}"
         yield _sink("bus", "servicebus", keys)
     if wishes.command:
-        yield _command(wishes.command)
+        yield _command(wishes.command, by_unit=wishes.by_unit)
     if wishes.traffic:
         yield _TRAFFIC
 
@@ -101,18 +108,20 @@ def _namespace_and_topic(text: str) -> tuple[str, str]:
     return namespace if "." in namespace else namespace + _HOST, topic
 
 
-def _command(program: str) -> str:
+def _command(program: str, *, by_unit: bool) -> str:
     command = [program]
     if program.lower().endswith(".ps1"):
         command = [*_POWERSHELL, program]
     words = ", ".join(map(_quoted, command))
-    table = _sink(_name_of(program), "command", f"command = [{words}]")
-    return f"{table}{_WHEN}"
+    key, name = f"command = [{words}]", re.split(r"[/\\]", program)[-1]
+    if by_unit and _NAME.fullmatch(name):
+        key = f"unit = {_quoted(f'sebridge-hook@{name}.service')}"
+    return f"{_sink(_name_of(name), 'command', key)}{_WHEN}"
 
 
-def _name_of(program: str) -> str:
+def _name_of(file: str) -> str:
     """Return the name of a command's sink: that of its file, if it can be one."""
-    stem = re.split(r"[/\\]", program)[-1].partition(".")[0]
+    stem = file.partition(".")[0]
     is_free = _NAME.fullmatch(stem) and stem.lower() not in _OTHERS
     return stem if is_free else "command"
 

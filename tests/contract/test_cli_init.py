@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import select
+import shutil
 import stat
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 
 from bridge.cli.common import default_config
 from bridge.cli.main import main
+from bridge.configuration.starter import Wishes, first_text
 
 HOOK = "https://hooks.slack.example/services/T0/B0/hush"
 FLAGS = {
@@ -57,6 +59,12 @@ def names_in(folder: Path) -> list[str]:
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
+
+
+def umask() -> int:
+    found = os.umask(0)
+    os.umask(found)
+    return found
 
 
 # -- what is written ---------------------------------------------------------------
@@ -115,6 +123,14 @@ def test_secret_is_in_a_file_of_its_own_and_shown_nowhere(tmp_path: Path) -> Non
     for name, secret in (("slack-webhook-url", HOOK), ("webhook-url", url)):
         assert (tmp_path / name).read_text() == f"{secret}\n"
         assert mode(tmp_path / name) == 0o600
+    assert mode(path) == 0o644 & ~umask()
+
+
+def test_url_may_have_a_secret_in_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "bridge.toml"
+
+    init(path, "--webhook", "https://chat.example/hooks/hush")
+
     assert mode(path) == 0o600
 
 
@@ -128,7 +144,7 @@ def test_service_reads_what_root_writes_into_the_folder_of_its_group(
     os.chown(folder, 0, 4321)
     folder.chmod(folder_mode)
 
-    init(folder / "bridge.toml", "--slack")
+    init(folder / "bridge.toml", *FLAGS["slack"], *FLAGS["webhook"])
 
     for name in ("bridge.toml", "slack-webhook-url"):
         found = (folder / name).stat()
@@ -160,6 +176,26 @@ def test_powershell_script_is_run_by_powershell(tmp_path: Path) -> None:
         assert result.exit_code == 0
     else:  # where the program must have its whole path
         assert "sinks.drain.command: must begin with the whole path" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("program", "key"),
+    [
+        (
+            "/etc/sebridge/hooks/drain",
+            'unit = "sebridge-hook@drain.service"',
+        ),
+        (
+            "/etc/sebridge/hooks/drain.sh",
+            'command = ["/etc/sebridge/hooks/drain.sh"]',
+        ),
+    ],
+)
+def test_hook_that_root_runs_is_named_by_its_unit(program: str, key: str) -> None:
+    """Where such a unit is installed; one that cannot have one is a command."""
+    text = first_text(Wishes(command=program, by_unit=True))
+
+    assert f'name = "drain"\ntype = "command"\n{key}\n' in text
 
 
 def test_command_that_could_not_be_run_is_warned_of(tmp_path: Path) -> None:
@@ -367,3 +403,41 @@ def test_default_is_the_services_own_file(
     platform: str, environ: dict[str, str], path: str
 ) -> None:
     assert default_config(environ, platform) == Path(path)
+
+
+# A root of one's own may have another /etc, which nobody else sees.
+ELSEWHERE = """
+mount -t tmpfs none "$1" && mkdir "$1/new" "$1/work" &&
+mount -t overlay none -o "lowerdir=/etc,upperdir=$1/new,workdir=$1/work" /etc || exit 77
+set -e
+bridge="$2 -m bridge"
+$bridge init --traffic
+$bridge check
+$bridge init --traffic && exit 1
+$bridge check -c /etc/sebridge/bridge.toml
+"""
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="unshare is missing")
+def test_first_file_is_where_every_command_looks_for_it(tmp_path: Path) -> None:
+    environ = {k: v for k, v in os.environ.items() if k != "SEBRIDGE_CONFIG"}
+    ran = subprocess.run(  # noqa: S603 - our own words
+        ["unshare", "-m", "sh", "-c", ELSEWHERE, "sh", str(tmp_path), sys.executable],  # noqa: S607
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+        env=environ,
+    )
+    if ran.returncode == 77 or "unshare" in ran.stderr:
+        pytest.skip("no mount namespace of one's own here")
+
+    assert ran.returncode == 0, ran.stderr
+    path = "/etc/sebridge/bridge.toml"
+    assert ran.stdout.splitlines() == [
+        f"{path}: written",
+        "next: sebridge check --connect",
+        f"{path}: ok",
+        f"{path}: ok",
+    ]
+    assert f"{path} is there already, and stays as it is" in ran.stderr
