@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import select
 import shutil
 import stat
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from bridge.cli.main import main
 from bridge.configuration.starter import Wishes, first_text
 
 HOOK = "https://hooks.slack.example/services/T0/B0/hush"
+ROOT = Path(__file__).parents[2]
 FLAGS = {
     "slack": ["--slack"],
     "webhook": ["--webhook", "https://siem.example/ingest"],
@@ -85,6 +87,29 @@ def test_every_combination_passes_check_and_does_what_was_asked(
     kinds = [sink["type"] for sink in tables.get("sinks", [])]
     assert kinds == [name for name in chosen if name != "traffic"]
     assert ("traffic" in tables) == ("traffic" in chosen)
+
+
+def pages() -> Iterator[str]:
+    """Yield what the pages say, wherever each of them stands."""
+    for folder in (".", "config", "infra", "bridge"):
+        found = ROOT.glob("*.md") if folder == "." else (ROOT / folder).rglob("*.md")
+        yield from (page.read_text("utf-8") for page in found)
+
+
+def test_lines_of_the_pages_write_what_passes_check(tmp_path: Path) -> None:
+    lines = {
+        line
+        for page in pages()
+        for line in re.findall(r"^sebridge (init .*)$", page, re.M)
+    }
+    assert lines
+    for number, line in enumerate(sorted(lines)):
+        path = tmp_path / f"{number}" / "bridge.toml"
+
+        written = sebridge(*line.split(), "-o", str(path), text=f"{HOOK}\n")
+
+        assert written.exit_code == 0, line
+        assert sebridge("check", "-c", str(path)).exit_code == 0
 
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=20)
