@@ -699,7 +699,7 @@ def test_status_of_a_forwarder_that_does_not_run(deliveries: Path) -> None:
     assert result.stderr == ""
     status = json.loads(result.stdout)
     assert set(status) == {
-        *("vm", "document", "imds", "sinks", "approvals", "replies"),
+        *("vm", "document", "imds", "sinks", "approvals", "commands", "replies"),
     }
     assert set(status["imds"]) == {"lastSuccess", "state"}
     (sink,) = status["sinks"]

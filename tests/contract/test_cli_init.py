@@ -100,7 +100,7 @@ def test_lines_of_the_pages_write_what_passes_check(tmp_path: Path) -> None:
     lines = {
         line
         for page in pages()
-        for line in re.findall(r"^sebridge (init .*)$", page, re.M)
+        for line in re.findall(r"^sebridge (init .*)$", page, re.MULTILINE)
     }
     assert lines
     for number, line in enumerate(sorted(lines)):
