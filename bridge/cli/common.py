@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TextIO
 
@@ -13,6 +13,8 @@ from bridge.cli.process import FAILED, WRONG, fail, until_stopped
 from bridge.foundation.sections import nearest
 
 __all__ = ["FAILED", "WRONG", "fail", "until_stopped"]  # of ``process``, for all others
+
+CONFIG_VARIABLE = "SEBRIDGE_CONFIG"
 
 
 def echo_json(value: object, indent: int | None = None) -> None:
@@ -44,12 +46,50 @@ def painter(stream: TextIO) -> Callable[[str, str], str]:
     return paint
 
 
+def default_config(environ: Mapping[str, str], platform: str = sys.platform) -> Path:
+    """Return where the configuration is, unless it is said."""
+    if platform == "win32":
+        data = environ.get("PROGRAMDATA") or r"C:\ProgramData"
+        return Path(data) / "sebridge" / "bridge.toml"
+    return Path("/etc/sebridge/bridge.toml")
+
+
+def _config_or_default(
+    ctx: click.Context, _parameter: click.Parameter, path: Path | None
+) -> Path:
+    """Return the file that is named, else the default one.
+
+    Raises:
+        click.UsageError: none is named, and the default one is not there.
+    """
+    if path is not None:
+        return path
+    default = default_config(os.environ)
+    try:
+        default.stat()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if not ctx.resilient_parsing:
+            raise click.UsageError(_nothing_there(default), ctx) from error
+    except OSError:  # such as a directory of others: reading it says so
+        pass
+    return default
+
+
+def _nothing_there(default: Path) -> str:
+    return (
+        f"There is no {default}: 'sebridge init' writes a first configuration; "
+        f"-c FILE or {CONFIG_VARIABLE} names one that is elsewhere."
+    )
+
+
 config_option = click.option(
     "-c",
     "--config",
     "path",
-    required=True,
+    envvar=CONFIG_VARIABLE,
     type=click.Path(path_type=Path, dir_okay=False),
+    callback=_config_or_default,
+    show_default=f"${CONFIG_VARIABLE}, else {default_config(os.environ)}",
     help="The configuration file (TOML).",
 )
 

@@ -21,7 +21,7 @@ from bridge.cli.common import (
 from bridge.cli.progress import shown
 from bridge.configuration import json_schema
 from bridge.configuration import load as configuration
-from bridge.diagnostics import doctor, host_checks, status_query
+from bridge.diagnostics import doctor, host_checks, status_query, traffic_check
 from bridge.diagnostics.host_checks import Finding
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import ConfigError
@@ -96,7 +96,9 @@ async def _examined(config: configuration.Config) -> list[Finding]:
     configure_logging(LogConfig(level="error", format="text"))  # the SDK is talkative
     answer = await status_query.running(config)
     found = await doctor.examine(config, SystemClock())
-    return [*found, *host_checks.examine(config, os.environ, answer)]
+    found += host_checks.examine(config, os.environ, answer)
+    is_running = answer is not None
+    return found + await traffic_check.examine(config.traffic, is_running=is_running)
 
 
 def _result(finding: Finding) -> str:

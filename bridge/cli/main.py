@@ -33,6 +33,7 @@ ELSEWHERE = {
     "approve": "bridge.cli.approve",
     "check": "bridge.cli.inspect",
     "events": "bridge.cli.events",
+    "init": "bridge.cli.init",
     "outbox": "bridge.cli.outbox",
     "render": "bridge.cli.dry_run",
     "route": "bridge.cli.dry_run",

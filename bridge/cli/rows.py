@@ -155,7 +155,7 @@ class Gist:
             type=_text(event, "type", ""),
             time=parse_time(_text(event, "time", "")),
             event_type=_text(scheduled, "EventType"),
-            event_id=_text(event, "correlationid"),
+            event_id=_text(event, "correlationid", _text(data, "eventId")),
             vm=_resources(scheduled.get("Resources")) or _text(reporter, "vmName"),
         )
 

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient
@@ -43,7 +44,7 @@ topic = "{TOPIC}"
 [[sinks]]
 name = "ops"
 type = "slack"
-webhook_url = "{{inbox}}/slack/ops"
+{{slack}}
 
 [[sinks]]
 name = "siem"
@@ -54,7 +55,12 @@ url = "{{inbox}}/siem"
 connection_string = "env:{CONNECTION_VARIABLE}"
 queue = "{APPROVALS}"
 reply_to = ["{REPLIES}"]
-"""
+{{more}}"""
+WEBHOOK = 'webhook_url = "{inbox}/slack/ops"'
+BOT = """\
+token = "xoxb-demo"
+channel = "ops"
+api_url = "{inbox}/slack/api/\""""
 
 
 @dataclass(slots=True)
@@ -102,13 +108,18 @@ async def forwarder(
 
 @dataclass(slots=True)
 class Consumer:
-    """Reads the topic as an Azure Function would, and approves when asked to."""
+    """Reads the topic as an Azure Function would, and approves when asked to.
+
+    Attributes:
+        after: the step after which it approves; "" = it never does.
+    """
 
     client: ServiceBusClient
     timeline: Timeline
-    approves: bool
+    after: str
     seen: Seen
     sent: Seen
+    _entity: str = ""
 
     async def run(self) -> None:
         """Read until cancelled."""
@@ -116,12 +127,13 @@ class Consumer:
         async with receiver:
             async for message in receiver:
                 event = json.loads(text_of(message))
-                what, millis = short_type(event["type"]), age_of(event)
+                what, millis = label_of(event), age_of(event)
                 self.timeline.happened("Service Bus", what, millis)
                 self.seen.add(what, millis)
                 await receiver.complete_message(message)
-                if self.approves and what == "scheduled" and message.reply_to:
-                    await self._approve(message.reply_to, event)
+                self._entity = message.reply_to or self._entity
+                if what == self.after and self._entity:
+                    await self._approve(self._entity, event)
 
     async def _approve(self, entity: str, event: dict[str, object]) -> None:
         """Send back a StartRequest, as the Azure documentation words it."""
@@ -165,6 +177,15 @@ def short_type(kind: str) -> str:
     """Return what a type is called here: ``started``, ``startrequest.relayed``."""
     middle = kind.removeprefix("sebridge.").removesuffix(".v1")
     return middle.removeprefix("scheduledevent.")
+
+
+def label_of(event: dict[str, Any]) -> str:
+    """Return what an event is called here: that of a command names what it did."""
+    what = short_type(event["type"])
+    if not what.startswith("command."):
+        return what
+    data = event["data"]
+    return f"{data['sink']} {data['action']} {what.removeprefix('command.')}"
 
 
 def age_of(event: dict[str, object]) -> float:

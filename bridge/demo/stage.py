@@ -6,18 +6,22 @@ simulated IMDS → forwarder → broker, webhook, Slack → approver → queue
 """
 
 import asyncio
+import json
 import os
+import re
 import shutil
 import signal
 import tempfile
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from azure.servicebus.aio import ServiceBusClient
 
-from bridge.demo import actors
-from bridge.demo.actors import Consumer, Seen, age_of, short_type
+from bridge.demo import acting, actors
+from bridge.demo.acting import PREPARED, RESTORED, Acting
+from bridge.demo.actors import Consumer, Seen, age_of, label_of
 from bridge.demo.timeline import Line, Timeline
 from bridge.simulator.imds.scenario import Scenario, load
 from bridge.simulator.inbox.server import Message
@@ -32,6 +36,7 @@ _IN_SLACK = {
     "ended": "is gone",
     "startrequest.relayed": "passed on to Azure",
 }
+_RULING = re.compile(r"\*((?:Command|Approval) [^*]+)\*")
 _SPEED = 100.0
 _SLACK_SECONDS = 25.0  # for the start of the forwarder, and slow machines
 _SOON = 5.0  # after the scenario has ended, what is expected must be there
@@ -48,7 +53,8 @@ def play(scenario: str, speed: float | None, svg: Path | None = None) -> int:
     folder = Path(tempfile.mkdtemp(prefix="sebridge-demo-"))
     timeline = Timeline()
     try:
-        is_good = asyncio.run(_perform(scenario, speed or _SPEED, folder, timeline))
+        speed = speed or acting.usual_speed(scenario, _SPEED)
+        is_good = asyncio.run(_perform(scenario, speed, folder, timeline))
     except SimulatorError as error:
         timeline.verdict(str(error), is_good=False)
         shutil.rmtree(folder)
@@ -71,6 +77,8 @@ async def _perform(name: str, speed: float, folder: Path, timeline: Timeline) ->
         )
     _undo_at_signal()
     stage = Stage(scenario, folder, timeline)
+    if acting.suits(scenario, speed):
+        stage.acting = Acting(folder, timeline)
     timeline.headline(name, scenario.description)
     options = SimulatorOptions(scenario=name, speed=speed)
     async with Simulator(options) as simulator, AsyncExitStack() as stack:
@@ -103,6 +111,8 @@ class Stage:
     slack: Seen = field(default_factory=Seen)
     approver: Seen = field(default_factory=Seen)
     imds: Seen = field(default_factory=Seen)
+    acting: Acting | None = None
+    _rulings: int = 0
 
     @property
     def approves(self) -> bool:
@@ -116,14 +126,20 @@ class Stage:
         outcome = ["startrequest.relayed"] if self.approves else []
         asked = ["StartRequest"] if self.approves else []
         reply = ["reply: relayed"] if self.approves else []
-        started = ["bridge.started"]
+        started, commands, turns = ["bridge.started"], list[str](), list[str]()
+        if self.acting is not None:
+            commands = [PREPARED, RESTORED]
+            turns = ["bridge.traffic-out", "bridge.traffic-in"]
+        told = [*steps, *outcome, *commands]
         found = [
-            ("Service Bus", [*started, *steps, *outcome], self.bus),
-            ("webhook", [*started, *steps, *outcome], self.webhook),
-            ("Slack", [*steps, *outcome], self.slack),
+            ("Service Bus", [*started, *told, *turns], self.bus),
+            ("webhook", [*started, *told, *turns], self.webhook),
+            ("Slack", told, self.slack),
             ("approver", [*asked, *reply], self.approver),
             ("IMDS", asked, self.imds),
         ]
+        if self.acting is not None:
+            found.append(("balancer", ["in", "out", "in again"], self.acting.balancer))
         return [
             Line(channel=c, expected=e, seen=s.what, latencies=s.latencies)
             for c, e, s in found
@@ -140,19 +156,10 @@ class Stage:
         simulator.imds.on_approved.append(self._approved)
         environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
         environ[actors.CONNECTION_VARIABLE] = simulator.broker.connection_string
-        config = actors.CONFIG.format(
-            imds=simulator.imds.url,
-            inbox=simulator.inbox.url,
-            state=(self.folder / "state.db").as_posix(),
-        )
-        watching = [
-            Consumer(
-                client, self.timeline, self.approves, self.bus, self.approver
-            ).run(),
-            actors.read_replies(client, self.timeline, self.approver),
-            self._watch_inbox(simulator),
+        config = self._config(simulator)
+        tasks = [
+            asyncio.create_task(work) for work in self._watching(simulator, client)
         ]
-        tasks = [asyncio.create_task(work) for work in watching]
         try:
             async with actors.forwarder(self.folder, config, environ) as process:
                 self.timeline.happened("forwarder", f"started as process {process.pid}")
@@ -164,6 +171,39 @@ class Stage:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         return self._end(reason)
+
+    def _config(self, simulator: Simulator) -> str:
+        """Return the forwarder's whole configuration."""
+        inbox = simulator.inbox.url
+        slack = actors.WEBHOOK if self.acting is None else actors.BOT
+        return actors.CONFIG.format(
+            imds=simulator.imds.url,
+            inbox=inbox,
+            state=(self.folder / "state.db").as_posix(),
+            slack=slack.format(inbox=inbox),
+            more="" if self.acting is None else self.acting.config(),
+        )
+
+    def _watching(
+        self, simulator: Simulator, client: ServiceBusClient
+    ) -> list[Coroutine[None, None, None]]:
+        """Return what goes on beside the forwarder."""
+        after = "scheduled" if self.acting is None else PREPARED
+        consumer = Consumer(
+            client,
+            self.timeline,
+            after if self.approves else "",
+            self.bus,
+            self.approver,
+        )
+        found = [
+            consumer.run(),
+            actors.read_replies(client, self.timeline, self.approver),
+            self._watch_inbox(simulator),
+        ]
+        if self.acting is not None:
+            found += [self.acting.probe(), self.acting.listen()]
+        return found
 
     async def _watch(
         self,
@@ -199,17 +239,30 @@ class Stage:
             if message.path.startswith("/slack"):
                 self._slack(message)
             elif isinstance(message.body, dict):
-                what, millis = short_type(message.body["type"]), age_of(message.body)
+                what, millis = label_of(message.body), age_of(message.body)
                 self.timeline.happened("webhook", what, millis)
                 self.webhook.add(what, millis)
 
     def _slack(self, message: Message) -> None:
         """Show a Slack message; which step it tells is in its words only."""
-        text = str(message.body["text"]) if isinstance(message.body, dict) else ""
+        body = message.body if isinstance(message.body, dict) else {}
+        if "thread_ts" in body:
+            return  # the message itself says it as well
+        if ruling := self._ruling(body):
+            self.timeline.happened("Slack", f"in the message: {ruling}")
+            self.slack.add(_meaning(ruling))
+            return
+        text = str(body.get("text", ""))
         headline = text.splitlines()[0] if text else "(no text)"
-        steps = [step for step, words in _IN_SLACK.items() if words in headline]
         self.timeline.happened("Slack", headline)
-        self.slack.add(steps[0] if steps else headline)
+        self.slack.add(_meaning(headline))
+
+    def _ruling(self, body: dict[str, object]) -> str:
+        """Return what a message says more than before of commands and approvals."""
+        found = _RULING.findall(json.dumps(body.get("blocks", []), ensure_ascii=False))
+        is_new = len(found) > self._rulings
+        self._rulings = len(found)
+        return found[-1] if is_new else ""
 
     def _approved(self, event_id: str) -> None:
         self.timeline.happened("IMDS", f"StartRequest received for {event_id[:8]}…")
@@ -232,3 +285,9 @@ class Stage:
             return True
         self.timeline.verdict(f"Failed: {reason}.", is_good=False)
         return False
+
+
+def _meaning(words: str) -> str:
+    """Return the step that Slack's words tell of."""
+    steps = [step for step, known in _IN_SLACK.items() if known in words]
+    return steps[0] if steps else words.removeprefix("Command ")

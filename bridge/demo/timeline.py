@@ -20,6 +20,8 @@ _STYLES = {
     "webhook": "blue",
     "Slack": "green",
     "approver": "yellow",
+    "command": "bright_yellow",
+    "balancer": "bright_blue",
     "forwarder": "white",
 }
 

@@ -171,18 +171,23 @@ def port(config: HttpConfig, answer: Mapping[str, object] | None) -> Finding:
         return _good("http: off (http.listen is empty)")
     if answer is not None:
         return _good(f"http: {config.listen} is held by the bridge that runs")
-    host, number = config.address
+    if (cause := listening_fault(*config.address)) is None:
+        return _good(f"http: {config.listen} is free")
+    return _fault(
+        f"http: {config.listen} cannot be listened on: {cause}",
+        "name another in http.listen, or stop what has it (a bridge that runs "
+        "and does not answer has another http.token)",
+    )
+
+
+def listening_fault(host: str, number: int) -> str | None:
+    """Return why nobody can listen on a port now; None: it is free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with closing(socket.create_server((host, number), family=family)):
-            return _good(f"http: {config.listen} is free")
+            return None
     except (OSError, UnicodeError) as error:
-        cause = getattr(error, "strerror", None) or "it is no address"
-        return _fault(
-            f"http: {config.listen} cannot be listened on: {cause}",
-            "name another in http.listen, or stop what has it (a bridge that runs "
-            "and does not answer has another http.token)",
-        )
+        return getattr(error, "strerror", None) or "it is no address"
 
 
 def secrets(config: Config) -> Iterator[Finding]:

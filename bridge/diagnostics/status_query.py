@@ -1,6 +1,6 @@
 """Status for the command line: from the running forwarder, else from its state file."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,11 +17,18 @@ from bridge.events.routing import Router
 from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import OutboxError
-from bridge.health.status import document_of, replies_of, sink_of, vm_of
+from bridge.health.status import (
+    document_of,
+    recent_commands,
+    replies_of,
+    sink_of,
+    vm_of,
+)
 from bridge.outbox.records import CHECKPOINT, REPLIES
 from bridge.outbox.statefile import is_there
 from bridge.outbox.storage.database import Database
 from bridge.outbox.store import Outbox
+from bridge.traffic.config import TrafficConfig
 
 _PATIENCE = 2.0
 _RECENT = 10
@@ -72,19 +79,8 @@ async def running(config: Settings) -> dict[str, object] | None:
     host, port = config.http.address
     token = config.http.token
     headers = {"Authorization": f"Bearer {token.reveal()}"} if token else {}
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - asked, not listened on  # nosec B104
-    url = f"http://{f'[{host}]' if ':' in host else host}:{port}/status"
-    timeout = aiohttp.ClientTimeout(total=_PATIENCE)
-    try:
-        async with (
-            aiohttp.ClientSession(trust_env=False, timeout=timeout) as session,
-            session.get(url, headers=headers, allow_redirects=False) as response,
-        ):
-            answer = msgspec.json.decode(await response.read(), type=dict[str, object])
-            is_ours = response.status == 200 and answer.keys() >= _KEYS
-            return answer if is_ours else None
-    except _NOT_OURS:
-        return None
+    answer = await _asked(f"http://{_reachable(host)}:{port}/status", headers, {200})
+    return answer if answer is not None and answer.keys() >= _KEYS else None
 
 
 def _existing(path: Path) -> Path:
@@ -121,5 +117,44 @@ async def _stored(
             "approvals": [
                 orjson.loads(body) for body in await outbox.recent_outcomes(_RECENT)
             ],
+            "commands": await recent_commands(outbox),
             "replies": replies_of(tallies.get(REPLIES)),
+            **await _traffic(config),
         }
+
+
+async def _traffic(config: Settings) -> dict[str, object]:
+    """Return what the probe says; where nobody answers it, balancers take it so."""
+    if config.traffic is None:
+        return {}
+    answer = await probed(config.traffic)
+    return {"traffic": answer or {"traffic": "out", "reason": "nobody answers"}}
+
+
+async def probed(config: TrafficConfig) -> dict[str, object] | None:
+    """Ask the traffic probe as a balancer does; None where no bridge answers."""
+    host, port = config.address
+    answer = await _asked(f"http://{_reachable(host)}:{port}/", {}, {200, 503})
+    return answer if answer is not None and "traffic" in answer else None
+
+
+async def _asked(
+    url: str, headers: Mapping[str, str], taken: Container[int]
+) -> dict[str, object] | None:
+    """Return the JSON object that a bridge on this machine answers, if it does."""
+    timeout = aiohttp.ClientTimeout(total=_PATIENCE)
+    try:
+        async with (
+            aiohttp.ClientSession(trust_env=False, timeout=timeout) as session,
+            session.get(url, headers=headers, allow_redirects=False) as response,
+        ):
+            answer = msgspec.json.decode(await response.read(), type=dict[str, object])
+            return answer if response.status in taken else None
+    except _NOT_OURS:
+        return None
+
+
+def _reachable(host: str) -> str:
+    """Return where a host that is listened on is asked, as a URL has it."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - asked, not listened on  # nosec B104
+    return f"[{host}]" if ":" in host else host

@@ -16,10 +16,12 @@ from bridge.foundation.clock import Clock
 from bridge.imds.poller import Poller
 from bridge.outbox.records import REPLIES, Tally
 from bridge.outbox.store import Outbox
+from bridge.outbox.successes import recent_results
 from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
 
 _RECENT = 10
+_NOT_SHOWN = {"output", "reporter", "truncated"}
 
 
 class Missing(StrEnum):
@@ -33,6 +35,7 @@ class Missing(StrEnum):
     APPROVALS = "approvals"
     STATE = "state"
     SINKS = "sinks"
+    TRAFFIC = "traffic"
     OTHER = "other"
 
 
@@ -165,8 +168,12 @@ class Board:
         return found
 
     def notes(self) -> list[str]:
-        """Return what keeps it from nothing, but wants a person: parked sinks."""
-        return [
+        """Return what keeps it from nothing: a parked sink, being out of rotation."""
+        standing = {} if self.rotation is None else self.rotation.shown()
+        out = [standing.get(key) for key in ("reason", "eventId")]
+        why = " ".join(str(part) for part in out if part)
+        found = [f"traffic: out of rotation ({why})"] if why else []
+        return found + [
             f"sinks.{relay.sink}: parked ({relay.last_error})"
             for relay in self.relays
             if relay.state == "parked"
@@ -195,6 +202,7 @@ class Board:
                 orjson.loads(body)
                 for body in await self.outbox.recent_outcomes(_RECENT)
             ],
+            "commands": await recent_commands(self.outbox),
             "replies": replies_of(tallies.get(REPLIES)),
             "receivers": [receiver_of(*item) for item in self.receivers.items()],
             "missing": self.missing(),
@@ -241,6 +249,7 @@ def nothing_known(*, state: str) -> dict[str, object]:
         "imds": {"lastSuccess": None, "state": state},
         "sinks": [],
         "approvals": [],
+        "commands": [],
         "replies": replies_of(None),
     }
 
@@ -278,6 +287,20 @@ def sink_of(
         "oldestSeconds": _age(tally, now),
         "lastError": tally.last_error,
     }
+
+
+async def recent_commands(outbox: Outbox) -> list[dict[str, object]]:
+    """Return what became of the last commands, as the status shows it."""
+    found = await outbox.database.read(lambda db: recent_results(db, _RECENT))
+    return [command_of(event) for event in found]
+
+
+def command_of(event: Mapping[str, object]) -> dict[str, object]:
+    """Return what became of a command; what it wrote is left to its event."""
+    data, kind = event.get("data"), str(event.get("type"))
+    shown = data if isinstance(data, dict) else {}
+    kept = {key: value for key, value in shown.items() if key not in _NOT_SHOWN}
+    return {"outcome": kind.removesuffix(".v1").rpartition(".")[2], **kept}
 
 
 def receiver_of(name: str, receiver: Receiver) -> dict[str, object]:

@@ -11,11 +11,14 @@ from typing import Literal
 
 from bridge.events.document import parse_time
 from bridge.events.identity import bare
-from bridge.telemetry.metrics import printable
+from bridge.health.status_fields import objects as _objects
+from bridge.health.status_fields import plain as _plain
+from bridge.health.status_fields import table as _object
+from bridge.health.status_fields import text as _text
+from bridge.health.status_fields import texts as _texts
 
 Mood = Literal["", "good", "warning", "bad"]
 
-_LONGEST = 500  # characters of one value
 _MOST_RESOURCES = 10
 _MOST_EVENTS = 100
 _LONG = 120  # seconds: what waits longer is told of
@@ -88,6 +91,7 @@ def overview(status: Mapping[str, object], now: datetime) -> Overview:
             _deliveries(status),
             _receivers(status, now),
             _approvals(status, now),
+            *_commands(status, now),
         ),
     )
 
@@ -344,41 +348,36 @@ def _approved(outcome: Mapping[str, object]) -> str:
     return f"{kind} {_text(outcome, 'eventId')}".strip()
 
 
+_FATES: Mapping[str, Mood] = {"succeeded": "good", "failed": "bad"}
+
+
+def _commands(status: Mapping[str, object], now: datetime) -> Iterator[Table]:
+    """Yield what became of commands, where there were some."""
+    found = _objects(status, "commands")
+    if found:
+        yield Table(
+            title="Last commands",
+            heads=("When", "Sink", "Action", "Outcome", "Event", "Took", "Because"),
+            rows=tuple(_command(one, now) for one in found),
+            empty="",
+        )
+
+
+def _command(one: Mapping[str, object], now: datetime) -> tuple[Cell, ...]:
+    event, outcome = _object(one, "event"), _text(one, "outcome")
+    seconds = one.get("seconds")
+    took = span(round(seconds)) if isinstance(seconds, float | int) else ""
+    return (
+        _since(_text(one, "observedAt"), now),
+        Cell(_text(one, "sink")),
+        Cell(_text(one, "action")),
+        Cell(outcome, _FATES.get(outcome, "warning")),
+        Cell(f"{_text(event, 'EventType')} {_text(event, 'EventId')}".strip()),
+        Cell(took if one.get("attempts") else ""),
+        Cell(_text(one, "reason")),
+    )
+
+
 def _since(text: str, now: datetime) -> Cell:
     moment = parse_time(text)
     return Cell(text) if moment is None else Cell(countdown(moment, now), "", moment)
-
-
-# -- reading what others wrote ---------------------------------------------------------
-
-
-def _text(found: Mapping[str, object], key: str) -> str:
-    value = found.get(key)
-    return _cut(value) if isinstance(value, str) else ""
-
-
-def _cut(text: str) -> str:
-    shown = printable(text[:_LONGEST])
-    return shown if len(text) <= _LONGEST else f"{shown}…"
-
-
-def _plain(value: object) -> str:
-    return "" if value is None else _cut(str(value))
-
-
-def _texts(found: Mapping[str, object], key: str) -> list[str]:
-    return [_cut(value) for value in _list(found, key) if isinstance(value, str)]
-
-
-def _object(found: Mapping[str, object], key: str) -> Mapping[str, object]:
-    value = found.get(key)
-    return value if isinstance(value, Mapping) else {}
-
-
-def _objects(found: Mapping[str, object], key: str) -> list[Mapping[str, object]]:
-    return [value for value in _list(found, key) if isinstance(value, Mapping)]
-
-
-def _list(found: Mapping[str, object], key: str) -> list[object]:
-    value = found.get(key)
-    return value if isinstance(value, list) else []

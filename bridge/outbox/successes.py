@@ -1,10 +1,11 @@
-"""The statements on successes of commands: what others may rely on. Parts of a job."""
+"""The statements on what commands did, and may be relied on. Parts of a job."""
 
 import sqlite3
 from collections.abc import Iterable
 
-from bridge.outbox.records import CommandStanding, Success
+from bridge.outbox.records import CommandStanding, Success, value_of
 
+_LAST_ITEMS = 2000
 _COLUMNS = ("sink", "key", "appearance", "content", "at")
 _WHEN = "CASE WHEN succeeded > 0 THEN succeeded ELSE at END"  # an older program's
 
@@ -94,3 +95,15 @@ def _last(db: sqlite3.Connection, sink: str, key: str) -> str | None:
         ORDER BY id DESC LIMIT 1"""
     row = db.execute(query, (sink, key)).fetchone()
     return None if row is None else str(row[0])
+
+
+def recent_results(db: sqlite3.Connection, limit: int) -> list[dict[str, object]]:
+    """Return the last events about commands, newest first.
+
+    They are looked for among the last events alone: no index leads to them.
+    """
+    query = """SELECT body FROM items
+        WHERE id > (SELECT coalesce(max(id), 0) FROM items) - ?
+        AND kind = 'event' AND type LIKE '%.command.%' ORDER BY id DESC LIMIT ?"""
+    found = (value_of(body) for (body,) in db.execute(query, (_LAST_ITEMS, limit)))
+    return [event for event in found if event is not None]

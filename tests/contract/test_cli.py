@@ -58,7 +58,10 @@ path = "-"
 COMMANDS = [
     (),
     *((name,) for name in ("run", "check", "status", "simulate", "demo", "schema")),
-    *((name,) for name in ("approve", "events", "send-test", "render", "route")),
+    *(
+        (name,)
+        for name in ("init", "approve", "events", "send-test", "render", "route")
+    ),
     ("outbox",),
     *(("outbox", name) for name in ("list", "show", "retry", "discard")),
 ]
@@ -697,7 +700,7 @@ def test_status_of_a_forwarder_that_does_not_run(deliveries: Path) -> None:
     assert result.stderr == ""
     status = json.loads(result.stdout)
     assert set(status) == {
-        *("vm", "document", "imds", "sinks", "approvals", "replies"),
+        *("vm", "document", "imds", "sinks", "approvals", "commands", "replies"),
     }
     assert set(status["imds"]) == {"lastSuccess", "state"}
     (sink,) = status["sinks"]

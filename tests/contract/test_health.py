@@ -393,6 +393,31 @@ async def test_status_shows_recent_outcomes_of_approvals(bridge: Bridge) -> None
     assert status["approvals"] == [{"outcome": "relayed"}]
 
 
+async def test_vm_that_is_out_of_rotation_is_noted_and_ready(bridge: Bridge) -> None:
+    bridge.board.rotation = Rotation({"traffic": "in"})
+    before = await bridge.get("/readyz")
+
+    bridge.board.rotation = Rotation(
+        {"traffic": "out", "reason": "scheduled", "eventId": EVENT_ID}
+    )
+
+    assert before == (200, "[]")
+    assert await bridge.get("/readyz") == (
+        200,
+        f'["traffic: out of rotation (scheduled {EVENT_ID})"]',
+    )
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Whoever knows whether this VM is in rotation."""
+
+    stands: dict[str, object]
+
+    def shown(self) -> dict[str, object]:
+        return self.stands
+
+
 async def test_status_shows_the_receivers(bridge: Bridge) -> None:
     bridge.board.receivers = {
         "q": FakeReceiver(attached=False, last_error="no"),

@@ -11,10 +11,13 @@ import pytest
 from aiohttp import web
 
 from bridge.app.identify import settle
+from bridge.app.traffic import open_probe
 from bridge.configuration import load as configuration
 from bridge.configuration.load import Config
-from bridge.diagnostics import status_query
+from bridge.diagnostics import status_query, traffic_check
+from bridge.diagnostics.host_checks import Finding
 from bridge.events.build import Teller
+from bridge.events.command_result import CommandResult, from_command
 from bridge.foundation.errors import OutboxCorruptError, OutboxError, Reason
 from bridge.health import port as health
 from bridge.health.status import Board
@@ -31,6 +34,7 @@ from tests.builders import (
     router,
     told,
 )
+from tests.contract.sink_fixtures import cloud_event
 from tests.disks import hide
 from tests.fakes import START, FakeClock, FakeMetadata
 from tests.ports import free_port
@@ -346,3 +350,127 @@ async def test_pending_work_shows_how_old_it_is(
     shown = (await status_of(config_of(state_path), clock))["sinks"][0]
 
     assert shown["oldestSeconds"] == 90
+
+
+# -- commands and traffic ------------------------------------------------------
+
+
+async def test_last_commands_are_shown_without_what_they_wrote(
+    lived: Path, clock: FakeClock, teller: Teller
+) -> None:
+    async with Outbox.open(lived, router()) as outbox:
+        for number in range(12):
+            result = failed(because=f"no {number}")
+            done = from_command(teller, result, START)
+            await outbox.commit([done], now=number)
+
+    status = await status_of(config_of(lived), clock)
+
+    assert [one["reason"] for one in status["commands"]] == [
+        f"no {number}" for number in range(11, 1, -1)
+    ]
+    last = status["commands"][0]
+    assert (last["sink"], last["action"], last["outcome"]) == (
+        *("drain", "prepare", "failed"),
+    )
+    assert "words" not in str(status)
+
+
+async def test_status_without_forwarder_says_what_balancers_see(
+    lived: Path, clock: FakeClock
+) -> None:
+    assert "traffic" not in await status_of(config_of(lived), clock)
+
+    status = await status_of(with_traffic(lived, free_port()), clock)
+
+    assert status["traffic"] == {"traffic": "out", "reason": "nobody answers"}
+
+
+async def test_status_says_what_the_probe_says_where_the_health_port_is_off(
+    lived: Path, clock: FakeClock
+) -> None:
+    config = with_traffic(lived, free_port())
+    async with answering(config):
+        status = await status_of(config, clock)
+
+    assert status["traffic"] == {"traffic": "in"}
+
+
+async def test_doctor_says_what_the_probe_says(lived: Path) -> None:
+    config = with_traffic(lived, free_port())
+    async with answering(config):
+        (finding,) = await traffic_check.examine(config.traffic, is_running=True)
+
+    assert finding == Finding(
+        is_good=True, text=f"traffic: {listen_of(config)} says in"
+    )
+
+
+async def test_doctor_warns_of_a_vm_that_is_out_for_want_of_a_forwarder(
+    lived: Path,
+) -> None:
+    config = with_traffic(lived, free_port())
+
+    (idle,) = await traffic_check.examine(config.traffic, is_running=False)
+    (other,) = await traffic_check.examine(config.traffic, is_running=True)
+
+    assert (idle.is_good, idle.is_warning) == (True, True)
+    assert idle.text == (
+        f"traffic: nobody answers at {listen_of(config)}: to balancers this VM is out"
+    )
+    assert "start the forwarder" in idle.advice
+    assert not other.is_good
+    assert "restart the forwarder" in other.advice
+
+
+async def test_doctor_finds_a_port_that_somebody_else_has(lived: Path) -> None:
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        config = with_traffic(lived, taken.getsockname()[1])
+        (finding,) = await traffic_check.examine(config.traffic, is_running=False)
+
+    assert not finding.is_good
+    assert "(Address already in use" in finding.text
+
+
+async def test_doctor_says_nothing_of_a_probe_that_there_is_not(lived: Path) -> None:
+    config = config_of(lived)
+
+    assert await traffic_check.examine(config.traffic, is_running=False) == []
+
+
+def failed(because: str) -> CommandResult:
+    return CommandResult(
+        sink="drain",
+        outcome="failed",
+        action="prepare",
+        cause=cloud_event(),
+        exit_code=1,
+        signal=None,
+        timed_out=False,
+        seconds=1.5,
+        attempts=1,
+        output="words",
+        reason=because,
+    )
+
+
+def with_traffic(state: Path, port: int) -> Config:
+    tables: dict[str, object] = {
+        "state": {"path": str(state)},
+        "http": {"listen": ""},
+        "traffic": {"listen": f"127.0.0.1:{port}"},
+    }
+    return configuration.parse(tables, file="b.toml", environ={})
+
+
+def listen_of(config: Config) -> str:
+    assert config.traffic is not None
+    return config.traffic.listen
+
+
+@asynccontextmanager
+async def answering(config: Config) -> AsyncIterator[None]:
+    """Answer the probe of a configuration as a forwarder does."""
+    assert config.traffic is not None
+    async with open_probe(config, config.traffic, FakeClock(), Metrics((), "1"), {}):
+        yield

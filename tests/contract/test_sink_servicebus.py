@@ -133,6 +133,13 @@ def test_no_reply_is_asked_for_without_approvals() -> None:
     assert rendered(cloud_event(), approvals=None).reply_to is None
 
 
+def test_no_reply_is_asked_for_what_became_of_a_command() -> None:
+    """It names the step that it was run for: that asked for a reply already."""
+    event = cloud_event("command.failed", transition="scheduled")
+
+    assert rendered(event).reply_to is None
+
+
 @pytest.mark.parametrize("raw", [None, [], "x", {"EventStatus": 5}])
 def test_odd_event_is_rendered_all_the_same(raw: object) -> None:
     event = cloud_event("scheduledevent.updated", event=raw)

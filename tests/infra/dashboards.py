@@ -56,6 +56,13 @@ url = "{inbox}/siem"
 name = "old-siem"
 type = "webhook"
 url = "http://127.0.0.1:{port}/gone"
+[[sinks]]
+name = "drain"
+type = "command"
+command = ["/bin/true"]
+[traffic]
+listen = "127.0.0.1:0"
+lead = "1s"
 [approvals]
 connection_string = "{bus}"
 queue = "vm-approvals"

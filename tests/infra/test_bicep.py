@@ -239,6 +239,14 @@ def test_cloud_init_writes_a_configuration_that_is_valid(
     assert [sink.name for sink in found.sinks] == ["bus"]
     assert text.startswith("#cloud-config\n")
 
+    examples = re.sub(r"^# (?=[\[a-z])", "", path.read_text(), flags=re.MULTILINE)
+    path.write_text(examples)
+    found = config.load(path, {})
+
+    assert [sink.name for sink in found.sinks] == ["bus", "drain"]
+    assert found.traffic is not None
+    assert found.approvals is not None
+
 
 def test_readme_has_every_kind_of_resource() -> None:
     told = (HERE / "README.md").read_text()

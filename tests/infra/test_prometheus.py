@@ -10,14 +10,23 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bridge.telemetry.metrics import EVENT_TYPES, FAILURES, OUTCOMES, Metrics
+from bridge.telemetry.metrics import (
+    COMMAND_OUTCOMES,
+    EVENT_TYPES,
+    FAILURES,
+    OUTCOMES,
+    Metrics,
+)
 
 HERE = Path(__file__).parents[2] / "infra" / "prometheus"
 DASHBOARD = json.loads((HERE / "dashboard.json").read_text())
 RULES = yaml.safe_load((HERE / "alerts.yaml").read_text())["groups"][0]["rules"]
 FROM_PROMETHEUS = {"job", "instance"}
 LABEL_VALUES = {
-    "outcome": {*OUTCOMES, "ok", "delivered", "postponed", "dead", "discarded"},
+    "outcome": {
+        *(*OUTCOMES, *COMMAND_OUTCOMES),
+        *("ok", "delivered", "postponed", "dead", "discarded"),
+    },
     "event_type": set(EVENT_TYPES),
     "reason": set(FAILURES),
 }
@@ -44,7 +53,7 @@ def expressions() -> list[str]:
 
 def exported() -> dict[str, set[str]]:
     """Return the samples of ``/metrics`` with the names of their labels."""
-    metrics = Metrics(["bus"], "1.2.3")
+    metrics = Metrics(["bus"], "1.2.3", ["drain"], has_traffic=True)
     metrics.scheduled_events.labels("Reboot", "Scheduled")
     labels: dict[str, set[str]] = {}
     for family in metrics.registry.collect():

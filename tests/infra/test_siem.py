@@ -25,12 +25,13 @@ from bridge.events.build import (
     from_transition,
 )
 from bridge.events.cloudevent import CloudEvent
+from bridge.events.command_result import CommandResult, from_command
 from bridge.events.samples import marked_event
 from bridge.events.transitions import Transition, TransitionKind
 from bridge.events.truncate import MAX_BYTES
 from bridge.sinks.webhook.presets import elastic
 from bridge.sinks.webhook.presets.sentinel import record
-from bridge.telemetry.metrics import OUTCOMES
+from bridge.telemetry.metrics import COMMAND_OUTCOMES, OUTCOMES
 from tests.builders import EVENT_ID, document, imds_event, started, teller_of
 from tests.fakes import START
 
@@ -40,6 +41,7 @@ RULES = {p.stem: yaml.safe_load(p.read_text()) for p in HERE.rglob("rules/*.yaml
 QUERIES = {p.stem: p.read_text() for p in HERE.rglob("queries/*.kql")}
 KQL = QUERIES | {name: rule["query"] for name, rule in RULES.items()}
 STREAMS = ("transform", "transform.preset")
+STEP = "Data.transition"
 SPANS = {"m": 60, "h": 3600, "d": 86400}
 
 
@@ -110,10 +112,13 @@ def told() -> list[CloudEvent]:
         )
         for outcome in OUTCOMES
     ]
+    rotation = {"eventId": EVENT_ID, "since": "2026-03-02T12:00:00Z"}
     numbers = {"pending": 1, "dead": 0, "freeDiskBytes": 2**40}
     found += [
         from_bridge(teller, "heartbeat", observed_at=START, more=numbers),
         from_bridge(teller, "imds-unreachable", observed_at=START, reason="no answer"),
+        from_bridge(teller, "traffic-out", observed_at=START, more=rotation),
+        *(from_command(teller, result(outcome), START) for outcome in COMMAND_OUTCOMES),
         from_document(
             teller,
             doc,
@@ -124,6 +129,22 @@ def told() -> list[CloudEvent]:
     ]
     test = marked_event(teller, "Reboot", unique="1", now=START)
     return [*(t.event for t in found), test]
+
+
+def result(outcome: str) -> CommandResult:
+    return CommandResult(
+        sink="drain",
+        outcome=outcome,
+        action="prepare",
+        cause=marked_event(teller_of(), "Reboot", unique="1", now=START),
+        exit_code=None if outcome == "failed" else 0,
+        signal="SIGKILL" if outcome == "failed" else None,
+        timed_out=outcome == "failed",
+        seconds=4.25,
+        attempts=3,
+        output="words",
+        reason="it took too long",
+    )
 
 
 # -- Sentinel ----------------------------------------------------------------------
@@ -237,6 +258,14 @@ def test_fields_of_the_queries_exist(name: str) -> None:
     assert used <= schema_paths()
 
 
+@pytest.mark.parametrize("name", [n for n, text in KQL.items() if STEP in text])
+def test_query_for_steps_of_events_takes_no_result_of_a_command(name: str) -> None:
+    """It names the step that the command was run for."""
+    families = set(re.findall(r'CloudEventType has "(\w+)"', KQL[name]))
+
+    assert "scheduledevent" in families or "isnotempty(Data.sink)" in KQL[name]
+
+
 @pytest.mark.parametrize("name", QUERIES)
 def test_query_says_what_it_shows(name: str) -> None:
     assert QUERIES[name].startswith("// ")
@@ -295,6 +324,13 @@ def test_splunk_search_uses_fields_that_exist(name: str) -> None:
     assert len(SEARCHES[name]["cron_schedule"].split()) == 5
 
 
+def test_splunk_search_for_steps_of_events_takes_no_result_of_a_command() -> None:
+    for name in SEARCHES.sections():
+        search = SEARCHES[name]["search"]
+        if "data.transition" in search:
+            assert 'type="*.scheduledevent.' in search, name
+
+
 def test_splunk_finds_the_time_of_every_event() -> None:
     props = conf("props.conf")["sebridge:cloudevent"]
     ahead = int(props["max_timestamp_lookahead"])
@@ -316,9 +352,11 @@ TYPES: dict[str, tuple[type, ...]] = {
     "long": (int,),
     "integer": (int,),
     "byte": (int,),
+    "float": (int, float),
     "flattened": (dict,),
     "date": (str,),
     "match_only_text": (str,),
+    "text": (str,),
 }
 
 

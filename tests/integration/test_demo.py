@@ -44,6 +44,32 @@ async def test_demo_ends_well_when_everything_arrived(tmp_path: Path) -> None:
     assert "StartRequest" not in cancelled
 
 
+async def test_demo_of_an_eviction_drains_and_leaves_rotation(tmp_path: Path) -> None:
+    process = await demo(tmp_path, "--scenario", "spot-eviction")
+    text = await text_of(process)
+
+    assert process.returncode == 0, text
+    for marks in (
+        ["200 in: sends work", "503 out: sends no more work", "Preempt is over"],
+        ["3 jobs run", "all jobs are done", "StartRequest received", "jobs are taken"],
+        [f"message: Command drain {what} succeeded" for what in ("prepare", "restore")],
+    ):
+        places = [text.index(mark) for mark in marks]
+        assert places == sorted(places), marks
+    assert text.count("200 in: sends work") == 2
+
+
+async def test_eviction_that_is_too_fast_to_drain_is_shown_without(
+    tmp_path: Path,
+) -> None:
+    process = await demo(tmp_path, "--scenario", "spot-eviction", "--speed", "60")
+    text = await text_of(process)
+
+    assert process.returncode == 0, text
+    assert "Everything arrived, and the approval reached IMDS." in text
+    assert "drain" not in text
+
+
 async def test_demo_of_an_unknown_scenario_names_the_known_ones(tmp_path: Path) -> None:
     process = await demo(tmp_path, "--scenario", "nope")
     text = await text_of(process)

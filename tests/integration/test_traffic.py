@@ -1,4 +1,4 @@
-"""The probe of a real forwarder: over restarts and kills, and before a real HAProxy."""
+"""The probe of a real forwarder: over restarts and kills, before HAProxy and nginx."""
 
 import asyncio
 import json
@@ -342,8 +342,9 @@ def test_who_has_no_probe_does_not_load_it(tmp_path: Path) -> None:
     assert found.stdout.split() == ["bridge.traffic", "bridge.traffic.config"]
 
 
-# -- HAProxy --------------------------------------------------------------------------
+# -- HAProxy and nginx, with the settings of infra/traffic.md -------------------------
 
+PAGE = (Path(__file__).parents[2] / "infra" / "traffic.md").read_text()
 HAPROXY = """
 global
   stats socket {folder}/admin.sock mode 600 level admin
@@ -352,23 +353,58 @@ defaults
   timeout connect 1s
   timeout client 5s
   timeout server 5s
-frontend web
+frontend front
   bind 127.0.0.1:{front}
-  default_backend vms
-backend vms
-  option httpchk GET /
-  http-check expect status 200
-  default-server check inter 200ms fall 1 rise 1
-  server a 127.0.0.1:{app} port {probe}
+  default_backend web
+{settings}
 """
+NGINX = """
+daemon off;
+pid {folder}/nginx.pid;
+error_log {folder}/nginx.log;
+events {{}}
+http {{
+  access_log off;
+  client_body_temp_path {folder}/body;
+  proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/fastcgi;
+  uwsgi_temp_path {folder}/uwsgi;
+  scgi_temp_path {folder}/scgi;
+  server {{
+    listen 127.0.0.1:{front};
+    {settings}
+  }}
+}}
+"""
+
+
+async def answers(url: str, status: int) -> None:
+    """Wait until a URL is answered with a status."""
+    async with asyncio.timeout(PATIENCE), aiohttp.ClientSession() as session:
+        while True:
+            try:
+                async with session.get(url) as found:
+                    if found.status == status:
+                        return
+            except aiohttp.ClientError:
+                pass
+            await asyncio.sleep(0.05)
 
 
 @pytest.mark.skipif(shutil.which("haproxy") is None, reason="HAProxy is not installed")
 async def test_haproxy_takes_it_out_and_in_again(machine: Machine) -> None:
     front, app = free_port(), free_port()
+    settings = PAGE.split("## HAProxy\n\n```\n")[1].split("```")[0]
+    for was, now in (
+        ("port 9466 inter 2s", f"port {machine.port} inter 200ms"),
+        ("server a 10.0.0.4:80", f"server a 127.0.0.1:{app}"),
+        ("  server b 10.0.0.5:80\n", ""),
+    ):
+        assert was in settings
+        settings = settings.replace(was, now)
     config = machine.folder / "haproxy.cfg"
     config.write_text(
-        HAPROXY.format(folder=machine.folder, front=front, app=app, probe=machine.port)
+        HAPROXY.format(folder=machine.folder, front=front, settings=settings)
     )
 
     async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -376,17 +412,7 @@ async def test_haproxy_takes_it_out_and_in_again(machine: Machine) -> None:
         await writer.drain()
         writer.close()
 
-    async def asked(status: int) -> None:
-        async with asyncio.timeout(PATIENCE), aiohttp.ClientSession() as session:
-            while True:
-                try:
-                    async with session.get(f"http://127.0.0.1:{front}/") as found:
-                        if found.status == status:
-                            return
-                except aiohttp.ClientError:
-                    pass
-                await asyncio.sleep(0.05)
-
+    url = f"http://127.0.0.1:{front}/"
     server = await asyncio.start_server(serve, "127.0.0.1", app)
     process = await machine.start()
     async with stopped_in_the_end(process), server:
@@ -395,8 +421,38 @@ async def test_haproxy_takes_it_out_and_in_again(machine: Machine) -> None:
             *("haproxy", "-db", "-f", str(config)), stderr=asyncio.subprocess.DEVNULL
         )
         async with stopped_in_the_end(haproxy):
-            await asked(200)
+            await answers(url, 200)
             machine.schedule(notice=4)
-            await asked(503)  # nobody is left to send work to
-            await asked(200)
+            await answers(url, 503)  # nobody is left to send work to
+            await answers(url, 200)
         assert await ended(process) == 0
+
+
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
+async def test_nginx_carries_the_probe_to_a_port_that_is_open(machine: Machine) -> None:
+    front = free_port()
+    settings = PAGE.split("location = /sebridge {")[1].split("```")[0]
+    assert "http://127.0.0.1:9466/" in settings
+    settings = settings.replace("9466", str(machine.port))
+    config = machine.folder / "nginx.conf"
+    config.write_text(
+        NGINX.format(
+            folder=machine.folder,
+            front=front,
+            settings=f"location = /sebridge {{{settings}",
+        )
+    )
+    url = f"http://127.0.0.1:{front}/sebridge"
+    nginx = await asyncio.create_subprocess_exec(
+        *("nginx", "-c", str(config), "-p", str(machine.folder)),
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    async with stopped_in_the_end(nginx):
+        await answers(url, 502)  # a stopped forwarder is out
+        process = await machine.start()
+        async with stopped_in_the_end(process):
+            await answers(url, 200)
+            machine.schedule(notice=4)
+            await answers(url, 503)
+            await answers(url, 200)
+            assert await ended(process) == 0

@@ -349,3 +349,50 @@ def test_traffic_is_shown_where_there_is_a_probe(
     status = nothing_known(state="starting") | {"traffic": traffic}
 
     assert dict(overview(status, START).facts).get("Traffic") == cell
+
+
+# -- commands and traffic --------------------------------------------------------------
+
+
+def test_last_commands_are_shown_where_there_were_some() -> None:
+    assert all(
+        one.title != "Last commands" for one in overview(status_of(), START).tables
+    )
+    failed = {
+        "outcome": "failed",
+        "sink": "drain",
+        "action": "prepare",
+        "event": imds_event(),
+        "seconds": 61.4,
+        "attempts": 3,
+        "reason": "exit code 1",
+        "observedAt": "2026-03-02T11:59:00Z",
+    }
+    skipped = {"outcome": "skipped", "attempts": 0, "seconds": 0}
+
+    first, second = rows(status_of(commands=[failed, skipped]), "Last commands")
+
+    assert texts(first) == {
+        "When": "1 min 00 s ago",
+        "Sink": "drain",
+        "Action": "prepare",
+        "Outcome": "failed",
+        "Event": f"Freeze {EVENT_ID}",
+        "Took": "1 min 01 s",
+        "Because": "exit code 1",
+    }
+    assert (first["Outcome"].mood, second["Outcome"].mood) == ("bad", "warning")
+    assert second["Took"].text == ""
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(["outcome", "seconds"]), JSON_VALUES)))
+def test_odd_commands_are_shown_all_the_same(found: list[object]) -> None:
+    overview(status_of(commands=found), START)
+
+
+def test_vm_that_nobody_answers_for_is_shown_as_out() -> None:
+    out = {"traffic": "out", "reason": "nobody answers"}
+
+    facts = dict(overview(status_of(traffic=out), START).facts)
+
+    assert facts["Traffic"] == Cell("out: nobody answers", "warning")

@@ -18,6 +18,7 @@ EVENTS = {event.type: event for event in one_of_each(lifecycle=True)}
 CLASSES = {
     "scheduledevent": ("ScheduledEvent", "ScheduledEventData"),
     "startrequest": ("StartRequestOutcome", "StartRequestData"),
+    "command": ("CommandResult", "CommandData"),
     "bridge": ("BridgeEvent", "BridgeData"),
     "document": ("DocumentEvent", "DocumentData"),
 }
@@ -60,6 +61,9 @@ def test_there_is_an_event_of_each_type_of_the_schema() -> None:
     defs = json_schema.event()["$defs"]
     types = [defs[name]["properties"]["type"] for name, _ in CLASSES.values()]
 
+    assert [f"#/$defs/{name}" for name, _ in CLASSES.values()] == [
+        kind["$ref"] for kind in json_schema.event()["oneOf"]
+    ]
     assert {example for one in types for example in one["examples"]} == set(EVENTS)
 
 

@@ -111,13 +111,14 @@ def test_samples_are_of_every_type() -> None:
     assert {kind.split(".")[0] for kind in kinds} == {
         "scheduledevent",
         "startrequest",
+        "command",
         "bridge",
         "document",
     }
-    assert len(kinds) == 6 + 9 + 7 + 1
+    assert len(kinds) == 6 + 9 + 3 + 7 + 1
 
 
 def test_samples_without_lifecycle_are_of_what_such_a_sink_is_told() -> None:
     families = {event.type.split(".")[1] for event in one_of_each(lifecycle=False)}
 
-    assert families == {"scheduledevent", "startrequest"}
+    assert families == {"scheduledevent", "startrequest", "command"}

@@ -343,7 +343,7 @@ async def test_clock_that_was_set_forward_shortens_no_delay_in_a_later_life(
         await life.until(lambda: stage.imds.successes() == [DRAIN])
         stage.clock.jump(3600)
         now = stage.clock.now().timestamp()
-        await life.outbox.grow_younger(by=3600, now=now)
+        await life.outbox.follow_clock(by=3600, now=now)
     async with stage.life() as life:
         await life.passes(45)
         assert not stage.imds.posts

@@ -203,6 +203,8 @@ def render(
 def _can_be_approved(event: CloudEvent) -> bool:
     """Whether it tells of an event that has not started and may be asked to."""
     transition, raw = event.data.get("transition"), event.data.get("event")
+    if not event.type.endswith(f".scheduledevent.{transition}.v1"):
+        return False  # what became of a command names a step, too
     if transition == "updated" and isinstance(raw, dict):
         return raw.get("EventStatus") == "Scheduled"
     return transition == "scheduled"

@@ -149,7 +149,7 @@ def tell_step(event: CloudEvent, now: datetime) -> Telling:
         if is_step
         else told.headline,
         facts=tuple(fact for fact in told.facts if fact[0] in new),
-        paragraphs=(),
+        paragraphs=told.paragraphs if command_of(event) else (),
         footer=_signed(at or "-", _reporter(event)),
     )
 
@@ -216,6 +216,7 @@ def _tell_command(event: CloudEvent, what: str) -> Telling:
 def _tell_other(event: CloudEvent, headline: str) -> Telling:
     facts = [
         ("Reason", _text(event.data.get("reason"), _PARAGRAPH)),
+        ("Event", _text(event.data.get("eventId"), _NAME)),
         ("Incarnation", _text(event.data.get("documentIncarnation"), _NAME)),
         ("Waiting", _text(event.data.get("pending"), _NAME)),
         ("Dead letters", _text(event.data.get("dead"), _NAME)),

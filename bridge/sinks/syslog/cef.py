@@ -54,14 +54,16 @@ def _fields(event: CloudEvent) -> Iterator[tuple[str, str]]:
     """Yield keys of the extension and their values; "" = there is none."""
     data = event.data
     raw, reporter = _table(data.get("event")), _table(data.get("reporter"))
-    request, (_, what) = _table(data.get("request")), kind(event)
+    request, (family, what) = _table(data.get("request")), kind(event)
+    is_command = family == "command"
     yield "rt", _milliseconds(event.time)
     yield "externalId", event.id
     yield "cat", event.type
     yield "act", what
     yield "dvchost", _text(reporter.get("vmName"))
     yield "deviceExternalId", _text(reporter.get("vmId"))
-    yield "outcome", _text(data.get("outcome"))
+    yield "outcome", _text(data.get("outcome")) or (what if is_command else "")
+    yield "sproc", _text(data.get("sink")) if is_command else ""
     yield "reason", _text(data.get("reason"))
     yield "suser", _text(request.get("approvedBy"))
     yield "msg", _text(raw.get("Description"))

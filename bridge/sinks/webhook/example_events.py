@@ -15,10 +15,11 @@ from bridge.events.build import (
     rfc3339,
 )
 from bridge.events.cloudevent import CloudEvent
+from bridge.events.command_result import CommandResult, from_command
 from bridge.events.document import parse
 from bridge.events.identity import Identity
 from bridge.events.transitions import Transition, TransitionKind
-from bridge.telemetry.metrics import OUTCOMES
+from bridge.telemetry.metrics import COMMAND_OUTCOMES, OUTCOMES
 
 _AT = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 _ME = Identity(
@@ -76,6 +77,7 @@ def one_of_each(*, lifecycle: bool) -> Iterator[CloudEvent]:
     yield from map(_transition, TransitionKind)
     for outcome in OUTCOMES:
         yield _outcome(outcome)
+    yield from map(_command, COMMAND_OUTCOMES)
     if lifecycle:
         for what in ("started", "stopped", "imds-recovered"):
             yield from_bridge(_TELLER, what, observed_at=_AT).event
@@ -123,3 +125,23 @@ def _outcome(outcome: str) -> CloudEvent:
         ),
         _AT,
     ).event
+
+
+def _command(outcome: str) -> CloudEvent:
+    """Return what became of a command; one that was skipped has never run."""
+    ran, failed = outcome != "skipped", outcome == "failed"
+    reasons = {"failed": "exit code 1", "skipped": "the event has started"}
+    result = CommandResult(
+        sink="drain",
+        outcome=outcome,
+        action="prepare",
+        cause=_transition(TransitionKind.SCHEDULED),
+        exit_code=int(failed) if ran else None,
+        signal=None,
+        timed_out=False,
+        seconds=4.2 if ran else 0.0,
+        attempts=int(ran),
+        output='cannot evict "db-0" & <others>' if failed else None,
+        reason=reasons.get(outcome),
+    )
+    return from_command(_TELLER, result, _AT).event

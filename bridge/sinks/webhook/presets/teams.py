@@ -60,6 +60,7 @@ def _card(event: CloudEvent) -> dict[str, object]:
 
 
 def _named(event: CloudEvent, seen: Facts) -> Iterator[tuple[str, str]]:
+    is_own = seen.family == "bridge"  # all others are about an event themselves
     values = (
         ("Not before", event.data.get("notBefore"), _NAME),
         ("Machines", _machines(seen), _PARAGRAPH),
@@ -68,6 +69,8 @@ def _named(event: CloudEvent, seen: Facts) -> Iterator[tuple[str, str]]:
         ("Approved by", seen.request.get("approvedBy"), _LINE),
         ("Because", seen.request.get("reason"), _PARAGRAPH),
         ("Reason", event.data.get("reason"), _PARAGRAPH),
+        ("Output", event.data.get("output"), _PARAGRAPH),
+        ("Event", event.data.get("eventId") if is_own else None, _NAME),
     )
     for name, value, limit in values:
         if (found := text(value)) is not None:
