@@ -20,6 +20,7 @@ from bridge.configuration.environment import (
 from bridge.configuration.lint import (
     literal_secrets,
     misspelt_words,
+    doubts_of,
     odd_replies,
     odd_rules,
     secrets_in,
@@ -176,6 +177,7 @@ class Config(Settings, frozen=True, kw_only=True):
         if not self.sinks:
             found.append("sinks: there are none: events are observed and not sent")
         found += short_stops(self.sinks, self.shutdown_grace)
+        found += doubts_of(self.sinks)
         return found
 
     def notes(self) -> list[str]:

@@ -36,6 +36,10 @@ CHECKED_BY = {
     "prometheus/*": ("tests/infra/test_prometheus.py",),
     "siem/*/*": ("tests/infra/test_siem.py",),
     "siem/*/*/*": ("tests/infra/test_siem.py",),
+    "systemd/hook_launcher.py": (
+        "tests/contract/test_command_launcher.py",
+        "tests/contract/hook_machine.py",
+    ),
     "systemd/*": ("tests/infra/test_systemd_unit.py", "tests/infra/test_install.py"),
 }
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar, Literal
 
 from bridge.events.cloudevent import CloudEvent
@@ -31,6 +32,7 @@ from bridge.sinks.command.process import ProcessRunner
 from bridge.sinks.command.unit import UnitRunner, deaf
 from bridge.sinks.command.unit_files import Places, name_in
 
+_SERVICE = Path("/etc/systemd/system/sebridge.service")
 _ROOT = 0
 _MOST_ATTEMPTS = 100
 _FORBIDDEN = ("\x00", "\n", "\r")
@@ -42,8 +44,8 @@ class CommandSinkConfig(SinkConfig, frozen=True, kw_only=True):
     Attributes:
         command: the program with its whole path, and its arguments; no shell. The event
             comes on standard input. Example: ``["/etc/sebridge/hooks/drain"]``.
-        unit: in its place, on Linux: the unit in which root runs
-            ``/etc/sebridge/hooks/NAME``. Example: ``"sebridge-hook@drain.service"``.
+        unit: in place of command, on Linux: the unit in which root runs the hook
+            /etc/sebridge/hooks/NAME. Example: ``"sebridge-hook@drain.service"``.
         lead: a prepare begins so long before NotBefore, and no earlier.
         timeout: of one run; then SIGTERM, and SIGKILL after 10 s.
         retry_exit_codes: exit codes after which it is run again, as after a time-out
@@ -103,6 +105,16 @@ class CommandSinkConfig(SinkConfig, frozen=True, kw_only=True):
             yield "retry_exit_codes", "must be exit codes from 1 to 255"
         if not 1 <= self.max_attempts <= _MOST_ATTEMPTS:
             yield "max_attempts", f"must be 1 to {_MOST_ATTEMPTS}"
+
+    def doubts(self) -> Iterator[tuple[str, str]]:
+        """Doubt a command where the service as shipped runs it, with next to no rights."""
+        if self.command and _SERVICE.exists():
+            yield (
+                "command",
+                "sebridge.service may do almost nothing, and so may what it runs; "
+                'root runs a hook by unit = "sebridge-hook@NAME.service" '
+                "(infra/install.sh --hook NAME=FILE)",
+            )
 
     @property
     def program(self) -> tuple[str, ...]:

@@ -105,7 +105,9 @@ class UnitRunner:
         if last.cause == asked.cause:
             log.info("run of a hook taken up", extra=_fields_of(self.unit, last))
             return last, False
-        log.info("another run of the hook is awaited", extra=_fields_of(self.unit, last))
+        log.info(
+            "another run of the hook is awaited", extra=_fields_of(self.unit, last)
+        )
         if last.event == asked.event and asked.action == Action.RESTORE.value:
             await asyncio.to_thread(box.cancel, last.run_id)  # its event is over
         if not await asyncio.to_thread(box.withdraw):
