@@ -18,9 +18,9 @@ from bridge.configuration.environment import (
     upper,
 )
 from bridge.configuration.lint import (
+    doubts_of,
     literal_secrets,
     misspelt_words,
-    doubts_of,
     odd_replies,
     odd_rules,
     secrets_in,

@@ -221,7 +221,7 @@ class SinkConfig(Section, frozen=True, kw_only=True):
         return None
 
     def doubts(self) -> Iterator[tuple[str, str]]:
-        """Yield ``(key, what is hardly meant)`` on this machine; none of it is a fault."""
+        """Yield ``(key, what is hardly meant)`` on this machine; nothing is a fault."""
         return iter(())
 
     def actor(

@@ -81,6 +81,12 @@ def ran(machine: Machine) -> list[str]:
     return log.read_text().splitlines() if log.exists() else []
 
 
+def told(machine: Machine) -> str:
+    """Return what a hook has left in a file."""
+    gate = machine.root / "run/gate"
+    return gate.read_text().strip() if gate.exists() else ""
+
+
 async def until_ran(machine: Machine, count: int = 1) -> None:
     async with asyncio.timeout(PATIENCE):
         while len(ran(machine)) < count:
@@ -122,24 +128,25 @@ async def test_stop_ends_all_that_it_has_started(machine: Machine) -> None:
     task = asyncio.create_task(run(machine, "stopped", stop=stop))
     await until_ran(machine)
     async with asyncio.timeout(PATIENCE):
-        while not (machine.root / "run/gate").exists():
+        while not (child := told(machine)):
             await asyncio.sleep(0.05)
-    child = (machine.root / "run/gate").read_text().strip()
 
     stop.set()
     found = await task
 
     assert found.was_stopped
-    assert machine.tried("kill", "-0", child).returncode != 0
+    async with asyncio.timeout(PATIENCE):  # it is gone, once systemd has heard of it
+        while machine.tried("kill", "-0", child).returncode == 0:
+            await asyncio.sleep(0.1)
 
 
-async def test_thirty_in_a_row_are_all_run(machine: Machine) -> None:
+async def test_twelve_in_a_row_are_all_run(machine: Machine) -> None:
     has(machine, "")
 
-    codes = [(await run(machine, f"many-{n}")).code for n in range(30)]
+    codes = [(await run(machine, f"many-{n}")).code for n in range(12)]
 
-    assert codes == [0] * 30
-    assert len(ran(machine)) == 30
+    assert codes == [0] * 12
+    assert len(ran(machine)) == 12
 
 
 async def test_person_who_stops_the_unit_is_heard(machine: Machine) -> None:
@@ -172,8 +179,9 @@ async def test_missing_launcher_and_path_are_clear_errors(machine: Machine) -> N
     path = "sebridge-hook@drain.path"
 
     missing_ = await run(machine, "no launcher", patience=5)
+    # The service too: a start of it that is under way would take the next request.
+    await asyncio.to_thread(machine.run, "systemctl", "stop", path, UNIT)
     launcher.write_text(text)
-    await asyncio.to_thread(machine.run, "systemctl", "stop", path)
     deaf = await run(machine, "no path", patience=2)
     await asyncio.to_thread(machine.run, "systemctl", "reset-failed")
     await asyncio.to_thread(machine.run, "systemctl", "start", path)
@@ -205,11 +213,16 @@ async def at(machine: Machine) -> AsyncIterator[Addresses]:
             machine.run("rm", "-rf", "/var/lib/sebridge")
 
 
+def event_in(body: object) -> dict[str, Any]:
+    found = json.loads(body) if isinstance(body, str) else body
+    assert isinstance(found, dict)
+    return found
+
+
 async def results(at: Addresses, count: int) -> list[dict[str, Any]]:
     async with asyncio.timeout(PATIENCE):
         while True:
-            bodies = [one["body"] for one in await at.messages("/siem")]
-            events = [json.loads(b) if isinstance(b, str) else b for b in bodies]
+            events = [event_in(one["body"]) for one in await at.messages("/siem")]
             found = [event for event in events if ".command." in event["type"]]
             if len(found) >= count:
                 return found

@@ -107,14 +107,14 @@ class CommandSinkConfig(SinkConfig, frozen=True, kw_only=True):
             yield "max_attempts", f"must be 1 to {_MOST_ATTEMPTS}"
 
     def doubts(self) -> Iterator[tuple[str, str]]:
-        """Doubt a command where the service as shipped runs it, with next to no rights."""
+        """Doubt a command that the service as shipped would run: it has no rights."""
         if self.command and _SERVICE.exists():
-            yield (
-                "command",
+            what = (
                 "sebridge.service may do almost nothing, and so may what it runs; "
                 'root runs a hook by unit = "sebridge-hook@NAME.service" '
-                "(infra/install.sh --hook NAME=FILE)",
+                "(infra/install.sh --hook NAME=FILE)"
             )
+            yield "command", what
 
     @property
     def program(self) -> tuple[str, ...]:
