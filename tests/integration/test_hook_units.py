@@ -15,7 +15,7 @@ from bridge.foundation.clock import SystemClock
 from bridge.sinks.command.process import Exit
 from bridge.sinks.command.unit import UnitRunner
 from bridge.sinks.command.unit_files import Places
-from tests.integration.namespaces import Machine, machine_in, missing
+from tests.integration.namespaces import ROOT, Machine, machine_in, missing
 from tests.integration.processes import PATIENCE, Addresses, simulator
 
 pytestmark = [
@@ -249,6 +249,43 @@ async def test_run_goes_on_over_a_kill_of_the_service(
     assert result["type"] == "sebridge.command.succeeded.v1"
     assert result["data"]["output"] == "drained\nroot"
     assert len(ran(machine)) == 1
+
+
+async def test_ten_lines_make_a_vm_that_drains_itself(
+    machine: Machine, at: Addresses
+) -> None:
+    """The commands of infra/hooks/README.md, as they stand there."""
+    page = (ROOT / "infra/hooks/README.md").read_text()
+    lines = page.split("<!-- command: first-hook -->\n```sh\n")[1].split("```")[0]
+    assert len(lines.splitlines()) <= 10
+    # No table: install.sh takes a file that has one for a finished configuration.
+    imds = f'imds.endpoint = "{at.imds}"\nimds.poll_interval = "250ms"\n'
+    config = machine.root / "etc/sebridge/bridge.toml"
+    config.write_text(f'{imds}http.listen = ""\n')
+    nginx = "[Unit]\nDefaultDependencies=no\n[Service]\nExecStart=/bin/sleep infinity\n"
+    (machine.root / "etc/systemd/system/nginx.service").write_text(nginx)
+    sudo = machine.root / "usr/local/bin/sudo"
+    sudo.write_text('#!/bin/sh\nexec "$@"\n')
+    sudo.chmod(0o755)
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "start", "nginx.service")
+
+    said = machine.run("bash", "-ec", f"cd {ROOT}\n{lines}")
+    assert "/etc/sebridge/bridge.toml: ok" in said
+    assert is_active(machine)
+    event = {"type": "Reboot", "resources": ["WestNO_0"], "eventId": "E-2"}
+    await at.control("POST", "events", {**event, "notBefore": 600})
+    async with asyncio.timeout(PATIENCE):
+        while is_active(machine):
+            await asyncio.sleep(0.2)
+    await at.control("DELETE", "events/E-2")
+    async with asyncio.timeout(PATIENCE):
+        while not is_active(machine):
+            await asyncio.sleep(0.2)
+
+
+def is_active(machine: Machine) -> bool:
+    return machine.tried("systemctl", "is-active", "nginx.service").returncode == 0
 
 
 def test_check_knows_that_requests_are_heard(machine: Machine, at: Addresses) -> None:
