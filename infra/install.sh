@@ -130,6 +130,7 @@ if [ ${#wanted[@]} -gt 0 ] || [ -d "$root$hooks" ]; then
     put "$hooks/${hook%%=*}" 0755 root <"${hook#*=}"
   done
   folder "${launcher%/*}" 0755 root
+  [ -d "$root$units" ] || run mkdir -p "$root$units"
   put "$launcher" 0644 root <"$here/systemd/hook_launcher.py"
   for unit in sebridge-hook@.path sebridge-hook@.service; do
     put "$units/$unit" 0644 root <"$here/systemd/$unit"

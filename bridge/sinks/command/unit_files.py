@@ -23,8 +23,14 @@ from pathlib import Path
 from bridge.sinks.command.output import Kept
 from bridge.sinks.command.process import Exit
 
-if sys.platform != "win32":
+if sys.platform == "win32":  # there are no such units: nothing of it is called
+    _NO_LINK = _FOLDER = _READ = 0
+else:
     import fcntl
+
+    _NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
+    _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 _UNIT = re.compile(r"sebridge-hook@([A-Za-z0-9][A-Za-z0-9_-]{0,63})\.service")
 _LARGEST = 64 * 1024
@@ -171,8 +177,7 @@ class Mailbox:
 
     def _read(self, name: str) -> dict[str, object]:
         with suppress(OSError):
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            return _object_in(os.open(name, flags, dir_fd=self.folder))
+            return _object_in(os.open(name, _READ | _NO_LINK, dir_fd=self.folder))
         return {}
 
     def _write(self, name: str, told: Mapping[str, object]) -> None:
@@ -184,7 +189,7 @@ class Mailbox:
         part, folder = f"{name}.new", self.folder
         with suppress(FileNotFoundError):
             os.unlink(part, dir_fd=folder)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK
         with open(os.open(part, flags, 0o644, dir_fd=folder), "w") as file:  # noqa: PTH123 - a number
             json.dump(told, file)
         os.replace(part, name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -206,18 +211,18 @@ def mailbox(places: Places, name: str) -> Iterator[Mailbox]:
 
 def _opened(requests: Path, name: str) -> int:
     """Open our folder of a hook, and make it where it is not there."""
-    number = os.open(requests.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    number = os.open(requests.parent, _FOLDER)
     owner = os.fstat(number)
     for part in (requests.name, name):
         try:
             with suppress(FileExistsError):
                 os.mkdir(part, 0o700, dir_fd=number)
-            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-            below = os.open(part, flags, dir_fd=number)
+            below = os.open(part, _FOLDER | _NO_LINK, dir_fd=number)
         finally:
             os.close(number)
         number = below
-        if os.fstat(number).st_uid != owner.st_uid:  # made by root, for the service
+        is_roots = os.fstat(number).st_uid != owner.st_uid  # made for the service
+        if sys.platform != "win32" and is_roots:
             os.fchown(number, owner.st_uid, owner.st_gid)
     return number
 
@@ -260,7 +265,7 @@ def _output_of(ended: Mapping[str, object]) -> str:
 def _read(path: Path) -> dict[str, object]:
     """Return what is written in a file; {} where it cannot be read."""
     with suppress(OSError):
-        return _object_in(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        return _object_in(os.open(path, _READ))
     return {}
 
 
