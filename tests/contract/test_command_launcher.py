@@ -1,6 +1,7 @@
 """What root does not do for the forwarder, and how a hook for a unit is configured."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -196,3 +197,41 @@ async def test_check_says_that_a_hook_is_missing() -> None:
 
     with pytest.raises(RefusedDeliveryError, match=r"hooks/no-such cannot be run"):
         await config.reach(NOWHERE)
+
+
+def test_command_is_doubted_where_the_service_as_shipped_runs_it(
+    tmp_path: Path,
+) -> None:
+    class Here(CommandSinkConfig, frozen=True, kw_only=True):
+        shipped_service = tmp_path / "sebridge.service"
+
+    config = Here(name="drain", type="command", command=("/a",))
+    assert list(config.doubts()) == []
+    Here.shipped_service.touch()
+
+    ((key, what),) = config.doubts()
+
+    assert key == "command"
+    assert "may do almost nothing" in what
+    assert list(Here(name="d", type="command", unit=UNIT).doubts()) == []
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="the hook must be root's"
+)
+async def test_check_looks_at_the_hook_of_a_unit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Here(CommandSinkConfig, frozen=True, kw_only=True):
+        hooks = tmp_path
+
+    monkeypatch.setenv("PATH", str(tmp_path))  # no systemd is asked
+    config = Here(name="drain", type="command", unit=UNIT)
+    hook = tmp_path / "drain"
+    hook.touch(mode=0o644)
+    with pytest.raises(RefusedDeliveryError, match="it is not executable"):
+        await config.reach(NOWHERE)
+
+    hook.chmod(0o700)  # root alone may run it: that is all it takes
+
+    assert await config.reach(NOWHERE) == f"{hook} can be run, and only root writes it"

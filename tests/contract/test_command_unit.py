@@ -5,12 +5,15 @@ stand-in here; tests/integration/test_hook_units.py has a real one do it.
 """
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from bridge.foundation.clock import SystemClock
+from bridge.sinks.command.unit import UnitRunner, deaf
 from tests.contract.hook_machine import (
     PATIENCE,
     TOLD,
@@ -219,3 +222,87 @@ async def test_service_without_its_runtime_directory_is_told(machine: Machine) -
 
     assert (found.code, found.is_passing) == (None, True)
     assert "No such file or directory (RuntimeDirectory=)" in (found.fault or "")
+
+
+async def test_stop_ends_the_wait_for_another_run(machine: Machine) -> None:
+    machine.has(f'echo b >>"{machine.ran}"; exec sleep 600')
+    async with running(machine):
+        await machine.until_ran()
+        other = {**TOLD, "SEBRIDGE_ID": "other"}
+        async with running(machine, other) as (task, stop):
+            stop.set()
+            assert (await task).was_stopped
+
+    assert machine.starts == 1
+
+
+async def test_stop_ends_the_wait_for_a_run_of_an_earlier_life(
+    machine: Machine,
+) -> None:
+    machine.has(f'echo b >>"{machine.ran}"; exec sleep 600')
+    async with running(machine):
+        await machine.until_ran()
+    stop = asyncio.Event()
+    task = asyncio.create_task(run(machine, {**TOLD, "SEBRIDGE_ID": "2"}, stop=stop))
+    await asyncio.sleep(0)
+    stop.set()
+
+    assert (await task).was_stopped
+    assert len(machine.lines) == 1
+
+
+async def test_request_that_vanishes_and_run_that_never_ends_are_told(
+    machine: Machine,
+) -> None:
+    machine.is_on = False
+    request = machine.requests / "request"
+
+    async def taken(*, says: bool) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not request.exists():
+                await asyncio.sleep(0.02)
+        run_id = json.loads(request.read_text())["runId"]
+        if says:
+            (machine.results / "taken").write_text(json.dumps({"runId": run_id}))
+        request.unlink()
+
+    runner = UnitRunner(UNIT, SystemClock(), machine.places, 0.3, 0.3)
+    vanished, _ = await asyncio.gather(run(machine, runner=runner), taken(says=False))
+    stop = asyncio.Event()
+    task = asyncio.create_task(run(machine, runner=runner, stop=stop))
+    await taken(says=True)
+    stop.set()
+    endless = await task
+
+    assert "did not take the request within 0.3 s" in (vanished.fault or "")
+    assert "it was stopped, and" in (endless.fault or "")
+    assert endless.was_stopped
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"run_id": 1}'])
+async def test_note_that_cannot_be_read_is_no_run(text: str, machine: Machine) -> None:
+    machine.has("")
+    machine.requests.mkdir(parents=True)
+    (machine.requests / "run").write_text(text)
+
+    assert (await run(machine)).code == 0
+
+
+@pytest.mark.parametrize(
+    ("says", "is_deaf"), [("inactive", True), ("failed", True), ("active", False)]
+)
+async def test_check_asks_systemd_whether_requests_are_heard(
+    says: str, *, is_deaf: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    systemctl = tmp_path / "systemctl"
+    systemctl.write_text(
+        f'#!/bin/sh\n[ "$2" = sebridge-hook@drain.path ] && echo {says}\n'
+    )
+    systemctl.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    found = await deaf(UNIT)
+
+    assert (found is not None) is is_deaf
+    systemctl.unlink()
+    assert await deaf(UNIT) is None  # no systemd: nobody knows

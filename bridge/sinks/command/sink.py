@@ -32,7 +32,6 @@ from bridge.sinks.command.process import ProcessRunner
 from bridge.sinks.command.unit import UnitRunner, deaf
 from bridge.sinks.command.unit_files import Places, name_in
 
-_SERVICE = Path("/etc/systemd/system/sebridge.service")
 _ROOT = 0
 _MOST_ATTEMPTS = 100
 _FORBIDDEN = ("\x00", "\n", "\r")
@@ -65,6 +64,8 @@ class CommandSinkConfig(SinkConfig, frozen=True, kw_only=True):
     )
     is_for_steps: ClassVar[bool] = True
     concurrency: ClassVar[int] = 1
+    hooks: ClassVar[Path] = Places().hooks
+    shipped_service: ClassVar[Path] = Path("/etc/systemd/system/sebridge.service")
 
     command: tuple[str, ...] = ()
     unit: str = ""
@@ -108,7 +109,7 @@ class CommandSinkConfig(SinkConfig, frozen=True, kw_only=True):
 
     def doubts(self) -> Iterator[tuple[str, str]]:
         """Doubt a command that the service as shipped would run: it has no rights."""
-        if self.command and _SERVICE.exists():
+        if self.command and self.shipped_service.exists():
             what = (
                 "sebridge.service may do almost nothing, and so may what it runs; "
                 'root runs a hook by unit = "sebridge-hook@NAME.service" '
@@ -120,7 +121,7 @@ class CommandSinkConfig(SinkConfig, frozen=True, kw_only=True):
     def program(self) -> tuple[str, ...]:
         """What is run, and its arguments: by this account, or by root in a unit."""
         name = name_in(self.unit)
-        return self.command if name is None else (str(Places().hooks / name),)
+        return self.command if name is None else (str(self.hooks / name),)
 
     @property
     def account(self) -> int | None:
