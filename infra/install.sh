@@ -10,12 +10,15 @@ here=$(cd "$(dirname "$0")" && pwd)
 usage() {
   cat <<'TEXT'
 usage: [PYTHON=…] [DESTDIR=…] infra/install.sh [--dry-run] [--no-start] [--traffic]
-       [--wheel FILE]
+       [--hook NAME=FILE]… [--wheel FILE]
 
   --dry-run     print what would be done, and do nothing
   --no-start    install, but neither enable nor start the service
   --traffic     let systemd hold the listener of [traffic], so that a restart refuses no
                 balancer; from then on that is kept at each run
+  --hook NAME=FILE
+                make FILE the hook /etc/sebridge/hooks/NAME, which root runs for a sink
+                with unit = "sebridge-hook@NAME.service"
   --wheel FILE  install this wheel and not the clone
 
   PYTHON    which Python, 3.11 or newer (default: python3)
@@ -25,18 +28,27 @@ What it makes: the account sebridge; /opt/sebridge (the program) with a link to 
 /usr/local/bin and its completion for bash; /etc/sebridge (configuration; bridge.toml is
 never overwritten); /etc/systemd/system/sebridge.service and
 sebridge.service.d/credentials.conf, which loads each file of /etc/sebridge/secrets; with
---traffic sebridge-traffic.socket and sebridge.service.d/traffic.conf.
+--traffic sebridge-traffic.socket and sebridge.service.d/traffic.conf; with --hook
+/etc/sebridge/hooks, sebridge-hook@.path and sebridge-hook@.service.
 TEXT
 }
 
 start=yes
 traffic=no
 package=$(dirname "$here")
+wanted=()
 while [ $# -gt 0 ]; do
   case $1 in
     --dry-run) dry_run=yes ;;
     --no-start) start=no ;;
     --traffic) traffic=yes ;;
+    --hook)
+      [[ $# -ge 2 && $2 == *=* ]] || fail "--hook wants NAME=FILE" 2
+      hook_name "${2%%=*}" || fail "--hook: a name is letters, digits, '-' and '_'" 2
+      [ -f "${2#*=}" ] || fail "--hook: there is no file ${2#*=}" 2
+      wanted+=("$2")
+      shift
+      ;;
     --wheel)
       [ $# -ge 2 ] || fail "--wheel wants a file" 2
       [ -f "$2" ] || fail "--wheel: there is no file $2" 2
@@ -109,6 +121,22 @@ else
   put "$settings/bridge.toml" 0640 sebridge <"$here/systemd/bridge.toml"
 fi
 
+# Root's alone, with all that is above: the launcher runs nothing else.
+if [ ${#wanted[@]} -gt 0 ] || [ -d "$root$hooks" ]; then
+  say "# hooks"
+  folder "$hooks" 0755 root
+  put "$hooks/hook.sh" 0644 root <"$here/hooks/hook.sh"
+  for hook in ${wanted[@]+"${wanted[@]}"}; do
+    put "$hooks/${hook%%=*}" 0755 root <"${hook#*=}"
+  done
+  folder "${launcher%/*}" 0755 root
+  [ -d "$root$units" ] || run mkdir -p "$root$units"
+  put "$launcher" 0644 root <"$here/systemd/hook_launcher.py"
+  for unit in sebridge-hook@.path sebridge-hook@.service; do
+    put "$units/$unit" 0644 root <"$here/systemd/$unit"
+  done
+fi
+
 say "# service"
 [ -d "$root$units/sebridge.service.d" ] || run mkdir -p "$root$units/sebridge.service.d"
 put "$units/sebridge.service" 0644 root <"$here/systemd/sebridge.service"
@@ -119,6 +147,9 @@ if [ "$traffic" = yes ]; then
   put "$units/sebridge.service.d/traffic.conf" 0644 root <"$here/systemd/traffic.conf"
 fi
 on_machine systemctl daemon-reload
+for hook in ${wanted[@]+"${wanted[@]}"}; do
+  on_machine systemctl enable --now "sebridge-hook@${hook%%=*}.path"
+done
 configured() { grep -q '^[[:space:]]*\[' "$root$settings/bridge.toml" 2>/dev/null; }
 if [ "$traffic" = yes ] && ! grep -q '^[[:space:]]*\[traffic\]' \
   "$root$settings/bridge.toml" 2>/dev/null; then

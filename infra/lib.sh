@@ -8,8 +8,10 @@ state=/var/lib/sebridge
 units=/etc/systemd/system
 accounts=/etc/sysusers.d
 command=/usr/local/bin/sebridge
+hooks=$settings/hooks
+launcher=$program/libexec/hook_launcher.py
 completion=/usr/local/share/bash-completion/completions/sebridge
-export program settings state units accounts command completion
+export program settings state units accounts command completion hooks launcher
 
 root=${DESTDIR:-}
 root=${root%/}
@@ -30,6 +32,9 @@ run() {
 
 # on_machine COMMAND [ARGUMENT]…: as run, but not for a tree under DESTDIR.
 on_machine() { [ -n "$root" ] || run "$@"; }
+
+# hook_name TEXT: whether it can be the name of a hook.
+hook_name() { [[ $1 =~ ^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$ ]]; }
 
 # folder PATH MODE GROUP
 folder() {

@@ -10,8 +10,9 @@ usage() {
 usage: [DESTDIR=…] infra/uninstall.sh [--dry-run] [--purge]
 
   --dry-run  print what would be done, and do nothing
-  --purge    also remove /etc/sebridge, /var/lib/sebridge (what is not delivered yet is
-             lost), drop-ins of your own, and the account
+  --purge    also remove /etc/sebridge with its hooks, /var/lib/sebridge (what is not
+             delivered yet is lost), /var/lib/sebridge-hooks, drop-ins of your own, and
+             the account
 TEXT
 }
 
@@ -37,6 +38,11 @@ gone() {
   on_machine systemctl disable --now sebridge-traffic.socket
 [ ! -e "$root$units/sebridge.service" ] ||
   on_machine systemctl disable --now sebridge.service
+for wants in "$root$units"/*.wants/sebridge-hook@*.path; do
+  [ ! -L "$wants" ] || on_machine systemctl disable --now "${wants##*/}"
+done
+gone "$units/sebridge-hook@.path"
+gone "$units/sebridge-hook@.service"
 gone "$units/sebridge-traffic.socket"
 gone "$units/sebridge.service.d/traffic.conf"
 gone "$units/sebridge.service"
@@ -54,6 +60,7 @@ if [ "$purge" = yes ]; then
   gone "$units/sebridge.service.d"
   gone "$settings"
   gone "$state"
+  gone "$state-hooks"
   gone "$accounts/sebridge.conf"
   if getent passwd sebridge >/dev/null; then on_machine userdel sebridge; fi
 fi

@@ -139,6 +139,13 @@ def taken_for_granted(approvals: ApprovalsConfig) -> Iterator[str]:
     )
 
 
+def doubts_of(sinks: Sequence[SinkConfig]) -> Iterator[str]:
+    """Tell of what sinks themselves say is hardly meant on this machine."""
+    for sink in sinks:
+        for key, what in sink.doubts():
+            yield f"sinks.{sink.name}.{key}: {what}"
+
+
 def short_stops(sinks: Sequence[SinkConfig], grace: float) -> Iterator[str]:
     """Tell of a stop that the shipped unit cuts short while a command is ended."""
     if any(sink.is_for_steps for sink in sinks) and grace > _STOP - _ENDING:

@@ -18,6 +18,7 @@ from bridge.configuration.environment import (
     upper,
 )
 from bridge.configuration.lint import (
+    doubts_of,
     literal_secrets,
     misspelt_words,
     odd_replies,
@@ -187,6 +188,7 @@ class Config(Settings, frozen=True, kw_only=True):
         if not self.sinks:
             found.append("sinks: there are none: events are observed and not sent")
         found += short_stops(self.sinks, self.shutdown_grace)
+        found += doubts_of(self.sinks)
         return found
 
     def notes(self) -> list[str]:

@@ -222,6 +222,10 @@ class SinkConfig(Section, frozen=True, kw_only=True):
         """
         return None
 
+    def doubts(self) -> Iterator[tuple[str, str]]:
+        """Yield ``(key, what is hardly meant)`` on this machine; nothing is a fault."""
+        return iter(())
+
     def actor(
         self,
         outlook: "Outlook",  # noqa: ARG002 - the contract's

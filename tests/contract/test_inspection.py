@@ -1,5 +1,6 @@
 """Status for the command line: of the running forwarder, else of its state file."""
 
+import contextlib
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

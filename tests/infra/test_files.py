@@ -23,9 +23,23 @@ CHECKED_BY = {
     "functions/local.settings.example.json": ("tests/infra/test_functions_files.py",),
     "functions/slack-app.yaml": ("tests/infra/test_functions_files.py",),
     "functions/requirements.txt": ("tests/infra/test_functions_files.py",),
+    "hooks/hook.sh": ("tests/infra/test_hooks.py", ".ci/run"),
+    "hooks/azure-lb-drain": ("tests/infra/test_hooks_azure.py", ".ci/run"),
+    "hooks/haproxy-drain": ("tests/infra/test_hooks_haproxy.py", ".ci/run"),
+    "hooks/kubernetes-drain": ("tests/infra/hook_worlds.py", ".ci/run"),
+    "hooks/pacemaker-standby": ("tests/infra/hook_worlds.py", ".ci/run"),
+    "hooks/run-parts": ("tests/infra/hook_worlds.py", ".ci/run"),
+    "hooks/slurm-drain": ("tests/infra/hook_worlds.py", ".ci/run"),
+    "hooks/sqlserver-failover": ("tests/infra/hook_worlds.py", ".ci/run"),
+    "hooks/sqlserver-failover.ps1": ("tests/infra/test_hooks_powershell.py",),
+    "hooks/stop-services": ("tests/infra/hook_worlds.py", ".ci/run"),
     "prometheus/*": ("tests/infra/test_prometheus.py",),
     "siem/*/*": ("tests/infra/test_siem.py",),
     "siem/*/*/*": ("tests/infra/test_siem.py",),
+    "systemd/hook_launcher.py": (
+        "tests/contract/test_command_launcher.py",
+        "tests/contract/hook_machine.py",
+    ),
     "systemd/*": ("tests/infra/test_systemd_unit.py", "tests/infra/test_install.py"),
 }
 

@@ -13,6 +13,8 @@ UNIT = "etc/systemd/system/sebridge.service"
 COMMAND = "usr/local/bin/sebridge"
 COMPLETION = "usr/local/share/bash-completion/completions/sebridge"
 SOCKET = "etc/systemd/system/sebridge-traffic.socket"
+UNITS = "etc/systemd/system"
+LIBRARY = "etc/sebridge/hooks/hook.sh"
 CREDENTIALS = f"{UNIT}.d/credentials.conf"
 CHECK = "/opt/sebridge/bin/sebridge check -c"
 
@@ -265,6 +267,68 @@ def test_listener_is_let_go_before_systemd_holds_it(tree: Tree, tmp_path: Path) 
         "systemctl restart sebridge.service",
     ]
     assert not [line for line in said if "nobody would answer" in line]
+
+
+def test_hook_is_roots_own_and_kept_as_it_should_be(tree: Tree, tmp_path: Path) -> None:
+    hook = tmp_path / "my drain"
+    hook.write_text("#!/bin/sh\n")
+
+    tree.run("install.sh", "--hook", f"drain={hook}", "--hook", f"b={hook}")
+
+    files = tree.files()
+    assert files["etc/sebridge/hooks/drain"] == "#!/bin/sh\n"
+    assert "etc/sebridge/hooks/b" in files
+    assert files[LIBRARY] == (INFRA / "hooks/hook.sh").read_text()
+    launcher = (INFRA / "systemd/hook_launcher.py").read_text()
+    assert files["opt/sebridge/libexec/hook_launcher.py"] == launcher
+    assert f"{UNITS}/sebridge-hook@.path" in files
+    assert f"{UNITS}/sebridge-hook@.service" in files
+    for path in ("etc/sebridge/hooks", "etc/sebridge/hooks/drain"):
+        assert tree.mode(path) == 0o755
+    (tree.root / LIBRARY).write_text("old")
+    tree.run("install.sh")  # from then on they are kept as they should be
+    assert tree.files()[LIBRARY] == files[LIBRARY]
+    assert tree.files()["etc/sebridge/hooks/drain"] == "#!/bin/sh\n"
+
+    tree.run("uninstall.sh")
+    left = [name for name in tree.files() if "systemd" in name or "opt/" in name]
+    assert left == []
+    assert "etc/sebridge/hooks/drain" in tree.files()
+
+
+def test_requests_for_a_hook_are_listened_to_at_once(
+    tree: Tree, tmp_path: Path
+) -> None:
+    tree.settle(tmp_path / "settings", "[[sinks]]\n")
+    shutil.copytree(INFRA / "hooks", tree.infra / "hooks")
+    hook = tree.infra / "hooks" / "stop-services"
+
+    said = tree.run(
+        "install.sh", "--dry-run", "--hook", f"drain={hook}", DESTDIR=""
+    ).splitlines()
+
+    commands = [line.split("+ ", 1)[1].strip() for line in said if "systemctl" in line]
+    assert commands[:2] == [
+        "systemctl daemon-reload",
+        "systemctl enable --now sebridge-hook@drain.path",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("hook", "what"),
+    [
+        ("drain", "--hook wants NAME=FILE"),
+        ("../x=infra/lib.sh", "a name is letters, digits"),
+        ("a.b=infra/lib.sh", "a name is letters, digits"),
+        ("drain=nowhere", "there is no file nowhere"),
+    ],
+)
+def test_hook_that_is_none_is_told(hook: str, what: str, tree: Tree) -> None:
+    found = tree.tried("install.sh", "--hook", hook)
+
+    assert found.returncode == 2
+    assert what in found.stderr
+    assert not tree.root.exists()
 
 
 def test_install_without_a_start_does_not_start(tree: Tree) -> None:

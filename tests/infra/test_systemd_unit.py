@@ -10,6 +10,7 @@ import pytest
 from bridge.configuration.load import Settings, load
 from bridge.foundation.errors import ConfigError
 from bridge.outbox.statefile import default_path
+from bridge.sinks.command.unit_files import Places
 from bridge.traffic.config import TrafficConfig
 
 SYSTEMD = Path(__file__).parents[2] / "infra" / "systemd"
@@ -87,6 +88,41 @@ def test_systemd_understands_every_line_of_the_socket(tmp_path: Path) -> None:
 
     assert found.returncode == 0, found.stderr
     assert SOCKET.name not in found.stderr
+
+
+@needs_systemd
+@pytest.mark.parametrize("kind", ["path", "service"])
+def test_systemd_understands_every_line_of_the_units_of_hooks(
+    tmp_path: Path, kind: str
+) -> None:
+    for unit in SYSTEMD.glob("sebridge-hook@.*"):
+        text = unit.read_text().replace("/opt/sebridge/bin/python", "/bin/true")
+        (tmp_path / unit.name).write_text(text)
+
+    found = analyze("verify", str(tmp_path / f"sebridge-hook@drain.{kind}"))
+
+    assert found.returncode == 0, found.stderr
+    assert "sebridge-hook@" not in found.stderr
+
+
+def test_forwarder_asks_root_where_the_units_of_hooks_look() -> None:
+    """What a real systemd makes of it: tests/integration/test_hook_units.py."""
+    places = Places()
+    path = (SYSTEMD / "sebridge-hook@.path").read_text()
+    service = (SYSTEMD / "sebridge-hook@.service").read_text()
+
+    assert f"PathExists={places.requests}/%i/request\n" in path
+    assert f"RuntimeDirectory={places.results.name}/%i\n" in service
+    assert setting("RuntimeDirectory") == [places.requests.parent.name]
+    assert setting("RuntimeDirectoryPreserve") == ["yes"]
+    assert "EnvironmentFile" not in service
+    assert "/opt/sebridge/libexec/hook_launcher.py run %i" in service
+    assert "ExecStopPost" in service
+
+
+def test_hook_is_not_signalled_beside_the_bridge_and_takes_nobody_with_it() -> None:
+    assert setting("KillMode") == ["mixed"]
+    assert setting("OOMPolicy") == ["continue"]
 
 
 def test_socket_holds_the_listener_of_the_probe_under_the_name_it_is_looked_for() -> (

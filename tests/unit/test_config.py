@@ -1043,7 +1043,10 @@ def test_example_has_every_key_of_approvals_and_no_other() -> None:
 
 
 # What has no default worth showing, so that the example shows a use of it.
-SHOWN = {"namespace", "topic", "queue", "headers", "url", "webhook_url", "name", "type"}
+SHOWN = {"namespace", "topic", "queue", "headers", "url", "webhook_url", "command"} | {
+    "name",
+    "type",
+}
 
 
 def documented() -> list[tuple[str, type[Section], object]]:

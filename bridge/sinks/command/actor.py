@@ -57,7 +57,7 @@ class CommandActor:
     """Runs one command; see ``bridge.sinks.acting.Actor``.
 
     Attributes:
-        account: the service's own; None where files have no such owner.
+        account: who may write it, beside root; None where files have no such owner.
         outer: the forwarder's environment.
         is_test: whether nothing of it is real.
     """
@@ -202,7 +202,7 @@ class CommandActor:
 
     async def act(self, step: Step, stop: asyncio.Event) -> Ending:
         """Run the command once; see ``Actor.act``."""
-        command = self.terms.command
+        command = self.terms.program
         trouble = await asyncio.to_thread(ownership.trouble_of, command, self.account)
         if trouble is not None:
             return Ending(fate=Fate.FAILED, reason=trouble)
@@ -273,7 +273,7 @@ class CommandActor:
 
     def _reason(self, found: Exit) -> str:
         if found.code is None:
-            return f"{self.terms.command[0]} cannot be run: {found.fault}"
+            return f"{self.terms.program[0]} cannot be run: {found.fault}"
         if found.timed_out:
             return f"it was ended after {self.terms.timeout:g} s (timeout)"
         if found.was_stopped:

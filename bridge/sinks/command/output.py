@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
+from typing import Self
 
 _HEAD = 2 * 1024
 _TAIL = 6 * 1024
@@ -25,6 +26,11 @@ class Kept:
     _head: bytearray = field(default_factory=bytearray)
     _tail: bytearray = field(default_factory=bytearray)
     _count: int = 0
+
+    @classmethod
+    def of(cls, head: bytes, tail: bytes, count: int) -> Self:
+        """Return what somebody else has kept of a stream of so many bytes."""
+        return cls(bytearray(head[:_HEAD]), bytearray(tail[-_TAIL:]), count)
 
     def feed(self, chunk: bytes) -> None:
         """Take what was written next."""

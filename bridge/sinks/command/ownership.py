@@ -35,6 +35,13 @@ def unusable(program: str) -> str | None:
     return None
 
 
+def not_executable(program: str) -> str | None:
+    """Return why a program that is there cannot be run by root."""
+    if Path(program).stat().st_mode & 0o111:
+        return None
+    return f"{program} cannot be run: it is not executable (chmod +x)"
+
+
 def account() -> int | None:
     """Return the account that this process runs as; None on Windows."""
     return os.geteuid() if hasattr(os, "geteuid") else None

@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar, Literal
 
 from bridge.events.cloudevent import CloudEvent
@@ -28,7 +29,10 @@ from bridge.sinks.base import Preview, Resources, SinkConfig
 from bridge.sinks.command import ownership
 from bridge.sinks.command.actor import CommandActor, event_of
 from bridge.sinks.command.process import ProcessRunner
+from bridge.sinks.command.unit import UnitRunner, deaf
+from bridge.sinks.command.unit_files import Places, name_in
 
+_ROOT = 0
 _MOST_ATTEMPTS = 100
 _FORBIDDEN = ("\x00", "\n", "\r")
 
@@ -39,6 +43,8 @@ class CommandSinkConfig(SinkConfig, frozen=True, kw_only=True):
     Attributes:
         command: the program with its whole path, and its arguments; no shell. The event
             comes on standard input. Example: ``["/etc/sebridge/hooks/drain"]``.
+        unit: in place of command, on Linux: the unit in which root runs the hook
+            /etc/sebridge/hooks/NAME. Example: ``"sebridge-hook@drain.service"``.
         lead: a prepare begins so long before NotBefore, and no earlier.
         timeout: of one run; then SIGTERM, and SIGKILL after 10 s.
         retry_exit_codes: exit codes after which it is run again, as after a time-out
@@ -60,8 +66,11 @@ class CommandSinkConfig(SinkConfig, frozen=True, kw_only=True):
     )
     is_for_steps: ClassVar[bool] = True
     concurrency: ClassVar[int] = 1
+    hooks: ClassVar[Path] = Places().hooks
+    shipped_service: ClassVar[Path] = Path("/etc/systemd/system/sebridge.service")
 
-    command: tuple[str, ...]
+    command: tuple[str, ...] = ()
+    unit: str = ""
     lead: Duration = Duration(1800)
     timeout: Duration = Duration(600)
     retry_exit_codes: tuple[int, ...] = (75,)
@@ -69,29 +78,69 @@ class CommandSinkConfig(SinkConfig, frozen=True, kw_only=True):
     output: Literal["failed", "always", "never"] = "failed"
     at_start: bool = False
 
-    def faults(self) -> Iterator[tuple[str, str]]:
+    def faults(self) -> Iterator[tuple[str, ...]]:
         """Check the command and the numbers."""
+        yield from self._faults_of_unit() if self.unit else self._faults_of_command()
+        yield from self._faults_of_numbers()
+        if self.when.lifecycle:
+            what = "must not be true: a command is run for scheduled events alone"
+            yield "when.lifecycle", what
+
+    def _faults_of_unit(self) -> Iterator[tuple[str, ...]]:
+        if self.command:
+            yield "unit", "stands in the place of command: one of both", "command"
+        elif sys.platform != "linux":
+            yield "unit", "needs systemd: take command"
+        elif name_in(self.unit) is None:
+            yield "unit", "must be sebridge-hook@NAME.service: letters, digits, - and _"
+
+    def _faults_of_command(self) -> Iterator[tuple[str, str]]:
         if not self.command or not self.command[0]:
             yield "command", 'must be a program and its arguments: ["/path/to/it", "…"]'
         elif any(mark in part for part in self.command for mark in _FORBIDDEN):
             yield "command", "must have no line break and no NUL"
         elif not _is_absolute(self.command[0]):
             yield "command", "must begin with the whole path of the program: /…"
+
+    def _faults_of_numbers(self) -> Iterator[tuple[str, str]]:
         if not self.timeout:
             yield "timeout", "must be more than 0s"
         if not all(1 <= code <= 255 for code in self.retry_exit_codes):
             yield "retry_exit_codes", "must be exit codes from 1 to 255"
         if not 1 <= self.max_attempts <= _MOST_ATTEMPTS:
             yield "max_attempts", f"must be 1 to {_MOST_ATTEMPTS}"
-        if self.when.lifecycle:
-            what = "must not be true: a command is run for scheduled events alone"
-            yield "when.lifecycle", what
+
+    def doubts(self) -> Iterator[tuple[str, str]]:
+        """Doubt a command that the service as shipped would run: it has no rights."""
+        if self.command and self.shipped_service.exists():
+            what = (
+                "sebridge.service may do almost nothing, and so may what it runs; "
+                'root runs a hook by unit = "sebridge-hook@NAME.service" '
+                "(infra/install.sh --hook NAME=FILE)"
+            )
+            yield "command", what
+
+    @property
+    def program(self) -> tuple[str, ...]:
+        """What is run, and its arguments: by this account, or by root in a unit."""
+        name = name_in(self.unit)
+        return self.command if name is None else (str(self.hooks / name),)
+
+    @property
+    def account(self) -> int | None:
+        """Who may write it, beside root."""
+        return _ROOT if self.unit else ownership.account()
 
     def actor(self, outlook: Outlook, resources: Resources) -> CommandActor:
         """Return who runs the command."""
         clock = resources.clock
+        runner = UnitRunner(self.unit, clock) if self.unit else ProcessRunner(clock)
         return CommandActor(
-            terms=self, outlook=outlook, runner=ProcessRunner(clock), clock=clock
+            terms=self,
+            outlook=outlook,
+            runner=runner,
+            clock=clock,
+            account=self.account,
         )
 
     @asynccontextmanager
@@ -102,14 +151,16 @@ class CommandSinkConfig(SinkConfig, frozen=True, kw_only=True):
     async def reach(self, resources: Resources) -> str:  # noqa: ARG002 - the contract's
         """Look whether the command may be run, and run nothing."""
         trouble = await asyncio.to_thread(
-            ownership.trouble_of, self.command, ownership.account()
+            ownership.trouble_of, self.program, self.account
         )
-        trouble = trouble or await asyncio.to_thread(
-            ownership.unusable, self.command[0]
-        )
+        unusable = ownership.not_executable if self.unit else ownership.unusable
+        trouble = trouble or await asyncio.to_thread(unusable, self.program[0])
+        if self.unit:
+            trouble = trouble or await deaf(self.unit)
         if trouble is not None:
             raise RefusedDeliveryError(trouble, Reason.REJECTED)
-        return f"{self.command[0]} can be run, and only root or this account writes it"
+        who = "root writes it" if self.unit else "root or this account writes it"
+        return f"{self.program[0]} can be run, and only {who}"
 
     async def preview(self, resources: Resources, event: CloudEvent) -> Preview:
         """Return how the command would be run; see ``SinkConfig.preview``."""
@@ -117,7 +168,8 @@ class CommandSinkConfig(SinkConfig, frozen=True, kw_only=True):
         environment = actor.environment(_step(event))
         return Preview(
             head=(
-                f"run {' '.join(self.command)}",
+                f"run {' '.join(self.program)}",
+                *((f"in {self.unit}",) if self.unit else ()),
                 *(f"{name}={value}" for name, value in environment.items()),
             ),
             body=event.to_json(),

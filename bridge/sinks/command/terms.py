@@ -20,8 +20,8 @@ class Terms(Protocol):
         ...
 
     @property
-    def command(self) -> tuple[str, ...]:
-        """The program and its arguments."""
+    def program(self) -> tuple[str, ...]:
+        """What is run, and its arguments."""
         ...
 
     @property

@@ -1,0 +1,106 @@
+"""What hooks are run among: a small world for each, of stand-ins that remember."""
+
+from pathlib import Path
+
+from tests.infra.hook_stage import Stage
+
+SYSTEMCTL = """\
+case $1 in
+  is-active) [ -f "$WORLD/$4" ] ;;
+  stop) rm "$WORLD/$3" ;;
+  start) : >"$WORLD/$3" ;;
+esac"""
+KUBECTL = """\
+case $1 in
+  get) cat "$WORLD/cordoned" 2>/dev/null || : ;;
+  cordon) printf true >"$WORLD/cordoned" ;;
+  uncordon) rm -f "$WORLD/cordoned" ;;
+  drain) [ ! -f "$WORLD/stuck" ] ;;
+esac"""
+CRM_STANDBY = """\
+case $* in
+  *--query*) cat "$WORLD/standby" 2>/dev/null || echo off ;;
+  *--update*) echo on >"$WORLD/standby" ;;
+  *--delete*) rm -f "$WORLD/standby" ;;
+esac"""
+SCONTROL = """\
+case $1 in
+  show) echo "NodeName=vm7 State=$(cat "$WORLD/state") Reason=$(cat "$WORLD/reason")" ;;
+  requeue) : >"$WORLD/jobs" ;;
+  update)
+    case $3 in
+      State=DRAIN)
+        echo MIXED+DRAIN >"$WORLD/state"
+        echo "${4#Reason=}" >"$WORLD/reason" ;;
+      State=RESUME) echo IDLE >"$WORLD/state" && : >"$WORLD/reason" ;;
+    esac ;;
+esac"""
+SQLCMD = """\
+case $* in
+  *FAILOVER*) [ ! -f "$WORLD/lagging" ] && echo "$2" >"$WORLD/primary" ;;
+  *role_desc*is_local*)
+    [ "$(cat "$WORLD/primary")" = sql-a ] && echo PRIMARY || echo SECONDARY ;;
+  *is_failover_ready*) cat "$WORLD/ready" ;;
+esac"""
+
+
+def services(folder: Path) -> Stage:
+    stage = Stage(folder, "stop-services", 'SERVICES="web.service app.service"')
+    stage.tool("systemctl", SYSTEMCTL)
+    (stage.world / "web.service").touch()
+    (stage.world / "app.service").touch()
+    return stage
+
+
+def kubernetes(folder: Path) -> Stage:
+    stage = Stage(folder, "kubernetes-drain", "NODE=vm7\nKUBECONFIG=/k")
+    stage.tool("kubectl", KUBECTL)
+    return stage
+
+
+def pacemaker(folder: Path) -> Stage:
+    stage = Stage(folder, "pacemaker-standby")
+    stage.tool("crm_node", "echo vm7")
+    stage.tool("crm_standby", CRM_STANDBY)
+    stage.tool("crm_resource", '[ ! -f "$WORLD/stuck" ]')
+    return stage
+
+
+def slurm(folder: Path) -> Stage:
+    stage = Stage(folder, "slurm-drain", "NODE=vm7\nWAIT=1")
+    stage.tool("scontrol", SCONTROL)
+    stage.tool("squeue", 'cat "$WORLD/jobs"')
+    for name, text in (("state", "IDLE"), ("reason", ""), ("jobs", "")):
+        (stage.world / name).write_text(text)
+    return stage
+
+
+def sqlserver(folder: Path, more: str = "") -> Stage:
+    settings = f"GROUP=ag1\nINSTANCE=sql-a\nWAIT=1\n{more}"
+    stage = Stage(folder, "sqlserver-failover", settings)
+    stage.tool("sqlcmd", SQLCMD)
+    (stage.world / "primary").write_text("sql-a")
+    (stage.world / "ready").write_text("sql-b\nsql-c\n")
+    return stage
+
+
+def parts(folder: Path) -> Stage:
+    stage = Stage(folder, "run-parts", f"PARTS={folder}/parts")
+    for action in ("prepare", "restore"):
+        (folder / "parts" / action).mkdir(parents=True)
+    return stage
+
+
+def part(stage: Stage, path: str, text: str, mode: int = 0o755) -> None:
+    found = stage.world.parent / "parts" / path
+    found.write_text(f"#!/bin/sh\n{text}\n")
+    found.chmod(mode)
+
+
+CHANGES = {  # each world, and a part of the call that changes it
+    "stop-services": (services, "stop"),
+    "kubernetes-drain": (kubernetes, "cordon"),
+    "pacemaker-standby": (pacemaker, "--update on"),
+    "slurm-drain": (slurm, "update NodeName=vm7 State=DRAIN"),
+    "sqlserver-failover": (sqlserver, "FAILOVER"),
+}

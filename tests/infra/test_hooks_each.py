@@ -1,0 +1,276 @@
+"""What each of the hooks does, beside what holds for all of them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.infra.hook_stage import EVENT, PREPARE, RESTORE, Stage
+from tests.infra.hook_worlds import (
+    SYSTEMCTL,
+    kubernetes,
+    pacemaker,
+    part,
+    parts,
+    services,
+    slurm,
+    sqlserver,
+)
+
+
+def test_services_are_stopped_in_order_and_started_in_the_opposite(
+    tmp_path: Path,
+) -> None:
+    stage = services(tmp_path)
+
+    stage.run(PREPARE)
+    stage.run(RESTORE)
+
+    changes = [call.split()[1:] for call in stage.called if "is-active" not in call]
+    assert changes == [
+        ["stop", "--", "web.service"],
+        ["stop", "--", "app.service"],
+        ["start", "--", "app.service"],
+        ["start", "--", "web.service"],
+    ]
+
+
+def test_service_that_did_not_run_is_not_started(tmp_path: Path) -> None:
+    stage = services(tmp_path)
+    (stage.world / "app.service").unlink()
+
+    stage.run(PREPARE)
+    stage.run(RESTORE)
+
+    assert "systemctl start -- web.service" in stage.called
+    assert "systemctl start -- app.service" not in stage.called
+
+
+def test_service_that_cannot_be_started_is_started_at_the_next_try(
+    tmp_path: Path,
+) -> None:
+    stage = services(tmp_path)
+    stage.run(PREPARE)
+    stage.tool("systemctl", '[ "$3" != web.service ]')
+    assert stage.tried(RESTORE).returncode == 1
+    assert stage.marker == "web.service\n"
+    stage.tool("systemctl", SYSTEMCTL)
+    stage.forget()
+
+    stage.run(RESTORE)
+
+    assert stage.called == ["systemctl start -- web.service"]
+
+
+def test_node_that_somebody_else_cordoned_stays_cordoned(tmp_path: Path) -> None:
+    stage = kubernetes(tmp_path)
+    (stage.world / "cordoned").write_text("true")
+
+    assert "cordoned by somebody else" in stage.run(PREPARE)
+    stage.run(RESTORE)
+
+    assert [call for call in stage.called if "drain vm7" in call]
+    assert (stage.world / "cordoned").exists()
+
+
+@pytest.mark.parametrize(
+    ("notice", "options"),
+    [
+        ("600", "--timeout=300s"),
+        ("100", "--timeout=95s"),
+        ("30", "--grace-period=13 --timeout=25s"),
+        ("-4", "--grace-period=1 --timeout=1s"),
+        ("", "--timeout=300s"),
+        ("x[$(false)]", "--timeout=300s"),
+    ],
+)
+def test_drain_takes_no_longer_than_the_notice(
+    notice: str, options: str, tmp_path: Path
+) -> None:
+    stage = kubernetes(tmp_path)
+
+    stage.run(PREPARE, SEBRIDGE_NOTICE_SECONDS=notice)
+
+    drain = "kubectl drain vm7 --ignore-daemonsets --delete-emptydir-data"
+    assert f"{drain} {options}" in stage.called
+
+
+@pytest.mark.parametrize("make", [kubernetes, pacemaker])
+def test_machine_that_is_not_empty_in_time_is_tried_again(
+    make: Callable[[Path], Stage], tmp_path: Path
+) -> None:
+    stage = make(tmp_path)
+    (stage.world / "stuck").touch()
+
+    assert stage.tried(PREPARE).returncode == 75
+
+    (stage.world / "stuck").unlink()
+    stage.run(PREPARE)
+    stage.run(RESTORE)
+    assert not stage.marker
+
+
+def test_node_in_standby_by_somebody_else_stays_so(tmp_path: Path) -> None:
+    stage = pacemaker(tmp_path)
+    (stage.world / "standby").write_text("on\n")
+
+    assert "somebody else" in stage.run(PREPARE)
+    stage.run(RESTORE)
+
+    assert (stage.world / "standby").read_text() == "on\n"
+
+
+def test_standby_outlives_a_reboot(tmp_path: Path) -> None:
+    stage = pacemaker(tmp_path)
+
+    stage.run(PREPARE)
+
+    assert "crm_standby --node vm7 --update on --lifetime forever" in stage.called
+    assert "crm_resource --wait --timeout=300s" in stage.called
+
+
+@pytest.mark.parametrize(
+    ("type_", "code", "left"), [("Preempt", 0, ""), ("Reboot", 75, "41\n42\n")]
+)
+def test_jobs_are_queued_again_where_that_is_asked_for(
+    type_: str, code: int, left: str, tmp_path: Path
+) -> None:
+    stage = slurm(tmp_path)
+    (stage.world / "jobs").write_text("41\n42\n")
+
+    found = stage.tried(PREPARE, SEBRIDGE_EVENT_TYPE=type_, SEBRIDGE_NOTICE_SECONDS="5")
+
+    assert found.returncode == code, found.stderr
+    assert (stage.world / "jobs").read_text() == left
+
+
+def test_node_drained_by_somebody_else_stays_so(tmp_path: Path) -> None:
+    stage = slurm(tmp_path)
+    (stage.world / "state").write_text("IDLE+DRAIN")
+    (stage.world / "reason").write_text("bad disk")
+
+    assert "somebody else" in stage.run(PREPARE)
+    stage.run(RESTORE)
+
+    assert (stage.world / "reason").read_text() == "bad disk"
+
+
+def test_node_drained_anew_by_somebody_else_is_not_resumed(tmp_path: Path) -> None:
+    stage = slurm(tmp_path)
+    stage.run(PREPARE)
+    (stage.world / "reason").write_text("bad disk")
+
+    assert "not as this hook left it" in stage.run(RESTORE)
+
+    assert "DRAIN" in (stage.world / "state").read_text()
+
+
+def test_group_fails_over_to_a_replica_that_loses_nothing(tmp_path: Path) -> None:
+    stage = sqlserver(tmp_path)
+
+    stage.run(PREPARE)
+
+    failover = "-Q SET NOCOUNT ON; ALTER AVAILABILITY GROUP [ag1] FAILOVER"
+    calls = [call for call in stage.called if "FAILOVER" in call]
+    assert calls == [f"sqlcmd -S sql-b -E -C -b -l 10 -h -1 -W {failover}"]
+
+
+def test_chosen_replica_is_taken_only_where_it_is_ready(tmp_path: Path) -> None:
+    stage = sqlserver(tmp_path, "TARGET=sql-c")
+    stage.run(PREPARE)
+    assert (stage.world / "primary").read_text() == "sql-c\n"
+
+    (stage.world / "primary").write_text("sql-a")
+    (stage.world / "ready").write_text("sql-b\n")
+    found = stage.tried(PREPARE)
+
+    assert found.returncode == 75
+    assert "TARGET" not in found.stderr
+    assert "sql-c is not" in found.stderr
+    assert (stage.world / "primary").read_text() == "sql-a"
+
+
+def test_replica_that_is_secondary_has_nothing_to_do(tmp_path: Path) -> None:
+    stage = sqlserver(tmp_path)
+    (stage.world / "primary").write_text("sql-b")
+
+    assert "not primary" in stage.run(PREPARE)
+
+    assert not stage.marker
+
+
+def test_group_comes_back_only_where_that_is_asked_for(tmp_path: Path) -> None:
+    stage = sqlserver(tmp_path)
+    stage.run(PREPARE)
+    stage.run(RESTORE)
+    assert (stage.world / "primary").read_text() == "sql-b\n"
+
+    (stage.world / "primary").write_text("sql-a")
+    stage.settings += "FAIL_BACK=yes"
+    stage.run(PREPARE)
+    (stage.world / "lagging").touch()
+    assert stage.tried(RESTORE).returncode == 75
+    (stage.world / "lagging").unlink()
+    stage.run(RESTORE)
+    assert (stage.world / "primary").read_text() == "sql-a\n"
+
+
+def test_group_whose_name_would_be_a_statement_is_refused(tmp_path: Path) -> None:
+    stage = sqlserver(tmp_path, "GROUP='x]; DROP DATABASE y'")
+
+    assert stage.tried(PREPARE).returncode == 1
+    assert stage.called == []
+
+
+def test_parts_run_in_order_and_each_is_given_the_event(tmp_path: Path) -> None:
+    stage = parts(tmp_path)
+    for name in ("20-second", "10-first"):
+        part(stage, f"prepare/{name}", f'echo "{name} $(cat)" >>{stage.world}/ran')
+    part(stage, "prepare/15-note.bak", "exit 9")
+    part(stage, "prepare/16-text", "exit 9", 0o644)
+    part(stage, "restore/10-first", f"echo restored >>{stage.world}/ran")
+
+    stage.run(PREPARE)
+    stage.run(RESTORE)
+
+    ran = (stage.world / "ran").read_text().splitlines()
+    assert ran == [f"10-first {EVENT}", f"20-second {EVENT}", "restored"]
+
+
+def test_first_part_that_fails_is_the_last(tmp_path: Path) -> None:
+    stage = parts(tmp_path)
+    part(stage, "prepare/10-first", "exit 75")
+    part(stage, "prepare/20-second", f": >{stage.world}/ran")
+
+    found = stage.tried(PREPARE)
+
+    assert found.returncode == 75
+    assert "prepare/10-first ended with exit code 75" in found.stderr
+    assert not (stage.world / "ran").exists()
+    assert stage.run(RESTORE)  # some of it may have been done
+    assert not stage.marker
+
+
+def test_part_that_others_may_write_is_not_run(tmp_path: Path) -> None:
+    stage = parts(tmp_path)
+    part(stage, "prepare/10-first", f": >{stage.world}/ran", 0o777)
+
+    assert stage.tried(PREPARE).returncode == 1
+    assert not (stage.world / "ran").exists()
+
+
+def test_parts_are_only_named_in_a_test(tmp_path: Path) -> None:
+    stage = parts(tmp_path)
+    part(stage, "prepare/10-first", f": >{stage.world}/ran")
+
+    assert "would run: " in stage.run(PREPARE, SEBRIDGE_TEST="1")
+
+    assert not (stage.world / "ran").exists()
+    assert not stage.state.exists()
+
+
+def test_no_parts_are_no_failure(tmp_path: Path) -> None:
+    stage = parts(tmp_path)
+    (tmp_path / "parts" / "prepare").rmdir()
+
+    assert "nothing is run" in stage.run(PREPARE)

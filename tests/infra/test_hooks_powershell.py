@@ -1,0 +1,58 @@
+"""The hook for Windows: it asks what the one for Linux asks, and runs where pwsh is.
+
+Nobody has run it on Windows: what is known of it stands here.
+"""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.infra.hook_stage import HOOKS, PREPARE, RESTORE
+from tests.infra.hook_worlds import sqlserver
+
+SCRIPT = HOOKS / "sqlserver-failover.ps1"
+SETTINGS = "@{{ Group = 'ag1'; Instance = 'sql-a'; State = '{state}'; Wait = 1 }}\n"
+needs_pwsh = pytest.mark.skipif(
+    shutil.which("pwsh") is None, reason="PowerShell (pwsh) is missing"
+)
+
+
+def statements(text: str) -> list[str]:
+    """Return the statements of SQL in a script, in one form."""
+    text = text.replace("\\\n", "").replace("$GROUP", "$group")
+    found = re.findall(r"(?:SELECT [rs]\.|ALTER [A-Z ]+\[)[^\"@]*", text)
+    return sorted(" ".join(statement.split()) for statement in found)
+
+
+def test_it_asks_what_the_one_for_linux_asks() -> None:
+    asked = statements(SCRIPT.read_text())
+
+    assert len(asked) == 3
+    assert asked == statements((HOOKS / "sqlserver-failover").read_text())
+
+
+@needs_pwsh
+def test_group_fails_over_once_and_stays(tmp_path: Path) -> None:
+    stage = sqlserver(tmp_path)
+    shutil.copy(SCRIPT, stage.folder)
+    settings = SETTINGS.format(state=stage.state)
+    (stage.folder / "sqlserver-failover.psd1").write_text(settings)
+
+    def run(told: dict[str, str]) -> str:
+        return subprocess.run(  # noqa: S603 - our own hook
+            ["pwsh", "-NoProfile", "-File", stage.folder / SCRIPT.name],  # noqa: S607
+            env=stage.environment(told),
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+
+    assert "would run on sql-b" in run({**PREPARE, "SEBRIDGE_TEST": "1"})
+    run(PREPARE)
+    assert (stage.world / "primary").read_text() == "sql-b\n"
+    assert "another event waits" in run({**RESTORE, "SEBRIDGE_OTHER_EVENTS": "E-2"})
+    assert "stays secondary" in run(RESTORE)
+    assert "nothing to restore" in run(RESTORE)
