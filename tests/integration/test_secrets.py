@@ -177,7 +177,7 @@ async def settled(case: Case) -> None:
     headers = {"Authorization": f"Bearer {case.token}"}
     url = f"http://{case.listen}/status"
     waiting: set[str] = {"the forwarder"}
-    async with asyncio.timeout(3 * PATIENCE), aiohttp.ClientSession() as session:
+    async with asyncio.timeout(4 * PATIENCE), aiohttp.ClientSession() as session:
         while waiting:
             await asyncio.sleep(0.2)
             try:

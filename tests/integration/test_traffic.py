@@ -137,8 +137,9 @@ class Machine:
         return found
 
     def _told(self) -> list[str]:
+        """Return each change once: after a kill it may be told again, by its id."""
         bodies = [m.body for m in self.inbox.messages if isinstance(m.body, dict)]
-        kinds = [str(body["type"]) for body in bodies]
+        kinds = {str(body["id"]): str(body["type"]) for body in bodies}.values()
         return [kind.split(".")[-2] for kind in kinds if ".traffic-" in kind]
 
 
