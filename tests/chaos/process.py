@@ -1,7 +1,6 @@
 """The forwarder as a process that is killed, and a look at the disk it leaves."""
 
 import asyncio
-import math
 import os
 import random
 import shutil
@@ -20,7 +19,8 @@ from tests.chaos.imds import RecordedImds
 from tests.chaos.sinks import Hook
 
 PATIENCE = 40.0
-STANDSTILL = 120.0  # without any progress nothing more will come of it
+STANDSTILL = 120.0  # without any change nothing more will come of it
+LONGEST = 900.0
 _STATE = "state.db"
 _USUAL_START = 1.0  # seconds until the first look, on an idle machine
 _MOST_SLOWNESS = 12.0
@@ -100,11 +100,11 @@ class Lives:
         process: asyncio.subprocess.Process,
         left: Callable[[], Awaitable[int]],
     ) -> None:
-        least, patience_ends = math.inf, 0.0
+        last, patience_ends, end = -1, 0.0, time.monotonic() + LONGEST
         while (number := await left()) and process.returncode is None:
-            if number < least:  # it goes on, however slow the machine is
-                least, patience_ends = number, time.monotonic() + STANDSTILL
-            if time.monotonic() > patience_ends:
+            if number != last:  # it goes on, however slow the machine is
+                last, patience_ends = number, time.monotonic() + STANDSTILL
+            if time.monotonic() > min(patience_ends, end):
                 self.history.flaws.append(f"no more was done, but {number} are left")
                 return
             await asyncio.sleep(0.3)
