@@ -10,7 +10,8 @@ import os
 import sys
 import time
 
-from tests.simulation.world import World, run
+from tests.simulation.runs import run
+from tests.simulation.world import World
 
 _CHUNK = 25
 

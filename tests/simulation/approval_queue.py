@@ -13,7 +13,7 @@ from tests.simulation.plan import EXPIRES_SOON, Event, Plan, PlannedApproval
 from tests.simulation.timeline import true_time
 
 if TYPE_CHECKING:
-    from tests.simulation.world import Life
+    from tests.simulation.life import Life
 
 
 @dataclass(slots=True)

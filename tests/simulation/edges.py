@@ -30,7 +30,7 @@ from tests.simulation.plan import (
 from tests.simulation.timeline import true_time
 
 if TYPE_CHECKING:
-    from tests.simulation.world import Life
+    from tests.simulation.life import Life
 
 
 @dataclass(frozen=True, slots=True)

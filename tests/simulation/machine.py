@@ -13,7 +13,7 @@ from bridge.outbox.storage.standin import Limits
 from bridge.outbox.storage.transactions import Job, Ticket
 
 if TYPE_CHECKING:
-    from tests.simulation.world import Life
+    from tests.simulation.life import Life
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -50,7 +50,7 @@ class InlineDatabase(Database):
         except RelievedError:
             ((result, error),) = self.keeper.relieve([ticket], "it hangs")
         if not is_read:
-            self.life.committed()
+            self.life.commits.note()
         self.life.moment("after a job")
         await asyncio.sleep(0)
         if error is not None:

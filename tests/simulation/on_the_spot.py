@@ -16,7 +16,8 @@ from tests.simulation.plan import (
 
 if TYPE_CHECKING:
     from tests.simulation.approval_queue import Message
-    from tests.simulation.world import Life, World
+    from tests.simulation.life import Life
+    from tests.simulation.world import World
 
 SKEW = 60.0
 SLACK = 0.1

@@ -5,7 +5,8 @@ from dataclasses import asdict
 import pytest
 
 from tests.simulation.plan import TROUBLES, plan_of
-from tests.simulation.world import World, run
+from tests.simulation.runs import run
+from tests.simulation.world import World
 
 CHUNK = 20
 CHUNKS = 12

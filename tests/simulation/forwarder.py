@@ -1,0 +1,152 @@
+"""The forwarder of one life: its workers, as ``bridge.app`` composes them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bridge.approvals.auto_approve import Autopilot
+from bridge.approvals.context import Desk
+from bridge.approvals.listener import Listener
+from bridge.approvals.policy import Terms
+from bridge.approvals.posting import Poster
+from bridge.approvals.reply import ReplyRules
+from bridge.approvals.rules import Rule
+from bridge.approvals.waits import Waits
+from bridge.events.routing import Route, Router, When
+from bridge.foundation.retry import RetryPolicy
+from bridge.foundation.values import Duration
+from bridge.foundation.workers import Worker
+from bridge.outbox.records import REPLIES, Decision
+from bridge.outbox.store import Outbox
+from bridge.pipeline.circuit import RelayPolicy
+from bridge.pipeline.housekeeping import Upkeep
+from bridge.pipeline.observer import Poller
+from bridge.pipeline.relay import Relay
+from bridge.telemetry.metrics import Metrics
+from tests.builders import ME, teller_of
+from tests.simulation.approval_queue import SimulatedQueue
+from tests.simulation.edges import SimulatedSink
+from tests.simulation.plan import ALLOW_DELAY, AUTO_DELAY, POLL
+
+if TYPE_CHECKING:
+    from tests.simulation.life import Life
+
+ROUTES = {
+    "steady": Route(when=When(), scope="all", lifecycle=True),
+    "shaky": Route(when=When(), scope="all", lifecycle=True),
+    "reboots": Route(when=When(event_types=("Reboot",)), scope="all", lifecycle=True),
+}
+ENTITY = "vm-approvals"
+_RULES = (
+    Rule(name="never", action="deny", event_types=("Redeploy",)),
+    Rule(
+        name="soon",
+        action="auto-approve",
+        event_types=("Freeze",),
+        delay=Duration(AUTO_DELAY),
+    ),
+    Rule(name="later", action="allow", delay=Duration(ALLOW_DELAY)),
+)
+
+
+class WatchedOutbox(Outbox):
+    """An outbox that shows the judge which POSTs were begun, by its marks on disk."""
+
+    marked: set[str]
+
+    async def intend(self, decision: Decision, *, now: float) -> None:
+        if decision.posted:
+            self.marked.add(decision.key)
+        await super().intend(decision, now=now)
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarder:
+    """Builds the workers of one life."""
+
+    life: "Life"
+    outbox: Outbox
+    poller: Poller
+    metrics: Metrics
+
+    @classmethod
+    async def of(cls, life: "Life") -> "Forwarder":
+        """Take up what the life before has left in the state file."""
+        metrics = Metrics(ROUTES, "1")
+        router = Router(routes=ROUTES, scope="all", identity=ME)
+        outbox = WatchedOutbox(life.database, router)
+        outbox.marked, outbox.lost = life.world.marked, life.lose
+        poller = Poller(
+            client=life.imds,
+            outbox=outbox,
+            teller=teller_of(),
+            clock=life.clock,
+            metrics=metrics,
+        )
+        await poller.restore()
+        return cls(life, outbox, poller, metrics)
+
+    def workers(self) -> list[Worker]:
+        """Return everything that runs."""
+        plan, desk = self.life.world.plan, self._desk()
+        relays = [self._relay(name) for name in (*ROUTES, REPLIES)]
+        upkeep = Upkeep(
+            outbox=self.outbox,
+            poller=self.poller,
+            relays=relays,
+            clock=self.life.clock,
+            metrics=self.metrics,
+            retention=plan.retention,
+            max_size=10**9,
+        )
+        listener = Listener(SimulatedQueue(self.life), desk)
+        autopilots = [Autopilot(desk)] if plan.has("rules") else []
+        return [self.poller, upkeep, *relays, listener, *autopilots]
+
+    def _chance(self, *name: object) -> Callable[[], float]:
+        life = self.life
+        return lambda: life.world.plan.chance(*name, life.number, life.moments)
+
+    def _relay(self, name: str) -> Relay:
+        return Relay(
+            sink=name,
+            deliver=SimulatedSink(name, self.life).deliver,
+            outbox=self.outbox,
+            clock=self.life.clock,
+            metrics=self.metrics,
+            policy=self._policy(),
+            chance=self._chance("jitter"),
+        )
+
+    def _policy(self) -> RelayPolicy:
+        backoff = RetryPolicy(max_backoff=60)
+        return RelayPolicy(
+            backoff=backoff, max_age=self.life.world.plan.max_age, slots=3
+        )
+
+    def _desk(self) -> Desk:
+        life, poller = self.life, self.poller
+        return Desk(
+            entity=ENTITY,
+            terms=Terms(
+                unknown_grace=15.0,
+                max_age=4 * 3600.0,
+                rules=_RULES if life.world.plan.has("rules") else (),
+            ),
+            abandons_unknown=False,
+            replies=ReplyRules.of(["repl*", "vm-*"], [ENTITY]),
+            outbox=self.outbox,
+            teller=teller_of(),
+            watcher=poller,
+            poster=Poster(
+                turns=life.imds.turns,
+                watcher=poller,
+                starter=life.imds,
+                clock=life.clock,
+                poll_interval=POLL,
+            ),
+            waits=Waits(poller, life.clock),
+            clock=life.clock,
+            chance=self._chance("pursuit"),
+            count=lambda _: None,
+        )
