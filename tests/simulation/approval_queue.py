@@ -100,7 +100,8 @@ class SimulatedQueue:
             for message in broker.messages:
                 if not message.settled and message.again_at <= now:
                     return [self._lock(message, now)]
-            await self.life.clock.wait(stop, 1.0)
+            self.life.arrived.clear()
+            await self.life.clock.wait(self.life.arrived, 1.0)
         return []
 
     def _lock(self, message: Message, now: float) -> ReceivedMessage:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from bridge.outbox.records import CHECKPOINT
 from bridge.outbox.statements import load
 from tests.simulation.rows import Row
+from tests.simulation.world import Kept
 
 if TYPE_CHECKING:
     from tests.simulation.life import Life
@@ -35,6 +36,9 @@ class Commits:
         if checkpoint != self._checkpoint and life.imds.shown is not None:
             is_durable = not life.database.is_degraded
             world.shown.append(replace(life.imds.shown, is_durable=is_durable))
+            if is_durable:
+                kept = Kept(life.now(), life.imds.shown.at, life.number)
+                world.kept.append(kept)
         self._checkpoint = checkpoint
 
     def _note_rows(self) -> None:

@@ -10,6 +10,7 @@ from tests.simulation.commits import Commits
 from tests.simulation.edges import Imds
 from tests.simulation.forwarder import Forwarder
 from tests.simulation.machine import CrashError, InlineDatabase, open_now
+from tests.simulation.plan import Event, PlannedApproval
 from tests.simulation.timeline import StuckError, VirtualClock, VirtualLoop
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Life:
     is_done: bool = False
     moments: int = 0
     stopped_at: float = float("inf")
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)  # an approval
     imds: Imds = field(init=False)
     database: InlineDatabase = field(init=False)
     commits: Commits = field(init=False)
@@ -50,6 +52,8 @@ class Life:
             raise CrashError(what)
         world.now = self.now()
         self.moments += 1
+        if world.is_killed(what):
+            raise CrashError(what)
         if not world.plan.has("crashes") or world.crashes >= _MOST_CRASHES:
             return
         luck = world.plan.chance("crash", self.number, self.moments)
@@ -66,10 +70,11 @@ class Life:
     def live(self) -> None:
         """Live until all is quiet, a planned stop, or death."""
         world = self.world
-        began = world.now
-        self._loop = VirtualLoop(began)
+        began, world.is_alive = world.now, True
+        self._loop, is_clean = VirtualLoop(began), False
         try:
             self._loop.run_until_complete(self._run())
+            is_clean = True
         except CrashError:
             pass
         except StuckError:
@@ -77,10 +82,11 @@ class Life:
             self.is_done = True
         finally:
             world.now = self.now()
-            self.is_dead = True
+            self.is_dead, world.is_alive = True, False
             self._bury()
         world.lives.append((began, world.now))
         world.ends.append(min(self.stopped_at, world.now))
+        world.clean.append(is_clean)
 
     def _bury(self) -> None:
         """Let nothing of this life run on."""
@@ -117,18 +123,26 @@ class Life:
     async def _jump(self) -> None:
         """Set the wall clock when the plan says so."""
         world = self.world
-        for at, by in sorted(world.plan.jumps)[world.jumped :]:
+        for at, _ in world.planned_jumps:
             await asyncio.sleep(max(0.0, at - self.now()))
-            world.wall.offset += by
-            world.jumped += 1
+            world.now = self.now()
+            world.jump()
 
     async def _send(self) -> None:
         """Send what somebody approves, when the plan says so."""
         broker = self.world.broker
         for planned in self.world.plan.approvals[len(broker.messages) :]:
             await asyncio.sleep(max(0.0, planned.at - self.now()))
-            seen = self.world.azure.show(self.now()).get(planned.event_id)
-            broker.put(replace(planned, at=self.now()), seen)
+            broker.put(replace(planned, at=self.now()), self._seen(planned))
+            self.arrived.set()
+
+    def _seen(self, planned: PlannedApproval) -> Event | None:
+        """Return what the sender of an approval was told of the event."""
+        at = self.now() - planned.thinks
+        if not planned.thinks:
+            return self.world.azure.show(at).get(planned.event_id)
+        looks = [look for look in self.world.looks if look.at <= at]
+        return looks[-1].events.get(planned.event_id) if looks else None
 
     async def _end(self, stop: asyncio.Event) -> None:
         """Ask to stop when the plan says so, or when all is quiet."""
@@ -150,6 +164,7 @@ class Life:
     def _stop(self, stop: asyncio.Event) -> None:
         self.stopped_at = self.now()
         stop.set()
+        self.arrived.set()
 
     def _is_delivered(self) -> bool:
         if self.database.is_degraded:

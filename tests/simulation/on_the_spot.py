@@ -78,9 +78,10 @@ def _judge_rules(world: "World", key: str, event: Event, now: float) -> None:
         delay = 0.0 if is_asked else AUTO_DELAY
     elif not is_asked:
         world.blame(f"POST of {key}, which nobody asks for and no rule")
-    if world.plan.jumps and world.lives:
-        return  # what a clock did between two lives, nobody can tell
-    if (age := age_of(world, key, event, now)) < delay - SLACK:
+    age = age_of(world, key, event, now)
+    if added_unseen(world, now - age):
+        return
+    if age < delay - SLACK:
         world.blame(f"POST of {key} {age:.1f} s after it was seen, and not {delay}")
 
 
@@ -94,6 +95,24 @@ def age_of(world: "World", key: str, event: Event, now: float) -> float:
         if found is not None:
             since = look.at
     return now - since
+
+
+def added_unseen(world: "World", since: float) -> bool:
+    """Whether the clock was set where nobody could notice it, after ``since``.
+
+    That is while no forwarder ran, or where it died before it had looked at the
+    document again and kept what it knew.
+    """
+    for jump in world.jumps:
+        if jump.at < since:
+            continue
+        is_over = jump.life is None or jump.life < len(world.lives)
+        is_kept = any(
+            kept.life == jump.life and kept.looked_at > jump.at for kept in world.kept
+        )
+        if is_over and not is_kept:
+            return True
+    return False
 
 
 def judge_settlement(world: "World", message: "Message", how: str) -> None:

@@ -5,7 +5,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from tests.simulation.on_the_spot import SKEW, SLACK, is_worse
-from tests.simulation.plan import AUTO_DELAY, EXPIRES_SOON, FULL_CIRCLE, Event
+from tests.simulation.plan import AUTO_DELAY, EXPIRES_SOON, FULL_CIRCLE, POLL, Event
 
 if TYPE_CHECKING:
     from tests.simulation.approval_queue import Message
@@ -83,6 +83,14 @@ def sightings(world: "World", key: str, until: float) -> list[tuple[float, Event
     ]
 
 
+def is_known(world: "World", key: str, until: float) -> bool:
+    """Whether an event was shown and kept: not to a life that died at that look."""
+    last = {look.life: look.at for look in world.looks}
+    kept = {look.at for look in world.shown}
+    died = {at for life, at in last.items() if not world.clean[life]} - kept
+    return any(at not in died for at, _ in sightings(world, key, until))
+
+
 def judge_outcome(world: "World", row: "Row") -> None:
     data, plan = row.body["data"], world.plan
     kind, key = data["outcome"], str(data["eventId"]).upper()
@@ -106,7 +114,9 @@ def judge_outcome(world: "World", row: "Row") -> None:
     late = [m.planned.at + EXPIRES_SOON + SKEW - SLACK for m in messages]
     is_possible = {
         "invalid": "invalid" in planned,
-        "unknown-event": not seen or is_forgotten or "unknown" in planned,
+        "unknown-event": not is_known(world, key, row.at)
+        or is_forgotten
+        or "unknown" in planned,
         "expired": "expired" in planned or ("soon" in planned and row.at >= min(late)),
         "denied": is_denied
         or any(m.seen and is_worse(m.seen, e) for m in messages for _, e in seen),
@@ -153,13 +163,17 @@ def judge_doubt(world: "World", row: "Row") -> None:
 def judge_wait(world: "World", message: "Message") -> None:
     """An event that was approved does not stay Scheduled."""
     planned = message.planned
-    since, until = planned.at, planned.at + FULL_CIRCLE
+    others = sum(abs(m.planned.at - planned.at) < 5 for m in world.broker.messages)
+    turns = (2 * others - 1) * (0.25 + 1.5 * world.plan.latency)
+    since, until = planned.at, planned.at + FULL_CIRCLE + turns
     key = planned.event_id.upper()
     if planned.kind not in {"valid", "soon"} or not world.plan.is_calm(*_NOT_CALM):
         return
-    if not _is_within_a_life(world, since, until):
+    if not _is_within_a_life(world, since, until + POLL + 1):
         return
-    looks = [look for look in world.looks if since < look.at < until]
+    looks = [
+        look for look in world.looks if since - POLL - 1 < look.at < until + POLL + 1
+    ]
     statuses = {
         next(
             (e["EventStatus"] for e in look.events.values() if _key(e) == key),

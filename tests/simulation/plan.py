@@ -38,7 +38,7 @@ JUMPS = (-7200.0, -90.0, 90.0, 7200.0)
 POLL = 2.0
 PACE = 0.3
 SLOW_PACE = 2.5
-FULL_CIRCLE = 3.0  # an approval is posted within it, where nothing goes wrong
+FULL_CIRCLE = 1.0  # an approval is posted within it, where nothing goes wrong
 AUTO_DELAY = 20.0
 ALLOW_DELAY = 10.0
 EXPIRES_SOON = 40.0
@@ -65,6 +65,7 @@ class PlannedApproval:
     kind: str  # valid | seen | unknown | invalid | expired | soon | again
     message_id: str
     reply_to: str | None = None
+    thinks: float = 0.0  # seconds since its sender saw the event
 
 
 @dataclass(slots=True)
@@ -80,6 +81,9 @@ class Plan:
     full: tuple[float, float] = (0.0, 0.0)
     hangs: bool = False  # rather than being full
     crash_rate: float = 0.0  # a moment
+    kills: list[tuple[str, int, int]] = field(default_factory=list)  # at which moment,
+    # at which of these, and how many moments of any kind after it
+    latency: float = 0.02  # of IMDS, at most
     outage: tuple[float, float, str] = (0.0, 0.0, "")  # of a sink: from, to, how
     end: float = 0.0
 

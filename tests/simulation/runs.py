@@ -12,14 +12,16 @@ from tests.simulation.approval_queue import Broker
 from tests.simulation.edges import Azure
 from tests.simulation.life import Life
 from tests.simulation.oracle import judge
-from tests.simulation.plan import plan_of
+from tests.simulation.plan import Plan, plan_of
+from tests.simulation.stories import story_of, tell
 from tests.simulation.timeline import VirtualClock
 from tests.simulation.world import World
 
 
 def run(seed: int) -> World:
     """Run a seed to its end; what went wrong stands in ``faults``."""
-    plan = plan_of(seed)
+    tale = story_of(seed)
+    plan = plan_of(seed) if tale is None else tell(Plan(seed), tale)
     with quiet(), tempfile.TemporaryDirectory(dir=_fast()) as folder:
         world = World(plan, Path(folder) / "state.db", Azure(plan), Broker(plan))
         for number in range(20):
@@ -28,6 +30,7 @@ def run(seed: int) -> World:
             if life.is_done:
                 break
             world.now += 30 * plan.chance("downtime", number)
+            world.jump_until_now()
             for message in world.broker.messages:
                 if message.locked_by == number:
                     message.again_at = min(message.again_at, world.now)
