@@ -149,13 +149,10 @@ def requests_to_imds_keep_no_distance(patch: Patch) -> None:
 
 @bug
 def fresh_look_waits_for_the_next_poll(patch: Patch) -> None:
-    fresh = Poller.fresh
-
     async def patient(self: Poller) -> Any:
-        looking = asyncio.ensure_future(fresh(self))
-        await asyncio.sleep(0)
-        self._wake.clear()
-        return await looking
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)  # and wakes nobody
+        return await future
 
     patch.setattr(Poller, "fresh", patient)
 

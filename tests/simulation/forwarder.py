@@ -1,8 +1,9 @@
 """The forwarder of one life: its workers, as ``bridge.app`` composes them."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from bridge.approvals.auto_approve import Autopilot
 from bridge.approvals.context import Desk
@@ -13,11 +14,14 @@ from bridge.approvals.reply import ReplyRules
 from bridge.approvals.rules import Rule
 from bridge.approvals.waits import Waits
 from bridge.events.routing import Route, Router, When
+from bridge.foundation.clock import Clock
 from bridge.foundation.retry import RetryPolicy
 from bridge.foundation.values import Duration
 from bridge.foundation.workers import Worker
+from bridge.outbox.deliveries import Delivery
 from bridge.outbox.records import REPLIES, Decision
 from bridge.outbox.store import Outbox
+from bridge.pipeline.acting import ActingRelay
 from bridge.pipeline.circuit import RelayPolicy
 from bridge.pipeline.housekeeping import Upkeep
 from bridge.pipeline.observer import Poller
@@ -26,6 +30,7 @@ from bridge.telemetry.metrics import Metrics
 from tests.builders import ME, teller_of
 from tests.simulation.approval_queue import SimulatedQueue
 from tests.simulation.edges import SimulatedSink
+from tests.simulation.hooks import CONFIG, DRAIN, actor_of
 from tests.simulation.plan import ALLOW_DELAY, AUTO_DELAY, POLL
 
 if TYPE_CHECKING:
@@ -53,11 +58,35 @@ class WatchedOutbox(Outbox):
     """An outbox that shows the judge which POSTs were begun, by its marks on disk."""
 
     marked: set[str]
+    slow_marks: float
+    chance: Callable[[], float]
 
     async def intend(self, decision: Decision, *, now: float) -> None:
         if decision.posted:
             self.marked.add(decision.key)
+            await asyncio.sleep(self.slow_marks * self.chance())
         await super().intend(decision, now=now)
+
+
+class Common(TypedDict):
+    """What every relay has."""
+
+    sink: str
+    outbox: Outbox
+    clock: Clock
+    metrics: Metrics
+    policy: RelayPolicy
+    chance: Callable[[], float]
+
+
+async def _nowhere(delivery: Delivery) -> None:
+    """Send nothing: a command is run, and not told."""
+    raise AssertionError(delivery)
+
+
+def chance_of(life: "Life", name: str) -> Callable[[], float]:
+    """Return what gives another number at each moment of a life."""
+    return lambda: life.world.plan.chance(name, life.number, life.moments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +101,14 @@ class Forwarder:
     @classmethod
     async def of(cls, life: "Life") -> "Forwarder":
         """Take up what the life before has left in the state file."""
-        metrics = Metrics(ROUTES, "1")
-        router = Router(routes=ROUTES, scope="all", identity=ME)
+        acts = [DRAIN] if life.world.plan.has("commands") else []
+        metrics = Metrics([*ROUTES, *acts], "1", acting=acts)
+        routes = ROUTES | dict.fromkeys(acts, CONFIG.route)
+        router = Router(routes=routes, scope="all", identity=ME)
         outbox = WatchedOutbox(life.database, router)
         outbox.marked, outbox.lost = life.world.marked, life.lose
+        outbox.slow_marks = life.world.plan.slow_marks
+        outbox.chance = chance_of(life, "mark")
         poller = Poller(
             client=life.imds,
             outbox=outbox,
@@ -89,7 +122,12 @@ class Forwarder:
     def workers(self) -> list[Worker]:
         """Return everything that runs."""
         plan, desk = self.life.world.plan, self._desk()
-        relays = [self._relay(name) for name in (*ROUTES, REPLIES)]
+        relays = [
+            Relay(deliver=SimulatedSink(name, self.life).deliver, **self._common(name))
+            for name in (*ROUTES, REPLIES)
+        ]
+        if plan.has("commands"):
+            relays.append(self._acting())
         upkeep = Upkeep(
             outbox=self.outbox,
             poller=self.poller,
@@ -103,19 +141,23 @@ class Forwarder:
         autopilots = [Autopilot(desk)] if plan.has("rules") else []
         return [self.poller, upkeep, *relays, listener, *autopilots]
 
-    def _chance(self, *name: object) -> Callable[[], float]:
-        life = self.life
-        return lambda: life.world.plan.chance(*name, life.number, life.moments)
+    def _acting(self) -> Relay:
+        """Return the relay that has commands run."""
+        return ActingRelay(
+            deliver=_nowhere,
+            actor=actor_of(self.life, self.poller),
+            teller=teller_of,
+            **self._common(DRAIN),
+        )
 
-    def _relay(self, name: str) -> Relay:
-        return Relay(
+    def _common(self, name: str) -> Common:
+        return Common(
             sink=name,
-            deliver=SimulatedSink(name, self.life).deliver,
             outbox=self.outbox,
             clock=self.life.clock,
             metrics=self.metrics,
             policy=self._policy(),
-            chance=self._chance("jitter"),
+            chance=chance_of(self.life, "jitter"),
         )
 
     def _policy(self) -> RelayPolicy:
@@ -147,6 +189,6 @@ class Forwarder:
             ),
             waits=Waits(poller, life.clock),
             clock=life.clock,
-            chance=self._chance("pursuit"),
+            chance=chance_of(life, "pursuit"),
             count=lambda _: None,
         )

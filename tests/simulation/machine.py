@@ -78,6 +78,8 @@ class InlineDatabase(Database):
                     keeper.reload(self._on_disk)
                 return
         self.life.world.blame("what was done in memory is written again and again")
+        self.life.is_done = True
+        raise CrashError("there is no end to it")
 
     def _on_disk(self, work: Callable[[], U], group: list[Ticket], /) -> U:
         if group and self.life.is_disk_full():

@@ -10,6 +10,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.oracle_approvals import judge_approvals
+from tests.simulation.oracle_commands import STEPS, fits, judge_commands
 from tests.simulation.oracle_steps import GONE, judge_steps, kind_of
 from tests.simulation.oracle_time import alive, judge_time
 from tests.simulation.plan import Event
@@ -26,6 +27,7 @@ def judge(world: "World") -> None:
         return  # it did not come to its end
     with sqlite3.connect(world.path) as db:
         states = {number: rest for number, *rest in db.execute(_DELIVERIES)}
+        (left,) = db.execute("SELECT count(*) FROM command_successes").fetchone()
     db.close()
     told = dict[int, Row]()
     for row in world.rows.values():
@@ -33,6 +35,7 @@ def judge(world: "World") -> None:
             told.setdefault(row.item, row)
     judge_commits(world)
     judge_steps(world, [*told.values()])
+    judge_commands(world, states, left)
     judge_deliveries(world, states)
     judge_order(world)
     judge_approvals(world)
@@ -69,7 +72,9 @@ def judge_deliveries(world: "World", states: dict[int, list[Any]]) -> None:
     taken = {(one.sink, one.delivery): one.cloud_event_id for one in world.taken}
     for row in world.rows.values():
         name = (row.sink, row.id)
-        judge_end(world, row, states.pop(row.id, None))
+        end = states.pop(row.id, None)
+        if row.sink != "drain":  # what becomes of a command is judged elsewhere
+            judge_end(world, row, end)
         cloud_event_id = taken.pop(name, row.body.get("id"))
         if row.kind == "reply":
             continue
@@ -81,7 +86,7 @@ def judge_deliveries(world: "World", states: dict[int, list[Any]]) -> None:
         world.blame(f"nobody knows of {sorted(taken)} and {sorted(states)}")
     followers = defaultdict[str, set[str]](set)
     for item in sorted(bodies):
-        wanted = wanted_by(bodies[item], followers)
+        wanted = wanted_by(world, bodies[item], followers)
         if went[item] != wanted:
             world.blame(f"{bodies[item]['type']} went to {sorted(went[item])}")
 
@@ -108,14 +113,18 @@ def judge_end(world: "World", row: Row, end: list[Any] | None) -> None:
         world.blame(f"delivery {name} died of {reason} at the age of {age:.0f} s")
 
 
-def wanted_by(event: Event, followers: dict[str, set[str]]) -> set[str]:
+def wanted_by(world: "World", event: Event, followers: dict[str, set[str]]) -> set[str]:
     """Return who is told: who was told of an EventId is told to its end."""
     key = str(event.get("correlationid", "")).upper()
     looks = [e for e in (event["data"]["event"], event["data"].get("previous")) if e]
     is_step = ".scheduledevent." in event["type"]
     is_wanted = not looks or any(e["EventType"] == "Reboot" for e in looks)
     sinks = {"steady", "shaky"} | ({"reboots"} if is_wanted else set())
+    if world.plan.has("commands") and any(fits(e) for e in looks):
+        sinks |= {"drain"}
     sinks |= followers[key]
+    if not is_step or kind_of(event) not in STEPS:
+        sinks -= {"drain"}
     if is_step:
         followers[key] |= sinks
         if kind_of(event) in GONE:

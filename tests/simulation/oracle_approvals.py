@@ -5,7 +5,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from tests.simulation.on_the_spot import SKEW, SLACK, is_worse
-from tests.simulation.plan import AUTO_DELAY, EXPIRES_SOON, FULL_CIRCLE, POLL, Event
+from tests.simulation.plan import AUTO_DELAY, EXPIRES_SOON, FULL_CIRCLE, Event
 
 if TYPE_CHECKING:
     from tests.simulation.approval_queue import Message
@@ -169,22 +169,21 @@ def judge_wait(world: "World", message: "Message") -> None:
     key = planned.event_id.upper()
     if planned.kind not in {"valid", "soon"} or not world.plan.is_calm(*_NOT_CALM):
         return
-    if not _is_within_a_life(world, since, until + POLL + 1):
+    if world.plan.slow_marks or not _is_within_a_life(world, since, until):
         return
-    looks = [
-        look for look in world.looks if since - POLL - 1 < look.at < until + POLL + 1
-    ]
-    statuses = {
-        next(
-            (e["EventStatus"] for e in look.events.values() if _key(e) == key),
-            None,
-        )
-        for look in looks
-    }
+    before = [look for look in world.looks if look.at < since]
+    shown = before[-1].events if before else {}
+    statuses = {e["EventStatus"] for e in shown.values() if _key(e) == key}
+    goes = any(
+        scene.event_id.upper() == key
+        and scene.change in {"start", "vanish"}
+        and before[-1].at < scene.at <= until
+        for scene in world.plan.scenes
+    )
     is_posted = any(
         post.event_id.upper() == key and post.at <= until for post in world.azure.posts
     )
-    if looks and statuses == {"Scheduled"} and not is_posted:
+    if statuses == {"Scheduled"} and not goes and not is_posted:
         world.blame(f"{key} was approved at {since:.1f} s, and nobody told IMDS")
 
 

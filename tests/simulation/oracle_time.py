@@ -82,13 +82,14 @@ def judge_looks(world: "World") -> None:
             world.blame(f"requests to IMDS at {at:.3f} s and {following:.3f} s")
     if not world.plan.is_calm("imds-errors", "imds-odd-bodies", "little-memory"):
         return
+    slow = 3 * world.plan.latency + 2 * world.plan.slow_marks
     looks = defaultdict[int, list[float]](list)
     for look in world.looks:
         looks[look.life].append(look.at)
     for life, (began, _) in enumerate(world.lives):
         marks = [began, *looks[life], world.ends[life]]
         for at, following in itertools.pairwise(marks):
-            if following - at > POLL + 1.6 + 3 * world.plan.latency:
+            if following - at > POLL + 1.6 + slow:
                 world.blame(f"no look at IMDS from {at:.1f} s to {following:.1f} s")
 
 

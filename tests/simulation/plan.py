@@ -42,6 +42,8 @@ FULL_CIRCLE = 1.0  # an approval is posted within it, where nothing goes wrong
 AUTO_DELAY = 20.0
 ALLOW_DELAY = 10.0
 EXPIRES_SOON = 40.0
+HOOK_TIMEOUT = 30.0
+DRAINED_TYPES = ("Reboot", "Redeploy", "Preempt")
 
 Event = dict[str, Any]
 
@@ -84,6 +86,7 @@ class Plan:
     kills: list[tuple[str, int, int]] = field(default_factory=list)  # at which moment,
     # at which of these, and how many moments of any kind after it
     latency: float = 0.02  # of IMDS, at most
+    slow_marks: float = 0.0  # seconds that the mark of a POST may take
     outage: tuple[float, float, str] = (0.0, 0.0, "")  # of a sink: from, to, how
     end: float = 0.0
 

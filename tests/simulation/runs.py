@@ -12,16 +12,14 @@ from tests.simulation.approval_queue import Broker
 from tests.simulation.edges import Azure
 from tests.simulation.life import Life
 from tests.simulation.oracle import judge
-from tests.simulation.plan import Plan, plan_of
-from tests.simulation.stories import story_of, tell
+from tests.simulation.telling import planned
 from tests.simulation.timeline import VirtualClock
 from tests.simulation.world import World
 
 
 def run(seed: int) -> World:
     """Run a seed to its end; what went wrong stands in ``faults``."""
-    tale = story_of(seed)
-    plan = plan_of(seed) if tale is None else tell(Plan(seed), tale)
+    plan = planned(seed)
     with quiet(), tempfile.TemporaryDirectory(dir=_fast()) as folder:
         world = World(plan, Path(folder) / "state.db", Azure(plan), Broker(plan))
         for number in range(20):

@@ -15,14 +15,7 @@ from tests.simulation.timeline import true_time
 
 Story = Callable[[Plan, random.Random], None]
 STORIES: list[Story] = []
-_EVERY = 4
 _RESOURCES = ["WestNO_0", "WestNO_1"]
-
-
-def story_of(seed: int) -> Story | None:
-    """Return the story that a seed tells; None where its plan is made by chance."""
-    number, place = divmod(seed, _EVERY)
-    return STORIES[number % len(STORIES)] if place == _EVERY - 1 else None
 
 
 def story(tell: Story) -> Story:
@@ -148,7 +141,8 @@ def sink_is_away_for_longer_than_things_live(plan: Plan, dice: random.Random) ->
 def imds_is_slow_while_many_are_approved(plan: Plan, dice: random.Random) -> None:
     """Each POST goes out on a document that was just read, however long the line."""
     plan.troubles = frozenset({"approvals"})
-    plan.latency = dice.choice([0.0, 0.7, 1.5])
+    plan.latency = dice.choice([0.0, 0.0, 0.7, 1.5])
+    plan.slow_marks = dice.choice([0.0, 0.0, 4.0])
     at = dice.uniform(2, 6)
     for name in _names(plan, dice, 4, 6):
         appear(plan, at, name)
@@ -225,12 +219,3 @@ def clock_is_set_back_while_nobody_runs(plan: Plan, dice: random.Random) -> None
     plan.stops = [at + dice.uniform(10, 25)]
     plan.jumps = [(plan.stops[0] + 0.5, dice.choice([-7200.0, -600.0]))]
     plan.outage = (at - 1, at + dice.uniform(40, 60), "throttled")
-
-
-def tell(plan: Plan, tale: Story) -> Plan:
-    """Make the plan of a story."""
-    tale(plan, random.Random(f"{plan.seed}/story"))  # noqa: S311 - a simulation
-    plan.end = max(scene.at for scene in plan.scenes) + 5
-    plan.scenes.sort(key=lambda scene: scene.at)
-    plan.approvals.sort(key=lambda approval: approval.at)
-    return plan

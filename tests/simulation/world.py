@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.simulation.approval_queue import Broker
 from tests.simulation.edges import Azure, Shown, Taken, Tried
+from tests.simulation.hooks import HookRun
 from tests.simulation.plan import Plan
 from tests.simulation.rows import Row
 from tests.simulation.timeline import Wall
@@ -48,6 +49,7 @@ class World:
     taken: list[Taken] = field(default_factory=list)
     tried: list[Tried] = field(default_factory=list)
     attempts: dict[tuple[str, int], int] = field(default_factory=dict)
+    runs: list[HookRun] = field(default_factory=list)
     requests: list[tuple[float, int]] = field(default_factory=list)
     rows: dict[int, Row] = field(default_factory=dict)
     last_row: int = 0
