@@ -109,6 +109,14 @@ def success_counts_though_the_event_went_while_the_command_ran(patch: Patch) -> 
 
 
 @bug
+def success_counts_though_it_was_undone(patch: Patch) -> None:
+    async def keep(self: Runs, key: str) -> None:
+        pass
+
+    patch.setattr(Runs, "void", keep)
+
+
+@bug
 def command_that_asks_for_it_is_not_run_again(patch: Patch) -> None:
     async def give_up(self: ActingRelay, run: Any, ending: Ending) -> None:
         outbox = Runs(self.outbox, self.sink)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from bridge.outbox.records import CHECKPOINT
 from bridge.outbox.statements import load
+from tests.simulation.oracle_commands import judge_successes
 from tests.simulation.rows import Row
 from tests.simulation.world import Kept
 
@@ -32,6 +33,8 @@ class Commits:
         """Note what is kept by now: rows, and the document if it has changed."""
         life, world = self.life, self.life.world
         self._note_rows()
+        if world.plan.has("commands"):
+            judge_successes(life)
         checkpoint = load(life.database.connection, CHECKPOINT)
         if checkpoint != self._checkpoint and life.imds.shown is not None:
             is_durable = not life.database.is_degraded

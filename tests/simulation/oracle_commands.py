@@ -6,6 +6,7 @@ prepared is restored; and what became of each step is told once.
 """
 
 import itertools
+import json
 from collections import Counter
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 STEPS = frozenset({"scheduled", "updated", *GONE})
 _OUTCOMES = {"delivered": "succeeded", "dead": "failed", "skipped": "skipped"}
+_SUCCESSES = "SELECT key, appearance, content FROM command_successes"
 _LIMIT = HOOK_TIMEOUT + 15
 _STOPPED_WITHIN = 2.5  # a look each second, and what it takes to end
 _SEEN_WITHIN = 0.5
@@ -105,6 +107,20 @@ def steps_of(world: "World") -> list["Row"]:
     return [row for row in world.rows.values() if row.sink == "drain"]
 
 
+def judge_successes(life: "Life") -> None:
+    """A success is kept of what has succeeded, and was not undone since."""
+    for key, appearance, content in life.database.connection.execute(_SUCCESSES):
+        query = "SELECT n FROM appearances WHERE key = ?"
+        (gone,) = life.database.connection.execute(query, (key,)).fetchone() or (0,)
+        runs = [run for run in life.world.runs if run.key == key]
+        cause = json.loads(content)["id"]
+        meant = [run for run in runs if run.cause == cause and run.code == 0]
+        if appearance != gone or not meant:
+            life.world.blame(f"a success is kept for {key} that was none")
+        elif any(r.action == "restore" and r.began >= meant[-1].began for r in runs):
+            life.world.blame(f"the success for {key} is kept, and it was restored")
+
+
 # -- in the end ----------------------------------------------------------------------
 
 
@@ -150,7 +166,9 @@ def _judge_step(world: "World", row: "Row", state: str, told: Counter[str]) -> N
     is_final = any(r.code not in _RETRIED and not _is_killed(r) for r in failures)
     is_right = {
         "delivered": any(run.code == 0 for run in runs),
-        "dead": is_final or len(failures) >= _MOST_ATTEMPTS or bool(failures),
+        "dead": is_final
+        or len(failures) >= _MOST_ATTEMPTS
+        or (bool(failures) and _has_started(world, row)),
         "skipped": True,
     }[state]
     if not is_right:
@@ -159,6 +177,17 @@ def _judge_step(world: "World", row: "Row", state: str, told: Counter[str]) -> N
     transition, event = row.body["data"]["transition"], row.body["data"]["event"]
     if state == "skipped" and is_restore(transition, event) and fits(event):
         world.blame(f"the restore of {row.key} was skipped")
+
+
+def _has_started(world: "World", row: "Row") -> bool:
+    """Whether it was seen that the event of a prepare has started."""
+    data = row.body["data"]
+    return not is_restore(data["transition"], data["event"]) and any(
+        event["EventStatus"] == "Started"
+        for look in world.looks
+        for key, event in look.events.items()
+        if look.at >= row.at and key.upper() == row.key
+    )
 
 
 def _is_killed(run: "HookRun") -> bool:

@@ -47,6 +47,11 @@ def many_hooks_are_due_at_once(plan: Plan, dice: random.Random) -> None:
     for number in range(dice.randint(4, 6)):
         notice = dice.choice([40.0, 60.0, 1500.0, 7200.0])
         _tell(plan, dice, f"H{number}-{plan.seed}", notice)
+    if dice.random() < 0.4:  # IMDS was moved: absence says nothing for a while
+        plan.troubles |= {"imds-resets"}
+        at = dice.uniform(10, 35)
+        change(plan, at, "reset", "")
+        change(plan, at + dice.uniform(20, 60), "return", "")
 
 
 @story
