@@ -15,6 +15,7 @@ from bridge.approvals.start_request import Pursuit
 from bridge.events import transitions
 from bridge.events.look import Look
 from bridge.events.start_result import StartAnswer, StartResult
+from bridge.events.transitions import Moment
 from bridge.imds.turns import Turns
 from bridge.outbox import deliveries as rows
 from bridge.outbox import statements
@@ -123,6 +124,22 @@ def delay_of_a_rule_goes_on_though_the_event_has_changed(patch: Patch) -> None:
         return self.now if before is None else before.since.anchored(self.now)
 
     patch.setattr(transitions._Look, "since", since)
+
+
+@bug
+def delay_of_a_rule_counts_a_jump_of_the_clock(patch: Patch) -> None:
+    def by_the_wall(self: Moment, now: Moment) -> float:
+        return (now.at - self.at).total_seconds()
+
+    patch.setattr(Moment, "least_elapsed", by_the_wall)
+
+
+@bug
+def delay_of_a_rule_counts_a_jump_before_a_restart(patch: Patch) -> None:
+    def at_once(self: Moment, _: Moment) -> Moment:
+        return Moment(at=self.at, monotonic=None)
+
+    patch.setattr(Moment, "proven", at_once)
 
 
 @bug

@@ -13,6 +13,7 @@ from bridge.outbox import statements
 from bridge.outbox.store import Outbox
 from bridge.pipeline import attempt, circuit, in_flight
 from bridge.pipeline.circuit import Circuit, RelayPolicy
+from bridge.pipeline.due_times import DueTimes
 from bridge.pipeline.observer import Poller
 from tests.simulation.planting import Patch, bug
 
@@ -214,6 +215,20 @@ def nothing_is_ever_too_old(patch: Patch) -> None:
         return end_of(self, *given, age=0.0)
 
     patch.setattr(RelayPolicy, "end_of", never)
+
+
+@bug
+def age_stands_still_while_the_disk_is_full(patch: Patch) -> None:
+    stood = dict[str, float]()
+
+    def running(self: DueTimes) -> float:
+        seconds = self.circuit.running.at(self.clock.monotonic())
+        if not self.outbox.database.is_degraded:
+            stood.pop(self.sink, None)
+            return seconds
+        return stood.setdefault(self.sink, seconds)
+
+    patch.setattr(DueTimes, "running", property(running))
 
 
 @bug

@@ -134,7 +134,7 @@ def sink_is_away_for_longer_than_things_live(plan: Plan, dice: random.Random) ->
         plan.stops = [at + dice.uniform(30, 45)]
     elif dice.random() < 0.5:
         plan.troubles |= {"disk-full"}
-        plan.full = (at + dice.uniform(0, 20), at + dice.uniform(25, 60))
+        plan.full = (at + dice.uniform(0, 20), at + dice.uniform(25, 140))
 
 
 @story
