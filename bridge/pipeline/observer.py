@@ -45,6 +45,7 @@ _LEAST_BACKOFF = 1.0
 _LONGEST_WISH = 300.0  # a Retry-After beyond it would be blindness
 _TOUCH_EVERY = 60.0
 _REMIND_EVERY = 60.0
+_JUMP = 1.0
 LEAST_OVERDUE = 30.0
 
 
@@ -144,6 +145,7 @@ class Poller:
     _etag: str | None = None
     _unconditional: float = float("-inf")
     _touched: float = float("-inf")
+    _offset: float | None = None  # of the wall clock to the monotonic one
     _waiting: list["asyncio.Future[Look]"] = field(default_factory=list)
     _held: Held = field(default_factory=Held)
     _keeping: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -245,6 +247,8 @@ class Poller:
         return self.clock.monotonic() - self._patience.started > patience
 
     async def _pause(self, stop: asyncio.Event, began: float) -> None:
+        if self._is_clock_set():
+            await self._touch()  # a later life would take the jump for time that passed
         if self._patience.wait:
             await self._hold_back(stop)
             return
@@ -252,6 +256,12 @@ class Poller:
             await self._touch()
         left = began + self.client.config.poll_interval - self.clock.monotonic()
         await self.clock.wait(self._wake, left)
+
+    def _is_clock_set(self) -> bool:
+        """Whether the wall clock was set since this was asked before."""
+        offset = self.clock.now().timestamp() - self.clock.monotonic()
+        before, self._offset = self._offset, offset
+        return before is not None and abs(offset - before) > _JUMP
 
     async def _hold_back(self, stop: asyncio.Event) -> None:
         """Wait after a failure; who needs a fresh look may cut short what is ours."""
@@ -267,7 +277,8 @@ class Poller:
         if self.watch.seen is None:
             return
         async with self._keeping:
-            body = checkpoint.encode(self._held.told_of(self.watch))
+            held = self._held.told_of(self.watch)
+            body = checkpoint.encode(held, self._moment())
             await self.outbox.save({CHECKPOINT: body})
 
     def _dismiss(self) -> None:

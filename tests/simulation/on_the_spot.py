@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SKEW = 60.0
 SLACK = 0.1
+NOTICED_WITHIN = POLL + 0.6  # a clock that was set
 
 
 def judge_post(life: "Life", event_id: str) -> None:
@@ -100,18 +101,19 @@ def age_of(world: "World", key: str, event: Event, now: float) -> float:
 def added_unseen(world: "World", since: float) -> bool:
     """Whether the clock was set where nobody could notice it, after ``since``.
 
-    That is while no forwarder ran, or where it died before it had looked at the
-    document again and kept what it knew.
+    That is while no forwarder ran, or so shortly before one died that it had not looked
+    at the clock again.
     """
     for jump in world.jumps:
         if jump.at < since:
             continue
-        is_over = jump.life is None or jump.life < len(world.lives)
-        is_kept = any(
-            kept.life == jump.life and kept.looked_at > jump.at for kept in world.kept
-        )
-        if is_over and not is_kept:
+        if jump.life is None:
             return True
+        is_over = jump.life < len(world.lives)
+        if is_over and not world.clean[jump.life]:
+            _, died = world.lives[jump.life]
+            if died - jump.at < NOTICED_WITHIN:
+                return True
     return False
 
 
