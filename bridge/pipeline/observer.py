@@ -18,7 +18,14 @@ from bridge.events import checkpoint
 from bridge.events.build import Teller, Told
 from bridge.events.document import Document, parse
 from bridge.events.look import Look
-from bridge.events.transitions import Moment, Transition, Watch, diff, same_again
+from bridge.events.transitions import (
+    Moment,
+    Transition,
+    Watch,
+    anchored,
+    diff,
+    same_again,
+)
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import (
     MalformedDocumentError,
@@ -163,7 +170,7 @@ class Poller:
         if body is None:
             return
         try:
-            self.watch = checkpoint.decode(body)
+            self.watch = anchored(checkpoint.decode(body), self._moment())
         except msgspec.DecodeError as error:  # no page of SQLite's was damaged
             log.error(  # noqa: TRY400 - the text says it all
                 "what was observed cannot be read: watching as if for the first time",

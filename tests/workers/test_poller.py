@@ -460,6 +460,19 @@ async def test_clock_that_is_set_before_a_crash_makes_no_event_older(rig: Rig) -
         assert await age_in_the_next_life(rig) <= 5  # without the last words of this one
 
 
+async def test_clock_that_is_set_before_the_first_look_makes_no_event_older(
+    rig: Rig,
+) -> None:
+    await rig.sees(SCHEDULED)
+    later = await rig.restart()
+    rig.clock.jump(90)
+    await later.sees(SCHEDULED)
+
+    (known,) = later.poller.watch.known.values()
+    now = Moment(at=rig.clock.now(), monotonic=rig.clock.monotonic())
+    assert known.age(now) <= 5
+
+
 async def test_clock_that_is_set_while_imds_is_away_makes_no_event_older(
     rig: Rig,
 ) -> None:
