@@ -62,6 +62,10 @@ class Life:
             world.crashes += 1
             raise CrashError(what)
 
+    def committed(self) -> None:
+        """Note what is kept by now."""
+        self.commits.note()
+
     def is_disk_full(self) -> bool:
         """Whether the disk has no room now."""
         begin, end = self.world.plan.full

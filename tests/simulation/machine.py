@@ -51,7 +51,7 @@ class InlineDatabase(Database):
         except RelievedError:
             ((result, error),) = self.keeper.relieve([ticket], "it hangs")
         if not is_read:
-            self.life.commits.note()
+            self.life.committed()
         self.life.moment("after a job")
         await asyncio.sleep(0)
         if error is not None:

@@ -47,7 +47,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Return virtual seconds."""
         return self._skipping.time
 
-    def run_in_executor(  # type: ignore[override]  # a thread would wake nobody
+    def run_in_executor(  # a thread would wake nobody
         self, executor: object, func: Callable[..., T], *args: object
     ) -> asyncio.Future[T]:
         """Do at once what a thread would do."""
