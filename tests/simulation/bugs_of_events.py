@@ -78,8 +78,8 @@ def absence_after_a_gap_is_a_cancellation(patch: Patch) -> None:
 def fall_of_the_number_is_forgotten_at_a_restart(patch: Patch) -> None:
     encode = checkpoint.encode
 
-    def forgetful(watch: Any) -> bytes:
-        return encode(replace(watch, fall=None))
+    def forgetful(watch: Any, *given: Any) -> bytes:
+        return encode(replace(watch, fall=None), *given)
 
     patch.setattr(checkpoint, "encode", forgetful)
 
