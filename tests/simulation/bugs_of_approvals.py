@@ -15,15 +15,15 @@ from bridge.approvals.start_request import Pursuit
 from bridge.events import transitions
 from bridge.events.look import Look
 from bridge.events.start_result import StartAnswer, StartResult
-from bridge.events.transitions import Moment
+from bridge.events.watch import Moment
+from bridge.imds import poller
+from bridge.imds.poller import Poller
 from bridge.imds.turns import Turns
 from bridge.outbox import deliveries as rows
 from bridge.outbox import statements
 from bridge.outbox.storage.standin import StandIn
 from bridge.outbox.store import Outbox
-from bridge.pipeline import observer
 from bridge.pipeline.due_times import DueTimes
-from bridge.pipeline.observer import Poller
 from tests.simulation.planting import Patch, bug
 
 # -- approvals -----------------------------------------------------------------------
@@ -106,7 +106,7 @@ def expiry_is_told_by_the_clock_of_the_machine(patch: Patch) -> None:
     def by_own_clock(**given: Any) -> Any:
         return Look(**{**given, "now": given["read"].at})
 
-    patch.setattr(observer, "Look", by_own_clock)
+    patch.setattr(poller, "Look", by_own_clock)
 
 
 @bug

@@ -10,6 +10,7 @@ from bridge.outbox.deliveries import Delivery
 from bridge.outbox.runs import Runs, Standing
 from bridge.outbox.store import Outbox
 from bridge.pipeline.acting import ActingRelay
+from bridge.pipeline.endings import Endings
 from bridge.sinks.acting import Begin, Ending, Fate
 from bridge.sinks.command import actor
 from bridge.sinks.command.actor import CommandActor
@@ -88,7 +89,8 @@ def command_is_settled_before_it_is_run(patch: Patch) -> None:
     act = ActingRelay._act
 
     async def early(self: ActingRelay, run: Any, outbox: Runs) -> None:
-        await self._settle(outbox, run, Ending(fate=Fate.SUCCEEDED), attempts=1)
+        good = Ending(fate=Fate.SUCCEEDED)
+        await self._endings.settle(outbox, run, good, attempts=1)
         await act(self, run, outbox)
 
     patch.setattr(ActingRelay, "_act", early)
@@ -118,11 +120,11 @@ def success_counts_though_it_was_undone(patch: Patch) -> None:
 
 @bug
 def command_that_asks_for_it_is_not_run_again(patch: Patch) -> None:
-    async def give_up(self: ActingRelay, run: Any, ending: Ending) -> None:
-        outbox = Runs(self.outbox, self.sink)
-        await self._settle(outbox, run, ending, attempts=1)
+    async def give_up(self: Endings, run: Any, ending: Ending) -> None:
+        outbox = Runs(self.trying.settling.outbox, self.sink)
+        await self.settle(outbox, run, ending, attempts=1)
 
-    patch.setattr(ActingRelay, "_put_off", give_up)
+    patch.setattr(Endings, "_put_off", give_up)
 
 
 @bug

@@ -8,13 +8,14 @@ from typing import Any
 from bridge.events import build, checkpoint, transitions
 from bridge.events.transitions import TransitionKind
 from bridge.foundation.retry import RetryPolicy
+from bridge.imds.poller import Poller
 from bridge.outbox import deliveries as rows
 from bridge.outbox import statements
 from bridge.outbox.store import Outbox
-from bridge.pipeline import attempt, circuit, in_flight
-from bridge.pipeline.circuit import Circuit, RelayPolicy
+from bridge.pipeline import attempt, circuit, in_flight, policy
+from bridge.pipeline.circuit import Circuit
 from bridge.pipeline.due_times import DueTimes
-from bridge.pipeline.observer import Poller
+from bridge.pipeline.policy import RelayPolicy
 from tests.simulation.planting import Patch, bug
 
 # -- what is seen, and its ids -----------------------------------------------------
@@ -149,6 +150,7 @@ def commit_wakes_nobody(patch: Patch) -> None:
 @bug
 def retry_after_is_ignored(patch: Patch) -> None:
     patch.setattr(circuit, "wish_of", lambda _: 0.0)
+    patch.setattr(policy, "wish_of", lambda _: 0.0)
 
 
 @bug
@@ -179,7 +181,7 @@ def backoff_has_no_upper_bound(patch: Patch) -> None:
 
 @bug
 def urgent_backoff_is_the_ordinary_one(patch: Patch) -> None:
-    patch.setattr(circuit, "is_urgent", lambda *_: False)
+    patch.setattr(policy, "is_urgent", lambda *_: False)
 
 
 @bug

@@ -18,16 +18,17 @@ from bridge.foundation.clock import Clock
 from bridge.foundation.retry import RetryPolicy
 from bridge.foundation.values import Duration
 from bridge.foundation.workers import Worker
+from bridge.imds.poller import Poller
 from bridge.outbox.deliveries import Delivery
 from bridge.outbox.records import REPLIES, Decision
 from bridge.outbox.store import Outbox
 from bridge.pipeline.acting import ActingRelay
-from bridge.pipeline.circuit import RelayPolicy
 from bridge.pipeline.housekeeping import Upkeep
-from bridge.pipeline.observer import Poller
+from bridge.pipeline.observer import Observer
+from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
-from tests.builders import ME, teller_of
+from tests.builders import ME, observed, teller_of
 from tests.simulation.approval_queue import SimulatedQueue
 from tests.simulation.edges import SimulatedSink
 from tests.simulation.hooks import CONFIG, DRAIN, actor_of
@@ -96,6 +97,7 @@ class Forwarder:
     life: "Life"
     outbox: Outbox
     poller: Poller
+    observer: Observer
     metrics: Metrics
 
     @classmethod
@@ -109,15 +111,10 @@ class Forwarder:
         outbox.marked, outbox.lost = life.world.marked, life.lose
         outbox.slow_marks = life.world.plan.slow_marks
         outbox.chance = chance_of(life, "mark")
-        poller = Poller(
-            client=life.imds,
-            outbox=outbox,
-            teller=teller_of(),
-            clock=life.clock,
-            metrics=metrics,
-        )
-        await poller.restore()
-        return cls(life, outbox, poller, metrics)
+        made = observed(life.imds, outbox, teller_of(), life.clock, metrics)
+        poller, observer = made
+        await observer.restore()
+        return cls(life, outbox, poller, observer, metrics)
 
     def workers(self) -> list[Worker]:
         """Return everything that runs."""
@@ -130,7 +127,7 @@ class Forwarder:
             relays.append(self._acting())
         upkeep = Upkeep(
             outbox=self.outbox,
-            poller=self.poller,
+            observer=self.observer,
             relays=relays,
             clock=self.life.clock,
             metrics=self.metrics,
@@ -145,7 +142,7 @@ class Forwarder:
         """Return the relay that has commands run."""
         return ActingRelay(
             deliver=_nowhere,
-            actor=actor_of(self.life, self.poller),
+            actor=actor_of(self.life, self.observer),
             teller=teller_of,
             **self._common(DRAIN),
         )

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from bridge.events.document import Document
 from bridge.events.identity import Identity
 from bridge.events.routing import When
-from bridge.events.transitions import Watch
+from bridge.events.watch import Watch
 from bridge.foundation.values import Duration
-from bridge.pipeline.observer import Poller
+from bridge.pipeline.observer import Observer
 from bridge.sinks.command.actor import CommandActor
 from bridge.sinks.command.process import Exit
 from bridge.sinks.command.sink import CommandSinkConfig
@@ -67,18 +67,18 @@ class HookRun:
 class Outlook:
     """What a command is decided by."""
 
-    poller: Poller
+    observer: Observer
     identity: Identity = ME
 
     @property
     def document(self) -> Document | None:
         """The last good document of this life."""
-        return self.poller.document
+        return self.observer.document
 
     @property
     def watch(self) -> Watch:
         """What is known after it."""
-        return self.poller.watch
+        return self.observer.watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +150,11 @@ def _fate(life: "Life", number: int) -> tuple[float, int]:
     return seconds, 75 if luck > 0.15 else 1 if luck > 0.05 else _KILLED
 
 
-def actor_of(life: "Life", poller: Poller) -> CommandActor:
+def actor_of(life: "Life", observer: Observer) -> CommandActor:
     """Return who runs the commands of a life."""
     return CommandActor(
         terms=CONFIG,
-        outlook=Outlook(poller),
+        outlook=Outlook(observer),
         runner=SimulatedRunner(life),
         clock=life.clock,
         account=None,  # the program is no file here
