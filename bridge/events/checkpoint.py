@@ -11,8 +11,15 @@ import msgspec
 from bridge.events.watch import Moment, Watch
 
 
-def encode(watch: Watch) -> bytes:
-    """Write a watch as JSON."""
+def encode(watch: Watch, now: Moment | None = None) -> bytes:
+    """Write a watch as JSON.
+
+    Args:
+        watch: what is known.
+        now: when it is written; None: as soon as the document was read. What a jump of
+            the clock has added up to then makes nothing older in a later life.
+    """
+    last = now or watch.seen
     plain = replace(
         watch,
         seen=watch.seen and _wall(watch.seen),
@@ -21,7 +28,7 @@ def encode(watch: Watch) -> bytes:
             key: replace(
                 known,
                 seen=_wall(known.seen),
-                since=known.since and known.since.proven(watch.seen or known.seen),
+                since=known.since and known.since.proven(last or known.seen),
             )
             for key, known in watch.known.items()
         },

@@ -120,6 +120,20 @@ def diff(  # noqa: PLR0913 - what a look depends on
     return after, tuple(steps[key] for key in sorted(steps))
 
 
+def anchored(watch: Watch, now: Moment) -> Watch:
+    """Return ``watch`` of an earlier life, where no jump of the clock makes it older.
+
+    Args:
+        watch: what was seen so far.
+        now: when this life took it up.
+    """
+    known = {
+        key: replace(one, since=one.since and one.since.anchored(now))
+        for key, one in watch.known.items()
+    }
+    return replace(watch, known=known)
+
+
 def same_again(watch: Watch, now: Moment) -> Watch:
     """Return ``watch`` after a look that found the very same bytes."""
     in_document = {

@@ -243,10 +243,10 @@ class Poller:
         return self.clock.monotonic() - self._patience.started > patience
 
     async def _pause(self, stop: asyncio.Event, began: float) -> None:
+        await self.observer.touch_now_and_then()
         if self._patience.wait:
             await self._hold_back(stop)
             return
-        await self.observer.touch_now_and_then()
         left = began + self.client.config.poll_interval - self.clock.monotonic()
         await self.clock.wait(self._wake, left)
 

@@ -15,7 +15,7 @@ import msgspec
 from bridge.events import checkpoint
 from bridge.events.build import Teller, Told
 from bridge.events.document import Document, parse
-from bridge.events.transitions import Transition, diff, same_again
+from bridge.events.transitions import Transition, anchored, diff, same_again
 from bridge.events.watch import Moment, Watch
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import OutboxFullError
@@ -27,6 +27,7 @@ from bridge.telemetry.metrics import Metrics, type_label
 log = logging.getLogger(__name__)
 
 _TOUCH_EVERY = 60.0
+_JUMP = 1.0
 
 
 @dataclass(slots=True)
@@ -58,6 +59,7 @@ class Observer:
     changed: Callable[[], None] = field(default=lambda: None)
     _body: bytes | None = None
     _touched: float = float("-inf")
+    _offset: float | None = None  # of the wall clock to the monotonic one
     _held: Held = field(default_factory=Held)
     _keeping: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -68,7 +70,7 @@ class Observer:
         if body is None:
             return
         try:
-            self.watch = checkpoint.decode(body)
+            self.watch = anchored(checkpoint.decode(body), self._moment())
         except msgspec.DecodeError as error:  # no page of SQLite's was damaged
             log.error(  # noqa: TRY400 - the text says it all
                 "what was observed cannot be read: watching as if for the first time",
@@ -97,9 +99,20 @@ class Observer:
             return await self._take(body, read)
 
     async def touch_now_and_then(self) -> None:
-        """Keep on disk, once a minute, when the document was last seen."""
-        if self.clock.monotonic() - self._touched >= _TOUCH_EVERY:
+        """Keep on disk, once a minute, when the document was last seen.
+
+        And at once where the clock was set: a later life would take the jump for time
+        that has passed.
+        """
+        is_due = self.clock.monotonic() - self._touched >= _TOUCH_EVERY
+        if self._is_clock_set() or is_due:
             await self.touch()
+
+    def _is_clock_set(self) -> bool:
+        """Whether the wall clock was set since this was asked before."""
+        offset = self.clock.now().timestamp() - self.clock.monotonic()
+        before, self._offset = self._offset, offset
+        return before is not None and abs(offset - before) > _JUMP
 
     async def touch(self) -> None:
         """Keep on disk when the document was last seen, also if nothing happens."""
@@ -107,7 +120,8 @@ class Observer:
         if self.watch.seen is None:
             return
         async with self._keeping:
-            body = checkpoint.encode(self._held.told_of(self.watch))
+            held = self._held.told_of(self.watch)
+            body = checkpoint.encode(held, self._moment())
             await self.outbox.save({CHECKPOINT: body})
 
     async def _take(self, body: bytes | None, moment: Moment) -> Document:

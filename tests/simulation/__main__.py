@@ -10,7 +10,8 @@ import os
 import sys
 import time
 
-from tests.simulation.world import World, run
+from tests.simulation.runs import run
+from tests.simulation.world import World
 
 _CHUNK = 25
 
@@ -63,6 +64,8 @@ def show(world: World) -> int:
         say(f"{post.at:10.3f} {post}")
     for one in world.taken:
         say(f"{one.at:10.3f} {one.sink} took {one.delivery} of {one.key}")
+    for run_of_hook in world.runs:
+        say(f"{run_of_hook.began:10.3f} {run_of_hook.name}")
     say(*(world.faults or ["all is well"]), sep="\n")
     return 1 if world.faults else 0
 

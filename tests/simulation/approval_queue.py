@@ -13,7 +13,7 @@ from tests.simulation.plan import EXPIRES_SOON, Event, Plan, PlannedApproval
 from tests.simulation.timeline import true_time
 
 if TYPE_CHECKING:
-    from tests.simulation.world import Life
+    from tests.simulation.life import Life
 
 
 @dataclass(slots=True)
@@ -100,7 +100,8 @@ class SimulatedQueue:
             for message in broker.messages:
                 if not message.settled and message.again_at <= now:
                     return [self._lock(message, now)]
-            await self.life.clock.wait(stop, 1.0)
+            self.life.arrived.clear()
+            await self.life.clock.wait(self.life.arrived, 1.0)
         return []
 
     def _lock(self, message: Message, now: float) -> ReceivedMessage:

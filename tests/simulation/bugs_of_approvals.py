@@ -15,13 +15,14 @@ from bridge.approvals.start_request import Pursuit
 from bridge.events import transitions
 from bridge.events.look import Look
 from bridge.events.start_result import StartAnswer, StartResult
+from bridge.events.watch import Moment
+from bridge.imds import poller
 from bridge.imds.poller import Poller
 from bridge.imds.turns import Turns
 from bridge.outbox import deliveries as rows
 from bridge.outbox import statements
 from bridge.outbox.storage.standin import StandIn
 from bridge.outbox.store import Outbox
-from bridge.pipeline import observer
 from bridge.pipeline.due_times import DueTimes
 from tests.simulation.planting import Patch, bug
 
@@ -105,7 +106,7 @@ def expiry_is_told_by_the_clock_of_the_machine(patch: Patch) -> None:
     def by_own_clock(**given: Any) -> Any:
         return Look(**{**given, "now": given["read"].at})
 
-    patch.setattr(observer, "Look", by_own_clock)
+    patch.setattr(poller, "Look", by_own_clock)
 
 
 @bug
@@ -126,6 +127,22 @@ def delay_of_a_rule_goes_on_though_the_event_has_changed(patch: Patch) -> None:
 
 
 @bug
+def delay_of_a_rule_counts_a_jump_of_the_clock(patch: Patch) -> None:
+    def by_the_wall(self: Moment, now: Moment) -> float:
+        return (now.at - self.at).total_seconds()
+
+    patch.setattr(Moment, "least_elapsed", by_the_wall)
+
+
+@bug
+def delay_of_a_rule_counts_a_jump_before_a_restart(patch: Patch) -> None:
+    def at_once(self: Moment, _: Moment) -> Moment:
+        return Moment(at=self.at, monotonic=None)
+
+    patch.setattr(Moment, "proven", at_once)
+
+
+@bug
 def rule_approves_only_what_is_asked_for(patch: Patch) -> None:
     patch.setattr(policy, "rule_that_approves", lambda *_: None)
     patch.setattr("bridge.approvals.auto_approve.rule_that_approves", lambda *_: None)
@@ -133,7 +150,7 @@ def rule_approves_only_what_is_asked_for(patch: Patch) -> None:
 
 @bug
 def what_the_approver_saw_is_not_compared(patch: Patch) -> None:
-    patch.setattr(policy, "_changes", lambda *_: iter(()))
+    patch.setattr(policy, "is_material", lambda *_: False)
 
 
 @bug
@@ -149,13 +166,10 @@ def requests_to_imds_keep_no_distance(patch: Patch) -> None:
 
 @bug
 def fresh_look_waits_for_the_next_poll(patch: Patch) -> None:
-    fresh = Poller.fresh
-
     async def patient(self: Poller) -> Any:
-        looking = asyncio.ensure_future(fresh(self))
-        await asyncio.sleep(0)
-        self._wake.clear()
-        return await looking
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)  # and wakes nobody
+        return await future
 
     patch.setattr(Poller, "fresh", patient)
 

@@ -12,8 +12,9 @@ from bridge.imds.poller import Poller
 from bridge.outbox import deliveries as rows
 from bridge.outbox import statements
 from bridge.outbox.store import Outbox
-from bridge.pipeline import attempt, circuit, in_flight
+from bridge.pipeline import attempt, circuit, in_flight, policy
 from bridge.pipeline.circuit import Circuit
+from bridge.pipeline.due_times import DueTimes
 from bridge.pipeline.policy import RelayPolicy
 from tests.simulation.planting import Patch, bug
 
@@ -78,8 +79,8 @@ def absence_after_a_gap_is_a_cancellation(patch: Patch) -> None:
 def fall_of_the_number_is_forgotten_at_a_restart(patch: Patch) -> None:
     encode = checkpoint.encode
 
-    def forgetful(watch: Any) -> bytes:
-        return encode(replace(watch, fall=None))
+    def forgetful(watch: Any, *given: Any) -> bytes:
+        return encode(replace(watch, fall=None), *given)
 
     patch.setattr(checkpoint, "encode", forgetful)
 
@@ -149,6 +150,7 @@ def commit_wakes_nobody(patch: Patch) -> None:
 @bug
 def retry_after_is_ignored(patch: Patch) -> None:
     patch.setattr(circuit, "wish_of", lambda _: 0.0)
+    patch.setattr(policy, "wish_of", lambda _: 0.0)
 
 
 @bug
@@ -179,7 +181,7 @@ def backoff_has_no_upper_bound(patch: Patch) -> None:
 
 @bug
 def urgent_backoff_is_the_ordinary_one(patch: Patch) -> None:
-    patch.setattr(circuit, "is_urgent", lambda *_: False)
+    patch.setattr(policy, "is_urgent", lambda *_: False)
 
 
 @bug
@@ -215,6 +217,20 @@ def nothing_is_ever_too_old(patch: Patch) -> None:
         return end_of(self, *given, age=0.0)
 
     patch.setattr(RelayPolicy, "end_of", never)
+
+
+@bug
+def age_stands_still_while_the_disk_is_full(patch: Patch) -> None:
+    stood = dict[str, float]()
+
+    def running(self: DueTimes) -> float:
+        seconds = self.circuit.running.at(self.clock.monotonic())
+        if not self.outbox.database.is_degraded:
+            stood.pop(self.sink, None)
+            return seconds
+        return stood.setdefault(self.sink, seconds)
+
+    patch.setattr(DueTimes, "running", property(running))
 
 
 @bug

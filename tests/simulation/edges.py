@@ -30,7 +30,7 @@ from tests.simulation.plan import (
 from tests.simulation.timeline import true_time
 
 if TYPE_CHECKING:
-    from tests.simulation.world import Life
+    from tests.simulation.life import Life
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class Imds:
         world.requests.append((self.life.now(), self.life.number))
         world.azure.fetches += 1
         number = world.azure.fetches
-        await asyncio.sleep(0.02 * plan.chance("latency", number))
+        await asyncio.sleep(plan.latency * plan.chance("latency", number))
         at = self.life.now()
         if at < plan.end:
             await self._fail(number, timeout)
@@ -203,7 +203,7 @@ class Imds:
         is_answered = luck >= 0.4
         post = Post(at, event_id, self.life.number, is_taken, is_answered, shown)
         world.azure.posts.append(post)
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(plan.latency / 2)
         self.life.moment("posted")
         if luck < 0.4:
             return StartAnswer(result=StartResult.IN_DOUBT, text="no answer")

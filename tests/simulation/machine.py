@@ -13,8 +13,9 @@ from bridge.outbox.storage.standin import Limits
 from bridge.outbox.storage.transactions import Job, Ticket
 
 if TYPE_CHECKING:
-    from tests.simulation.world import Life
+    from tests.simulation.life import Life
 
+_MOST_PARTS = 100  # of what was done in memory, for the disk
 T = TypeVar("T")
 U = TypeVar("U")
 
@@ -67,13 +68,18 @@ class InlineDatabase(Database):
         keeper = self.keeper
         if keeper.memory is not None and keeper.memory.with_disk is not None:
             keeper.answered(is_done=self.was_done)
-        while keeper.memory is not None:
+        for _ in range(_MOST_PARTS):
+            if keeper.memory is None:
+                return
             is_done = keeper.write(keeper.memory.part())
             if not keeper.answered(is_done=is_done):
                 if is_done:
                     keeper.return_to_disk()
                     keeper.reload(self._on_disk)
                 return
+        self.life.world.blame("what was done in memory is written again and again")
+        self.life.is_done = True
+        raise CrashError("there is no end to it")
 
     def _on_disk(self, work: Callable[[], U], group: list[Ticket], /) -> U:
         if group and self.life.is_disk_full():

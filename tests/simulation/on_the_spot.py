@@ -16,10 +16,12 @@ from tests.simulation.plan import (
 
 if TYPE_CHECKING:
     from tests.simulation.approval_queue import Message
-    from tests.simulation.world import Life, World
+    from tests.simulation.life import Life
+    from tests.simulation.world import World
 
 SKEW = 60.0
 SLACK = 0.1
+NOTICED_WITHIN = POLL + 0.6  # a clock that was set
 
 
 def judge_post(life: "Life", event_id: str) -> None:
@@ -77,9 +79,10 @@ def _judge_rules(world: "World", key: str, event: Event, now: float) -> None:
         delay = 0.0 if is_asked else AUTO_DELAY
     elif not is_asked:
         world.blame(f"POST of {key}, which nobody asks for and no rule")
-    if world.plan.jumps and world.lives:
-        return  # what a clock did between two lives, nobody can tell
-    if (age := age_of(world, key, event, now)) < delay - SLACK:
+    age = age_of(world, key, event, now)
+    if added_unseen(world, now - age):
+        return
+    if age < delay - SLACK:
         world.blame(f"POST of {key} {age:.1f} s after it was seen, and not {delay}")
 
 
@@ -93,6 +96,25 @@ def age_of(world: "World", key: str, event: Event, now: float) -> float:
         if found is not None:
             since = look.at
     return now - since
+
+
+def added_unseen(world: "World", since: float) -> bool:
+    """Whether the clock was set where nobody could notice it, after ``since``.
+
+    That is while no forwarder ran, or so shortly before one died that it had not looked
+    at the clock again.
+    """
+    for jump in world.jumps:
+        if jump.at < since:
+            continue
+        if jump.life is None:
+            return True
+        is_over = jump.life < len(world.lives)
+        if is_over and not world.clean[jump.life]:
+            _, died = world.lives[jump.life]
+            if died - jump.at < NOTICED_WITHIN:
+                return True
+    return False
 
 
 def judge_settlement(world: "World", message: "Message", how: str) -> None:

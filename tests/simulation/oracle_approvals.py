@@ -83,6 +83,14 @@ def sightings(world: "World", key: str, until: float) -> list[tuple[float, Event
     ]
 
 
+def is_known(world: "World", key: str, until: float) -> bool:
+    """Whether an event was shown and kept: not to a life that died at that look."""
+    last = {look.life: look.at for look in world.looks}
+    kept = {look.at for look in world.shown}
+    died = {at for life, at in last.items() if not world.clean[life]} - kept
+    return any(at not in died for at, _ in sightings(world, key, until))
+
+
 def judge_outcome(world: "World", row: "Row") -> None:
     data, plan = row.body["data"], world.plan
     kind, key = data["outcome"], str(data["eventId"]).upper()
@@ -106,7 +114,9 @@ def judge_outcome(world: "World", row: "Row") -> None:
     late = [m.planned.at + EXPIRES_SOON + SKEW - SLACK for m in messages]
     is_possible = {
         "invalid": "invalid" in planned,
-        "unknown-event": not seen or is_forgotten or "unknown" in planned,
+        "unknown-event": not is_known(world, key, row.at)
+        or is_forgotten
+        or "unknown" in planned,
         "expired": "expired" in planned or ("soon" in planned and row.at >= min(late)),
         "denied": is_denied
         or any(m.seen and is_worse(m.seen, e) for m in messages for _, e in seen),
@@ -153,24 +163,27 @@ def judge_doubt(world: "World", row: "Row") -> None:
 def judge_wait(world: "World", message: "Message") -> None:
     """An event that was approved does not stay Scheduled."""
     planned = message.planned
-    since, until = planned.at, planned.at + FULL_CIRCLE
+    others = sum(abs(m.planned.at - planned.at) < 5 for m in world.broker.messages)
+    turns = (2 * others - 1) * (0.25 + 1.5 * world.plan.latency)
+    since, until = planned.at, planned.at + FULL_CIRCLE + turns
     key = planned.event_id.upper()
     if planned.kind not in {"valid", "soon"} or not world.plan.is_calm(*_NOT_CALM):
         return
-    if not _is_within_a_life(world, since, until):
+    if world.plan.slow_marks or not _is_within_a_life(world, since, until):
         return
-    looks = [look for look in world.looks if since < look.at < until]
-    statuses = {
-        next(
-            (e["EventStatus"] for e in look.events.values() if _key(e) == key),
-            None,
-        )
-        for look in looks
-    }
+    before = [look for look in world.looks if look.at < since]
+    shown = before[-1].events if before else {}
+    statuses = {e["EventStatus"] for e in shown.values() if _key(e) == key}
+    goes = any(
+        scene.event_id.upper() == key
+        and scene.change in {"start", "vanish"}
+        and before[-1].at < scene.at <= until
+        for scene in world.plan.scenes
+    )
     is_posted = any(
         post.event_id.upper() == key and post.at <= until for post in world.azure.posts
     )
-    if looks and statuses == {"Scheduled"} and not is_posted:
+    if statuses == {"Scheduled"} and not goes and not is_posted:
         world.blame(f"{key} was approved at {since:.1f} s, and nobody told IMDS")
 
 

@@ -28,6 +28,7 @@ _LONGEST_PROBE = 300.0
 _START = 2.0  # what each life may take before it acts
 _SINK = {"timeout", "server"}
 _MOST_A_MINUTE = 45
+_HEALED_WITHIN = 4.0  # what was tried in memory only is forgotten until then
 
 
 def judge_time(world: "World") -> None:
@@ -81,13 +82,14 @@ def judge_looks(world: "World") -> None:
             world.blame(f"requests to IMDS at {at:.3f} s and {following:.3f} s")
     if not world.plan.is_calm("imds-errors", "imds-odd-bodies", "little-memory"):
         return
+    slow = 3 * world.plan.latency + 2 * world.plan.slow_marks
     looks = defaultdict[int, list[float]](list)
     for look in world.looks:
         looks[look.life].append(look.at)
     for life, (began, _) in enumerate(world.lives):
         marks = [began, *looks[life], world.ends[life]]
         for at, following in itertools.pairwise(marks):
-            if following - at > POLL + 1.6:
+            if following - at > POLL + 1.6 + slow:
                 world.blame(f"no look at IMDS from {at:.1f} s to {following:.1f} s")
 
 
@@ -299,16 +301,33 @@ def judge_parking(world: "World", tries: list["Tried"]) -> None:
 
 def judge_age(world: "World", tries: list["Tried"]) -> None:
     """What is too old is given up; memory does not keep how often it was tried."""
-    slack = 5 + _LONGEST_HANG * world.plan.has("sink-hangs")
-    slack += 65 * (len(world.lives) - 1)
-    if is_refusing(world) or world.plan.has("disk-full"):
+    if is_refusing(world):
         return
+    begin, end = world.plan.full
     for mine in by_delivery(tries):
-        for one in mine[2:-1]:
-            age = alive(world, world.rows[one.delivery].at, one.ended)
-            is_failure = one.error in _SINK | {"throttled"}
-            if is_failure and age > world.plan.max_age + slack:
+        kept = [t for t in mine if not begin <= t.ended < end + _HEALED_WITHIN]
+        within = [t for t in mine[2:] if begin <= t.ended < end]
+        for one in (*kept[2:], *within):
+            since = world.rows[one.delivery].at
+            age = alive(world, since, one.ended)
+            is_failure = one.error in _SINK | {"throttled"} and one is not mine[-1]
+            most = world.plan.max_age + _forgotten_age(world, since, one.ended)
+            if is_failure and age > most:
                 world.blame(f"{one} is {age:.0f} s old, and not given up")
+
+
+def _forgotten_age(world: "World", since: float, until: float) -> float:
+    """Return how much less old a delivery may be held for than it is.
+
+    How old it is, is kept once a minute and at a stop, unless an attempt hangs in it.
+    """
+    hangs = world.plan.has("sink-hangs")
+    ended = [
+        is_clean and not hangs
+        for (_, end), is_clean in zip(world.lives, world.clean, strict=True)
+        if since < end < until
+    ]
+    return 5 + _LONGEST_HANG * hangs + sum(3 if was else 65 for was in ended)
 
 
 def judge_notice(world: "World", tries: list["Tried"]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from tests.simulation.timeline import true_time
 
 EVENT_TYPES = ("Freeze", "Reboot", "Redeploy", "Preempt")
-TROUBLES = (
+_BY_CHANCE = (
     "imds-errors",
     "imds-odd-bodies",
     "imds-resets",
@@ -34,14 +34,18 @@ TROUBLES = (
     "little-memory",
     "outage",
 )
+TROUBLES = (*_BY_CHANCE, "commands")
+_NOT_WITH_COMMANDS = {"disk-full", "little-memory", "short-retention"}
 JUMPS = (-7200.0, -90.0, 90.0, 7200.0)
 POLL = 2.0
 PACE = 0.3
 SLOW_PACE = 2.5
-FULL_CIRCLE = 3.0  # an approval is posted within it, where nothing goes wrong
+FULL_CIRCLE = 1.0  # an approval is posted within it, where nothing goes wrong
 AUTO_DELAY = 20.0
 ALLOW_DELAY = 10.0
 EXPIRES_SOON = 40.0
+HOOK_TIMEOUT = 30.0
+DRAINED_TYPES = ("Reboot", "Redeploy", "Preempt")
 
 Event = dict[str, Any]
 
@@ -65,6 +69,7 @@ class PlannedApproval:
     kind: str  # valid | seen | unknown | invalid | expired | soon | again
     message_id: str
     reply_to: str | None = None
+    thinks: float = 0.0  # seconds since its sender saw the event
 
 
 @dataclass(slots=True)
@@ -80,6 +85,10 @@ class Plan:
     full: tuple[float, float] = (0.0, 0.0)
     hangs: bool = False  # rather than being full
     crash_rate: float = 0.0  # a moment
+    kills: list[tuple[str, int, int]] = field(default_factory=list)  # at which moment,
+    # at which of these, and how many moments of any kind after it
+    latency: float = 0.02  # of IMDS, at most
+    slow_marks: float = 0.0  # seconds that the mark of a POST may take
     outage: tuple[float, float, str] = (0.0, 0.0, "")  # of a sink: from, to, how
     end: float = 0.0
 
@@ -119,11 +128,13 @@ class Plan:
 def plan_of(seed: int) -> Plan:
     """Return what a seed decides."""
     dice = random.Random(seed)  # noqa: S311 - a simulation
-    chosen = {name for name in TROUBLES if dice.random() < 0.4}
+    chosen = {name for name in _BY_CHANCE if dice.random() < 0.4}
     if "imds-resets" in chosen:
         chosen -= {"jumps"}  # the five minutes of a reset are then nobody's to tell
     if "disk-full" in chosen:
         chosen -= {"crashes", "restarts"}  # tests/integration kills on a full disk
+    if not chosen & _NOT_WITH_COMMANDS and has_commands(seed):
+        chosen |= {"commands"}
     plan = Plan(seed, frozenset(chosen))
     plan.crash_rate = dice.choice([0.002, 0.006, 0.02])
     for number in range(dice.randint(1, 4)):
@@ -149,6 +160,11 @@ def plan_of(seed: int) -> Plan:
     _fail(plan, dice)
     plan.scenes.sort(key=lambda scene: scene.at)
     return plan
+
+
+def has_commands(seed: int) -> bool:
+    """Whether there is a command, beside whatever else there is."""
+    return random.Random(f"{seed}/commands").random() < 0.4  # noqa: S311 - a simulation
 
 
 def _fail(plan: Plan, dice: random.Random) -> None:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.simulation.world import run
+from tests.simulation.runs import run
 
 Patch = pytest.MonkeyPatch
 Plant = Callable[[Patch], None]

@@ -20,7 +20,7 @@ from bridge.outbox.store import Outbox
 from bridge.pipeline import observer
 from bridge.pipeline.observer import Observer
 from bridge.pipeline.policy import RelayPolicy
-from tests.simulation.world import run
+from tests.simulation.runs import run
 
 SEEDS = 100  # so many at most, until a planted bug shows
 # Three show late: 180, 94 and 94 seeds from the first on. So as not to take ten seconds

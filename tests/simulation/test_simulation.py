@@ -4,8 +4,10 @@ from dataclasses import asdict
 
 import pytest
 
-from tests.simulation.plan import TROUBLES, plan_of
-from tests.simulation.world import World, run
+from tests.simulation.plan import TROUBLES
+from tests.simulation.runs import run
+from tests.simulation.telling import STORIES, planned, story_of
+from tests.simulation.world import World
 
 CHUNK = 20
 CHUNKS = 12
@@ -39,6 +41,12 @@ def test_seeds_are_different_histories() -> None:
 
 
 def test_every_trouble_is_met_in_the_seeds_that_are_run() -> None:
-    met = {t for seed in range(CHUNK * CHUNKS) for t in plan_of(seed).troubles}
+    met = {t for seed in range(CHUNK * CHUNKS) for t in planned(seed).troubles}
 
     assert met == set(TROUBLES)
+
+
+def test_every_story_is_told_in_the_seeds_that_are_run() -> None:
+    told = {story_of(seed) for seed in range(CHUNK * CHUNKS)}
+
+    assert told >= {*STORIES}

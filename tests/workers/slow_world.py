@@ -33,15 +33,15 @@ from bridge.outbox.store import Outbox
 from bridge.servicebus.message import ReceivedMessage
 from bridge.telemetry.metrics import Metrics
 from tests.builders import SINK, imds_event, observed, router, teller_of
+from tests.simulation.life import end_all
 from tests.simulation.machine import InlineDatabase
 from tests.simulation.timeline import VirtualClock, VirtualLoop, Wall, true_time
-from tests.simulation.world import end_all
 from tests.workers.approval_world import message
 
 if TYPE_CHECKING:
     from bridge.approvals.auto_approve import Autopilot
     from bridge.foundation.workers import Worker
-    from tests.simulation.world import Life
+    from tests.simulation.life import Life
 
 T = TypeVar("T")
 Event = dict[str, object]

@@ -428,6 +428,63 @@ async def test_first_sight_of_an_event_as_it_is_outlives_the_process(
     assert known.age(now) == (rig.clock.now() - seen).total_seconds()
 
 
+async def age_in_the_next_life(rig: Rig) -> float:
+    """Return how old an event is taken for right after a start."""
+    later = await rig.restart()
+    await later.sees(SCHEDULED)
+    (known,) = later.poller.watch.known.values()
+    return known.age(Moment(at=rig.clock.now(), monotonic=rig.clock.monotonic()))
+
+
+async def test_clock_that_is_set_before_a_stop_makes_no_event_older(rig: Rig) -> None:
+    rig.metadata.says(SCHEDULED)
+    async with running(rig):
+        await live(rig, 0.5)
+        rig.clock.jump(90)  # and the document is not read again
+
+    assert await age_in_the_next_life(rig) <= 5
+
+
+async def test_clock_that_is_set_before_a_crash_makes_no_event_older(rig: Rig) -> None:
+    rig.metadata.says(SCHEDULED)
+    async with running(rig):
+        await live(rig, 0.5)
+        rig.clock.jump(90)
+        await live(rig, 2)
+
+        assert (
+            await age_in_the_next_life(rig) <= 5
+        )  # without the last words of this one
+
+
+async def test_clock_that_is_set_before_the_first_look_makes_no_event_older(
+    rig: Rig,
+) -> None:
+    await rig.sees(SCHEDULED)
+    later = await rig.restart()
+    rig.clock.jump(90)
+    await later.sees(SCHEDULED)
+
+    (known,) = later.poller.watch.known.values()
+    now = Moment(at=rig.clock.now(), monotonic=rig.clock.monotonic())
+    assert known.age(now) <= 5
+
+
+async def test_clock_that_is_set_while_imds_is_away_makes_no_event_older(
+    rig: Rig,
+) -> None:
+    rig.metadata.says(SCHEDULED)
+    async with running(rig):
+        await live(rig, 0.5)
+        rig.metadata.fails(unavailable())
+        await live(rig, 2)
+        rig.clock.jump(90)
+        await live(rig, 12)
+
+        rig.metadata.answers.clear()
+        assert await age_in_the_next_life(rig) <= 20
+
+
 # -- patience ------------------------------------------------------------------
 
 

@@ -1,0 +1,138 @@
+"""Bugs to be planted on the way of a command."""
+
+import sqlite3
+from dataclasses import replace
+from typing import Any
+
+from bridge.events.transitions import TransitionKind
+from bridge.outbox import successes
+from bridge.outbox.deliveries import Delivery
+from bridge.outbox.runs import Runs, Standing
+from bridge.outbox.store import Outbox
+from bridge.pipeline.acting import ActingRelay
+from bridge.pipeline.endings import Endings
+from bridge.sinks.acting import Begin, Ending, Fate
+from bridge.sinks.command import actor
+from bridge.sinks.command.actor import CommandActor
+from tests.simulation.planting import Patch, bug
+
+
+@bug
+def command_prepares_for_what_is_over(patch: Patch) -> None:
+    patch.setattr(CommandActor, "_verdict_on_absent", lambda *_: Begin())
+
+
+@bug
+def command_is_run_on_the_word_of_an_earlier_life(patch: Patch) -> None:
+    by_document = CommandActor._verdict_by_document
+
+    def trusting(self: CommandActor, step: Any, event: Any) -> Any:
+        is_unread = self.outlook.document is None
+        return Begin() if is_unread else by_document(self, step, event)
+
+    patch.setattr(CommandActor, "_verdict_by_document", trusting)
+
+
+@bug
+def later_step_overtakes_no_prepare(patch: Patch) -> None:
+    standings = Runs.standings
+
+    async def blind(self: Runs, deliveries: Any) -> dict[int, Standing]:
+        found = await standings(self, deliveries)
+        return {number: replace(one, newer=None) for number, one in found.items()}
+
+    patch.setattr(Runs, "standings", blind)
+
+
+@bug
+def event_that_ended_somehow_is_not_restored(patch: Patch) -> None:
+    gone = actor._GONE - {TransitionKind.ENDED.value}
+    patch.setattr(actor, "_GONE", gone)
+
+
+@bug
+def any_two_commands_run_at_once(patch: Patch) -> None:
+    patch.setattr(CommandActor, "may_join", lambda *_: True)
+
+
+@bug
+def command_goes_on_though_its_event_is_over(patch: Patch) -> None:
+    patch.setattr(CommandActor, "void", lambda *_: None)
+
+
+@bug
+def command_that_was_killed_has_succeeded(patch: Patch) -> None:
+    ending = CommandActor._ending
+
+    def kind(self: CommandActor, found: Any) -> Ending:
+        is_killed = found.code is not None and found.code < 0
+        mine = ending(self, found)
+        return replace(mine, fate=Fate.SUCCEEDED) if is_killed else mine
+
+    patch.setattr(CommandActor, "_ending", kind)
+
+
+@bug
+def result_of_a_command_is_told_in_a_commit_of_its_own(patch: Patch) -> None:
+    commit = Outbox.commit
+
+    async def split(self: Outbox, events: Any, **given: Any) -> None:
+        if settle := given.pop("settle", None):
+            await commit(self, [], settle=settle, now=given["now"])
+        await commit(self, events, **given)
+
+    patch.setattr(Outbox, "commit", split)
+
+
+@bug
+def command_is_settled_before_it_is_run(patch: Patch) -> None:
+    act = ActingRelay._act
+
+    async def early(self: ActingRelay, run: Any, outbox: Runs) -> None:
+        good = Ending(fate=Fate.SUCCEEDED)
+        await self._endings.settle(outbox, run, good, attempts=1)
+        await act(self, run, outbox)
+
+    patch.setattr(ActingRelay, "_act", early)
+
+
+@bug
+def success_counts_though_the_event_went_while_the_command_ran(patch: Patch) -> None:
+    def keep(db: sqlite3.Connection, success: Any) -> None:
+        now = successes.appearance(db, success.key)
+        stored = replace(success, appearance=now)
+        query = """INSERT OR REPLACE INTO command_successes
+            (sink, key, appearance, content, at) VALUES (?, ?, ?, ?, ?)"""
+        columns = ("sink", "key", "appearance", "content", "at")
+        db.execute(query, tuple(getattr(stored, name) for name in columns))
+
+    patch.setattr(successes, "keep", keep)
+    patch.setattr(CommandActor, "counts", lambda *_: True)
+
+
+@bug
+def success_counts_though_it_was_undone(patch: Patch) -> None:
+    async def keep(self: Runs, key: str) -> None:
+        pass
+
+    patch.setattr(Runs, "void", keep)
+
+
+@bug
+def command_that_asks_for_it_is_not_run_again(patch: Patch) -> None:
+    async def give_up(self: Endings, run: Any, ending: Ending) -> None:
+        outbox = Runs(self.trying.settling.outbox, self.sink)
+        await self.settle(outbox, run, ending, attempts=1)
+
+    patch.setattr(Endings, "_put_off", give_up)
+
+
+@bug
+def command_that_runs_is_not_waited_for(patch: Patch) -> None:
+    def first_of(self: ActingRelay, pending: list[Delivery]) -> list[Delivery]:
+        first: dict[str | None, Delivery] = {}
+        for delivery in pending:
+            first.setdefault(delivery.key, delivery)
+        return [*first.values()]
+
+    patch.setattr(ActingRelay, "_first_of", first_of)

@@ -1,0 +1,191 @@
+"""The forwarder of one life: its workers, as ``bridge.app`` composes them."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypedDict
+
+from bridge.approvals.auto_approve import Autopilot
+from bridge.approvals.context import Desk
+from bridge.approvals.listener import Listener
+from bridge.approvals.policy import Terms
+from bridge.approvals.posting import Poster
+from bridge.approvals.reply import ReplyRules
+from bridge.approvals.rules import Rule
+from bridge.approvals.waits import Waits
+from bridge.events.routing import Route, Router, When
+from bridge.foundation.clock import Clock
+from bridge.foundation.retry import RetryPolicy
+from bridge.foundation.values import Duration
+from bridge.foundation.workers import Worker
+from bridge.imds.poller import Poller
+from bridge.outbox.deliveries import Delivery
+from bridge.outbox.records import REPLIES, Decision
+from bridge.outbox.store import Outbox
+from bridge.pipeline.acting import ActingRelay
+from bridge.pipeline.housekeeping import Upkeep
+from bridge.pipeline.observer import Observer
+from bridge.pipeline.policy import RelayPolicy
+from bridge.pipeline.relay import Relay
+from bridge.telemetry.metrics import Metrics
+from tests.builders import ME, observed, teller_of
+from tests.simulation.approval_queue import SimulatedQueue
+from tests.simulation.edges import SimulatedSink
+from tests.simulation.hooks import CONFIG, DRAIN, actor_of
+from tests.simulation.plan import ALLOW_DELAY, AUTO_DELAY, POLL
+
+if TYPE_CHECKING:
+    from tests.simulation.life import Life
+
+ROUTES = {
+    "steady": Route(when=When(), scope="all", lifecycle=True),
+    "shaky": Route(when=When(), scope="all", lifecycle=True),
+    "reboots": Route(when=When(event_types=("Reboot",)), scope="all", lifecycle=True),
+}
+ENTITY = "vm-approvals"
+_RULES = (
+    Rule(name="never", action="deny", event_types=("Redeploy",)),
+    Rule(
+        name="soon",
+        action="auto-approve",
+        event_types=("Freeze",),
+        delay=Duration(AUTO_DELAY),
+    ),
+    Rule(name="later", action="allow", delay=Duration(ALLOW_DELAY)),
+)
+
+
+class WatchedOutbox(Outbox):
+    """An outbox that shows the judge which POSTs were begun, by its marks on disk."""
+
+    marked: set[str]
+    slow_marks: float
+    chance: Callable[[], float]
+
+    async def intend(self, decision: Decision, *, now: float) -> None:
+        if decision.posted:
+            self.marked.add(decision.key)
+            await asyncio.sleep(self.slow_marks * self.chance())
+        await super().intend(decision, now=now)
+
+
+class Common(TypedDict):
+    """What every relay has."""
+
+    sink: str
+    outbox: Outbox
+    clock: Clock
+    metrics: Metrics
+    policy: RelayPolicy
+    chance: Callable[[], float]
+
+
+async def _nowhere(delivery: Delivery) -> None:
+    """Send nothing: a command is run, and not told."""
+    raise AssertionError(delivery)
+
+
+def chance_of(life: "Life", name: str) -> Callable[[], float]:
+    """Return what gives another number at each moment of a life."""
+    return lambda: life.world.plan.chance(name, life.number, life.moments)
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarder:
+    """Builds the workers of one life."""
+
+    life: "Life"
+    outbox: Outbox
+    poller: Poller
+    observer: Observer
+    metrics: Metrics
+
+    @classmethod
+    async def of(cls, life: "Life") -> "Forwarder":
+        """Take up what the life before has left in the state file."""
+        acts = [DRAIN] if life.world.plan.has("commands") else []
+        metrics = Metrics([*ROUTES, *acts], "1", acting=acts)
+        routes = ROUTES | dict.fromkeys(acts, CONFIG.route)
+        router = Router(routes=routes, scope="all", identity=ME)
+        outbox = WatchedOutbox(life.database, router)
+        outbox.marked, outbox.lost = life.world.marked, life.lose
+        outbox.slow_marks = life.world.plan.slow_marks
+        outbox.chance = chance_of(life, "mark")
+        made = observed(life.imds, outbox, teller_of(), life.clock, metrics)
+        poller, observer = made
+        await observer.restore()
+        return cls(life, outbox, poller, observer, metrics)
+
+    def workers(self) -> list[Worker]:
+        """Return everything that runs."""
+        plan, desk = self.life.world.plan, self._desk()
+        relays = [
+            Relay(deliver=SimulatedSink(name, self.life).deliver, **self._common(name))
+            for name in (*ROUTES, REPLIES)
+        ]
+        if plan.has("commands"):
+            relays.append(self._acting())
+        upkeep = Upkeep(
+            outbox=self.outbox,
+            observer=self.observer,
+            relays=relays,
+            clock=self.life.clock,
+            metrics=self.metrics,
+            retention=plan.retention,
+            max_size=10**9,
+        )
+        listener = Listener(SimulatedQueue(self.life), desk)
+        autopilots = [Autopilot(desk)] if plan.has("rules") else []
+        return [self.poller, upkeep, *relays, listener, *autopilots]
+
+    def _acting(self) -> Relay:
+        """Return the relay that has commands run."""
+        return ActingRelay(
+            deliver=_nowhere,
+            actor=actor_of(self.life, self.observer),
+            teller=teller_of,
+            **self._common(DRAIN),
+        )
+
+    def _common(self, name: str) -> Common:
+        return Common(
+            sink=name,
+            outbox=self.outbox,
+            clock=self.life.clock,
+            metrics=self.metrics,
+            policy=self._policy(),
+            chance=chance_of(self.life, "jitter"),
+        )
+
+    def _policy(self) -> RelayPolicy:
+        backoff = RetryPolicy(max_backoff=60)
+        return RelayPolicy(
+            backoff=backoff, max_age=self.life.world.plan.max_age, slots=3
+        )
+
+    def _desk(self) -> Desk:
+        life, poller = self.life, self.poller
+        return Desk(
+            entity=ENTITY,
+            terms=Terms(
+                unknown_grace=15.0,
+                max_age=4 * 3600.0,
+                rules=_RULES if life.world.plan.has("rules") else (),
+            ),
+            abandons_unknown=False,
+            replies=ReplyRules.of(["repl*", "vm-*"], [ENTITY]),
+            outbox=self.outbox,
+            teller=teller_of(),
+            watcher=poller,
+            poster=Poster(
+                turns=life.imds.turns,
+                watcher=poller,
+                starter=life.imds,
+                clock=life.clock,
+                poll_interval=POLL,
+            ),
+            waits=Waits(poller, life.clock),
+            clock=life.clock,
+            chance=chance_of(life, "pursuit"),
+            count=lambda _: None,
+        )

@@ -1,0 +1,31 @@
+"""Which seed tells which story."""
+
+import random
+
+from tests.simulation import stories, stories_of_commands
+from tests.simulation.plan import Plan, plan_of
+from tests.simulation.stories import STORIES, Story
+
+__all__ = ["STORIES", "planned", "stories", "stories_of_commands", "story_of"]
+
+_EVERY = 4
+
+
+def story_of(seed: int) -> Story | None:
+    """Return the story that a seed tells; None where its plan is made by chance."""
+    number, place = divmod(seed, _EVERY)
+    return STORIES[number % len(STORIES)] if place == _EVERY - 1 else None
+
+
+def planned(seed: int) -> Plan:
+    """Return what a seed decides: a story, or whatever chance brings."""
+    tale = story_of(seed)
+    return plan_of(seed) if tale is None else _told(Plan(seed), tale)
+
+
+def _told(plan: Plan, tale: Story) -> Plan:
+    tale(plan, random.Random(f"{plan.seed}/story"))  # noqa: S311 - a simulation
+    plan.end = max(scene.at for scene in plan.scenes) + 5
+    plan.scenes.sort(key=lambda scene: scene.at)
+    plan.approvals.sort(key=lambda approval: approval.at)
+    return plan
