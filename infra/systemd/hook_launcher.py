@@ -88,15 +88,8 @@ class Output:
         self.tail = (self.tail + chunk[room:])[-TAIL:]
 
 
-# -- what is read ----------------------------------------------------------------------
-
-
 def folder_at(root: str, path: str) -> int:
-    """Open a folder below the root, following no symbolic link.
-
-    Raises:
-        OSError: it is not there, or a link is on the way.
-    """
+    """Open a folder below the root, following no symbolic link."""
     number = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     for part in path.split("/"):
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -140,11 +133,7 @@ def taken_request(folder: int) -> Request:
 
 
 def parsed(text: bytes) -> Request:
-    """Return what a request asks for.
-
-    Raises:
-        RefusedError: it is not one.
-    """
+    """Return what a request asks for."""
     try:
         found = json.loads(text)
         run_id, limit = found["runId"], float(found["limit"])
@@ -161,12 +150,7 @@ def parsed(text: bytes) -> Request:
 
 
 def check_hook(root: str, path: Path) -> None:
-    """See to it that nobody but root can have written the hook.
-
-    Raises:
-        OSError: it is not there.
-        RefusedError: somebody can have.
-    """
+    """See to it that nobody but root can have written the hook."""
     for part in (path, *path.parents):
         found = part.lstat()
         right = stat.S_ISREG if part == path else stat.S_ISDIR
@@ -176,9 +160,6 @@ def check_hook(root: str, path: Path) -> None:
             raise RefusedError(f"{part} must be root's, and nobody else may write it")
         if part == Path(root):
             return
-
-
-# -- the run ---------------------------------------------------------------------------
 
 
 @dataclass
@@ -243,11 +224,7 @@ class Run:
 
 
 def started(hook: Path, request: Request) -> "subprocess.Popen[bytes]":
-    """Start the hook; the event is its standard input.
-
-    Raises:
-        OSError: it cannot be run.
-    """
+    """Start the hook; the event is its standard input."""
     with tempfile.TemporaryFile() as event:
         event.write(request.event)
         event.seek(0)
@@ -311,9 +288,6 @@ def is_cancelled(folder: int, run_id: str) -> bool:
     except (OSError, ValueError, RecursionError, RefusedError):
         return False
     return isinstance(found, dict) and found.get("runId") == run_id
-
-
-# -- what is written -------------------------------------------------------------------
 
 
 def group_of(root: str) -> int:

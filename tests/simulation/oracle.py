@@ -9,6 +9,7 @@ import sqlite3
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.oracle_age import judge_ages
 from tests.simulation.oracle_approvals import judge_approvals
 from tests.simulation.oracle_commands import STEPS, fits, judge_commands
 from tests.simulation.oracle_steps import GONE, judge_steps, kind_of
@@ -40,6 +41,7 @@ def judge(world: "World") -> None:
     judge_order(world)
     judge_approvals(world)
     judge_time(world)
+    judge_ages(world)
 
 
 _DELIVERIES = "SELECT id, state, reason FROM deliveries"

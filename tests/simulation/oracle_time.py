@@ -23,12 +23,11 @@ _URGENT_AFTER_START = 300.0
 _SPACING = 0.25
 _TRY_EVERY = 3.75  # 3 s, and a quarter of it
 _LONGEST_BACKOFF = 60.0
-_LONGEST_HANG = 60.0
+LONGEST_HANG = 60.0
 _LONGEST_PROBE = 300.0
 _START = 2.0  # what each life may take before it acts
-_SINK = {"timeout", "server"}
+SINK = {"timeout", "server"}
 _MOST_A_MINUTE = 45
-_HEALED_WITHIN = 4.0  # what was tried in memory only is forgotten until then
 
 
 def judge_time(world: "World") -> None:
@@ -44,7 +43,6 @@ def judge_time(world: "World") -> None:
         judge_return(world, mine)
         judge_wishes(world, mine)
         judge_parking(world, mine)
-        judge_age(world, mine)
     judge_first(world, tries["steady"])
     judge_notice(world, tries["shaky"])
 
@@ -186,7 +184,7 @@ def by_delivery(tries: list["Tried"]) -> list[list["Tried"]]:
 def judge_retries(world: "World", tries: list["Tried"]) -> None:
     """What failed is tried again in time, and not without end."""
     is_refused = is_refusing(world)
-    hang = 3 * _LONGEST_HANG if world.plan.has("sink-hangs") else 0.0
+    hang = 3 * LONGEST_HANG if world.plan.has("sink-hangs") else 0.0
     for mine in by_delivery(tries):
         for one, following in itertools.pairwise(mine):
             wishes = sum(
@@ -212,7 +210,7 @@ def judge_outage(world: "World", tries: list["Tried"]) -> None:
     last = {tried.delivery: tried for tried in tries}
     for one in tries:
         until = one.ended + _TRY_EVERY + 0.3
-        if one.error not in _SINK or last[one.delivery] is one:
+        if one.error not in SINK or last[one.delivery] is one:
             continue
         near = [t for t in tries if one.ended - 31 <= t.ended <= until]
         is_back = any(t.error is None and t.ended >= one.ended for t in near)
@@ -233,10 +231,10 @@ def judge_return(world: "World", tries: list["Tried"]) -> None:
         before = [
             t for t in tries if t.ended < success.ended and t.life == success.life
         ]
-        if not before or max(before, key=lambda t: t.ended).error not in _SINK:
+        if not before or max(before, key=lambda t: t.ended).error not in SINK:
             continue
         last = {t.delivery: t for t in before}
-        waiting = [t for t in last.values() if t.error in _SINK]
+        waiting = [t for t in last.values() if t.error in SINK]
         until = success.ended + 2.5 + world.plan.pace * (len(waiting) + 6)
         after = [t for t in tries if success.ended < t.ended <= until]
         if any(t.error for t in after) or not is_on(world, success.life, until):
@@ -297,37 +295,6 @@ def judge_parking(world: "World", tries: list["Tried"]) -> None:
                 continue
             if between:
                 world.blame(f"{between[0]} though {tried.sink} refuses everything")
-
-
-def judge_age(world: "World", tries: list["Tried"]) -> None:
-    """What is too old is given up; memory does not keep how often it was tried."""
-    if is_refusing(world):
-        return
-    begin, end = world.plan.full
-    for mine in by_delivery(tries):
-        kept = [t for t in mine if not begin <= t.ended < end + _HEALED_WITHIN]
-        within = [t for t in mine[2:] if begin <= t.ended < end]
-        for one in (*kept[2:], *within):
-            since = world.rows[one.delivery].at
-            age = alive(world, since, one.ended)
-            is_failure = one.error in _SINK | {"throttled"} and one is not mine[-1]
-            most = world.plan.max_age + _forgotten_age(world, since, one.ended)
-            if is_failure and age > most:
-                world.blame(f"{one} is {age:.0f} s old, and not given up")
-
-
-def _forgotten_age(world: "World", since: float, until: float) -> float:
-    """Return how much less old a delivery may be held for than it is.
-
-    How old it is, is kept once a minute and at a stop, unless an attempt hangs in it.
-    """
-    hangs = world.plan.has("sink-hangs")
-    ended = [
-        is_clean and not hangs
-        for (_, end), is_clean in zip(world.lives, world.clean, strict=True)
-        if since < end < until
-    ]
-    return 5 + _LONGEST_HANG * hangs + sum(3 if was else 65 for was in ended)
 
 
 def judge_notice(world: "World", tries: list["Tried"]) -> None:

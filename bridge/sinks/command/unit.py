@@ -11,10 +11,10 @@ next life takes it up by its runId.
 
 import asyncio
 import logging
+from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from subprocess import DEVNULL, PIPE
 
 from bridge.foundation.clock import Clock
 from bridge.sinks.acting import Action
