@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).parents[2]
 
-PAGES = ("tests/test_house.py", "README.md")  # links and commands
+PAGES = ("tests/docs/pages.py",)  # links, commands, configurations
 CHECKED_BY = {
     "*.md": PAGES,
     "install.sh": ("tests/infra/test_install.py", ".ci/run"),
@@ -14,6 +14,9 @@ CHECKED_BY = {
     "bicep/*.bicep": ("tests/infra/test_bicep.py", ".ci/run"),
     "bicep/modules/*.bicep": ("tests/infra/test_bicep.py", ".ci/run"),
     "bicep/cloud-init.yaml": ("tests/infra/test_bicep.py",),
+    "consumers/*.py": ("tests/infra/test_consumers.py",),
+    "consumers/*.js": ("tests/infra/test_consumers.py",),
+    "consumers/function/*": ("tests/infra/test_functions_consumer.py",),
     "container/Dockerfile": ("tests/infra/test_container.py", ".ci/run"),
     "container/Dockerfile.dockerignore": ("tests/infra/test_container.py",),
     "functions/.funcignore": ("tests/infra/test_functions_files.py",),
