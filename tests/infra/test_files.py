@@ -24,6 +24,7 @@ CHECKED_BY = {
     "functions/function_app.py": ("tests/infra/test_functions_flow.py", ".ci/run"),
     "functions/host.json": ("tests/infra/test_functions_files.py",),
     "functions/local.settings.example.json": ("tests/infra/test_functions_files.py",),
+    "functions/simulator.json": ("tests/infra/test_functions_local.py",),
     "functions/slack-app.yaml": ("tests/infra/test_functions_files.py",),
     "functions/requirements.txt": ("tests/infra/test_functions_files.py",),
     "prometheus/*": ("tests/infra/test_prometheus.py",),
