@@ -41,6 +41,7 @@ from function_app import app
 from tests.builders import teller_of
 from tests.fakes import START
 
+PATIENCE = 40.0  # seconds: the machine may be busy with other tests
 BUTTON_SECRET = "b" * 32
 SIGNING_SECRET = "8f742231b10e8888abcd99yyyzzz85a5"
 APPROVALS = "vm-approvals-sessions"
@@ -235,10 +236,10 @@ class Host:
             broker.connection_string, retry_total=0
         )
         self._events = self._client.get_subscription_receiver(
-            "scheduled-events", "consumer", max_wait_time=3
+            "scheduled-events", "consumer", max_wait_time=PATIENCE
         )
         self._clicks = self._client.get_queue_receiver(
-            "approver-clicks", max_wait_time=3
+            "approver-clicks", max_wait_time=PATIENCE
         )
 
     async def __aenter__(self) -> Self:
@@ -264,7 +265,7 @@ class Host:
         """Take as many messages as a bridge should find in its session."""
         found: list[ServiceBusReceivedMessage] = []
         async with self._client.get_queue_receiver(
-            APPROVALS, session_id=session, max_wait_time=3
+            APPROVALS, session_id=session, max_wait_time=PATIENCE
         ) as receiver:
             while len(found) < count:
                 messages = await receiver.receive_messages(count)

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,15 @@ async def messages(at: Addresses, *words: str, count: int) -> list[dict[str, Any
             await asyncio.sleep(0.1)
 
 
+async def all_committed(state: Path) -> None:
+    """Wait until the state file says that nothing is left to deliver."""
+    pending = "SELECT count(*) FROM deliveries WHERE state = 'pending'"
+    async with asyncio.timeout(PATIENCE):
+        with closing(sqlite3.connect(state, isolation_level=None)) as db:
+            while db.execute(pending).fetchone() != (0,):
+                await asyncio.sleep(0.05)
+
+
 async def brisk(at: Addresses) -> None:
     """Let Slack take five messages a second, to spare the test some of them."""
     limits = {"rateLimit": True, "postsPerSecond": 5, "postBurst": 2}
@@ -92,6 +103,7 @@ async def test_message_outlives_the_forwarder_and_preempt_goes_first(
         freeze = {"type": "Freeze", "resources": ["WestNO_0"], "notBefore": 90_000}
         await at.control("POST", "events", {**freeze, "eventId": "first"})
         (first,) = await messages(at, "is scheduled", "sebridge-approve", count=1)
+        await all_committed(state)  # a kill before that would send it again
         process.kill()
         await process.wait()
 
