@@ -163,6 +163,9 @@ def test_every_scenario_is_named() -> None:
 
     text = section("bridge/simulator/README.md", "## Scenarios")
     assert keys_in(text) - {"--scenario"} == names
+    for command in ("demo", "simulate"):
+        result = CliRunner().invoke(main, [command, "--help"], terminal_width=9999)
+        assert [name for name in names if name not in result.output] == []
 
 
 def test_every_sink_has_a_page_with_the_same_head() -> None:
