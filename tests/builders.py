@@ -11,6 +11,11 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import Document, parse
 from bridge.events.identity import Identity
 from bridge.events.routing import Route, Router, Subject, When
+from bridge.foundation.clock import Clock
+from bridge.imds.poller import Metadata, Poller
+from bridge.outbox.store import Outbox
+from bridge.pipeline.observer import Observer
+from bridge.telemetry.metrics import Metrics
 from tests.fakes import START
 
 DATA = Path(__file__).parent / "data"
@@ -123,3 +128,26 @@ def told(  # noqa: PLR0913 - each is one thing a test varies
         is_started=is_started,
         is_last=is_last,
     )
+
+
+def observed(  # noqa: PLR0913 - what the two are made of
+    client: Metadata,
+    outbox: Outbox,
+    teller: Teller,
+    clock: Clock,
+    metrics: Metrics,
+    *,
+    with_documents: bool = False,
+    is_waiting: bool = False,
+) -> tuple[Poller, Observer]:
+    """Return a poller, and the observer that it hands documents to."""
+    observer = Observer(
+        outbox=outbox,
+        teller=teller,
+        clock=clock,
+        metrics=metrics,
+        poll_interval=client.config.poll_interval,
+        with_documents=with_documents,
+        is_waiting=is_waiting,
+    )
+    return Poller(client, observer, clock, metrics), observer

@@ -18,17 +18,27 @@ from bridge.foundation.errors import (
 from bridge.foundation.hashing import hash32
 from bridge.foundation.retry import RetryPolicy
 from bridge.foundation.workers import Worker, run_workers
+from bridge.imds.poller import Poller
 from bridge.outbox.deliveries import Delivery
 from bridge.outbox.records import Decision
 from bridge.outbox.sink_state import SinkMemory
 from bridge.outbox.statefile import open_database
 from bridge.outbox.store import Outbox
-from bridge.pipeline.circuit import RelayPolicy
 from bridge.pipeline.housekeeping import Upkeep
-from bridge.pipeline.observer import Poller
+from bridge.pipeline.observer import Observer
+from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
-from tests.builders import ME, SINK, body_of, imds_event, router, started, teller_of
+from tests.builders import (
+    ME,
+    SINK,
+    body_of,
+    imds_event,
+    observed,
+    router,
+    started,
+    teller_of,
+)
 from tests.fakes import START, FakeClock, FakeMetadata, RecordingSink
 
 PAGE = 4096
@@ -161,15 +171,12 @@ class House:
     sink: RecordingSink = field(default_factory=RecordingSink)
     metrics: Metrics = field(default_factory=lambda: Metrics([SINK], "1.2.3"))
     poller: Poller = field(init=False)
+    observer: Observer = field(init=False)
     relay: Relay = field(init=False)
 
     def __post_init__(self) -> None:
-        self.poller = Poller(
-            client=self.metadata,
-            outbox=self.outbox,
-            teller=teller_of(),
-            clock=self.clock,
-            metrics=self.metrics,
+        self.poller, self.observer = observed(
+            self.metadata, self.outbox, teller_of(), self.clock, self.metrics
         )
         self.relay = Relay(
             sink=SINK,
@@ -186,7 +193,7 @@ class House:
     def workers(self) -> list[Worker]:
         upkeep = Upkeep(
             outbox=self.outbox,
-            poller=self.poller,
+            observer=self.observer,
             relays=[self.relay],
             clock=self.clock,
             metrics=self.metrics,
@@ -218,7 +225,7 @@ async def life(path: Path, taken: list[Delivery]) -> None:
         house.sink.taken = taken
         house.metadata.says(last_document())
         await settle(database, ME, "")
-        await house.poller.restore()
+        await house.observer.restore()
         running = asyncio.create_task(run_workers(house.workers(), stop, grace=5.0))
         for _ in range(_ROUNDS):
             if not running.done():

@@ -12,11 +12,11 @@ from bridge.foundation.clock import Clock
 from bridge.foundation.errors import MetadataError
 from bridge.foundation.workers import Worker
 from bridge.imds.client import Answer, ImdsConfig
+from bridge.imds.poller import Metadata
 from bridge.imds.turns import Turns
 from bridge.outbox.deliveries import Delivery
 from bridge.outbox.store import Outbox
 from bridge.pipeline.attempt import Deliver
-from bridge.pipeline.observer import Metadata
 
 START = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 

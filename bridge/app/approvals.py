@@ -18,13 +18,14 @@ from bridge.foundation.clock import Clock
 from bridge.foundation.errors import ConfigError
 from bridge.foundation.retry import RetryPolicy
 from bridge.imds.client import MetadataClient
+from bridge.imds.poller import Poller
 from bridge.outbox.records import REPLIES
 from bridge.outbox.store import Outbox
-from bridge.pipeline.circuit import RelayPolicy
-from bridge.pipeline.observer import Poller
+from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.servicebus.lock_renewal import LockTime
-from bridge.servicebus.receiver import ApprovalQueue, ApprovalSource, open_queue
+from bridge.servicebus.receiver import ApprovalQueue, open_queue
+from bridge.servicebus.source import ApprovalSource
 from bridge.telemetry.metrics import Metrics
 
 _REPLY_AGE = 3600.0  # whoever asked has given up by then

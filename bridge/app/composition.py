@@ -25,7 +25,7 @@ from bridge.events.build import Teller
 from bridge.events.document import Document
 from bridge.events.identity import Identity
 from bridge.events.routing import Router
-from bridge.events.transitions import Watch
+from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import ConfigError
 from bridge.foundation.rate_limit import Pace
@@ -33,16 +33,17 @@ from bridge.foundation.retry import RetryPolicy
 from bridge.foundation.workers import Worker
 from bridge.health.status import Board, Standing
 from bridge.imds.client import MetadataClient
+from bridge.imds.poller import Poller
 from bridge.net.http_client import open_session
 from bridge.outbox.lock import StateLock
 from bridge.outbox.sink_state import SinkMemory
 from bridge.outbox.storage.database import Database
 from bridge.outbox.store import Outbox
 from bridge.pipeline.attempt import Deliver
-from bridge.pipeline.circuit import RelayPolicy
 from bridge.pipeline.housekeeping import StateWatch, Upkeep
 from bridge.pipeline.lifecycle_events import Vitals
-from bridge.pipeline.observer import Poller
+from bridge.pipeline.observer import Observer
+from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.sinks.base import ApprovalAddress, Resources, SinkConfig
 from bridge.telemetry.metrics import Metrics
@@ -60,7 +61,7 @@ class Probe(Protocol):
         """Says how this VM stands."""
         ...
 
-    async def attach(self, outbox: Outbox, poller: Poller) -> Worker:
+    async def attach(self, outbox: Outbox, observer: Observer) -> Worker:
         """Go on with the state file that is open now; returns who tells of changes."""
         ...
 
@@ -115,6 +116,7 @@ class House:
     stack: AsyncExitStack
     origin: Origin
     outbox: Outbox = field(init=False)
+    observer: Observer = field(init=False)
     poller: Poller = field(init=False)
     outlets: list[Outlet] = field(init=False)
 
@@ -162,7 +164,7 @@ class House:
         teller = self.teller
         self.outbox.router = self._router()
         self.around.board.teller = teller
-        await self.poller.introduce(teller)
+        await self.observer.introduce(teller)
         self.config = self.config.filled_in(teller.identity.expand)
         approvals = self._approval_address()
         for outlet in self.outlets:
@@ -174,20 +176,26 @@ class House:
         around, config = self.around, self.config
         self.outbox = Outbox(self.database, self._router(), lost=self._note_loss)
         self.outlets = [await self._outlet(sink) for sink in config.sinks]
-        self.poller = Poller(
-            client=around.client,
+        self.observer = Observer(
             outbox=self.outbox,
             teller=self.teller,
             clock=around.clock,
             metrics=around.metrics,
+            poll_interval=config.imds.poll_interval,
             with_documents=config.events.documents,
             is_waiting=is_waiting,
         )
-        await self.poller.restore()
+        await self.observer.restore()
+        self.poller = Poller(
+            client=around.client,
+            observer=self.observer,
+            clock=around.clock,
+            metrics=around.metrics,
+        )
         relays = [outlet.relay for outlet in self.outlets]
         upkeep = Upkeep(
             outbox=self.outbox,
-            poller=self.poller,
+            observer=self.observer,
             relays=relays,
             clock=around.clock,
             metrics=around.metrics,
@@ -204,7 +212,7 @@ class House:
             *self.outlets,
         ]
         if around.probe is not None:
-            workers.append(await around.probe.attach(self.outbox, self.poller))
+            workers.append(await around.probe.attach(self.outbox, self.observer))
         return workers
 
     async def _speak(self, stack: AsyncExitStack) -> list[Worker]:
@@ -339,9 +347,9 @@ class View:
     @property
     def document(self) -> Document | None:
         """The last good document of this life; None before the first."""
-        return self.house.poller.document
+        return self.house.observer.document
 
     @property
     def watch(self) -> Watch:
         """What is known after it."""
-        return self.house.poller.watch
+        return self.house.observer.watch

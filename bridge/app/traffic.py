@@ -18,13 +18,14 @@ from bridge.app.identify import IDENTITY, remembered
 from bridge.configuration.load import Config
 from bridge.events import checkpoint
 from bridge.events.identity import Identity, IdentityConfig
-from bridge.events.transitions import Watch
+from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock
 from bridge.imds.client import ImdsConfig
+from bridge.imds.poller import LEAST_OVERDUE
 from bridge.outbox.glance import glance
 from bridge.outbox.records import CHECKPOINT, TRAFFIC
 from bridge.outbox.store import Outbox
-from bridge.pipeline.observer import LEAST_OVERDUE, Poller
+from bridge.pipeline.observer import Observer
 from bridge.telemetry.metrics import Metrics
 from bridge.traffic.activation import inherited_listener
 from bridge.traffic.announcer import Announcer
@@ -43,22 +44,22 @@ class Known:
         given: ``[identity]``, which goes before all else.
         last: who this VM was in an earlier life.
         early: the document as an earlier life saw it.
-        poller: knows it better, once it is there.
+        observer: knows it better, once it is there.
     """
 
     given: IdentityConfig
     last: Identity
     early: Watch
-    poller: Poller | None = None
+    observer: Observer | None = None
 
     def watch(self) -> Watch:
         """Return what is known of the document."""
-        return self.early if self.poller is None else self.poller.watch
+        return self.early if self.observer is None else self.observer.watch
 
     def me(self) -> Identity:
         """Return who this VM is; until that is known, who it was."""
-        if self.poller is not None and self.poller.teller.identity.vm_name:
-            return self.poller.teller.identity
+        if self.observer is not None and self.observer.teller.identity.vm_name:
+            return self.observer.teller.identity
         return self.last.overridden(self.given)
 
 
@@ -75,20 +76,20 @@ class Probe:
     clock: Clock
     gauge: Gauge
 
-    async def attach(self, outbox: Outbox, poller: Poller) -> Announcer:
+    async def attach(self, outbox: Outbox, observer: Observer) -> Announcer:
         """Go on with the state file that is open now; returns who tells of changes.
 
         What was seen of another VM's state file at a glance is forgotten by that.
         """
         self.known.last = await remembered(outbox.database) or Identity()
-        self.known.poller = poller
+        self.known.observer = observer
         record = _record(await outbox.load(TRAFFIC))
         self.rotation.restore(record.standing if record else None)
-        poller.changed = self.rotation.changed.set
+        observer.changed = self.rotation.changed.set
         return Announcer(
             gate=self.rotation,
             outbox=outbox,
-            observer=poller,
+            observer=observer,
             clock=self.clock,
             gauge=self.gauge,
             is_told_out=record is not None and record.is_told_out,

@@ -28,7 +28,7 @@ from bridge.approvals.policy import (
 from bridge.approvals.rules import content_of
 from bridge.approvals.start_request import INTENT, Pursuit
 from bridge.events.build import Outcome, from_outcome
-from bridge.events.transitions import Moment
+from bridge.events.watch import Moment
 from bridge.outbox.records import Decision
 
 log = logging.getLogger(__name__)

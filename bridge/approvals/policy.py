@@ -29,7 +29,7 @@ from bridge.approvals.rules import Rule, Ruling, content_of, judge
 from bridge.events.document import STARTED, ScheduledEvent
 from bridge.events.look import Look
 from bridge.events.material import is_material
-from bridge.events.transitions import Known, Moment
+from bridge.events.watch import Known, Moment
 
 _SKEW = timedelta(seconds=60)  # between the sender's clock, the broker's and IMDS's
 

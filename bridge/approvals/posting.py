@@ -19,7 +19,7 @@ from bridge.approvals.policy import Conclusion, Post, Wait
 from bridge.events.document import ScheduledEvent
 from bridge.events.look import Look, Starter, Watcher
 from bridge.events.start_result import StartAnswer, StartResult
-from bridge.events.transitions import Moment
+from bridge.events.watch import Moment
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import MetadataError
 from bridge.foundation.workers import unless

@@ -36,8 +36,9 @@ from bridge.servicebus.errors import (
     is_not_allowed,
     remedy,
 )
-from bridge.servicebus.receiver import ApprovalQueue, ApprovalSource
+from bridge.servicebus.receiver import ApprovalQueue
 from bridge.servicebus.sender import Sender
+from bridge.servicebus.source import ApprovalSource
 from bridge.sinks.base import Resources, SinkConfig
 from bridge.telemetry.metrics import Metrics
 

@@ -14,7 +14,7 @@ from bridge.events import checkpoint
 from bridge.events.build import rfc3339
 from bridge.events.identity import Identity
 from bridge.events.routing import Router
-from bridge.events.transitions import Watch
+from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import OutboxError
 from bridge.health.status import document_of, replies_of, sink_of, vm_of

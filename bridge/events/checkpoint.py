@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import msgspec
 
-from bridge.events.transitions import Moment, Watch
+from bridge.events.watch import Moment, Watch
 
 
 def encode(watch: Watch) -> bytes:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from bridge.events.document import Document
 from bridge.events.start_result import StartAnswer
-from bridge.events.transitions import Moment, Watch
+from bridge.events.watch import Moment, Watch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,8 @@ from bridge.events.cloudevent_rules import as_time, faults
 from bridge.events.document import SCHEDULED, parse
 from bridge.events.identity import Identity
 from bridge.events.routing import Subject
-from bridge.events.transitions import Moment, Watch, diff
+from bridge.events.transitions import diff
+from bridge.events.watch import Moment, Watch
 from bridge.foundation.errors import MalformedDocumentError
 
 # No VM can be called so: a blank is not allowed in the name of one.

@@ -11,11 +11,11 @@ import orjson
 
 from bridge.events.build import Teller, rfc3339
 from bridge.events.identity import Identity
-from bridge.events.transitions import Watch
+from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock
+from bridge.imds.poller import Poller
 from bridge.outbox.records import REPLIES, Tally
 from bridge.outbox.store import Outbox
-from bridge.pipeline.observer import Poller
 from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
 
@@ -107,7 +107,11 @@ class Board:
 
     def missing(self) -> list[str]:
         """Return what is missing for the bridge to do its work; empty = ready."""
-        if self.outbox is None or self.poller is None or self.poller.is_waiting:
+        if (
+            self.outbox is None
+            or self.poller is None
+            or self.poller.observer.is_waiting
+        ):
             return ["starting: asking IMDS who this VM is"]
         found = []
         if self.poller.is_overdue():

@@ -80,8 +80,40 @@ class Place:
         self.turns.begin()
 
 
+class _PostLine:
+    """The POSTs that wait, the most urgent first.
+
+    Attributes:
+        places: all that wait, by number.
+        is_sorted: False where all are to be asked anew how urgent they are.
+    """
+
+    def __init__(self) -> None:
+        self.places: dict[int, Place] = {}
+        self.is_sorted = True
+        self._order: list[tuple[float, int]] = []  # urgency and number
+
+    def add(self, place: Place) -> None:
+        """Add a place."""
+        self.places[place.number] = place
+        if self.is_sorted:
+            heapq.heappush(self._order, (place.urgency(), place.number))
+
+    def first(self) -> Place | None:
+        """Return the most urgent; those that have left are found on the way."""
+        if not self.is_sorted:
+            self._order = [(place.urgency(), n) for n, place in self.places.items()]
+            heapq.heapify(self._order)
+            self.is_sorted = True
+        while self._order and self._order[0][1] not in self.places:
+            heapq.heappop(self._order)
+        return self.places[self._order[0][1]] if self._order else None
+
+
 class Turns:
     """The line before scheduledevents.
+
+    It has one method for each thing that somebody does who is in the line.
 
     Args:
         clock: what is waited by.
@@ -92,18 +124,17 @@ class Turns:
         self._clock = clock
         self._spacing = spacing
         self._numbers = itertools.count()
-        self._lines: dict[Kind, dict[int, Place]] = {kind: {} for kind in Kind}
+        self._reads: dict[int, Place] = {}
+        self._posts = _PostLine()
         self._holder: Place | None = None
         self._is_held_back = False  # the POSTs, for a read that one of them needs
-        self._order: list[tuple[float, int]] = []  # of the POSTs: urgency and number
-        self._is_sorted = True
         self._last = Kind.POST
         self._free_at = float("-inf")
 
     @property
     def has_posts(self) -> bool:
         """Whether a POST waits for its turn."""
-        return bool(self._lines[Kind.POST])
+        return bool(self._posts.places)
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[None]:
@@ -128,15 +159,14 @@ class Turns:
 
     def sort(self) -> None:
         """Ask all POSTs anew how urgent they are: the document has changed."""
-        self._is_sorted = False
+        self._posts.is_sorted = False
 
     def dismiss(self, error: MetadataError) -> None:
         """Send all POSTs away that wait: the document cannot be had."""
-        line = self._lines[Kind.POST]
-        for place in line.values():
+        for place in self._posts.places.values():
             place.error = error
             place.stirred.set()
-        line.clear()
+        self._posts.places.clear()
 
     async def take(self, place: Place, stop: asyncio.Event | None = None) -> bool:
         """Wait until it is the place's turn, and take it.
@@ -152,7 +182,7 @@ class Turns:
                 await place.stirred.wait()
                 continue
             if (left := self._left(place)) <= 0:
-                self._lines[place.kind].pop(place.number)
+                self._line(place.kind).pop(place.number)
                 self._holder, self._last = place, place.kind
                 return True
             await self._clock.wait(place.stirred, left)
@@ -187,15 +217,19 @@ class Turns:
         try:
             yield place
         finally:
-            self._lines[kind].pop(place.number, None)
+            self._line(kind).pop(place.number, None)
             if self._holder is place:
                 self._holder = None
             self._stir()
 
     def _add(self, place: Place) -> None:
-        self._lines[place.kind][place.number] = place
-        if place.kind is Kind.POST and self._is_sorted:
-            heapq.heappush(self._order, (place.urgency(), place.number))
+        if place.kind is Kind.POST:
+            self._posts.add(place)
+        else:
+            self._reads[place.number] = place
+
+    def _line(self, kind: Kind) -> dict[int, Place]:
+        return self._posts.places if kind is Kind.POST else self._reads
 
     def _left(self, place: Place) -> float:
         return self._free_at - self._clock.monotonic() if place.is_spaced else 0.0
@@ -208,19 +242,8 @@ class Turns:
         """Return who may take the turn as soon as the distance is kept."""
         if self._holder is not None:
             return None
-        read = next(iter(self._lines[Kind.READ].values()), None)
-        post = None if self._is_held_back else self._first_post()
+        read = next(iter(self._reads.values()), None)
+        post = None if self._is_held_back else self._posts.first()
         if read is None or post is None:
             return read or post
         return post if self._last is Kind.READ else read
-
-    def _first_post(self) -> Place | None:
-        """Return the most urgent POST; those that have left are found on the way."""
-        posts = self._lines[Kind.POST]
-        if not self._is_sorted:
-            self._order = [(place.urgency(), n) for n, place in posts.items()]
-            heapq.heapify(self._order)
-            self._is_sorted = True
-        while self._order and self._order[0][1] not in posts:
-            heapq.heappop(self._order)
-        return posts[self._order[0][1]] if self._order else None

@@ -17,12 +17,10 @@ from dataclasses import dataclass, field, replace
 
 from bridge.events.build import Teller
 from bridge.events.cloudevent import CloudEvent
-from bridge.events.command_result import CommandResult, from_command
-from bridge.foundation.errors import Reason, TransientDeliveryError
 from bridge.outbox.deliveries import Delivery
-from bridge.outbox.records import Success
 from bridge.outbox.runs import Runs, Standing
-from bridge.pipeline.circuit import is_urgent
+from bridge.pipeline.endings import Endings, Run, log_fields
+from bridge.pipeline.policy import is_urgent
 from bridge.pipeline.relay import Relay
 from bridge.sinks.acting import Action, Actor, Ending, Fate, Skip, Step, Wait
 
@@ -31,25 +29,6 @@ log = logging.getLogger(__name__)
 _LONGEST_WAIT = 60.0
 _LOOK_EVERY = 1.0  # at the document, while something is under way or waits for it
 _MOST_AT_A_TIME = 2
-_STATES = {Fate.SUCCEEDED: "delivered", Fate.FAILED: "dead", Fate.SKIPPED: "skipped"}
-
-
-@dataclass(slots=True, eq=False)
-class Run:
-    """A step that is acted on.
-
-    Attributes:
-        began: monotonic seconds.
-        stop: set when it is to end.
-        void: why it is to end, which makes its result count for nothing.
-    """
-
-    delivery: Delivery
-    step: Step
-    appearance: int
-    began: float
-    stop: asyncio.Event = field(default_factory=asyncio.Event)
-    void: str | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,6 +45,20 @@ class ActingRelay(Relay):
     _runs: list[Run] = field(default_factory=list)
     _ended: set[int] = field(default_factory=set)  # since what is pending was read
     _asked: dict[int, float] = field(default_factory=dict)  # each delivery, when first
+    _endings: Endings = field(init=False)
+
+    def __post_init__(self) -> None:
+        Relay.__post_init__(self)  # a class with slots knows no other way
+        self._endings = Endings(
+            sink=self.sink,
+            actor=self.actor,
+            teller=self.teller,
+            clock=self.clock,
+            metrics=self.metrics,
+            policy=self.policy,
+            chance=self.chance,
+            trying=self._trying,
+        )
 
     @property
     def obstacle(self) -> str | None:
@@ -132,7 +125,9 @@ class ActingRelay(Relay):
                 waits.append(self._begin_when_due(run, outbox, tasks))
         for run, verdict in skipped:
             reason = _with_last(verdict, run.delivery)
-            await self._settle(outbox, run, Ending(fate=verdict.fate, reason=reason))
+            await self._endings.settle(
+                outbox, run, Ending(fate=verdict.fate, reason=reason)
+            )
         if self._runs:
             waits.append(_LOOK_EVERY)
         return 0.0 if skipped else min(waits)
@@ -195,13 +190,13 @@ class ActingRelay(Relay):
     async def _act(self, run: Run, outbox: Runs) -> None:
         """Act on a step, and draw the conclusions."""
         action = self.actor.action(run.step.event)
-        log.info("command begins", extra={**_fields_of(run), "action": action.value})
+        log.info("command begins", extra={**log_fields(run), "action": action.value})
         try:
             if action is Action.RESTORE:
                 await outbox.void(run.step.key)
             ending = await self._attempted(run)
             self._stop_what_is_void(await outbox.standings([run.delivery]))
-            await self._conclude(outbox, run, ending)
+            await self._endings.conclude(outbox, run, ending)
         finally:
             self._runs.remove(run)
             self._ended.add(run.delivery.id)
@@ -220,123 +215,9 @@ class ActingRelay(Relay):
             reason = f"it cannot be run: {error.strerror or type(error).__name__}"
             return Ending(fate=Fate.FAILED, reason=reason, is_transient=True)
 
-    async def _conclude(self, outbox: Runs, run: Run, ending: Ending) -> None:
-        self.metrics.command_seconds.labels(self.sink).observe(ending.seconds)
-        if run.void is not None:
-            skipped = replace(ending, fate=Fate.SKIPPED, reason=run.void)
-            await self._settle(outbox, run, skipped, attempts=1)
-            return
-        is_last = run.delivery.attempts + 1 >= self.actor.most_attempts
-        if ending.fate is Fate.FAILED and ending.is_transient and not is_last:
-            await self._put_off(run, ending)
-            return
-        await self._settle(outbox, run, ending, attempts=1)
-
-    async def _put_off(self, run: Run, ending: Ending) -> None:
-        error = TransientDeliveryError(ending.reason or "", Reason.COMMAND)
-        self._note_failure(error)
-        now, unit = self.clock.now().timestamp(), self.chance()
-        await self._trying.settling.postpone(
-            run.delivery,
-            error,
-            delay=self.policy.delay(run.delivery, error, now=now, unit=unit),
-            waits_for_sink=False,
-            running=self._trying.times.running,
-        )
-
-    def _note_failure(self, error: TransientDeliveryError) -> None:
-        now = self.clock.monotonic()
-        self._trying.circuit.failed(error, 0, now=now, unit=self.chance())
-
-    async def _settle(
-        self, outbox: Runs, run: Run, ending: Ending, attempts: int = 0
-    ) -> None:
-        """Note what became of a step, and have it told.
-
-        Args:
-            outbox: where it is pending.
-            run: the step.
-            ending: what became of it.
-            attempts: how many were made now.
-        """
-        fate, now = ending.fate, self.clock.now()
-        result = self._result(run, ending, attempts)
-        reason = ending.reason or ""
-        await outbox.settle(
-            run.delivery,
-            _STATES[fate],
-            [from_command(self.teller(), result, now)],
-            now=now.timestamp(),
-            error=None if fate is Fate.SUCCEEDED else (reason, Reason.COMMAND.value),
-            success=self._success(run, fate, now.timestamp()),
-        )
-        self._count(run, ending)
-
-    def _result(self, run: Run, ending: Ending, attempts: int) -> CommandResult:
-        is_kept = ending.fate in self.actor.keeps_output and bool(ending.output)
-        return CommandResult(
-            sink=self.sink,
-            outcome=ending.fate.value,
-            action=self.actor.action(run.step.event).value,
-            cause=run.step.event,
-            exit_code=ending.exit_code,
-            signal=ending.signal,
-            timed_out=ending.timed_out,
-            seconds=ending.seconds,
-            attempts=run.delivery.attempts + attempts,
-            output=ending.output if is_kept else None,
-            reason=ending.reason,
-        )
-
-    def _success(self, run: Run, fate: Fate, at: float) -> Success | None:
-        if fate is not Fate.SUCCEEDED or not self.actor.counts(run.step):
-            return None
-        content, key = run.delivery.body, run.step.key
-        return Success(
-            sink=self.sink,
-            key=key,
-            appearance=run.appearance,
-            content=content,
-            at=at,
-        )
-
-    def _count(self, run: Run, ending: Ending) -> None:
-        """Count what became of a step, and tell it in the log."""
-        fate, metrics = ending.fate, self.metrics
-        metrics.commands.labels(self.sink, fate.value).inc()
-        if fate is Fate.SUCCEEDED:
-            self._trying.circuit.succeeded(self.clock.monotonic())
-            metrics.deliveries.labels(self.sink, "delivered").inc()
-            seconds = round(ending.seconds, 3)
-            log.info("command succeeded", extra={**_fields_of(run), "seconds": seconds})
-        elif fate is Fate.SKIPPED:
-            log.info(
-                "command skipped", extra={**_fields_of(run), "fault": ending.reason}
-            )
-        else:
-            self._note_failure(
-                TransientDeliveryError(ending.reason or "", Reason.COMMAND)
-            )
-            metrics.deliveries.labels(self.sink, "dead").inc()
-            log.error(
-                "command failed", extra={**_fields_of(run), "fault": ending.reason}
-            )
-
 
 def _with_last(verdict: Skip, delivery: Delivery) -> str:
     """Return why a step is not begun any more, with what it failed with before."""
     if not delivery.attempts or delivery.last_error is None:
         return verdict.reason
     return f"{verdict.reason}; before that: {delivery.last_error}"
-
-
-def _fields_of(run: Run) -> dict[str, object]:
-    """Return what names a run in the log."""
-    delivery = run.delivery
-    return {
-        "sink": delivery.sink,
-        "type": delivery.type,
-        "eventId": delivery.event_id,
-        "cloudEventId": delivery.cloud_event_id,
-        "attempt": delivery.attempts + 1,
-    }

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from bridge.foundation.errors import DeliveryError, Reason, TransientDeliveryError
 from bridge.outbox.deliveries import Delivery
-from bridge.pipeline.circuit import Circuit, RelayPolicy, is_for_sinks_sake
+from bridge.pipeline.circuit import Circuit, is_for_sinks_sake
 from bridge.pipeline.due_times import DueTimes
 from bridge.pipeline.in_flight import Attempt, Attempts
+from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.settlement import Settling
 
 log = logging.getLogger(__name__)

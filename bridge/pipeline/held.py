@@ -25,7 +25,8 @@ from bridge.events.build import (
     from_transition,
 )
 from bridge.events.document import STARTED, Document, ScheduledEvent
-from bridge.events.transitions import Known, Transition, Watch
+from bridge.events.transitions import Transition
+from bridge.events.watch import Known, Watch
 from bridge.foundation.hashing import hash32
 
 _MAY_WAIT = timedelta(minutes=2)  # of notice that is left

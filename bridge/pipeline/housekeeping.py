@@ -15,7 +15,7 @@ from bridge.foundation.errors import OutboxCorruptError, OutboxError
 from bridge.foundation.workers import unless
 from bridge.outbox.storage.database import Database
 from bridge.outbox.store import Outbox
-from bridge.pipeline.observer import Poller
+from bridge.pipeline.observer import Observer
 from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
 
@@ -31,6 +31,110 @@ _JUMP = 60.0  # of the wall clock; less does not matter to what is kept for days
 
 
 @dataclass(slots=True)
+class _OutsideChanges:
+    """Sees what other processes do to the deliveries, and tells the relays.
+
+    Attributes:
+        ask_at: monotonic seconds from which on the state file is asked in any case.
+    """
+
+    outbox: Outbox
+    relays: Sequence[Relay]
+    clock: Clock
+    metrics: Metrics
+    version: int | None = None
+    stamp: tuple[int, int] | None = None
+    ask_at: float = float("-inf")
+    retries: dict[str | None, int] = field(default_factory=dict)
+    discarded: dict[str, int] = field(default_factory=dict)
+
+    async def look(self) -> None:
+        """See what another process has done since the last look."""
+        if not await self._may_be_there():
+            return
+        version = await self.outbox.database.read(_data_version)
+        if version != self.version:
+            await self._follow(is_first=self.version is None)
+        self.version = version
+
+    async def count(self) -> None:
+        """Count what is discarded and not yet pruned: some of it has just gone."""
+        tallies = await self.outbox.tallies()
+        self.discarded = {sink: tally.discarded for sink, tally in tallies.items()}
+
+    async def _may_be_there(self) -> bool:
+        """Whether the state file has to be asked: its log tells most of the time."""
+        stamp, now = await self.outbox.database.stamp(), self.clock.monotonic()
+        if stamp is not None and stamp == self.stamp and now < self.ask_at:
+            return False
+        self.stamp, self.ask_at = stamp, now + _ASK_EVERY
+        return True
+
+    async def _follow(self, *, is_first: bool) -> None:
+        before, retries = self.discarded, await self.outbox.retries()
+        await self.count()
+        if not is_first:
+            self.outbox.wake_all()
+            asked = {s for s, n in retries.items() if n != self.retries.get(s)}
+            for relay in self.relays:
+                if asked & {None, relay.sink}:
+                    relay.resume()
+                more = self.discarded.get(relay.sink, 0) - before.get(relay.sink, 0)
+                counter = self.metrics.deliveries.labels(relay.sink, "discarded")
+                counter.inc(max(more, 0))
+        self.retries = retries
+
+
+@dataclass(slots=True)
+class _Pruning:
+    """Drops what is old, or too much."""
+
+    upkeep: "Upkeep"
+    outside: _OutsideChanges
+    prune_at: float = float("-inf")
+    shrink_at: float = float("-inf")
+    is_too_large: bool = False
+
+    async def step(self) -> None:
+        """Drop one step's worth of rows where it is time to."""
+        if self.upkeep.clock.monotonic() >= self.prune_at:
+            await self._prune()
+        if self.upkeep.clock.monotonic() >= self.shrink_at:
+            await self._shrink()
+
+    async def _prune(self) -> None:
+        """Drop one step's worth of old rows; the rest at the next look."""
+        upkeep = self.upkeep
+        now = upkeep.clock.now().timestamp()
+        gone = await upkeep.outbox.prune(
+            before=now - upkeep.retention,
+            now=now,
+            alive=frozenset(upkeep.observer.watch.known),
+            limit=_STEP,
+        )
+        await self.outside.count()
+        if gone < _STEP:
+            self.prune_at = upkeep.clock.monotonic() + _PRUNE_EVERY
+
+    async def _shrink(self) -> None:
+        """Drop one step's worth of delivered rows if the file is too large."""
+        upkeep = self.upkeep
+        gone, too_many = await upkeep.outbox.shrink(
+            most=upkeep.max_size, limit=_SHRINK_STEP
+        )
+        if gone and too_many:
+            return
+        self.shrink_at = upkeep.clock.monotonic() + _SHRINK_EVERY
+        if too_many and not self.is_too_large:
+            log.warning(
+                "state file is larger than state.max_size: what is left in it waits "
+                "to be delivered",
+                extra={"bytesTooMany": too_many},
+            )
+        self.is_too_large = too_many > 0
+
+
+@dataclass(slots=True)
 class Upkeep:
     """Prunes once an hour; tells the relays when ``sebridge outbox`` has acted.
 
@@ -40,23 +144,23 @@ class Upkeep:
     """
 
     outbox: Outbox
-    poller: Poller
+    observer: Observer
     relays: Sequence[Relay]
     clock: Clock
     metrics: Metrics
     retention: float
     max_size: int
     name: str = "upkeep"
+    _outside: _OutsideChanges = field(init=False)
+    _pruning: _Pruning = field(init=False)
     _offset: float | None = None  # of the wall clock to the monotonic one
-    _version: int | None = None
-    _stamp: tuple[int, int] | None = None
-    _ask_at: float = float("-inf")
-    _retries: dict[str | None, int] = field(default_factory=dict)
-    _discarded: dict[str, int] = field(default_factory=dict)
-    _prune_at: float = float("-inf")
-    _shrink_at: float = float("-inf")
     _is_put_off: bool = False
-    _is_too_large: bool = False
+
+    def __post_init__(self) -> None:
+        self._outside = _OutsideChanges(
+            self.outbox, self.relays, self.clock, self.metrics
+        )
+        self._pruning = _Pruning(self, self._outside)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Keep up until asked to stop."""
@@ -86,15 +190,8 @@ class Upkeep:
         if self.outbox.database.is_degraded:
             await self.outbox.database.heal()
         await self._follow_clock()
-        if await self._may_have_changed():
-            version = await self.outbox.database.read(_data_version)
-            if version != self._version:
-                await self._follow(is_first=self._version is None)
-            self._version = version
-        if self.clock.monotonic() >= self._prune_at:
-            await self._prune()
-        if self.clock.monotonic() >= self._shrink_at:
-            await self._shrink()
+        await self._outside.look()
+        await self._pruning.step()
 
     async def _follow_clock(self) -> None:
         """Keep the age of all rows when the wall clock was set forward."""
@@ -103,62 +200,6 @@ class Upkeep:
         if self._offset is not None and (ahead := offset - self._offset) > _JUMP:
             await self.outbox.grow_younger(by=ahead, now=now)
         self._offset = offset
-
-    async def _may_have_changed(self) -> bool:
-        """Whether the state file has to be asked: its log tells most of the time."""
-        stamp, now = await self.outbox.database.stamp(), self.clock.monotonic()
-        if stamp is not None and stamp == self._stamp and now < self._ask_at:
-            return False
-        self._stamp, self._ask_at = stamp, now + _ASK_EVERY
-        return True
-
-    async def _follow(self, *, is_first: bool) -> None:
-        """See what another process has done to the deliveries."""
-        retries, discarded = await self.outbox.retries(), await self._tallied()
-        if not is_first:
-            self.outbox.wake_all()
-            asked = {s for s, n in retries.items() if n != self._retries.get(s)}
-            for relay in self.relays:
-                if asked & {None, relay.sink}:
-                    relay.resume()
-                more = discarded.get(relay.sink, 0) - self._discarded.get(relay.sink, 0)
-                counter = self.metrics.deliveries.labels(relay.sink, "discarded")
-                counter.inc(max(more, 0))
-        self._retries, self._discarded = retries, discarded
-
-    async def _prune(self) -> None:
-        """Drop one step's worth of old rows; the rest at the next look."""
-        now = self.clock.now().timestamp()
-        gone = await self.outbox.prune(
-            before=now - self.retention,
-            now=now,
-            alive=frozenset(self.poller.watch.known),
-            limit=_STEP,
-        )
-        self._discarded = await self._tallied()
-        if gone < _STEP:
-            self._prune_at = self.clock.monotonic() + _PRUNE_EVERY
-
-    async def _shrink(self) -> None:
-        """Drop one step's worth of delivered rows if the file is too large."""
-        gone, too_many = await self.outbox.shrink(
-            most=self.max_size, limit=_SHRINK_STEP
-        )
-        if gone and too_many:
-            return
-        self._shrink_at = self.clock.monotonic() + _SHRINK_EVERY
-        if too_many and not self._is_too_large:
-            log.warning(
-                "state file is larger than state.max_size: what is left in it waits "
-                "to be delivered",
-                extra={"bytesTooMany": too_many},
-            )
-        self._is_too_large = too_many > 0
-
-    async def _tallied(self) -> dict[str, int]:
-        """Return how many deliveries of each sink are discarded and not yet pruned."""
-        tallies = await self.outbox.tallies()
-        return {sink: tally.discarded for sink, tally in tallies.items()}
 
 
 @dataclass(frozen=True, slots=True)

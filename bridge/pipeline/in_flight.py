@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from bridge.foundation.clock import Clock
 from bridge.foundation.rate_limit import Pace
 from bridge.outbox.deliveries import Delivery
-from bridge.pipeline.circuit import URGENT_ATTEMPTS, Circuit, is_left_behind, is_urgent
+from bridge.pipeline.circuit import Circuit, is_left_behind
+from bridge.pipeline.policy import URGENT_ATTEMPTS, is_urgent
 
 _MOST_BESIDE = 20
 _MOST_SECONDS = 3  # further attempts at one delivery at a time

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from bridge.events.build import Teller, Told, from_bridge
 from bridge.foundation.clock import Clock
+from bridge.imds.poller import Poller
 from bridge.outbox.deliveries import Delivery
 from bridge.outbox.records import REPLIES
 from bridge.outbox.store import Outbox
-from bridge.pipeline.observer import Poller
 from bridge.pipeline.relay import Relay
 
 _LOOK_EVERY = 5.0

@@ -8,7 +8,6 @@ What the sink's answers mean for it, and for all that waits, is in
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -18,9 +17,11 @@ from bridge.foundation.workers import waking
 from bridge.outbox.deliveries import Delivery
 from bridge.outbox.store import Outbox
 from bridge.pipeline.attempt import Deliver, Trying
-from bridge.pipeline.circuit import Circuit, RelayPolicy, SinkState, is_urgent
+from bridge.pipeline.circuit import Circuit, SinkState
 from bridge.pipeline.due_times import DueTimes
 from bridge.pipeline.in_flight import Attempt, Attempts
+from bridge.pipeline.launcher import HeartbeatSlot, Launcher
+from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.settlement import Settling
 from bridge.telemetry.metrics import Metrics
 
@@ -31,6 +32,9 @@ _MOST_RELEASED = 10_000  # deliveries at a time, so that nobody waits long
 @dataclass(slots=True)
 class Relay:
     """Delivers what the outbox holds for one sink.
+
+    Nine fields say what it works with, and are passed in by whoever composes it; the
+    rest is its state.
 
     Attributes:
         sink: the sink's name.
@@ -50,8 +54,8 @@ class Relay:
     pace: Pace = field(default_factory=Pace)
     repeats: bool = False
     _trying: Trying = field(init=False)
-    _ready: list[Delivery] = field(default_factory=list)  # due, and not begun
-    _heartbeat: Delivery | None = None
+    _launcher: Launcher = field(init=False)
+    _heartbeat: HeartbeatSlot = field(init=False)
     _running: asyncio.Lock = field(default_factory=asyncio.Lock)
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -66,6 +70,8 @@ class Relay:
             settling=Settling(sink, outbox, clock, self.metrics),
             times=DueTimes(sink, outbox, clock, circuit, longest),
         )
+        self._launcher = Launcher(self.name, self._trying, clock, self._attempt)
+        self._heartbeat = HeartbeatSlot(self._trying, self.pace, clock, policy.slots)
 
     @property
     def name(self) -> str:
@@ -89,7 +95,7 @@ class Relay:
 
     def offer(self, heartbeat: Delivery) -> None:
         """Take a heartbeat in place of an older one; it is never stored."""
-        self._heartbeat = heartbeat
+        self._heartbeat.waiting = heartbeat
         self.outbox.news(self.sink).set()
 
     def resume(self) -> None:
@@ -132,93 +138,34 @@ class Relay:
         await trying.times.follow()
         now = self.clock.now().timestamp()
         if trying.circuit.takes_release(self.clock.monotonic()):
-            await self._release(now)
+            count = await self.outbox.release(self.sink, now=now, limit=_MOST_RELEASED)
+            if count == _MOST_RELEASED:  # there may be more that waits
+                trying.circuit.owe_release()
         due, next_due = await self.outbox.due(
             self.sink, now=now, limit=4 * self.policy.slots, but=trying.under_way
         )
-        self._ready = due
+        self._launcher.ready = due
         if not self._stop.is_set():
             is_idle = not due and not len(trying.attempts)
             is_alone = is_idle and next_due is None
-            self._begin_heartbeat(tasks, is_idle=is_idle, is_alone=is_alone)
-            self._begin(tasks)
+            if beat := self._heartbeat.begin(is_idle=is_idle, is_alone=is_alone):
+                tasks.create_task(self._beat(beat), name=f"{self.name}:heartbeat")
+            self._launcher.begin(tasks)
             await self._try_beside(tasks)
         trying.times.has_pending = bool(due) or next_due is not None
         await trying.times.keep()
         return self._wait(now, next_due)
 
-    async def _release(self, now: float) -> None:
-        """Make due what failed for the sink's sake, many at a time: it is back."""
-        count = await self.outbox.release(self.sink, now=now, limit=_MOST_RELEASED)
-        if count == _MOST_RELEASED:
-            self._trying.circuit.owe_release()
-
-    def _begin(self, tasks: asyncio.TaskGroup) -> None:
-        """Begin what may begin of what is due, urgent first; the rest waits."""
-        if not self._ready:
-            return
-        now = self.clock.now().timestamp()
-        ready, waiting = deque(self._ready), list[Delivery]()
-        # An earlier step may be under way although it is no longer pending, or a
-        # later one although a person has asked for an earlier one again.
-        attempts = self._trying.attempts
-        busy = attempts.keys
-        while ready:
-            delivery = ready.popleft()
-            if self._trying.is_under_way(delivery):
-                continue
-            if delivery.key in busy:
-                waiting.append(delivery)
-                continue
-            if attempts.may_begin(delivery, now):
-                self._launch(tasks, attempts.begin(delivery))
-                continue
-            waiting.append(delivery)
-            if not is_urgent(delivery, now):
-                break  # nor may any behind it
-        self._ready = [*waiting, *ready]
-
     async def _try_beside(self, tasks: asyncio.TaskGroup) -> None:
         """Try a sink that cannot be reached, although nothing is due or all hangs."""
-        attempts = self._trying.attempts
-        if not attempts.is_one_wanted:
+        if not self._trying.attempts.is_one_wanted:
             return
         now = self.clock.now().timestamp()
         waiting = await self.outbox.waiting_for(
             self.sink, now=now, limit=4 * self.policy.slots, but=self._trying.under_way
         )
-        if self._stop.is_set():
-            return
-        busy = attempts.keys
-        for delivery in (*self._ready, *waiting):
-            if not (self._trying.is_under_way(delivery) or delivery.key in busy):
-                self._launch(tasks, attempts.begin(delivery, is_beside=True))
-                return
-        if not self.repeats or not self._trying.circuit.is_unreachable:
-            return
-        if (hanging := attempts.hanging(now)) is not None:
-            again = attempts.begin(hanging, is_beside=True, is_second=True)
-            self._launch(tasks, again)
-
-    def _launch(self, tasks: asyncio.TaskGroup, attempt: Attempt) -> None:
-        name = f"{self.name}:{attempt.delivery.id}"
-        tasks.create_task(self._attempt(attempt, tasks), name=name)
-
-    def _begin_heartbeat(
-        self, tasks: asyncio.TaskGroup, *, is_idle: bool, is_alone: bool
-    ) -> None:
-        attempts, circuit = self._trying.attempts, self._trying.circuit
-        if self._heartbeat is None or attempts.taken >= self.policy.slots:
-            return
-        opens_at = max(circuit.hold_until, self.pace.opens_at)
-        if 0 in attempts.ids or self.clock.monotonic() < opens_at:
-            return
-        is_in_trouble = self.last_error is not None
-        is_first = is_alone if is_in_trouble else is_idle
-        if (is_in_trouble or self.pace.rate is not None) and not is_first:
-            return  # what is stored comes first
-        beat, self._heartbeat = attempts.begin(self._heartbeat), None
-        tasks.create_task(self._beat(beat), name=f"{self.name}:heartbeat")
+        if not self._stop.is_set():
+            self._launcher.begin_beside(tasks, waiting, repeats=self.repeats)
 
     async def _beat(self, heartbeat: Attempt) -> None:
         await self._trying.beat(heartbeat)
@@ -228,7 +175,7 @@ class Relay:
         """Return when to look again: an attempt that ends is news by itself."""
         monotonic = self.clock.monotonic()
         marks = self._trying.circuit.marks(self._trying.attempts.oldest)
-        if self._ready or self._heartbeat:
+        if self._launcher.ready or self._heartbeat.waiting:
             marks.append(self.pace.opens_at)
         waits = [mark - monotonic for mark in marks if mark > monotonic]
         if next_due is not None:
@@ -244,9 +191,9 @@ class Relay:
         """
         error, settling = await self._trying.make(attempt), self._trying.settling
         if tasks is not None and not self._stop.is_set():
-            self._begin(tasks)
+            self._launcher.begin(tasks)
         is_early = self.clock.monotonic() < self.pace.opens_at  # nobody looks again
-        if error is not None or not self._ready or is_early:
+        if error is not None or not self._launcher.ready or is_early:
             self.outbox.news(self.sink).set()
         has_landed = error is None and not attempt.is_void
         if has_landed and len(settling.landed) == 1:
@@ -258,5 +205,5 @@ class Relay:
         What follows them is due now, and may be more urgent than all that is ready;
         beyond that there is no need to look each time.
         """
-        if is_followed or len(self._ready) < self.policy.slots:
+        if is_followed or len(self._launcher.ready) < self.policy.slots:
             self.outbox.news(self.sink).set()

@@ -28,7 +28,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bridge.foundation.clock import Clock
@@ -57,6 +56,8 @@ if TYPE_CHECKING:
     from azure.servicebus import ServiceBusReceivedMessage
     from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
 
+from bridge.servicebus.source import ApprovalSource
+
 log = logging.getLogger(__name__)
 
 _OPEN_SECONDS = 10.0
@@ -75,34 +76,12 @@ _LAPSED = "the lock of the session was not renewed for longer than it lasts"
 Settle = Callable[["ServiceBusReceiver", "ServiceBusReceivedMessage"], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalSource:
-    """Where approvals come from: a queue, or a subscription of a topic.
-
-    Attributes:
-        session: the session to accept; None = the entity has no sessions.
-    """
-
-    queue: str = ""
-    topic: str = ""
-    subscription: str = ""
-    session: str | None = None
-
-    @property
-    def entity(self) -> str:
-        """The queue, or the topic and its subscription."""
-        return self.queue or f"{self.topic}/{self.subscription}"
-
-    def __str__(self) -> str:
-        session = "" if self.session is None else f" session {self.session}"
-        return f"{self.entity}{session}"
-
-
 class ApprovalQueue:
     """A receiver that is opened lazily, and anew when it broke.
 
-    ``receive`` is for one caller at a time; messages may be settled meanwhile. Made by
-    ``open_queue``, which also keeps the locks.
+    It is one class because receiving, settling and renewing share one receiver, and
+    what breaks one of them breaks all. ``receive`` is for one caller at a time; others
+    may settle messages meanwhile. Made by ``open_queue``, which also keeps the locks.
 
     Args:
         lock_time: of the entity, where other queues of it learn and use it too.

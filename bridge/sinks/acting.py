@@ -13,7 +13,7 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import Document
 from bridge.events.identity import Identity
 from bridge.events.routing import Route
-from bridge.events.transitions import Watch
+from bridge.events.watch import Watch
 
 
 class Action(StrEnum):

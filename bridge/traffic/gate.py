@@ -12,7 +12,7 @@ from datetime import datetime
 from bridge.events.build import rfc3339
 from bridge.events.document import ScheduledEvent
 from bridge.events.identity import Identity
-from bridge.events.transitions import Moment, Watch
+from bridge.events.watch import Moment, Watch
 from bridge.foundation.clock import Clock
 from bridge.traffic.config import TrafficConfig
 from bridge.traffic.rotation import Sight, Standing, concerns, next_look, stand

@@ -21,7 +21,7 @@ import msgspec
 
 from bridge.events.document import STARTED, ScheduledEvent
 from bridge.events.identity import Identity
-from bridge.events.transitions import Known, Moment, Watch
+from bridge.events.watch import Known, Moment, Watch
 from bridge.traffic.config import TrafficConfig
 
 _LONGEST_BLIND = 3600.0  # past NotBefore without IMDS

@@ -23,7 +23,8 @@ from bridge.configuration import load as configuration
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.values import Secret
 from bridge.servicebus.namespace import NamespaceConfig, open_client
-from bridge.servicebus.receiver import ApprovalSource, open_queue
+from bridge.servicebus.receiver import open_queue
+from bridge.servicebus.source import ApprovalSource
 from bridge.simulator.imds.lifecycle import EventLife
 from bridge.simulator.imds.server import ImdsSimulator
 

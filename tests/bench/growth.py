@@ -16,10 +16,9 @@ from bridge.foundation.clock import SystemClock
 from bridge.imds.client import Answer, ImdsConfig
 from bridge.imds.turns import Turns
 from bridge.outbox.store import Outbox
-from bridge.pipeline.observer import Poller
 from bridge.telemetry.metrics import Metrics
 from tests.bench.measuring import Row, served
-from tests.builders import SINK, imds_event, router, teller_of, told
+from tests.builders import SINK, imds_event, observed, router, teller_of, told
 from tests.fakes import FakeClock
 
 _FILL = """
@@ -97,12 +96,12 @@ async def poll_cost(rounds: int) -> list[Row]:
     for count in (0, 10, 100, 1000):
         with tempfile.TemporaryDirectory() as folder:
             async with Outbox.open(Path(folder) / "state.db", router()) as outbox:
-                poller = Poller(
-                    client=Played(count),
-                    outbox=outbox,
-                    teller=teller_of(),
-                    clock=FakeClock(),
-                    metrics=Metrics([SINK], "1"),
+                poller, _ = observed(
+                    Played(count),
+                    outbox,
+                    teller_of(),
+                    FakeClock(),
+                    Metrics([SINK], "1"),
                 )
                 await poller.step()
                 began = time.perf_counter()

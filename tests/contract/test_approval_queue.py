@@ -19,7 +19,8 @@ from bridge.servicebus.decode import body_of, text_of
 from bridge.servicebus.lock_renewal import LockTime
 from bridge.servicebus.message import ReceivedMessage
 from bridge.servicebus.namespace import NamespaceConfig
-from bridge.servicebus.receiver import ApprovalQueue, ApprovalSource, open_queue
+from bridge.servicebus.receiver import ApprovalQueue, open_queue
+from bridge.servicebus.source import ApprovalSource
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.errors import Condition
 from bridge.simulator.servicebus.settings import (

@@ -41,8 +41,9 @@ from bridge.foundation.errors import ApprovalQueueError
 from bridge.foundation.values import Secret
 from bridge.servicebus.message import ReceivedMessage
 from bridge.servicebus.namespace import NamespaceConfig
-from bridge.servicebus.receiver import ApprovalQueue, ApprovalSource, open_queue
+from bridge.servicebus.receiver import ApprovalQueue, open_queue
 from bridge.servicebus.salvage import WORDS
+from bridge.servicebus.source import ApprovalSource
 from bridge.servicebus.undecodable import guarded, readable
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.settings import Entities, QueueSettings

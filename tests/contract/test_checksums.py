@@ -158,7 +158,7 @@ async def observed(path: Path, *documents: bytes) -> None:
     async with open_database(path, ME.vm_id) as database:
         house = House(Outbox(database, router()), FakeClock())
         house.metadata.says(*documents)
-        await house.poller.restore()
+        await house.observer.restore()
         for _ in documents:
             await house.poller.step()
 
@@ -174,7 +174,7 @@ async def next_life(
     async with open_database(path, ME.vm_id) as database:
         house = House(Outbox(database, router()), FakeClock())
         house.metadata.says(*documents)
-        await house.poller.restore()
+        await house.observer.restore()
         for _ in documents:
             await house.poller.step()
             due, _ = await house.outbox.due(SINK, now=NOW, limit=9)

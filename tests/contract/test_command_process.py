@@ -14,7 +14,7 @@ import pytest
 
 from bridge.events.document import Document
 from bridge.events.identity import Identity
-from bridge.events.transitions import Watch
+from bridge.events.watch import Watch
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import RefusedDeliveryError
 from bridge.sinks.acting import Ending, Fate, Step

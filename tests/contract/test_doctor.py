@@ -22,7 +22,8 @@ from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import ApprovalQueueError, DeliveryError
 from bridge.foundation.values import Secret
 from bridge.servicebus.namespace import NamespaceConfig
-from bridge.servicebus.receiver import ApprovalSource, open_queue
+from bridge.servicebus.receiver import open_queue
+from bridge.servicebus.source import ApprovalSource
 from bridge.simulator.imds.server import ImdsSimulator
 from bridge.simulator.imds.state import ImdsSettings
 from bridge.simulator.servicebus.broker import Broker

@@ -32,15 +32,15 @@ from bridge.foundation.values import Secret
 from bridge.health import server as health
 from bridge.health.server import HttpConfig
 from bridge.health.status import Board, kinds_of
+from bridge.imds.poller import Poller
 from bridge.outbox.records import Decision
 from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.keeper import Keeper
 from bridge.outbox.store import Outbox
-from bridge.pipeline.circuit import RelayPolicy
-from bridge.pipeline.observer import Poller
+from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
-from tests.builders import EVENT_ID, SINK, body_of, imds_event, told
+from tests.builders import EVENT_ID, SINK, body_of, imds_event, observed, told
 from tests.fakes import START, FakeClock, FakeMetadata, RecordingSink
 from tests.hanging import Hanging
 
@@ -121,9 +121,7 @@ async def bridge(  # noqa: PLR0913 - one fixture a room
     metrics: Metrics,
 ) -> Bridge:
     """Return a bridge that has seen its first document."""
-    poller = Poller(
-        client=metadata, outbox=outbox, teller=teller, clock=clock, metrics=metrics
-    )
+    poller, _ = observed(metadata, outbox, teller, clock, metrics)
     policy = RelayPolicy(backoff=RetryPolicy(max_backoff=60), max_age=86400, slots=8)
     relay = Relay(SINK, RecordingSink(), outbox, clock, metrics, policy, lambda: 0.5)
     board.outbox, board.poller, board.teller = outbox, poller, teller

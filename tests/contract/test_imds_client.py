@@ -20,7 +20,7 @@ from bridge.foundation.errors import (
 from bridge.foundation.sections import Reader
 from bridge.foundation.values import Duration
 from bridge.imds.client import ImdsConfig, MetadataClient, open_client
-from bridge.pipeline.observer import Metadata
+from bridge.imds.poller import Metadata
 from bridge.telemetry.metrics import Metrics
 from tests.builders import EVENT_ID, body_of, imds_event
 from tests.fakes import FakeClock, turns

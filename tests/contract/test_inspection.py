@@ -21,9 +21,17 @@ from bridge.health import server as health
 from bridge.health.status import Board
 from bridge.outbox.records import Decision
 from bridge.outbox.store import Outbox
-from bridge.pipeline.observer import Poller
 from bridge.telemetry.metrics import Metrics
-from tests.builders import EVENT_ID, ME, SINK, body_of, imds_event, router, told
+from tests.builders import (
+    EVENT_ID,
+    ME,
+    SINK,
+    body_of,
+    imds_event,
+    observed,
+    router,
+    told,
+)
 from tests.disks import hide
 from tests.fakes import START, FakeClock, FakeMetadata
 
@@ -57,9 +65,7 @@ async def lived(
     metadata.says(body_of(imds_event()))
     async with Outbox.open(state_path, router()) as outbox:
         await settle(outbox.database, ME, "")
-        poller = Poller(
-            client=metadata, outbox=outbox, teller=teller, clock=clock, metrics=metrics
-        )
+        poller, _ = observed(metadata, outbox, teller, clock, metrics)
         await poller.step()
     return state_path
 

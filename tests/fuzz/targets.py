@@ -39,7 +39,8 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import parse as parse_document
 from bridge.events.document import parse_time
 from bridge.events.identity import Identity
-from bridge.events.transitions import Moment, Watch, diff
+from bridge.events.transitions import diff
+from bridge.events.watch import Moment, Watch
 from bridge.foundation.errors import (
     ConfigError,
     MalformedApprovalError,

@@ -27,7 +27,7 @@ from bridge.foundation.clock import SystemClock
 from bridge.foundation.retry import RetryPolicy
 from bridge.outbox.deliveries import Delivery
 from bridge.outbox.store import Outbox
-from bridge.pipeline.circuit import RelayPolicy
+from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.simulator.servicebus.broker import Broker
 from bridge.sinks.base import Resources, SinkConfig

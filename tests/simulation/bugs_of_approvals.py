@@ -15,6 +15,7 @@ from bridge.approvals.start_request import Pursuit
 from bridge.events import transitions
 from bridge.events.look import Look
 from bridge.events.start_result import StartAnswer, StartResult
+from bridge.imds.poller import Poller
 from bridge.imds.turns import Turns
 from bridge.outbox import deliveries as rows
 from bridge.outbox import statements
@@ -22,7 +23,6 @@ from bridge.outbox.storage.standin import StandIn
 from bridge.outbox.store import Outbox
 from bridge.pipeline import observer
 from bridge.pipeline.due_times import DueTimes
-from bridge.pipeline.observer import Poller
 from tests.simulation.planting import Patch, bug
 
 # -- approvals -----------------------------------------------------------------------

@@ -8,12 +8,13 @@ from typing import Any
 from bridge.events import build, checkpoint, transitions
 from bridge.events.transitions import TransitionKind
 from bridge.foundation.retry import RetryPolicy
+from bridge.imds.poller import Poller
 from bridge.outbox import deliveries as rows
 from bridge.outbox import statements
 from bridge.outbox.store import Outbox
 from bridge.pipeline import attempt, circuit, in_flight
-from bridge.pipeline.circuit import Circuit, RelayPolicy
-from bridge.pipeline.observer import Poller
+from bridge.pipeline.circuit import Circuit
+from bridge.pipeline.policy import RelayPolicy
 from tests.simulation.planting import Patch, bug
 
 # -- what is seen, and its ids -----------------------------------------------------

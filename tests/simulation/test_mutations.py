@@ -18,8 +18,8 @@ from bridge.outbox.records import CHECKPOINT, Decision
 from bridge.outbox.storage.keeper import Keeper
 from bridge.outbox.store import Outbox
 from bridge.pipeline import observer
-from bridge.pipeline.circuit import RelayPolicy
-from bridge.pipeline.observer import Poller
+from bridge.pipeline.observer import Observer
+from bridge.pipeline.policy import RelayPolicy
 from tests.simulation.world import run
 
 SEEDS = 100  # so many at most, until a planted bug shows
@@ -85,10 +85,10 @@ def repetition_has_the_id_of_the_first_time(patch: Patch) -> None:
 
 @mutation
 def restart_forgets_what_was_seen(patch: Patch) -> None:
-    async def restore(self: Poller) -> None:
+    async def restore(self: Observer) -> None:
         pass
 
-    patch.setattr(Poller, "restore", restore)
+    patch.setattr(Observer, "restore", restore)
 
 
 @mutation

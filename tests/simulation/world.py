@@ -26,12 +26,11 @@ from bridge.foundation.workers import Worker, run_workers
 from bridge.outbox.records import CHECKPOINT, REPLIES, Decision
 from bridge.outbox.statements import load
 from bridge.outbox.store import Outbox
-from bridge.pipeline.circuit import RelayPolicy
 from bridge.pipeline.housekeeping import Upkeep
-from bridge.pipeline.observer import Poller
+from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
-from tests.builders import ME, teller_of
+from tests.builders import ME, observed, teller_of
 from tests.simulation.approval_queue import Broker, SimulatedQueue
 from tests.simulation.edges import (
     Azure,
@@ -254,14 +253,8 @@ class Life:
         router = Router(routes=ROUTES, scope="all", identity=ME)
         outbox = WatchedOutbox(self.database, router)
         outbox.marked, outbox.lost = self.world.marked, self._lose
-        poller = Poller(
-            client=self.imds,
-            outbox=outbox,
-            teller=teller,
-            clock=self.clock,
-            metrics=metrics,
-        )
-        await poller.restore()
+        poller, observer = observed(self.imds, outbox, teller, self.clock, metrics)
+        await observer.restore()
         relays = [
             Relay(
                 sink=name,
@@ -278,7 +271,7 @@ class Life:
         ]
         upkeep = Upkeep(
             outbox=outbox,
-            poller=poller,
+            observer=observer,
             relays=relays,
             clock=self.clock,
             metrics=metrics,

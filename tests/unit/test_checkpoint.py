@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from bridge.events import checkpoint
 from bridge.events.document import Document, exact
-from bridge.events.transitions import Moment, Watch, diff
+from bridge.events.transitions import diff
+from bridge.events.watch import Moment, Watch
 from tests.builders import document, imds_event
 from tests.fakes import START
 from tests.strategies import moments, odd_documents

@@ -12,7 +12,8 @@ from bridge.events import checkpoint
 from bridge.events.build import Told, from_document, from_transition
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import Document, exact, parse
-from bridge.events.transitions import Moment, Watch, diff
+from bridge.events.transitions import diff
+from bridge.events.watch import Moment, Watch
 from bridge.foundation.errors import MalformedDocumentError
 from bridge.foundation.hashing import hash32
 from tests.builders import teller_of

@@ -30,8 +30,9 @@ from bridge.events.build import (
 from bridge.events.cloudevent import STRUCTURED_TYPE, CloudEvent
 from bridge.events.document import ScheduledEvent, parse
 from bridge.events.identity import Identity
-from bridge.events.transitions import Moment, Transition, TransitionKind, Watch, diff
+from bridge.events.transitions import Transition, TransitionKind, diff
 from bridge.events.truncate import MAX_BYTES
+from bridge.events.watch import Moment, Watch
 from bridge.foundation.hashing import hash32
 from bridge.foundation.sections import Reader
 from tests.builders import (

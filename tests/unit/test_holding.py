@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.events.document import Document
-from bridge.events.transitions import Moment, Watch, diff
+from bridge.events.transitions import diff
+from bridge.events.watch import Moment, Watch
 from bridge.pipeline.held import Held, Observation, told_of
 from tests.builders import document, teller_of
 from tests.fakes import START

@@ -23,7 +23,7 @@ from bridge.approvals.policy import (
 )
 from bridge.events.document import Document
 from bridge.events.look import Look
-from bridge.events.transitions import Fall, Known, Moment, Watch
+from bridge.events.watch import Fall, Known, Moment, Watch
 from tests.builders import EVENT_ID, document, imds_event, started
 from tests.fakes import START
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from bridge.events import checkpoint
 from bridge.events.document import ScheduledEvent
 from bridge.events.identity import Identity
-from bridge.events.transitions import Moment, Watch, diff
+from bridge.events.transitions import diff
+from bridge.events.watch import Moment, Watch
 from bridge.foundation.values import Duration
 from bridge.traffic.config import TrafficConfig
 from bridge.traffic.rotation import (

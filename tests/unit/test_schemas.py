@@ -26,7 +26,8 @@ from bridge.events.build import (
 )
 from bridge.events.document import Document
 from bridge.events.identity import Identity
-from bridge.events.transitions import Moment, TransitionKind, Watch, diff
+from bridge.events.transitions import TransitionKind, diff
+from bridge.events.watch import Moment, Watch
 from bridge.foundation.errors import MalformedApprovalError
 from bridge.imds.client import ImdsConfig
 from bridge.telemetry.metrics import COMMAND_OUTCOMES, OUTCOMES

@@ -11,14 +11,8 @@ from hypothesis import strategies as st
 
 from bridge.events import checkpoint
 from bridge.events.document import Document, ScheduledEvent, exact, parse
-from bridge.events.transitions import (
-    Moment,
-    Transition,
-    TransitionKind,
-    Watch,
-    diff,
-    same_again,
-)
+from bridge.events.transitions import Transition, TransitionKind, diff, same_again
+from bridge.events.watch import Moment, Watch
 from tests.builders import EVENT_ID, document, imds_event, not_before, recorded, started
 from tests.fakes import START
 from tests.strategies import documents, histories, moments, odd_documents

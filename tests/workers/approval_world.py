@@ -19,7 +19,8 @@ from bridge.approvals.waits import Waits
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.look import Look, Starter, Watcher
 from bridge.events.start_result import StartAnswer, StartResult
-from bridge.events.transitions import Moment, Watch, diff
+from bridge.events.transitions import diff
+from bridge.events.watch import Moment, Watch
 from bridge.foundation.errors import (
     ApprovalQueueError,
     MetadataError,

@@ -25,14 +25,14 @@ from bridge.approvals.rules import Rule
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.values import Duration
 from bridge.imds.client import ImdsConfig, MetadataClient
+from bridge.imds.poller import Poller
 from bridge.outbox import deliveries as rows
 from bridge.outbox.storage.keeper import Keeper
 from bridge.outbox.storage.transactions import Job
 from bridge.outbox.store import Outbox
-from bridge.pipeline.observer import Poller
 from bridge.servicebus.message import ReceivedMessage
 from bridge.telemetry.metrics import Metrics
-from tests.builders import SINK, imds_event, router, teller_of
+from tests.builders import SINK, imds_event, observed, router, teller_of
 from tests.simulation.machine import InlineDatabase
 from tests.simulation.timeline import VirtualClock, VirtualLoop, Wall, true_time
 from tests.simulation.world import end_all
@@ -289,7 +289,7 @@ async def slow_world(
         database.life = cast("Life", _Undying())
         database.connection.execute("PRAGMA synchronous = OFF")
         outbox = Outbox(database, router())
-        poller = Poller(client, outbox, teller, clock, metrics)
+        poller, _ = observed(client, outbox, teller, clock, metrics)
         reception = Reception(
             config=config,
             outbox=outbox,

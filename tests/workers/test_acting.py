@@ -14,17 +14,18 @@ from bridge.events.build import Told, from_transition
 from bridge.events.document import Document
 from bridge.events.identity import Identity
 from bridge.events.routing import Route, When
-from bridge.events.transitions import Moment, Watch, diff
+from bridge.events.transitions import diff
+from bridge.events.watch import Moment, Watch
 from bridge.foundation.rate_limit import Pace
 from bridge.foundation.retry import RetryPolicy
 from bridge.health.status import Board
+from bridge.imds.poller import Poller
 from bridge.outbox.admin import Ledger, Selection
 from bridge.outbox.records import Success
 from bridge.outbox.runs import Runs
 from bridge.outbox.store import Outbox
 from bridge.pipeline.acting import ActingRelay
-from bridge.pipeline.circuit import RelayPolicy
-from bridge.pipeline.observer import Poller
+from bridge.pipeline.policy import RelayPolicy
 from bridge.sinks.acting import Actor, Ending, Step
 from bridge.sinks.command.actor import CommandActor
 from bridge.sinks.command.process import Exit
@@ -36,6 +37,7 @@ from tests.builders import (
     document,
     imds_event,
     not_before,
+    observed,
     router,
     started,
     teller_of,
@@ -247,13 +249,10 @@ def rebooting() -> dict[str, object]:
 
 
 def poller_of(world: World) -> Poller:
-    return Poller(
-        client=FakeMetadata(),
-        outbox=world.outbox,
-        teller=teller_of(),
-        clock=world.clock,
-        metrics=world.metrics,
+    poller, _ = observed(
+        FakeMetadata(), world.outbox, teller_of(), world.clock, world.metrics
     )
+    return poller
 
 
 Make = Callable[..., "World"]

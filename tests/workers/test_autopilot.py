@@ -18,7 +18,8 @@ from bridge.events import checkpoint
 from bridge.events.document import ScheduledEvent
 from bridge.events.look import Look
 from bridge.events.start_result import StartAnswer
-from bridge.events.transitions import Moment, Watch, diff
+from bridge.events.transitions import diff
+from bridge.events.watch import Moment, Watch
 from bridge.foundation.errors import MetadataUnavailableError
 from bridge.foundation.hashing import hash32
 from bridge.foundation.values import Duration

@@ -11,7 +11,7 @@ import pytest
 
 from bridge.events.build import Teller
 from bridge.events.look import Watcher
-from bridge.events.transitions import Moment
+from bridge.events.watch import Moment
 from bridge.foundation.errors import (
     MetadataError,
     MetadataRefusedError,
@@ -21,12 +21,12 @@ from bridge.foundation.errors import (
 )
 from bridge.foundation.values import Duration
 from bridge.imds.client import ImdsConfig
+from bridge.imds.poller import Poller
 from bridge.outbox.deliveries import Delivery
 from bridge.outbox.records import Decision
 from bridge.outbox.store import Outbox
-from bridge.pipeline.observer import Poller
 from bridge.telemetry.metrics import Metrics
-from tests.builders import EVENT_ID, SINK, body_of, imds_event, started
+from tests.builders import EVENT_ID, SINK, body_of, imds_event, observed, started
 from tests.fakes import START, FakeClock, FakeMetadata, settled, turns
 
 EMPTY = body_of(incarnation=1)
@@ -63,13 +63,8 @@ class Rig:
     ) -> None:
         self.metadata, self.outbox, self.clock = metadata, outbox, clock
         self.metrics, self.teller = metrics, teller
-        self.poller = Poller(
-            client=metadata,
-            outbox=outbox,
-            teller=teller,
-            clock=clock,
-            metrics=metrics,
-            with_documents=with_documents,
+        self.poller, self.observer = observed(
+            metadata, outbox, teller, clock, metrics, with_documents=with_documents
         )
 
     async def sees(self, *bodies: bytes | None, etag: str | None = None) -> None:
@@ -89,7 +84,7 @@ class Rig:
 
     async def restart(self) -> "Rig":
         later = Rig(self.metadata, self.outbox, self.teller, self.clock, self.metrics)
-        await later.poller.restore()
+        await later.observer.restore()
         return later
 
     async def deliveries(self) -> list[Delivery]:
@@ -244,7 +239,7 @@ async def test_absence_after_a_fall_counts_after_five_minutes_of_the_same_bytes(
 async def test_change_of_the_document_itself_is_told_where_it_is_wanted(
     rig: Rig, *, is_wanted: bool
 ) -> None:
-    rig.poller.with_documents = is_wanted
+    rig.observer.with_documents = is_wanted
     await rig.sees(EMPTY, EMPTY, *[body_of(incarnation=2)] * 2)
 
     told = await rig.deliveries()
@@ -255,21 +250,21 @@ async def test_change_of_the_document_itself_is_told_where_it_is_wanted(
 
 
 async def test_document_of_the_same_number_is_not_told_as_another(rig: Rig) -> None:
-    rig.poller.with_documents = True
+    rig.observer.with_documents = True
     await rig.sees(SCHEDULED, body_of(started(), incarnation=2))
 
     assert await rig.told() == ["scheduled", "started"]
 
 
 async def test_document_that_comes_back_is_told_with_another_id(rig: Rig) -> None:
-    rig.poller.with_documents = True
+    rig.observer.with_documents = True
     await rig.sees(EMPTY, *[body_of(incarnation=n) for n in (2, 1, 2)])
 
     assert len({one.cloud_event_id for one in await rig.deliveries()}) == 3
 
 
 async def test_steps_and_the_document_itself_are_told_together(rig: Rig) -> None:
-    rig.poller.with_documents = True
+    rig.observer.with_documents = True
     await rig.sees(EMPTY, SCHEDULED)
 
     assert await rig.told() == ["scheduled", "changed"]
@@ -303,9 +298,9 @@ async def test_what_happened_while_away_is_told_with_the_gap(rig: Rig) -> None:
 
 
 async def test_first_life_has_nothing_to_restore(rig: Rig) -> None:
-    await rig.poller.restore()
+    await rig.observer.restore()
 
-    assert rig.poller.watch.seen is None
+    assert rig.observer.watch.seen is None
 
 
 async def test_checkpoint_that_cannot_be_read_does_not_end_every_life(
@@ -322,19 +317,19 @@ async def test_checkpoint_that_cannot_be_read_does_not_end_every_life(
     await later.sees(body_of(imds_event(), incarnation=3))
 
     assert "what was observed cannot be read" in caplog.text
-    assert later.poller.watch.seen is not None
+    assert later.observer.watch.seen is not None
 
 
 async def test_commit_that_fails_leaves_the_watch_as_it_was(rig: Rig) -> None:
     """Else the change would never be told once the disk has room again."""
     await rig.sees(EMPTY)
-    before = rig.poller.watch
+    before = rig.observer.watch
     await rig.outbox.database.run(lambda db: db.execute("DROP TABLE followers"))
 
     with pytest.raises(OutboxError):
         await rig.sees(SCHEDULED)
 
-    assert rig.poller.watch == before
+    assert rig.observer.watch == before
 
 
 # -- ETag ----------------------------------------------------------------------
@@ -402,7 +397,7 @@ async def test_not_modified_without_a_document_says_nothing(rig: Rig) -> None:
     await rig.sees(None)
 
     assert rig.poller.imds_state == "malformed"
-    assert rig.poller.document is None
+    assert rig.observer.document is None
 
 
 async def test_not_modified_after_a_fall_is_compared_all_the_same(rig: Rig) -> None:
@@ -426,7 +421,7 @@ async def test_first_sight_of_an_event_as_it_is_outlives_the_process(
     later = await rig.restart()
     await later.sees(SCHEDULED, SCHEDULED)
 
-    (known,) = later.poller.watch.known.values()
+    (known,) = later.observer.watch.known.values()
     assert known.since is not None
     assert known.since.at == seen
     now = Moment(at=rig.clock.now(), monotonic=rig.clock.monotonic())
@@ -468,11 +463,15 @@ async def test_other_failure_in_between_begins_the_count_of_time_outs_anew(
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b"<html>", b'{"Events": 1}'])
 async def test_malformed_document_changes_nothing(rig: Rig, body: bytes) -> None:
     await rig.sees(EMPTY, SCHEDULED)
-    before = rig.poller.watch, rig.poller.document, rig.poller.last_success
+    before = (rig.observer.watch, rig.observer.document, rig.poller.last_success)
 
     await rig.sees(body)
 
-    assert (rig.poller.watch, rig.poller.document, rig.poller.last_success) == before
+    assert (
+        rig.observer.watch,
+        rig.observer.document,
+        rig.poller.last_success,
+    ) == before
     assert await rig.told() == ["scheduled"]
     assert rig.poller.imds_state == "malformed"
 
@@ -608,7 +607,7 @@ async def test_fresh_look_shows_what_is_committed_already(rig: Rig) -> None:
         look = await group.create_task(rig.poller.fresh())
 
     assert EVENT_ID in look.document.events
-    assert look.watch == rig.poller.watch
+    assert look.watch == rig.observer.watch
     assert await rig.told() == ["scheduled"]
 
 
@@ -843,7 +842,7 @@ async def test_last_look_is_kept_at_the_stop(rig: Rig) -> None:
         await live(rig, 30, step=1)
     later = await rig.restart()
 
-    seen = later.poller.watch.seen
+    seen = later.observer.watch.seen
     assert seen is not None
     assert seen.at == START + timedelta(seconds=30)
 
@@ -854,7 +853,7 @@ async def test_last_look_is_kept_once_a_minute(rig: Rig) -> None:
         await live(rig, 100, step=1)
         later = await rig.restart()
 
-    seen = later.poller.watch.seen
+    seen = later.observer.watch.seen
     assert seen is not None
     assert (
         timedelta(0) <= seen.at - START - timedelta(seconds=60) < timedelta(seconds=5)
@@ -867,7 +866,7 @@ async def test_stop_before_any_document_keeps_nothing(rig: Rig) -> None:
         pass
     later = await rig.restart()
 
-    assert later.poller.watch.seen is None
+    assert later.observer.watch.seen is None
 
 
 # -- how IMDS stands -----------------------------------------------------------

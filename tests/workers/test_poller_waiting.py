@@ -28,7 +28,7 @@ def rig(
     metadata: FakeMetadata, outbox: Outbox, clock: FakeClock, metrics: Metrics
 ) -> Rig:
     found = Rig(metadata, outbox, NOBODY, clock, metrics)
-    found.poller.is_waiting = True
+    found.observer.is_waiting = True
     return found
 
 
@@ -49,7 +49,7 @@ def reporter(delivery: Delivery) -> object:
 async def next_life(rig: Rig, teller: Teller | None = None) -> Rig:
     """Return the next life after a crash; it knows who it is unless told otherwise."""
     later = Rig(rig.metadata, rig.outbox, teller or teller_of(), rig.clock, rig.metrics)
-    await later.poller.restore()
+    await later.observer.restore()
     return later
 
 
@@ -124,7 +124,7 @@ async def test_what_waited_is_told_as_it_was_seen_once_the_identity_is_known(
     await rig.sees(body_of(LATER), body_of(LATER))
     rig.clock.pass_by(40)
 
-    await rig.poller.introduce(teller_of())
+    await rig.observer.introduce(teller_of())
 
     (delivery,) = await rig.deliveries()
     data = data_of(delivery)
@@ -140,14 +140,14 @@ async def test_what_waited_is_told_although_imds_is_away_by_then(rig: Rig) -> No
     await rig.sees(body_of(LATER))
     await rig.fails(unavailable(), unavailable("timeout"))
 
-    await rig.poller.introduce(teller_of())
+    await rig.observer.introduce(teller_of())
 
     assert await told(rig) == [("LATER", "scheduled")]
 
 
 async def test_after_the_introduction_nothing_waits(rig: Rig) -> None:
     await rig.sees(EMPTY)
-    await rig.poller.introduce(teller_of())
+    await rig.observer.introduce(teller_of())
 
     await rig.sees(body_of(LATER))
 
@@ -163,7 +163,7 @@ async def test_what_came_and_went_while_waiting_is_told_in_full(rig: Rig) -> Non
     )
     assert await told(rig) == []
 
-    await rig.poller.introduce(teller_of())
+    await rig.observer.introduce(teller_of())
 
     found = await rig.deliveries()
     assert [brief(one) for one in found] == [
@@ -178,7 +178,7 @@ async def test_end_of_what_could_not_wait_waits(rig: Rig) -> None:
     await rig.sees(EMPTY, body_of(started("SOON")), body_of(incarnation=3))
     assert await told(rig) == [("SOON", "started")]
 
-    await rig.poller.introduce(teller_of())
+    await rig.observer.introduce(teller_of())
 
     assert await told(rig) == [("SOON", "completed")]
 
@@ -187,11 +187,11 @@ async def test_documents_wait_as_such(
     metadata: FakeMetadata, outbox: Outbox, clock: FakeClock, metrics: Metrics
 ) -> None:
     rig = Rig(metadata, outbox, NOBODY, clock, metrics, with_documents=True)
-    rig.poller.is_waiting = True
+    rig.observer.is_waiting = True
     await rig.sees(EMPTY, body_of(SOON, incarnation=2), body_of(incarnation=3))
     first = await rig.told()
 
-    await rig.poller.introduce(teller_of())
+    await rig.observer.introduce(teller_of())
 
     assert first == ["scheduled"]
     assert await rig.told() == ["changed", "cancelled", "changed"]
@@ -265,11 +265,11 @@ async def test_stop_while_something_waits_loses_nothing(rig: Rig) -> None:
 async def test_event_of_the_last_life_that_is_gone_is_not_forgotten_while_it_waits(
     rig: Rig,
 ) -> None:
-    await rig.poller.introduce(teller_of())
+    await rig.observer.introduce(teller_of())
     await rig.sees(EMPTY, body_of(LATER))
     assert await told(rig) == [("LATER", "scheduled")]
     second = await next_life(rig, NOBODY)
-    second.poller.is_waiting = True
+    second.observer.is_waiting = True
     await second.sees(body_of(SOON, incarnation=3))
     assert await told(second) == [("SOON", "scheduled")]
 
@@ -299,10 +299,10 @@ async def test_what_finds_no_room_when_the_identity_is_known_is_told_at_the_next
     rig: Rig,
 ) -> None:
     full = FullOutbox(rig.outbox.database, rig.outbox.router)
-    rig.poller.outbox = full
+    rig.observer.outbox = full
     await rig.sees(EMPTY, body_of(LATER))
     full.is_full = True
-    await rig.poller.introduce(teller_of())
+    await rig.observer.introduce(teller_of())
     assert await told(rig) == []
 
     full.is_full = False

@@ -27,7 +27,7 @@ from bridge.outbox.deliveries import Delivery
 from bridge.outbox.records import Tally
 from bridge.outbox.store import Outbox
 from bridge.pipeline.attempt import Deliver
-from bridge.pipeline.circuit import RelayPolicy, is_urgent
+from bridge.pipeline.policy import RelayPolicy, is_urgent
 from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
 from tests.builders import SINK, router, told

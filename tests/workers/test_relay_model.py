@@ -24,7 +24,7 @@ from bridge.foundation.retry import RetryPolicy
 from bridge.outbox.admin import Ledger, Selection
 from bridge.outbox.deliveries import Delivery
 from bridge.outbox.store import Outbox
-from bridge.pipeline.circuit import RelayPolicy, is_urgent
+from bridge.pipeline.policy import RelayPolicy, is_urgent
 from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
 from tests.builders import SINK, router, told

@@ -19,7 +19,7 @@ from bridge.outbox.admin import Ledger, Selection
 from bridge.outbox.deliveries import Delivery
 from bridge.outbox.storage.connection import Connection
 from bridge.outbox.store import Outbox
-from bridge.pipeline.circuit import RelayPolicy
+from bridge.pipeline.policy import RelayPolicy
 from tests.builders import SINK, router, told
 from tests.fakes import FakeClock, RecordingSink, settled
 from tests.workers.test_relay import (

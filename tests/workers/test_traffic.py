@@ -13,10 +13,11 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import ScheduledEvent
 from bridge.events.identity import Identity
 from bridge.foundation.values import Duration
+from bridge.imds.poller import Poller
 from bridge.outbox import deliveries as rows
 from bridge.outbox.records import TRAFFIC
 from bridge.outbox.store import Outbox
-from bridge.pipeline.observer import Poller
+from bridge.pipeline.observer import Observer
 from bridge.telemetry.metrics import Metrics
 from bridge.traffic.announcer import Announcer
 from bridge.traffic.config import TrafficConfig
@@ -29,6 +30,7 @@ from tests.builders import (
     body_of,
     imds_event,
     not_before,
+    observed,
     started,
     teller_of,
 )
@@ -57,34 +59,35 @@ class Life:
     )
     me: Identity = ME
     poller: Poller = field(init=False)
+    observer: Observer = field(init=False)
     gate: Gate = field(init=False)
     announcer: Announcer = field(init=False)
 
     async def begin(self, *, is_waiting: bool = False) -> None:
-        self.poller = Poller(
-            client=self.metadata,
-            outbox=self.outbox,
-            teller=teller_of(self.me),
-            clock=self.clock,
-            metrics=self.metrics,
+        self.poller, self.observer = observed(
+            self.metadata,
+            self.outbox,
+            teller_of(self.me),
+            self.clock,
+            self.metrics,
             is_waiting=is_waiting,
         )
-        await self.poller.restore()
+        await self.observer.restore()
         self.gate = Gate(
             config=self.config,
             clock=self.clock,
             blind_after=30.0,
-            watch=lambda: self.poller.watch,
-            me=lambda: self.poller.teller.identity,
+            watch=lambda: self.observer.watch,
+            me=lambda: self.observer.teller.identity,
         )
         body = await self.outbox.load(TRAFFIC)
         record = decode(body) if body else None
         self.gate.restore(record.standing if record else None)
-        self.poller.changed = self.gate.changed.set
+        self.observer.changed = self.gate.changed.set
         self.announcer = Announcer(
             gate=self.gate,
             outbox=self.outbox,
-            observer=self.poller,
+            observer=self.observer,
             clock=self.clock,
             gauge=self.metrics.traffic_in,
             is_told_out=record is not None and record.is_told_out,
@@ -259,7 +262,7 @@ async def test_change_waits_to_be_told_until_it_is_known_who_this_vm_is(
     assert early.is_in == 0
     assert await early.told() == []
 
-    await early.poller.introduce(teller_of())
+    await early.observer.introduce(teller_of())
     await early.announcer.step()
     assert await early.brief() == [("traffic-out", "scheduled")]
 

@@ -11,18 +11,19 @@ from bridge.events.build import Teller
 from bridge.foundation.errors import OutboxCorruptError, Reason, RefusedDeliveryError
 from bridge.foundation.retry import RetryPolicy
 from bridge.foundation.workers import Worker
+from bridge.imds.poller import Poller
 from bridge.outbox import statefile
 from bridge.outbox.admin import Ledger, Selection
 from bridge.outbox.records import Decision
 from bridge.outbox.statements import size
 from bridge.outbox.storage.connection import connect
 from bridge.outbox.store import Outbox
-from bridge.pipeline.circuit import RelayPolicy
 from bridge.pipeline.housekeeping import Upkeep
-from bridge.pipeline.observer import Poller
+from bridge.pipeline.observer import Observer
+from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
-from tests.builders import EVENT_ID, SINK, body_of, imds_event, router, told
+from tests.builders import EVENT_ID, SINK, body_of, imds_event, observed, router, told
 from tests.fakes import FakeClock, FakeMetadata, RecordingSink, settled
 
 WEEK = 7 * 86400.0
@@ -34,15 +35,20 @@ _WORKER: type[Worker] = Upkeep
 
 @pytest.fixture
 def poller(
+    metadata: FakeMetadata, observer: Observer, clock: FakeClock, metrics: Metrics
+) -> Poller:
+    return Poller(metadata, observer, clock, metrics)
+
+
+@pytest.fixture
+def observer(
     outbox: Outbox,
     metadata: FakeMetadata,
     teller: Teller,
     clock: FakeClock,
     metrics: Metrics,
-) -> Poller:
-    return Poller(
-        client=metadata, outbox=outbox, teller=teller, clock=clock, metrics=metrics
-    )
+) -> Observer:
+    return observed(metadata, outbox, teller, clock, metrics)[1]
 
 
 @pytest.fixture
@@ -67,11 +73,11 @@ def relay(
 
 @pytest.fixture
 def upkeep(
-    outbox: Outbox, poller: Poller, relay: Relay, clock: FakeClock, metrics: Metrics
+    outbox: Outbox, observer: Observer, relay: Relay, clock: FakeClock, metrics: Metrics
 ) -> Upkeep:
     return Upkeep(
         outbox=outbox,
-        poller=poller,
+        observer=observer,
         relays=[relay],
         clock=clock,
         metrics=metrics,

@@ -14,12 +14,11 @@ from bridge.foundation.retry import RetryPolicy
 from bridge.outbox.deliveries import Delivery
 from bridge.outbox.records import REPLIES, Reply
 from bridge.outbox.store import Outbox
-from bridge.pipeline.circuit import RelayPolicy
 from bridge.pipeline.lifecycle_events import Vitals
-from bridge.pipeline.observer import Poller
+from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
-from tests.builders import ME, SINK, body_of, router, told
+from tests.builders import ME, SINK, body_of, observed, router, told
 from tests.fakes import FakeClock, FakeMetadata, RecordingSink, settled
 
 
@@ -30,12 +29,8 @@ class Rig:
         self.outbox, self.clock = outbox, FakeClock()
         self.metadata, self.metrics = FakeMetadata(), Metrics(names, "1")
         self.sinks = {name: RecordingSink() for name in names}
-        self.poller = Poller(
-            client=self.metadata,
-            outbox=outbox,
-            teller=teller,
-            clock=self.clock,
-            metrics=self.metrics,
+        self.poller, _ = observed(
+            self.metadata, outbox, teller, self.clock, self.metrics
         )
         self.vitals = Vitals(
             outbox=outbox,

@@ -82,6 +82,9 @@ class LoggedRequest:
 class ImdsState:
     """The metadata of one VM and the scheduled events it sees.
 
+    It has one method for each call of the metadata API and of the control API: both,
+    and tests in the same process, do their work here and nowhere else.
+
     Attributes:
         options: what can be switched.
         faults: what goes wrong on demand.

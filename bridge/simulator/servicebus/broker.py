@@ -102,7 +102,7 @@ class Broker:
             async with asyncio.timeout(_GRACE_SECONDS):
                 await self._hub.left.wait()
         except TimeoutError:
-            self._hub.drop_connections()
+            self._hub.faults.drop_connections()
             await self._hub.left.wait()
         await self._server.wait_closed()
         self._server = None

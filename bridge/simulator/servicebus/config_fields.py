@@ -45,6 +45,8 @@ class Findings:
 class Fields:
     """The fields of one object.
 
+    It has one method for each kind of field, and for each thing to say about one.
+
     Args:
         fields: the object.
         place: where it is, such as Queues[0].Properties.

@@ -34,6 +34,8 @@ class Control(Protocol):
 class Faults:
     """The faults of one broker.
 
+    It has one method to begin and one to lift each fault that can be asked for.
+
     Args:
         control: what they act upon.
 

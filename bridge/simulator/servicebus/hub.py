@@ -44,17 +44,18 @@ class Hub:
         clock: the one the namespace goes by.
 
     Attributes:
+        connections: all that are open.
         faults: what goes wrong on demand.
         left: set while there is no connection.
     """
 
     def __init__(self, namespace: Namespace, clock: Callable[[], float]) -> None:
         self.namespace = namespace
-        self.faults = Faults(self)
+        self.faults = Faults(_FaultControl(self))
         self.left = asyncio.Event()
         self.left.set()
         self._clock = clock
-        self._connections: set[Connection] = set()
+        self.connections: set[Connection] = set()
         self._touched: set[Connection] = set()
         self._consumers: dict[Queue, deque[Consumer]] = {}
         self._waiting: dict[Consumer, asyncio.TimerHandle] = {}
@@ -63,14 +64,14 @@ class Hub:
 
     def join(self, connection: Connection) -> None:
         """Count a connection in."""
-        self._connections.add(connection)
+        self.connections.add(connection)
         self.left.clear()
 
     def leave(self, connection: Connection) -> None:
         """Count a connection out."""
-        self._connections.discard(connection)
+        self.connections.discard(connection)
         self._touched.discard(connection)
-        if not self._connections:
+        if not self.connections:
             self.left.set()
 
     def touch(self, connection: Connection) -> None:
@@ -119,36 +120,8 @@ class Hub:
             timer.cancel()
         self._waiting.clear()
         self._set_timer()
-        for connection in tuple(self._connections):
+        for connection in tuple(self.connections):
             connection.close()
-
-    def check_entity(self, path: str) -> None:
-        """Refuse the path of no entity."""
-        self.namespace.find(path)
-
-    def drop_connections(self) -> None:
-        """Break all connections."""
-        for connection in tuple(self._connections):
-            connection.drop()
-
-    def detach_links(self, path: str | None) -> None:
-        """Detach the links of one entity, or of all."""
-        for connection in tuple(self._connections):
-            connection.detach_links(path)
-            self.touch(connection)
-        self.turn()
-
-    def expire_locks(self, path: str) -> None:
-        """Let the locks of an entity expire."""
-        self.namespace.find_queue(path).expire_locks()
-        self.turn()
-
-    def freeze(self, *, frozen: bool) -> None:
-        """Stop reading and writing, or go on."""
-        for connection in tuple(self._connections):
-            connection.freeze(frozen=frozen)
-            self.touch(connection)
-        self.turn()
 
     def _serve(self, queue: Queue) -> None:
         for waiting in [c for c in self._waiting if c.queue is queue]:
@@ -175,3 +148,38 @@ class Hub:
         if due is not None and self._is_running:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(max(0.0, due - self._clock()), self.turn)
+
+
+class _FaultControl:
+    """What faults do to a broker; see ``bridge.simulator.servicebus.faults``."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+
+    def check_entity(self, path: str) -> None:
+        """Refuse the path of no entity."""
+        self._hub.namespace.find(path)
+
+    def drop_connections(self) -> None:
+        """Break all connections."""
+        for connection in tuple(self._hub.connections):
+            connection.drop()
+
+    def detach_links(self, path: str | None) -> None:
+        """Detach the links of one entity, or of all."""
+        for connection in tuple(self._hub.connections):
+            connection.detach_links(path)
+            self._hub.touch(connection)
+        self._hub.turn()
+
+    def expire_locks(self, path: str) -> None:
+        """Let the locks of an entity expire."""
+        self._hub.namespace.find_queue(path).expire_locks()
+        self._hub.turn()
+
+    def freeze(self, *, frozen: bool) -> None:
+        """Stop reading and writing, or go on."""
+        for connection in tuple(self._hub.connections):
+            connection.freeze(frozen=frozen)
+            self._hub.touch(connection)
+        self._hub.turn()

@@ -6,23 +6,15 @@ by one, so that the message-format of a transfer is known when its event comes.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any
-from uuid import uuid4
 
 from proton import (
     Collector,
     Connection,
-    Delivery,
-    Event,
-    EventType,
-    Link,
-    Receiver,
-    Session,
     Transport,
     TransportException,
 )
 
+from bridge.simulator.servicebus.connection_events import ConnectionEvents
 from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.frames import (
     MAX_FRAME_BYTES,
@@ -34,8 +26,6 @@ from bridge.simulator.servicebus.links import Links
 from bridge.simulator.servicebus.outlet import Outlet
 from bridge.simulator.servicebus.proton_links import (
     amqp_condition,
-    close_link,
-    note_format,
 )
 
 log = logging.getLogger(__name__)
@@ -56,14 +46,13 @@ class Peer(asyncio.Protocol):
         self._hub = hub
         self._frames = FrameSplitter()
         self._links = Links(hub, self)
-        self._format: int | None = None
         self._outlet = Outlet(hub.faults)
         self._collector = Collector()
         self._connection = Connection()
         self._connection.collect(self._collector)
         self._engine = _new_engine(self._connection)
         self._tick: asyncio.TimerHandle | None = None
-        self._handlers = self._event_handlers()
+        self._events = ConnectionEvents(self._links)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin; a broker that is frozen accepts, and no more."""
@@ -123,7 +112,7 @@ class Peer(asyncio.Protocol):
         self._outlet.pause_reading(paused=frozen)
 
     def _push(self, frame: bytes) -> None:
-        self._format = message_format(frame)
+        self._events.format = message_format(frame)
         try:
             while frame and (room := self._engine.capacity()) > 0:
                 self._engine.push(frame[:room])
@@ -135,9 +124,7 @@ class Peer(asyncio.Protocol):
 
     def _run_events(self) -> None:
         while (event := self._collector.peek()) is not None:
-            handler = self._handlers.get(event.type)
-            if handler is not None:
-                handler(event.context)
+            self._events.handle(event)
             self._collector.pop()
 
     def _run_tick(self) -> None:
@@ -151,66 +138,6 @@ class Peer(asyncio.Protocol):
         self._run_tick()
         self._run_events()
         self.flush()
-
-    def _event_handlers(self) -> Mapping[EventType, Callable[[Any], None]]:
-        # Each takes what its event is about: a connection, a session, a link ...
-        return {
-            Event.CONNECTION_REMOTE_OPEN: self._on_open,
-            Event.CONNECTION_REMOTE_CLOSE: self._on_close,
-            Event.SESSION_REMOTE_OPEN: self._on_session_open,
-            Event.SESSION_REMOTE_CLOSE: self._on_session_close,
-            Event.LINK_REMOTE_OPEN: self._on_attach,
-            Event.LINK_REMOTE_CLOSE: self._on_detach,
-            Event.LINK_REMOTE_DETACH: self._on_detach,
-            Event.LINK_FLOW: self._on_flow,
-            Event.DELIVERY: self._on_delivery,
-            Event.TRANSPORT_ERROR: self._on_error,
-        }
-
-    def _on_open(self, connection: Connection) -> None:
-        connection.container = f"local-{uuid4()}"
-        connection.open()
-
-    def _on_close(self, connection: Connection) -> None:
-        self._links.close_all(dropped=False)
-        connection.close()
-
-    def _on_session_open(self, session: Session) -> None:
-        session.open()
-
-    def _on_session_close(self, session: Session) -> None:
-        self._links.close_session(session)
-        session.close()
-
-    def _on_attach(self, link: Link) -> None:
-        self._links.attach(link)
-
-    def _on_detach(self, link: Link) -> None:
-        self._links.close(link)
-        close_link(link)
-        # A client that shares one connection opens and closes links for days.
-        link.free()
-
-    def _on_flow(self, link: Link) -> None:
-        role = self._links.role(link)
-        if role is not None:
-            role.on_flow()
-
-    def _on_delivery(self, delivery: Delivery) -> None:
-        if delivery.aborted:
-            delivery.settle()
-            return
-        is_incoming = isinstance(delivery.link, Receiver)
-        if is_incoming and self._format is not None:
-            note_format(delivery, self._format)
-        role = self._links.role(delivery.link)
-        is_whole = not delivery.partial if is_incoming else delivery.updated
-        if role is not None and is_whole:
-            role.on_delivery(delivery)
-
-    def _on_error(self, engine: Transport) -> None:
-        # Clients send frames after their session's end: not worth a warning.
-        log.debug("amqp error", extra={"condition": str(engine.condition)})
 
 
 def _new_engine(connection: Connection) -> Transport:

@@ -33,6 +33,9 @@ from bridge.simulator.servicebus.storage import Storage
 class Queue:
     """A queue, a subscription or a dead-letter queue.
 
+    It has one method for each operation that the protocol knows of a queue. What they
+    work on are parts of their own: storage, intake, locks, sessions.
+
     Args:
         settings: how it behaves.
         clock: returns seconds since the epoch.

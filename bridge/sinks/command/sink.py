@@ -15,7 +15,7 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import Document
 from bridge.events.identity import Identity
 from bridge.events.routing import Scope, Transition
-from bridge.events.transitions import Watch
+from bridge.events.watch import Watch
 from bridge.foundation.errors import (
     PermanentDeliveryError,
     Reason,

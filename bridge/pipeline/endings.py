@@ -1,0 +1,184 @@
+"""What follows from the end of an attempt of a sink that acts.
+
+A step is tried again, or settled in one commit with the event that tells what became of
+it, and with the success that approvals may rely on.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from bridge.events.build import Teller
+from bridge.events.command_result import CommandResult, from_command
+from bridge.foundation.clock import Clock
+from bridge.foundation.errors import Reason, TransientDeliveryError
+from bridge.outbox.deliveries import Delivery
+from bridge.outbox.records import Success
+from bridge.outbox.runs import Runs
+from bridge.pipeline.attempt import Trying
+from bridge.pipeline.policy import RelayPolicy
+from bridge.sinks.acting import Actor, Ending, Fate, Step
+from bridge.telemetry.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+_STATES = {Fate.SUCCEEDED: "delivered", Fate.FAILED: "dead", Fate.SKIPPED: "skipped"}
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """A step that is acted on.
+
+    Attributes:
+        began: monotonic seconds.
+        stop: set when it is to end.
+        void: why it is to end, which makes its result count for nothing.
+    """
+
+    delivery: Delivery
+    step: Step
+    appearance: int
+    began: float
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    void: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Endings:
+    """Draws the conclusions for one sink.
+
+    Attributes:
+        teller: who tells what became of a step.
+        chance: a random number in [0, 1) at each call.
+    """
+
+    sink: str
+    actor: Actor
+    teller: Callable[[], Teller]
+    clock: Clock
+    metrics: Metrics
+    policy: RelayPolicy
+    chance: Callable[[], float]
+    trying: Trying
+
+    async def conclude(self, outbox: Runs, run: Run, ending: Ending) -> None:
+        """Have a step tried again, or settle it.
+
+        Args:
+            outbox: where it is pending.
+            run: the step.
+            ending: how the attempt ended.
+        """
+        self.metrics.command_seconds.labels(self.sink).observe(ending.seconds)
+        if run.void is not None:
+            skipped = replace(ending, fate=Fate.SKIPPED, reason=run.void)
+            await self.settle(outbox, run, skipped, attempts=1)
+            return
+        is_last = run.delivery.attempts + 1 >= self.actor.most_attempts
+        if ending.fate is Fate.FAILED and ending.is_transient and not is_last:
+            await self._put_off(run, ending)
+            return
+        await self.settle(outbox, run, ending, attempts=1)
+
+    async def _put_off(self, run: Run, ending: Ending) -> None:
+        error = TransientDeliveryError(ending.reason or "", Reason.COMMAND)
+        self._note_failure(error)
+        now, unit = self.clock.now().timestamp(), self.chance()
+        await self.trying.settling.postpone(
+            run.delivery,
+            error,
+            delay=self.policy.delay(run.delivery, error, now=now, unit=unit),
+            waits_for_sink=False,
+            running=self.trying.times.running,
+        )
+
+    def _note_failure(self, error: TransientDeliveryError) -> None:
+        now = self.clock.monotonic()
+        self.trying.circuit.failed(error, 0, now=now, unit=self.chance())
+
+    async def settle(
+        self, outbox: Runs, run: Run, ending: Ending, attempts: int = 0
+    ) -> None:
+        """Note what became of a step, and have it told.
+
+        Args:
+            outbox: where it is pending.
+            run: the step.
+            ending: what became of it.
+            attempts: how many were made now.
+        """
+        fate, now = ending.fate, self.clock.now()
+        result = self._result(run, ending, attempts)
+        reason = ending.reason or ""
+        await outbox.settle(
+            run.delivery,
+            _STATES[fate],
+            [from_command(self.teller(), result, now)],
+            now=now.timestamp(),
+            error=None if fate is Fate.SUCCEEDED else (reason, Reason.COMMAND.value),
+            success=self._success(run, fate, now.timestamp()),
+        )
+        self._count(run, ending)
+
+    def _result(self, run: Run, ending: Ending, attempts: int) -> CommandResult:
+        is_kept = ending.fate in self.actor.keeps_output and bool(ending.output)
+        return CommandResult(
+            sink=self.sink,
+            outcome=ending.fate.value,
+            action=self.actor.action(run.step.event).value,
+            cause=run.step.event,
+            exit_code=ending.exit_code,
+            signal=ending.signal,
+            timed_out=ending.timed_out,
+            seconds=ending.seconds,
+            attempts=run.delivery.attempts + attempts,
+            output=ending.output if is_kept else None,
+            reason=ending.reason,
+        )
+
+    def _success(self, run: Run, fate: Fate, at: float) -> Success | None:
+        if fate is not Fate.SUCCEEDED or not self.actor.counts(run.step):
+            return None
+        content, key = run.delivery.body, run.step.key
+        return Success(
+            sink=self.sink,
+            key=key,
+            appearance=run.appearance,
+            content=content,
+            at=at,
+        )
+
+    def _count(self, run: Run, ending: Ending) -> None:
+        """Count what became of a step, and tell it in the log."""
+        fate, metrics = ending.fate, self.metrics
+        metrics.commands.labels(self.sink, fate.value).inc()
+        if fate is Fate.SUCCEEDED:
+            self.trying.circuit.succeeded(self.clock.monotonic())
+            metrics.deliveries.labels(self.sink, "delivered").inc()
+            seconds = round(ending.seconds, 3)
+            log.info("command succeeded", extra={**log_fields(run), "seconds": seconds})
+        elif fate is Fate.SKIPPED:
+            log.info(
+                "command skipped", extra={**log_fields(run), "fault": ending.reason}
+            )
+        else:
+            self._note_failure(
+                TransientDeliveryError(ending.reason or "", Reason.COMMAND)
+            )
+            metrics.deliveries.labels(self.sink, "dead").inc()
+            log.error(
+                "command failed", extra={**log_fields(run), "fault": ending.reason}
+            )
+
+
+def log_fields(run: Run) -> dict[str, object]:
+    """Return what names a run in the log."""
+    delivery = run.delivery
+    return {
+        "sink": delivery.sink,
+        "type": delivery.type,
+        "eventId": delivery.event_id,
+        "cloudEventId": delivery.cloud_event_id,
+        "attempt": delivery.attempts + 1,
+    }

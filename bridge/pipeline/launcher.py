@@ -1,0 +1,119 @@
+"""Begins attempts at what is due, as far as slots, pace and the circuit allow."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+
+from bridge.foundation.clock import Clock
+from bridge.foundation.rate_limit import Pace
+from bridge.outbox.deliveries import Delivery
+from bridge.pipeline.attempt import Trying
+from bridge.pipeline.in_flight import Attempt
+from bridge.pipeline.policy import is_urgent
+
+Make = Callable[[Attempt, asyncio.TaskGroup], Coroutine[None, None, None]]
+
+
+@dataclass(slots=True)
+class Launcher:
+    """Begins the attempts of one relay, each as a task.
+
+    Attributes:
+        name: of the relay; the tasks are named after it.
+        make: makes an attempt.
+        ready: what is due, and not begun.
+    """
+
+    name: str
+    trying: Trying
+    clock: Clock
+    make: Make
+    ready: list[Delivery] = field(default_factory=list)
+
+    def begin(self, tasks: asyncio.TaskGroup) -> None:
+        """Begin what may begin of what is ready, urgent first; the rest stays ready."""
+        if not self.ready:
+            return
+        now = self.clock.now().timestamp()
+        ready, waiting = deque(self.ready), list[Delivery]()
+        # An earlier step may be under way although it is no longer pending, or a
+        # later one although a person has asked for an earlier one again.
+        attempts = self.trying.attempts
+        busy = attempts.keys
+        while ready:
+            delivery = ready.popleft()
+            if self.trying.is_under_way(delivery):
+                continue
+            if delivery.key in busy:
+                waiting.append(delivery)
+                continue
+            if attempts.may_begin(delivery, now):
+                self._launch(tasks, attempts.begin(delivery))
+                continue
+            waiting.append(delivery)
+            if not is_urgent(delivery, now):
+                break  # nor may any behind it
+        self.ready = [*waiting, *ready]
+
+    def begin_beside(
+        self, tasks: asyncio.TaskGroup, waiting: list[Delivery], *, repeats: bool
+    ) -> None:
+        """Begin one attempt that takes no slot, to see whether the sink is back.
+
+        Args:
+            tasks: where it runs.
+            waiting: what is not due yet.
+            repeats: whether a delivery that hangs may be sent a second time beside it.
+        """
+        attempts = self.trying.attempts
+        busy = attempts.keys
+        for delivery in (*self.ready, *waiting):
+            if not (self.trying.is_under_way(delivery) or delivery.key in busy):
+                self._launch(tasks, attempts.begin(delivery, is_beside=True))
+                return
+        if not repeats or not self.trying.circuit.is_unreachable:
+            return
+        hanging = attempts.hanging(self.clock.now().timestamp())
+        if hanging is not None:
+            again = attempts.begin(hanging, is_beside=True, is_second=True)
+            self._launch(tasks, again)
+
+    def _launch(self, tasks: asyncio.TaskGroup, attempt: Attempt) -> None:
+        name = f"{self.name}:{attempt.delivery.id}"
+        tasks.create_task(self.make(attempt, tasks), name=name)
+
+
+@dataclass(slots=True)
+class HeartbeatSlot:
+    """Holds the latest heartbeat until there is nothing better to do.
+
+    Attributes:
+        waiting: the heartbeat; None once its attempt has begun.
+    """
+
+    trying: Trying
+    pace: Pace
+    clock: Clock
+    slots: int
+    waiting: Delivery | None = None
+
+    def begin(self, *, is_idle: bool, is_alone: bool) -> Attempt | None:
+        """Begin the attempt if it may; what is stored comes first.
+
+        Args:
+            is_idle: whether nothing is due and nothing under way.
+            is_alone: whether nothing waits either.
+        """
+        attempts, circuit = self.trying.attempts, self.trying.circuit
+        if self.waiting is None or attempts.taken >= self.slots:
+            return None
+        opens_at = max(circuit.hold_until, self.pace.opens_at)
+        if 0 in attempts.ids or self.clock.monotonic() < opens_at:
+            return None
+        is_in_trouble = circuit.last_error is not None
+        is_first = is_alone if is_in_trouble else is_idle
+        if (is_in_trouble or self.pace.rate is not None) and not is_first:
+            return None
+        beat, self.waiting = attempts.begin(self.waiting), None
+        return beat
