@@ -132,7 +132,7 @@ class World:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
-        said, _ = await asyncio.wait_for(process.communicate(), 3 * PATIENCE)
+        said, _ = await asyncio.wait_for(process.communicate(), 4 * PATIENCE)
         assert process.returncode is not None
         return process.returncode, said.decode()
 
@@ -145,7 +145,7 @@ class World:
             stdout=asyncio.subprocess.PIPE,
         )
         assert process.stdout is not None
-        line = await asyncio.wait_for(process.stdout.readline(), PATIENCE)
+        line = await asyncio.wait_for(process.stdout.readline(), 4 * PATIENCE)
         return await ended(process), line.decode()
 
 
@@ -218,7 +218,7 @@ async def _wait_for_the_freeze(here: World) -> None:
         "startedSeconds": 3600,
     }
     await here.at.control("POST", "events", given)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(4 * PATIENCE):
         while not (found := await _announced(here)):
             await asyncio.sleep(0.2)
     (here.folder / "received.json").write_text(json.dumps(found))
