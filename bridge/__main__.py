@@ -15,7 +15,22 @@ def main() -> None:
     """
     if _UNTIL_STOPPED.intersection(sys.argv[1:2]):
         signal.signal(signal.SIGTERM, _stop)
-    from bridge.cli.main import main as command  # noqa: PLC0415 - half a second of loading
+    match sys.argv[1:]:
+        case ["run", "-c" | "--config", path] if not path.startswith("-"):
+            _run(path)
+        case _:
+            _command()
+
+
+def _run(path: str) -> None:
+    """Run the forwarder as its service does: there is nothing for click to do."""
+    from bridge.cli.process import serve  # noqa: PLC0415 - half a second of loading
+
+    serve(path)
+
+
+def _command() -> None:
+    from bridge.cli.main import main as command  # noqa: PLC0415 - likewise
 
     command()
 

@@ -18,8 +18,12 @@ from tests.browser import browser
 from tests.builders import SINK, router, teller_of
 from tests.disks import disk, frozen
 from tests.fakes import FakeClock, FakeMetadata
+from tests.ports import free_port
 
 __all__ = ["browser", "disk", "frozen"]  # fixtures from elsewhere
+
+# Tests start hundreds of processes. Where nothing is kept, each compiles all anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 _QUIET = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 settings.register_profile("dev", deadline=None, suppress_health_check=_QUIET)
@@ -27,6 +31,12 @@ settings.register_profile(
     "ci", deadline=None, suppress_health_check=_QUIET, derandomize=True
 )
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+@pytest.fixture
+def unused_tcp_port() -> int:
+    """Return a port that nobody else is given; pytest-asyncio's may be taken."""
+    return free_port()
 
 
 @pytest.fixture

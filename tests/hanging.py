@@ -2,14 +2,14 @@
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from bridge.outbox.storage.connection import Connection, connect
 
-LONGEST = 30.0  # a test that forgot to thaw it
+LONGEST = 60.0  # a test that forgot to thaw it
 
 
 class Hanging:
@@ -17,10 +17,12 @@ class Hanging:
 
     Attributes:
         hung: set once a thread hangs.
+        on_change: told whether the disk is frozen from now on.
     """
 
     def __init__(self) -> None:
         self.hung = threading.Event()
+        self.on_change: Callable[[bool], object] = bool
         self._thawed = threading.Event()
         self._thawed.set()
         self._at, self._is_after, self._fails = "", False, False
@@ -31,11 +33,13 @@ class Hanging:
         self._fails = False
         self.hung.clear()
         self._thawed.clear()
+        self.on_change(True)  # noqa: FBT003 - told of one thing
 
     def thaw(self, *, fails: bool = False) -> None:
         """Let all go on; what hung before it was done is done now, or ``fails``."""
         self._fails = fails
         self._thawed.set()
+        self.on_change(False)  # noqa: FBT003 - told of one thing
 
     def open(self, path: Path) -> Connection:
         """Open a connection: the keeper's ``connect``."""

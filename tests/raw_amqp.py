@@ -9,7 +9,7 @@ from proton.utils import BlockingConnection, BlockingSender, SendException
 
 from bridge.simulator.servicebus.broker import Broker
 
-_SECONDS = 10.0
+_SECONDS = 60.0
 VALUE_SECTION = 0x77
 
 

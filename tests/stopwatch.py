@@ -2,12 +2,14 @@
 
 Where all processors are busy with something else, everything takes longer, which says
 nothing about the forwarder. Linux counts for how long somebody had to wait for a
-processor, or for a disk; that time is taken off. On an idle machine it is next to
-nothing, and a bound holds to the second.
+processor, or for a disk; that time is taken off, and so is the time in which the host
+of a virtual machine ran something else. On an idle machine both are next to nothing,
+and a bound holds to the second.
 
-Source: https://docs.kernel.org/accounting/psi.html
+Sources: https://docs.kernel.org/accounting/psi.html and proc_stat(5) on ``steal``
 """
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,7 +21,7 @@ _PRESSURE = Path("/proc/pressure")
 def pressure() -> float:
     """Return the seconds so far in which somebody waited for a processor or a disk."""
     found = (_waited(name) for name in ("cpu", "io"))
-    return max(found)
+    return max(found) + _stolen()
 
 
 def _waited(name: str) -> float:
@@ -28,6 +30,14 @@ def _waited(name: str) -> float:
     except OSError:
         return 0.0  # no Linux, or it does not count
     return int(line.rpartition("total=")[2]) / 1e6
+
+
+def _stolen() -> float:
+    try:
+        line = Path("/proc/stat").read_text().splitlines()[0]
+    except OSError:
+        return 0.0
+    return int(line.split()[8]) / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(slots=True)

@@ -3,15 +3,16 @@
 import random
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from bridge.approvals.auto_approve import Autopilot
 from bridge.approvals.config import ApprovalsConfig
-from bridge.approvals.context import STAYS, Desk, Rotation
-from bridge.approvals.listener import Listener
+from bridge.approvals.context import Desk
+from bridge.approvals.evidence import SuccessCheck
 from bridge.approvals.policy import Terms
 from bridge.approvals.posting import Poster
 from bridge.approvals.reply import ReplyRules
-from bridge.approvals.reply_sender import ReplySender
+from bridge.approvals.rotation import STAYS, Rotation
 from bridge.approvals.waits import Waits
 from bridge.events.build import Teller
 from bridge.foundation.clock import Clock
@@ -23,10 +24,11 @@ from bridge.outbox.records import REPLIES
 from bridge.outbox.store import Outbox
 from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
-from bridge.servicebus.lock_renewal import LockTime
-from bridge.servicebus.receiver import ApprovalQueue, open_queue
-from bridge.servicebus.source import ApprovalSource
 from bridge.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from bridge.approvals.listener import Listener
+    from bridge.servicebus.receiver import ApprovalQueue
 
 _REPLY_AGE = 3600.0  # whoever asked has given up by then
 _REPLY_BACKOFF = 30.0
@@ -66,13 +68,23 @@ class Reception:
 
     async def open(
         self, stack: AsyncExitStack
-    ) -> tuple[list[Listener], dict[str, ApprovalQueue]]:
+    ) -> "tuple[list[Listener], dict[str, ApprovalQueue]]":
         """Open a receiver and build a listener for each session, or for the entity.
+
+        Without an entity there is none.
 
         Raises:
             ConfigError: a placeholder has no value on this machine.
         """
         config = self.config
+        if not config.has_entity:
+            return [], {}
+        # Who receives nothing does without.
+        from bridge.approvals.listener import Listener  # noqa: PLC0415
+        from bridge.servicebus.lock_renewal import LockTime  # noqa: PLC0415
+        from bridge.servicebus.receiver import open_queue  # noqa: PLC0415
+        from bridge.servicebus.source import ApprovalSource  # noqa: PLC0415
+
         listeners, queues, lock_time = [], {}, LockTime()
         for session in self._sessions() or [None]:
             source = ApprovalSource(
@@ -103,12 +115,21 @@ class Reception:
         is_wanted = any(rule.action == "auto-approve" for rule in rules)
         return [Autopilot(self._desk())] if is_wanted else []
 
-    def replies(self, stack: AsyncExitStack) -> Relay:
-        """Build the relay that sends replies; its sender closes with ``stack``."""
+    def replies(self, stack: AsyncExitStack) -> list[Relay]:
+        """Build the relay that sends replies, if any message can have asked for one.
+
+        Its sender closes with ``stack``.
+        """
+        if not self.config.has_entity:
+            return []
+        from bridge.approvals.reply_sender import (  # noqa: PLC0415 - as above
+            ReplySender,
+        )
+
         sender = ReplySender(self.config)
         stack.push_async_callback(sender.close)
 
-        return Relay(
+        relay = Relay(
             sink=REPLIES,
             deliver=sender.deliver,
             outbox=self.outbox,
@@ -121,17 +142,24 @@ class Reception:
             ),
             chance=random.random,
         )
+        return [relay]
+
+    def _terms(self) -> Terms:
+        config = self.config
+        return Terms(
+            unknown_grace=config.unknown_grace,
+            max_age=config.max_age,
+            allow_event_types=config.allow_event_types,
+            rules=config.rules,
+            me=self.teller.identity,
+        )
 
     def _desk(self) -> Desk:
-        config = self.config
+        config, terms = self.config, self._terms()
         return Desk(
             entity=config.entity_path,
-            terms=Terms(
-                unknown_grace=config.unknown_grace,
-                max_age=config.max_age,
-                allow_event_types=config.allow_event_types,
-                rules=config.rules,
-            ),
+            terms=terms,
+            successes=SuccessCheck() if terms.commands else None,
             abandons_unknown=config.on_unknown == "abandon",
             max_delivery_count=config.max_delivery_count,
             replies=self.reply_rules,

@@ -158,7 +158,7 @@ def address(
         ValueError: no session can be told from what is given.
     """
     who = seen.reporter if seen else Identity().overridden(config.identity)
-    approvals = config.filled_in(who.expand).approvals
+    approvals = config.filled_in(who.expand).approval_entity
     if approvals is None:
         raise ConfigError(["approvals: is missing: it says where approvals are sent"])
     if session is not None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol, TypedDict
+from typing import TYPE_CHECKING, Protocol, TypedDict
 
 from msgspec.structs import replace as with_fields
 
@@ -18,8 +18,7 @@ from bridge.app.identify import Origin
 from bridge.app.outlet import Opening, Outlet
 from bridge.app.supervisor import Supervisor
 from bridge.approvals.config import ApprovalsConfig, connection_faults
-from bridge.approvals.context import STAYS, Rotation
-from bridge.approvals.reply import ReplyRules
+from bridge.approvals.rotation import STAYS, Rotation
 from bridge.configuration.load import Config
 from bridge.events.build import Teller
 from bridge.events.document import Document
@@ -47,6 +46,9 @@ from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.sinks.base import ApprovalAddress, Resources, SinkConfig
 from bridge.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from bridge.approvals.reply import ReplyRules
 
 
 class Gate(Rotation, Standing, Protocol):
@@ -249,9 +251,16 @@ class House:
         )
         listeners, around.board.receivers = await reception.open(stack)
         around.board.listeners = listeners
-        return [*listeners, *reception.autopilots(), reception.replies(stack)]
+        autopilots = around.board.autopilots = reception.autopilots()
+        return [*listeners, *autopilots, *reception.replies(stack)]
 
-    def _reply_rules(self, config: ApprovalsConfig) -> ReplyRules:
+    def _reply_rules(self, config: ApprovalsConfig) -> "ReplyRules":
+        if not config.has_entity:
+            from bridge.approvals.reply import (  # noqa: PLC0415 - not for who has none
+                ReplyRules,
+            )
+
+            return ReplyRules.of([], [])
         targets = []
         for sink in self.config.sinks:
             with connection_faults(f"sinks.{sink.name}"):
@@ -325,10 +334,10 @@ class House:
         return Opening(config, resources)
 
     def _approval_address(self) -> ApprovalAddress | None:
-        if self.config.approvals is None:
+        if (approvals := self.config.approval_entity) is None:
             return None
         try:
-            return self.config.approvals.address(self.origin.identity.expand)
+            return approvals.address(self.origin.identity.expand)
         except ValueError as error:
             raise ConfigError([f"approvals.sessions: {error}"]) from error
 

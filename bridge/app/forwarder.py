@@ -23,7 +23,7 @@ from bridge.events.identity import Identity, IdentityConfig
 from bridge.foundation import daemon_threads
 from bridge.foundation.clock import Clock
 from bridge.foundation.workers import run_together, run_workers, unless, waking
-from bridge.health import server as health
+from bridge.health import port
 from bridge.health.status import Board
 from bridge.imds.client import open_client
 from bridge.outbox import statefile
@@ -69,7 +69,7 @@ async def run(
         await stack.enter_async_context(
             attended(supervisor, stop, clock, board.is_alive)
         )
-        await stack.enter_async_context(health.serve(config.http, board))
+        await stack.enter_async_context(port.serve(config.http, board))
         client = await stack.enter_async_context(
             open_client(config.imds, clock, metrics)
         )

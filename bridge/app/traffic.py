@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from prometheus_client import Gauge
 
 from bridge.app.identify import IDENTITY, remembered
 from bridge.configuration.load import Config
@@ -26,6 +25,7 @@ from bridge.outbox.glance import glance
 from bridge.outbox.records import CHECKPOINT, TRAFFIC
 from bridge.outbox.store import Outbox
 from bridge.pipeline.observer import Observer
+from bridge.telemetry.counters import Level
 from bridge.telemetry.metrics import Metrics
 from bridge.traffic.activation import inherited_listener
 from bridge.traffic.announcer import Announcer
@@ -74,7 +74,7 @@ class Probe:
     rotation: Gate
     known: Known
     clock: Clock
-    gauge: Gauge
+    gauge: Level
 
     async def attach(self, outbox: Outbox, observer: Observer) -> Announcer:
         """Go on with the state file that is open now; returns who tells of changes.

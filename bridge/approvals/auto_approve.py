@@ -1,17 +1,21 @@
 """The autopilot: approves unasked what a rule with ``auto-approve`` speaks of.
 
-    each second: what is known of the document ─▶ a rule approves, its delay is over
-        ─▶ pursued as an approval message is ─▶ outcome and decision in one commit
+    each second: what is known of the document
+        ─▶ a rule approves, nothing holds it, its delay is over
+           ─▶ pursued as an approval message is ─▶ outcome and decision in one commit
+        ─▶ a rule approves, but what it waits for is not done ─▶ withheld, told once
 
 An event is approved once as it is: what was decided on its content is kept on disk,
 as is the intent before the POST, so that a restart neither repeats nor forgets it.
 Other VMs that see the same event may approve it too: whoever comes second finds it
 Started, or is answered 200 once more. A request that comes to nothing before any
-POST is not told of: nobody had asked.
+POST is not told of: nobody had asked. That an event is withheld is told once for each
+content and reason, also over restarts.
 """
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import orjson
@@ -25,10 +29,12 @@ from bridge.approvals.policy import (
     Request,
     rule_that_approves,
 )
-from bridge.approvals.rules import content_of
+from bridge.approvals.rules import Ruling, content_of
 from bridge.approvals.start_request import INTENT, Pursuit
 from bridge.events.build import Outcome, from_outcome
-from bridge.events.watch import Moment
+from bridge.events.document import ScheduledEvent
+from bridge.events.watch import Known, Moment
+from bridge.foundation.hashing import hash32
 from bridge.outbox.records import Decision
 
 log = logging.getLogger(__name__)
@@ -37,12 +43,34 @@ _LOOK_EVERY = 1.0
 _REST = 30.0  # before what was decided, or came to nothing, is looked at again
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Withheld:
+    """An event that a rule would approve, but for a reason.
+
+    Attributes:
+        event_id: in the document's own spelling.
+        content: what the event is now, by ``content_of``.
+        rule: what the rule is called.
+        reason: why it is not approved yet.
+    """
+
+    event_id: str
+    content: str
+    rule: str
+    reason: str
+
+
 @dataclass(slots=True)
 class Autopilot:
-    """Watches what is known of the document, and approves where a rule says so."""
+    """Watches what is known of the document, and approves where a rule says so.
+
+    Attributes:
+        withheld: what is held now, by key of the EventId.
+    """
 
     desk: Desk
     name: str = "autopilot"
+    withheld: Mapping[str, Withheld] = field(default_factory=dict)
     _resting: dict[str, float] = field(default_factory=dict)
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -52,26 +80,61 @@ class Autopilot:
                 initiative = Initiative(rule=str(intent.rule), content=intent.message)
                 self._begin(intent.event_id, initiative, stop, pursuits)
             while not stop.is_set():
-                self.step(stop, pursuits)
+                await self.step(stop, pursuits)
                 await self.desk.clock.wait(stop, _LOOK_EVERY)
 
-    def step(self, stop: asyncio.Event, pursuits: asyncio.TaskGroup) -> None:
-        """Begin to approve what is to be approved now."""
+    async def step(self, stop: asyncio.Event, pursuits: asyncio.TaskGroup) -> None:
+        """Begin to approve what is to be approved now, and tell of what is withheld.
+
+        Raises:
+            OutboxError: the state file cannot be read or written.
+        """
         watch, clock = self.desk.watcher.watch, self.desk.clock
-        now = Moment(at=clock.now(), monotonic=clock.monotonic())
         self._resting = {
             content: until
             for content, until in self._resting.items()
             if until > clock.monotonic()
         }
-        for known in watch.known.values():
-            is_held = known.seen != watch.seen  # it was not in the last document
-            rule = rule_that_approves(known, now, self.desk.terms)
-            if is_held or rule is None:
+        withheld = {}
+        for key, known in watch.known.items():
+            is_there = known.seen == watch.seen  # it was in the last document
+            ruling = await self._ruling(known) if is_there else None
+            if ruling is None or ruling.rule is None:
                 continue
-            initiative = Initiative(rule=rule, content=content_of(known.event))
-            if initiative.content not in self._resting:
+            if ruling.hold is not None:
+                withheld[key] = await self._withhold(known.event, ruling, ruling.hold)
+            elif not ruling.left:
+                initiative = Initiative(
+                    rule=ruling.rule, content=content_of(known.event)
+                )
                 self._begin(known.event.event_id, initiative, stop, pursuits)
+        self.withheld = withheld
+
+    async def _ruling(self, known: Known) -> Ruling | None:
+        clock, terms = self.desk.clock, self.desk.terms
+        found = await self.desk.evidences(known.event)
+        now = Moment(at=clock.now(), monotonic=clock.monotonic())
+        return rule_that_approves(known, now, terms, found)
+
+    async def _withhold(
+        self, event: ScheduledEvent, ruling: Ruling, reason: str
+    ) -> Withheld:
+        """Tell that an event is withheld, and why, unless that was told before."""
+        initiative = Initiative(rule=str(ruling.rule), content=content_of(event))
+        found = Withheld(
+            event_id=event.event_id,
+            content=initiative.content,
+            rule=initiative.rule,
+            reason=reason,
+        )
+        kind = OutcomeKind.WITHHELD
+        told = hash32([kind.value, found.content, reason])
+        is_known = self.withheld.get(event.key) == found
+        if not is_known and not await self.desk.outbox.decisions(told):
+            request = self._request(event.event_id, initiative)
+            conclusion = Conclusion(kind=kind, event=event, reason=reason)
+            await asyncio.shield(self._conclude(request, conclusion, message=told))
+        return found
 
     def _begin(
         self,
@@ -80,25 +143,31 @@ class Autopilot:
         stop: asyncio.Event,
         pursuits: asyncio.TaskGroup,
     ) -> None:
+        if initiative.content in self._resting:
+            return
         self._resting[initiative.content] = float("inf")
+        request = self._request(event_id, initiative)
+        pursuits.create_task(self._approve(request, initiative, stop))
+
+    def _request(self, event_id: str, initiative: Initiative) -> Request:
         by = f"rule:{initiative.rule}"
-        request = Request(
+        return Request(
             approval=Approval(event_ids=(event_id,), approved_by=by),
             event_id=event_id,
             enqueued_at=self.desk.clock.now(),
             initiative=initiative,
         )
-        pursuits.create_task(self._approve(request, initiative, stop))
 
     async def _approve(
         self, request: Request, initiative: Initiative, stop: asyncio.Event
     ) -> None:
         decisions = await self.desk.outbox.decisions(initiative.content)
-        earlier = decisions.get(request.key)
+        earlier, rest = decisions.get(request.key), _REST
         if earlier is None or earlier.state == INTENT:
             was_tried = earlier is not None and earlier.posted
-            await self._pursue(request, initiative, stop, was_tried=was_tried)
-        self._resting[initiative.content] = self.desk.clock.monotonic() + _REST
+            kind = await self._pursue(request, initiative, stop, was_tried=was_tried)
+            rest = 0.0 if kind is OutcomeKind.WITHHELD else _REST
+        self._resting[initiative.content] = self.desk.clock.monotonic() + rest
 
     async def _pursue(
         self,
@@ -107,7 +176,7 @@ class Autopilot:
         stop: asyncio.Event,
         *,
         was_tried: bool,
-    ) -> None:
+    ) -> OutcomeKind | None:
         pursuit = Pursuit(
             desk=self.desk,
             request=request,
@@ -118,14 +187,18 @@ class Autopilot:
         )
         conclusion = await pursuit.run(stop)
         if conclusion is None:
-            return
+            return None
         if conclusion.kind is OutcomeKind.FAILED or not await pursuit.withdraw():
-            await asyncio.shield(self._conclude(request, initiative, conclusion))
+            message = initiative.content
+            await asyncio.shield(self._conclude(request, conclusion, message=message))
+        return conclusion.kind
 
     async def _conclude(
-        self, request: Request, initiative: Initiative, conclusion: Conclusion
+        self, request: Request, conclusion: Conclusion, *, message: str
     ) -> None:
+        """Tell what became of a request of a rule, and keep it under ``message``."""
         desk, now = self.desk, self.desk.clock.now()
+        initiative = request.initiative
         outcome = Outcome(
             outcome=conclusion.kind.value,
             event_id=request.event_id,
@@ -140,16 +213,16 @@ class Autopilot:
                 "reason": None,
                 "expiresAt": None,
             },
-            origin=(desk.entity, initiative.content, None),
+            origin=(desk.entity, initiative.content if initiative else None, None),
         )
         told = from_outcome(desk.teller, outcome, now)
         decision = Decision(
-            message=initiative.content,
+            message=message,
             key=request.key,
             event_id=request.event_id,
             sequence=None,
             state=conclusion.kind.value,
             data=orjson.dumps(told.event.data),
-            rule=initiative.rule,
+            rule=initiative.rule if initiative else None,
         )
         await desk.conclude(outcome, told, decision, now=now.timestamp())

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from bridge.approvals.reply import ReplyRules
 from bridge.approvals.rules import Rule
 from bridge.foundation.errors import ConfigError
 from bridge.foundation.values import Duration, placeholder_faults
@@ -16,6 +15,9 @@ from bridge.servicebus.namespace import (
     entity_in,
 )
 from bridge.sinks.base import ApprovalAddress
+
+if TYPE_CHECKING:
+    from bridge.approvals.reply import ReplyRules
 
 _MOST_DELIVERIES = 2000  # that Service Bus lets be configured
 
@@ -35,6 +37,8 @@ def connection_faults(place: str) -> Iterator[None]:
 
 class ApprovalsConfig(NamespaceConfig, frozen=True, kw_only=True):
     """``[approvals]``: where approvals come from, and what is allowed.
+
+    With rules alone nothing is received: the bridge approves by itself.
 
     Attributes:
         queue: the queue that approvals come from; or topic and subscription. Example:
@@ -74,13 +78,22 @@ class ApprovalsConfig(NamespaceConfig, frozen=True, kw_only=True):
     rules: tuple[Rule, ...] = ()
 
     @property
+    def has_entity(self) -> bool:
+        """Whether approvals are received; else there are rules and nothing more."""
+        own = (self.queue, self.topic, self.subscription, self.sessions, self.reply_to)
+        namespace = (self.namespace, self.connection_string, self.http_proxy)
+        return not self.rules or any((*own, *namespace, self.client_id))
+
+    @property
     def target(self) -> Entity:
         """The queue or topic that approvals are sent to, to be compared."""
         return entity_in(self, self.queue, self.topic)
 
     @property
     def entity_path(self) -> str:
-        """How the approval entity is called in ids and status."""
+        """How the approval entity is called in ids and status; "" without one."""
+        if not self.has_entity:
+            return ""
         return self.queue or f"{self.topic}/Subscriptions/{self.subscription}"
 
     def address(self, expand: Callable[[str], str]) -> ApprovalAddress:
@@ -106,7 +119,7 @@ class ApprovalsConfig(NamespaceConfig, frozen=True, kw_only=True):
             session=None if session is None else expand(session),
         )
 
-    def reply_rules(self, targets: Iterable[Entity | None]) -> ReplyRules:
+    def reply_rules(self, targets: Iterable[Entity | None]) -> "ReplyRules":
         """Return which entities may be answered: bridge and approver ask here.
 
         Args:
@@ -117,20 +130,27 @@ class ApprovalsConfig(NamespaceConfig, frozen=True, kw_only=True):
             ValueError: the connection string cannot be read any more.
         """
         others = [t.name for t in targets if t and t.host in {self.host, UNKNOWN_HOST}]
+        # Who has no approvals does without.
+        from bridge.approvals.reply import ReplyRules  # noqa: PLC0415 - see above
+
         return ReplyRules.of(self.reply_to, [self.target.name, *others])
 
     def faults(self) -> Iterator[tuple[str, ...]]:
         """Check the namespace, that there is one entity, and the placeholders."""
-        yield from super().faults()
-        yield from entity_faults(self, self.queue, self.topic)
-        if bool(self.topic) != bool(self.subscription):
-            yield "subscription", "topic and subscription must be given together"
+        if self.has_entity:
+            yield from super().faults()
+            yield from self._entity_faults()
         if not self.max_age:
             yield "max_age", "must be more than 0, or every request is too old"
         if not 0 < self.max_delivery_count <= _MOST_DELIVERIES:
             yield "max_delivery_count", f"must be 1 to {_MOST_DELIVERIES}"
         yield from self._session_faults()
         yield from self._rule_faults()
+
+    def _entity_faults(self) -> Iterator[tuple[str, str]]:
+        yield from entity_faults(self, self.queue, self.topic)
+        if bool(self.topic) != bool(self.subscription):
+            yield "subscription", "topic and subscription must be given together"
 
     def _session_faults(self) -> Iterator[tuple[str, str]]:
         for index, session in enumerate(self.sessions):

@@ -3,55 +3,22 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
+from bridge.approvals.evidence import NO_EVIDENCE, Evidences, SuccessCheck
 from bridge.approvals.policy import Terms
 from bridge.approvals.posting import Poster
 from bridge.approvals.reply import ReplyRules
+from bridge.approvals.rotation import STAYS, Rotation
 from bridge.approvals.waits import Waits
 from bridge.events.build import Outcome, Teller, Told
 from bridge.events.document import ScheduledEvent
 from bridge.events.look import Watcher
+from bridge.events.watch import Moment
 from bridge.foundation.clock import Clock
 from bridge.outbox.records import Decision, Reply
 from bridge.outbox.store import Outbox
 
 log = logging.getLogger(__name__)
-
-
-class Rotation(Protocol):
-    """Takes this VM out of a balancer's rotation before it is touched."""
-
-    def leave(self, event: ScheduledEvent, *, settles: bool) -> float:
-        """Take this VM out for an event that is about to be approved, if it is its own.
-
-        Args:
-            event: as the document has it.
-            settles: whether the approval waits until the probe was out for a while.
-
-        Returns:
-            For how many seconds the approval is still to wait.
-        """
-        ...
-
-    def stay(self, key: str) -> None:
-        """Let an event hold this VM out no longer: its approval came to nothing."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Stays:
-    """No balancer asks for this VM."""
-
-    def leave(self, event: ScheduledEvent, *, settles: bool) -> float:  # noqa: ARG002 - the protocol's
-        """Wait for nothing."""
-        return 0.0
-
-    def stay(self, key: str) -> None:
-        """Do nothing."""
-
-
-STAYS = _Stays()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +33,8 @@ class Desk:
         chance: a random number in [0, 1) at each call.
         count: called with each outcome.
         rotation: takes this VM out before an event of its own is approved.
+        successes: says what counts of what commands have done; None where no rule
+            waits for any.
     """
 
     entity: str
@@ -82,6 +51,20 @@ class Desk:
     count: Callable[[str], None]
     max_delivery_count: int = 10
     rotation: Rotation = STAYS
+    successes: SuccessCheck | None = None
+
+    async def evidences(self, event: ScheduledEvent) -> Evidences:
+        """Return what the commands that rules wait for have done for an event.
+
+        Raises:
+            OutboxError: the state file cannot be read.
+        """
+        if self.successes is None:
+            return NO_EVIDENCE
+        names = self.terms.commands
+        standings = await self.outbox.command_standings(event.key, names)
+        now = Moment(at=self.clock.now(), monotonic=self.clock.monotonic())
+        return self.successes.evidences(event, standings, now)
 
     async def conclude(
         self,

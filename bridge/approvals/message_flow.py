@@ -6,11 +6,16 @@
 
 A message is settled only after everything that became of it is on disk. Whatever
 dies before, the redelivery finds the decisions and goes on where it stopped.
+
+Messages with one MessageId and one body share a decision: each of them is told once,
+and all are told the same, in the words of the first. Only a refusal that was known
+when the message was sent is no answer to it: whoever sends a dead letter once more
+wants another decision.
 """
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -22,11 +27,10 @@ from bridge.approvals.policy import (
     Conclusion,
     OutcomeKind,
     Request,
-    dead_letter,
 )
 from bridge.approvals.reply import ReplyEnvelope
 from bridge.approvals.start_request import INTENT, Pursuit
-from bridge.events.build import Outcome, from_outcome, rfc3339
+from bridge.events.build import Outcome, Told, from_outcome, rfc3339
 from bridge.events.document import ScheduledEvent
 from bridge.foundation.errors import MalformedApprovalError
 from bridge.foundation.hashing import hash32
@@ -89,7 +93,9 @@ class Handling:
         Raises:
             OutboxError: the state file cannot be read or written.
         """
-        self._earlier = await self.desk.outbox.decisions(self.key)
+        self._earlier = await self.desk.outbox.decisions(
+            self.key, self.message.sequence_number
+        )
         try:
             self._approval = self._parse()
         except MalformedApprovalError as error:
@@ -135,7 +141,8 @@ class Handling:
         earlier = self._earlier.get("")
         if earlier is None or earlier.sequence != self.message.sequence_number:
             conclusion = Conclusion(kind=kind, reason=reason)
-            await asyncio.shield(self._commit(None, conclusion, of=1))
+            told = earlier if earlier and self._is_answered(kind, earlier) else None
+            await asyncio.shield(self._commit(None, conclusion, of=1, told=told))
         return replace(_settlement([kind]), words=reason)
 
     async def _pursue(self, request: Request, of: int, stop: asyncio.Event) -> None:
@@ -147,9 +154,9 @@ class Handling:
                 self._kinds[request.key] = kind  # told already; only to be settled
                 self._told[request.key] = earlier.data or b"{}"
                 return
-            if kind.is_good:
+            if self._is_answered(kind, earlier):
                 again = _again(kind, earlier)
-                await asyncio.shield(self._commit(request, again, of=of))
+                await asyncio.shield(self._commit(request, again, of=of, told=earlier))
                 return
         pursuit = Pursuit(
             desk=self.desk,
@@ -167,6 +174,21 @@ class Handling:
             self._unknown[request.key] = (request, conclusion)
             return
         await asyncio.shield(self._commit(request, conclusion, of=of))
+
+    def _is_answered(self, kind: OutcomeKind, earlier: Decision) -> bool:
+        """Whether what was decided of another message with this content holds for it.
+
+        Nothing is asked for again that is so already. A refusal holds for what was
+        sent before it was known, with the same claims.
+        """
+        if kind.is_good:
+            return True
+        data = orjson.loads(earlier.data or b"{}")
+        sent = self.message.enqueued_at or self._began
+        decided = data.get("observedAt")
+        if decided is None or sent > datetime.fromisoformat(decided):
+            return False
+        return _claims(data["request"]) == _claims(self._claimed())
 
     async def _settle(
         self, requests: list[Request], stop: asyncio.Event
@@ -192,14 +214,28 @@ class Handling:
         return Settlement("abandon")
 
     async def _commit(
-        self, request: Request | None, conclusion: Conclusion, *, of: int
+        self,
+        request: Request | None,
+        conclusion: Conclusion,
+        *,
+        of: int,
+        told: Decision | None = None,
     ) -> None:
-        """Keep an outcome; with the last one of the message, also the reply."""
+        """Keep an outcome; with the last one of the message, also the reply.
+
+        Args:
+            request: the EventId; None = the message as a whole.
+            conclusion: what became of it.
+            of: how many EventIds the message has.
+            told: what was told of it already, to another message of this content.
+        """
         desk, now = self.desk, self.desk.clock.now()
         outcome = self._outcome(request, conclusion)
-        told = from_outcome(desk.teller, outcome, now)
+        news = from_outcome(desk.teller, outcome, now)
+        if told is not None and told.data is not None:
+            news = _as_before(news, orjson.loads(told.data))
         key = request.key if request else ""
-        self._told[key] = orjson.dumps(told.event.data)
+        self._told[key] = orjson.dumps(news.event.data)
         self._kinds[key] = conclusion.kind
         decision = Decision(
             message=self.key,
@@ -210,12 +246,10 @@ class Handling:
             data=self._told[key],
         )
         reply = self._reply() if len(self._told) == of else None
-        await desk.conclude(outcome, told, decision, now=now.timestamp(), reply=reply)
+        await desk.conclude(outcome, news, decision, now=now.timestamp(), reply=reply)
 
     def _outcome(self, request: Request | None, conclusion: Conclusion) -> Outcome:
-        message, approval = self.message, self._approval
-        enqueued_at = message.enqueued_at
-        expires_at = approval.expires_at if approval else None
+        message = self.message
         return Outcome(
             outcome=conclusion.kind.value,
             event_id=request.event_id if request else None,
@@ -223,15 +257,21 @@ class Handling:
             imds_status=conclusion.imds_status,
             confirmed=conclusion.confirmed,
             reason=conclusion.reason,
-            request={
-                "messageId": message.message_id,
-                "enqueuedAt": rfc3339(enqueued_at) if enqueued_at else None,
-                "approvedBy": approval.approved_by if approval else None,
-                "reason": approval.reason if approval else None,
-                "expiresAt": rfc3339(expires_at) if expires_at else None,
-            },
+            request=self._claimed(),
             origin=(self.desk.entity, message.message_id, message.sequence_number),
         )
+
+    def _claimed(self) -> dict[str, object]:
+        """Return what is told of the message itself."""
+        approval, enqueued_at = self._approval, self.message.enqueued_at
+        expires_at = approval.expires_at if approval else None
+        return {
+            "messageId": self.message.message_id,
+            "enqueuedAt": rfc3339(enqueued_at) if enqueued_at else None,
+            "approvedBy": approval.approved_by if approval else None,
+            "reason": approval.reason if approval else None,
+            "expiresAt": rfc3339(expires_at) if expires_at else None,
+        }
 
     def _reply(self) -> Reply | None:
         message = self.message
@@ -265,6 +305,39 @@ def _again(kind: OutcomeKind, earlier: Decision) -> Conclusion:
     )
 
 
+def _as_before(news: Told, data: dict[str, object]) -> Told:
+    """Return an outcome in the words, and as of the moment, that it was told before."""
+    event = replace(news.event, data=data, time=str(data["observedAt"]))
+    return replace(news, event=event)
+
+
+def _claims(request: Mapping[str, object]) -> dict[str, object]:
+    """Return what is told of a message, but for when it was sent."""
+    return {name: told for name, told in request.items() if name != "enqueuedAt"}
+
+
 def _settlement(kinds: list[OutcomeKind]) -> Settlement:
     letter = dead_letter(kinds)
     return Settlement("dead-letter", *letter) if letter else Settlement("complete")
+
+
+_DEAD_LETTERS = {
+    OutcomeKind.INVALID: ("InvalidMessage", "it cannot be read as an approval"),
+    OutcomeKind.EXPIRED: ("Expired", "it came too late to be relayed"),
+    OutcomeKind.UNKNOWN_EVENT: ("UnknownEvent", "this VM knows no such event"),
+    OutcomeKind.DENIED: ("Denied", "this bridge may not approve the event"),
+    OutcomeKind.REJECTED: ("RejectedByImds", "IMDS answered 400 to the approval"),
+    OutcomeKind.FAILED: ("ImdsUnavailable", "IMDS could not be reached in time"),
+}
+
+
+def dead_letter(kinds: Sequence[OutcomeKind]) -> tuple[str, str] | None:
+    """Return why a message is dead-lettered, as reason and words; None = complete.
+
+    Args:
+        kinds: the outcomes of its EventIds, in the order of the body.
+    """
+    if any(kind.is_good for kind in kinds):
+        return None
+    reasons = (_DEAD_LETTERS[kind] for kind in kinds if kind in _DEAD_LETTERS)
+    return next(reasons, None)

@@ -9,6 +9,7 @@ The first row that holds decides; the rows are those of the contract, in its ord
                          absent for unknown_grace     → unknown-event, else wait
     Started                                           → already-started
     not allowed, or not what the approver saw         → denied
+    a rule asks, and what it waits for is not done    → withheld, or wait
     a rule lets it wait                               → wait
     anything else                                     → one POST
 
@@ -19,14 +20,15 @@ or the rule that speaks of it, is no longer the one it was made for.
 Source: DESIGN section 5.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from bridge.approvals.evidence import NO_EVIDENCE, Evidences
 from bridge.approvals.message import Approval
-from bridge.approvals.rules import Rule, Ruling, content_of, judge
+from bridge.approvals.rules import NOBODY, Rule, Ruling, content_of, judge
 from bridge.events.document import STARTED, ScheduledEvent
+from bridge.events.identity import Identity
 from bridge.events.look import Look
 from bridge.events.material import is_material
 from bridge.events.watch import Known, Moment
@@ -46,6 +48,7 @@ class OutcomeKind(StrEnum):
     DENIED = "denied"
     REJECTED = "rejected"
     FAILED = "failed"
+    WITHHELD = "withheld"  # only by a rule, and of no message
 
     @property
     def is_good(self) -> bool:
@@ -55,12 +58,23 @@ class OutcomeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What the configuration makes of approvals; spans are in seconds."""
+    """What the configuration makes of approvals; spans are in seconds.
+
+    Attributes:
+        me: who this VM is: a rule with ``after`` speaks of its own events alone.
+    """
 
     unknown_grace: float
     max_age: float
     allow_event_types: tuple[str, ...] = ()
     rules: tuple[Rule, ...] = ()
+    me: Identity = NOBODY
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """The commands that any rule waits for."""
+        named = (name for rule in self.rules for name in rule.after or ())
+        return tuple(dict.fromkeys(named))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,11 +114,15 @@ class Standing:
             doubt.
         was_seen: the EventId stood in a document here, within the retention.
         absent_for: seconds over which documents whose word counts had it not.
+        was_posted: whether any POST was begun for it, whatever came of it.
+        found: what commands have done for the event, by name.
     """
 
     may_have_worked: bool = False
     was_seen: bool = False
     absent_for: float = 0.0
+    was_posted: bool = False
+    found: Evidences = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,23 +181,27 @@ def decide(
         return _absent(request, look, standing, terms)
     if event.status == STARTED:
         return Conclusion(kind=OutcomeKind.ALREADY_STARTED, event=event)
-    return _waiting(event, request, look, terms)
+    return _waiting(event, request, look, standing, terms)
 
 
-def rule_that_approves(known: Known, now: Moment, terms: Terms) -> str | None:
-    """Return the rule by which an event is to be approved unasked, now, if any is.
+def rule_that_approves(
+    known: Known, now: Moment, terms: Terms, found: Evidences = NO_EVIDENCE
+) -> Ruling | None:
+    """Return the ruling by which an event is approved unasked, now or later, if any is.
 
     Args:
         known: an event of the document.
         now: when.
         terms: what is allowed.
+        found: what commands have done for the event, by name.
     """
     event = known.event
     if event.status == STARTED or not _is_allowed(event, terms):
         return None
-    ruling = judge(terms.rules, event, age=known.age(now), now=now.at)
-    is_due = ruling.action == "auto-approve" and not ruling.left
-    return ruling.rule if is_due else None
+    ruling = judge(
+        terms.rules, event, age=known.age(now), now=now.at, me=terms.me, found=found
+    )
+    return ruling if ruling.action == "auto-approve" else None
 
 
 def is_absent(key: str, look: Look) -> bool:
@@ -206,28 +228,6 @@ def deadline(request: Request, not_before: datetime | None, terms: Terms) -> dat
     """
     ends = (not_before, request.approval.expires_at, _oldest(request, terms))
     return min(end for end in ends if end is not None)
-
-
-_DEAD_LETTERS = {
-    OutcomeKind.INVALID: ("InvalidMessage", "it cannot be read as an approval"),
-    OutcomeKind.EXPIRED: ("Expired", "it came too late to be relayed"),
-    OutcomeKind.UNKNOWN_EVENT: ("UnknownEvent", "this VM knows no such event"),
-    OutcomeKind.DENIED: ("Denied", "this bridge may not approve the event"),
-    OutcomeKind.REJECTED: ("RejectedByImds", "IMDS answered 400 to the approval"),
-    OutcomeKind.FAILED: ("ImdsUnavailable", "IMDS could not be reached in time"),
-}
-
-
-def dead_letter(kinds: Sequence[OutcomeKind]) -> tuple[str, str] | None:
-    """Return why a message is dead-lettered, as reason and words; None = complete.
-
-    Args:
-        kinds: the outcomes of its EventIds, in the order of the body.
-    """
-    if any(kind.is_good for kind in kinds):
-        return None
-    reasons = (_DEAD_LETTERS[kind] for kind in kinds if kind in _DEAD_LETTERS)
-    return next(reasons, None)
 
 
 def _is_begun_or_gone(request: Request, look: Look, standing: Standing) -> bool:
@@ -264,22 +264,34 @@ def _absent(
 
 
 def _waiting(
-    event: ScheduledEvent, request: Request, look: Look, terms: Terms
+    event: ScheduledEvent,
+    request: Request,
+    look: Look,
+    standing: Standing,
+    terms: Terms,
 ) -> Conclusion | Post | Wait:
     """Decide on an event that waits to be approved."""
-    ruling = _ruling(event, look, terms)
+    ruling = _ruling(event, look, standing, terms)
     if reason := _refusal(event, request, ruling, terms):
         return Conclusion(kind=OutcomeKind.DENIED, event=event, reason=reason)
-    is_asked_early = ruling.action == "auto-approve" and request.initiative is None
-    if ruling.left and not is_asked_early:
-        return Wait(seconds=ruling.left)
-    return Post(event=event)
+    if ruling.action == "auto-approve" and request.initiative is None:
+        return Post(event=event)  # who asks is not kept waiting
+    if ruling.hold is not None and standing.was_posted:
+        return Wait()  # what became of that POST is still to be told
+    if ruling.hold is not None:
+        kind = OutcomeKind.WITHHELD
+        return Conclusion(kind=kind, event=event, reason=ruling.hold)
+    return Wait(seconds=ruling.left) if ruling.left else Post(event=event)
 
 
-def _ruling(event: ScheduledEvent, look: Look, terms: Terms) -> Ruling:
+def _ruling(
+    event: ScheduledEvent, look: Look, standing: Standing, terms: Terms
+) -> Ruling:
     known, seen = look.watch.known.get(event.key), look.watch.seen
     age = known.age(seen) if known and seen else 0.0
-    return judge(terms.rules, event, age=age, now=look.now)
+    return judge(
+        terms.rules, event, age=age, now=look.now, me=terms.me, found=standing.found
+    )
 
 
 def _refusal(

@@ -13,6 +13,10 @@ approved unasked. The delay is counted from the first sight of the event as it i
 now: when anything about the event changes, it begins anew.
 
 What an event does not tell, or tells in a form that cannot be read, fits every deny.
+
+A rule with ``after`` fits events of this VM alone, and holds each of them until the
+commands that it names have succeeded: no later rule is asked. Who asks for it is not
+kept waiting.
 """
 
 import math
@@ -23,13 +27,20 @@ from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Literal
 
+from bridge.approvals.evidence import (
+    NO_EVIDENCE,
+    Evidences,
+    Lack,
+    names_others,
+    reason_to_hold,
+)
 from bridge.events.document import (
     EVENT_SOURCES,
     EVENT_TYPES,
     ScheduledEvent,
     misspelt,
 )
-from bridge.events.identity import bare
+from bridge.events.identity import Identity, bare
 from bridge.foundation.hashing import hash32
 from bridge.foundation.sections import Section
 from bridge.foundation.values import Duration
@@ -60,8 +71,14 @@ class Rule(Section, frozen=True, kw_only=True):
         notice_below: the rule fits when less time than this is left before NotBefore.
         action: what the rule does: let an approval pass, deny it whoever asks, or
             approve the event unasked.
-        delay: how long to wait, from when the event was first seen as it is now; not
-            with "deny".
+        delay: how long to wait, from when the event was first seen as it is now, or
+            with after from the last success; not with "deny".
+        after: command sinks, all of which must have succeeded for the event; such a
+            rule fits only events that name this VM. With "auto-approve" only. Example:
+            ``["drain"]``.
+        others: what is done with an event that names other machines as well, which an
+            approval frees, too: it waits for a person, or they are ignored. With
+            after only.
     """
 
     name: str = ""
@@ -73,13 +90,15 @@ class Rule(Section, frozen=True, kw_only=True):
     notice_below: Duration | None = None
     action: Action
     delay: Duration = Duration(0)
+    after: tuple[str, ...] | None = None
+    others: Literal["withhold", "ignore"] = "withhold"
 
     def faults(self) -> Iterator[tuple[str, ...]]:
         """Refuse what could never fit, and a delay of what is never done."""
         if self.name and not _NAME.fullmatch(self.name):
             allowed = "letters, digits, hyphens and underscores, no hyphen first"
             yield "name", f"must be 1 to 63 {allowed}"
-        for key in ("event_types", "event_sources", "resources"):
+        for key in ("event_types", "event_sources", "resources", "after"):
             if getattr(self, key) == ():
                 yield key, "must not be empty; leave it out for no limit"
         least, most = self.min_duration, self.max_duration
@@ -90,8 +109,17 @@ class Rule(Section, frozen=True, kw_only=True):
         if self.action == "deny" and self.delay:
             what = 'goes with "allow" and "auto-approve" only: a denial does not wait'
             yield "delay", what, "action"
+        yield from self._faults_of_after()
         if self.action == "deny":
             yield from self._misspelt()
+
+    def _faults_of_after(self) -> Iterator[tuple[str, ...]]:
+        """Refuse what nobody would wait for, and what is said of no command."""
+        if self.after and self.action != "auto-approve":
+            what = 'goes with "auto-approve" only: who asks is not kept waiting'
+            yield "after", what, "action"
+        if self.after is None and self.others != "withhold":
+            yield "others", "goes with after only", "after"
 
     def _misspelt(self) -> Iterator[tuple[str, str, str]]:
         """Refuse words that no event has: such a rule would deny nothing."""
@@ -104,6 +132,8 @@ class Rule(Section, frozen=True, kw_only=True):
     @property
     def is_unlimited(self) -> bool:
         """Whether it fits every event."""
+        if self.after is not None:
+            return False  # it fits those of this VM
         limits = (
             *(self.event_types, self.event_sources, self.resources),
             *(self.min_duration, self.max_duration, self.notice_below),
@@ -118,15 +148,26 @@ class Ruling:
     Attributes:
         rule: which of them decided; None where none fits.
         left: seconds of its delay that are not over yet.
+        hold: why the rule does not approve it yet; None = nothing holds it.
     """
 
     action: Action
     rule: str | None = None
     left: float = 0.0
+    hold: str | None = None
 
 
-def judge(
-    rules: Sequence[Rule], event: ScheduledEvent, *, age: float, now: datetime
+NOBODY = Identity()
+
+
+def judge(  # noqa: PLR0913 - what a ruling depends on
+    rules: Sequence[Rule],
+    event: ScheduledEvent,
+    *,
+    age: float,
+    now: datetime,
+    me: Identity = NOBODY,
+    found: Evidences = NO_EVIDENCE,
 ) -> Ruling:
     """Say what the first rule that fits makes of an event.
 
@@ -135,12 +176,16 @@ def judge(
         event: as it is now.
         age: seconds for which it has surely been so.
         now: what the notice is counted from.
+        me: who this VM is.
+        found: what commands have done for the event, by name.
     """
     for index, rule in enumerate(rules):
-        if _fits(rule, event, now):
+        if _fits(rule, event, now, me):
+            label, hold = label_of(index, rule), _hold(rule, event, me, found)
+            if hold is None and rule.after is not None:
+                age = min(found[name].age for name in rule.after)
             left = max(rule.delay - age, 0.0)
-            label = label_of(index, rule)
-            return Ruling(action=rule.action, rule=label, left=left)
+            return Ruling(action=rule.action, rule=label, left=left, hold=hold)
     is_strict = any(rule.action == "allow" for rule in rules)
     return Ruling(action="deny" if is_strict else "allow")
 
@@ -164,14 +209,31 @@ def content_of(event: ScheduledEvent) -> str:
     return hash32(["rule", event.canonical])
 
 
-def _fits(rule: Rule, event: ScheduledEvent, now: datetime) -> bool:
+def _hold(
+    rule: Rule, event: ScheduledEvent, me: Identity, found: Evidences
+) -> str | None:
+    """Return why a rule that fits does not approve yet."""
+    if rule.after is None:
+        return None
+    if rule.others == "withhold" and names_others(event, me):
+        return Lack.OTHER_RESOURCES.value
+    return reason_to_hold(rule.after, found)
+
+
+def _fits(rule: Rule, event: ScheduledEvent, now: datetime, me: Identity) -> bool:
     return (
-        _is_among(rule, event.event_type, rule.event_types)
+        not (rule.after is not None and _is_elsewhere(event, me))
+        and _is_among(rule, event.event_type, rule.event_types)
         and _is_among(rule, event.event_source, rule.event_sources)
         and _concerns(rule, event)
         and _lasts(rule, event.duration)
         and _is_near(rule, event.not_before, now)
     )
+
+
+def _is_elsewhere(event: ScheduledEvent, me: Identity) -> bool:
+    """Whether an event names other machines alone; not while this one's is unknown."""
+    return me.is_named_in(event.resources) is False
 
 
 def _is_among(rule: Rule, value: str | None, names: tuple[str, ...] | None) -> bool:

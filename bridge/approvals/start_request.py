@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from bridge.approvals.context import Desk
+from bridge.approvals.evidence import NO_EVIDENCE, Evidences
 from bridge.approvals.policy import (
     Conclusion,
     OutcomeKind,
@@ -146,6 +147,8 @@ class Pursuit:
             may_have_worked=self._may_have_worked,
             was_seen=event is None and await self.desk.outbox.was_seen(self.key),
             absent_for=now - since,
+            was_posted=self.was_tried or self._was_posted,
+            found=await self._evidences(event),
         )
         step = decide(self.request, look, standing, self.terms)
         if isinstance(step, Post) and self._failures and self._left() <= 0:
@@ -156,6 +159,12 @@ class Pursuit:
             if left > 0:  # a person's approval passes at once
                 return Wait(seconds=left)
         return step
+
+    async def _evidences(self, event: ScheduledEvent | None) -> Evidences:
+        """Return what commands have done for an event; only a rule waits for it."""
+        if event is None or self.request.initiative is None:
+            return NO_EVIDENCE
+        return await self.desk.evidences(event)
 
     async def mark(self) -> None:
         """Note on disk that a POST is begun, before it is."""

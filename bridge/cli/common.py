@@ -1,30 +1,18 @@
-"""What every command shares: the ``-c`` option, exit codes, signals."""
+"""What every command shares: the ``-c`` option, colours, JSON, and how it ends."""
 
-import asyncio
 import json
 import os
-import signal
 import sys
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import TextIO
 
 import click
 
-from bridge.foundation.errors import BridgeError, ConfigError
+from bridge.cli.process import FAILED, WRONG, fail, until_stopped
 from bridge.foundation.sections import nearest
-from bridge.telemetry.metrics import printable
 
-FAILED = 1
-WRONG = 2
-
-
-def fail(*lines: str, code: int = FAILED) -> NoReturn:
-    """End the process with lines on standard error."""
-    for line in lines:
-        click.echo(f"sebridge: {printable(line)}", err=True)
-    sys.exit(code)
+__all__ = ["FAILED", "WRONG", "fail", "until_stopped"]  # of ``process``, for all others
 
 
 def echo_json(value: object, indent: int | None = None) -> None:
@@ -90,58 +78,3 @@ class Suggesting(click.Group):
         near = nearest(word.lower(), self.list_commands(ctx))
         hint = f" Did you mean {near!r}?" if near else ""
         raise click.UsageError(f"No such command {word!r}.{hint}", ctx)
-
-
-def raise_file_limit() -> None:
-    """Let this process open as many files and sockets as the system lets it.
-
-    The soft limit is often 1024 for the sake of programs that use select().
-    """
-    if sys.platform == "win32":  # pragma: no cover - tests run on POSIX
-        return
-    import resource  # noqa: PLC0415 - there is none on Windows
-
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):  # macOS has another limit behind this one
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-def until_stopped(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
-    """Run ``work`` until it ends or a signal asks it to stop."""
-    try:
-        asyncio.run(_until_signal(work))
-    except* BridgeError as errors:
-        first = first_of(errors)
-        if isinstance(first, ConfigError):
-            fail(*first.faults, code=WRONG)
-        fail(str(first))
-
-
-def first_of(errors: BaseExceptionGroup[BridgeError]) -> BaseException:
-    """Return the first error that is no group itself."""
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
-async def _until_signal(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    signals = [signal.SIGINT, signal.SIGTERM]
-
-    def ask() -> None:
-        for number in signals:  # so that a second signal kills
-            if sys.platform == "win32":  # pragma: no cover - tests run on POSIX
-                signal.signal(number, signal.SIG_DFL)
-            else:
-                loop.remove_signal_handler(number)
-                signal.signal(number, signal.SIG_DFL)  # SIGINT would be a traceback
-        stop.set()
-
-    for number in signals:
-        if sys.platform == "win32":  # pragma: no cover - tests run on POSIX
-            signal.signal(number, lambda *_: loop.call_soon_threadsafe(ask))
-        else:
-            loop.add_signal_handler(number, ask)
-    await work(stop)

@@ -5,9 +5,6 @@ configuration. The only room that prints, reads argv and touches signals.
 """
 
 import importlib
-import io
-import logging
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,23 +13,16 @@ from pathlib import Path
 import click
 
 from bridge import __version__
-from bridge.app import forwarder as app
-from bridge.app.supervisor import supervisor_of
-from bridge.cli.common import (
-    WRONG,
-    Suggesting,
-    allow_empty_option,
-    config_option,
+from bridge.cli.common import Suggesting, allow_empty_option, config_option
+from bridge.cli.process import (
+    errors_told,
     fail,
-    raise_file_limit,
+    forward,
+    spell_everything,
     until_stopped,
 )
-from bridge.configuration import load as configuration
-from bridge.foundation.clock import SystemClock
-from bridge.foundation.errors import BridgeError, ConfigError, MissingExtraError
+from bridge.foundation.errors import MissingExtraError
 from bridge.telemetry.metrics import LogConfig, configure_logging
-
-log = logging.getLogger(__name__)
 
 PORT = click.IntRange(0, 65535)
 SPEED = click.FloatRange(min=0, min_open=True, max=1e6)
@@ -74,21 +64,15 @@ class Commands(Suggesting):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command."""
-        try:
+        with errors_told():
             return super().invoke(ctx)
-        except ConfigError as error:
-            fail(*error.faults, code=WRONG)
-        except BridgeError as error:
-            fail(str(error))
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="sebridge")
 def main() -> None:
     """Azure Scheduled Events to where they are acted on, and approvals back."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a code page cannot spell everything
-            stream.reconfigure(errors="backslashreplace")
+    spell_everything()
 
 
 @main.command()
@@ -96,13 +80,7 @@ def main() -> None:
 @allow_empty_option
 def run(path: Path, *, allow_empty: bool) -> None:
     """Run the forwarder until it is asked to stop."""
-    config = configuration.load(path, os.environ, allow_empty=allow_empty)
-    configure_logging(config.log)
-    for warning in config.warnings():
-        log.warning("configuration", extra={"warning": warning})
-    raise_file_limit()
-    supervisor = supervisor_of(os.environ)
-    until_stopped(lambda stop: app.run(config, stop, SystemClock(), supervisor))
+    forward(path, allow_empty=allow_empty)
 
 
 @main.command()

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from bridge.app import forwarder as app
 from bridge.app.supervisor import Supervisor
-from bridge.cli.common import FAILED, WRONG, fail, first_of
+from bridge.cli.process import FAILED, WRONG, fail, first_of
 from bridge.configuration import load as configuration
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import BridgeError, ConfigError, MissingExtraError

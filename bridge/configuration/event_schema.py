@@ -213,11 +213,15 @@ _COMMAND = record(
         "action": said(
             {"enum": ["prepare", "restore"]}, "What the command was run for.", "prepare"
         ),
-        "event": said(ref("ImdsEvent"), "The event that it was run for.", IMDS_EVENT),
+        "event": said(
+            or_null("ImdsEvent"),
+            "The event that it was run for; null at the start of the bridge.",
+            *(IMDS_EVENT, None),
+        ),
         "transition": said(
-            {"enum": [kind.value for kind in TransitionKind]},
-            "The step of the event that it was run for.",
-            "scheduled",
+            {"enum": [*(kind.value for kind in TransitionKind), None]},
+            "The step of the event that it was run for; null at the start.",
+            *("scheduled", None),
         ),
         "exitCode": said(
             WHOLE_OR_NULL, "Its exit code; null where it has none.", 0, None

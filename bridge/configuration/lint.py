@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from bridge.approvals.config import ApprovalsConfig
-from bridge.approvals.reply import unanswered
-from bridge.approvals.rules import catch_all, label_of
+from bridge.approvals.rules import Rule, catch_all, label_of
 from bridge.events.document import EVENT_SOURCES, EVENT_TYPES, misspelt
 from bridge.foundation.sections import Section
 from bridge.foundation.values import Address, Secret
@@ -13,6 +12,7 @@ from bridge.sinks.base import SinkConfig
 
 _STOP = 45.0  # TimeoutStopSec in infra/systemd/sebridge.service
 _ENDING = 15.0  # of a command that does not heed SIGTERM
+_BEFORE = {"scheduled", "updated"}  # the steps by which a command comes in time
 _WORDS = {
     "event_types": EVENT_TYPES,
     "allow_event_types": EVENT_TYPES,
@@ -69,10 +69,60 @@ def odd_rules(approvals: ApprovalsConfig) -> Iterator[str]:
             yield f"{place}: approves every event, whatever it does"
 
 
+def vain_waits(
+    approvals: ApprovalsConfig, sinks: Sequence[SinkConfig]
+) -> Iterator[tuple[str, str]]:
+    """Yield the place of each command that a rule waits for in vain, and why."""
+    commands = {sink.name: sink for sink in sinks if sink.is_for_steps}
+    for index, rule in enumerate(approvals.rules):
+        for name in rule.after or ():
+            place = f"approvals.rules[{index}].after"
+            if (sink := commands.get(name)) is None:
+                known = ", ".join(commands) or "none"
+                yield place, f"{name!r} is no command sink; there are: {known}"
+            elif not (_BEFORE & {*(sink.route.when.transitions or _BEFORE)}):
+                yield place, f"{name!r} is never given scheduled or updated"
+            else:
+                yield from ((place, what) for what in _disjoint(rule, sink))
+
+
+def _disjoint(rule: Rule, sink: SinkConfig) -> Iterator[str]:
+    """Yield why a sink is given no event that a rule fits."""
+    for key, mine, others in _limits_of_both(rule, sink):
+        if mine and others and not mine & others:
+            yield f"{sink.name!r} is given none of the rule's {key}"
+
+
+def odd_waits(approvals: ApprovalsConfig, sinks: Sequence[SinkConfig]) -> Iterator[str]:
+    """Tell of events that a rule holds for ever: its command is not given them."""
+    commands = {sink.name: sink for sink in sinks if sink.is_for_steps}
+    for index, rule in enumerate(approvals.rules):
+        for sink in (commands[name] for name in rule.after or () if name in commands):
+            for key, mine, others in _limits_of_both(rule, sink):
+                if others and not (mine and mine <= others):
+                    yield (
+                        f"approvals.rules[{index}].{key}: {sink.name!r} is given "
+                        f"{', '.join(sorted(others))} alone: the rule holds any other "
+                        "event until a person approves it"
+                    )
+
+
+def _limits_of_both(
+    rule: Rule, sink: SinkConfig
+) -> Iterator[tuple[str, set[str], set[str]]]:
+    """Yield the limits that a rule and a sink may have; an empty set is no limit."""
+    for key in ("event_types", "event_sources"):
+        mine, others = getattr(rule, key), getattr(sink.route.when, key)
+        yield key, {*map(str.casefold, mine or ())}, {*map(str.casefold, others or ())}
+
+
 def odd_replies(
     approvals: ApprovalsConfig, targets: Sequence[Entity | None]
 ) -> Iterator[str]:
     """Tell of the entities in ``reply_to`` at which nobody is ever answered."""
+    # Who has no approvals does without.
+    from bridge.approvals.reply import unanswered  # noqa: PLC0415 - see above
+
     for name in unanswered(approvals.reply_to, approvals.reply_rules(targets)):
         yield (
             f"approvals.reply_to: nobody is answered at {name!r}: it is the approval "

@@ -22,9 +22,11 @@ from bridge.configuration.lint import (
     misspelt_words,
     odd_replies,
     odd_rules,
+    odd_waits,
     secrets_in,
     short_stops,
     taken_for_granted,
+    vain_waits,
 )
 from bridge.configuration.secret_standins import StandIns
 from bridge.configuration.sink_names import check_name, place_of
@@ -36,7 +38,7 @@ from bridge.events.routing import Route, When
 from bridge.foundation.errors import ConfigError
 from bridge.foundation.sections import Reader, Section, nearest
 from bridge.foundation.values import Duration, Secret, placeholder_faults
-from bridge.health.server import HttpConfig
+from bridge.health.config import HttpConfig
 from bridge.imds.client import ImdsConfig
 from bridge.outbox.statefile import StateConfig
 from bridge.servicebus.namespace import Entity
@@ -49,6 +51,7 @@ _EVERYWHERE = {"0.0.0.0", "::"}  # noqa: S104 - compared with  # nosec B104
 _ENTITY_KEYS = ("queue", "topic", "subscription")
 _NO_SINKS = "must be a list of tables: [[sinks]]"
 _NO_APPROVALS = "needs [approvals]: where they go"
+_NO_ENTITY = "needs a queue or topic in [approvals]: where they go"
 _EMPTY = (
     "has neither [[sinks]] nor [approvals] nor [traffic]: nothing would be sent, "
     "received or answered (--allow-empty takes it all the same)"
@@ -101,6 +104,12 @@ class Config(Settings, frozen=True, kw_only=True):
     sinks: tuple[SinkConfig, ...] = ()
     approvals: ApprovalsConfig | None = None
 
+    @property
+    def approval_entity(self) -> ApprovalsConfig | None:
+        """Where approvals are received from; None where nothing is received."""
+        approvals = self.approvals
+        return approvals if approvals and approvals.has_entity else None
+
     def faults(self) -> Iterator[tuple[str, str]]:
         """Check the names of entities, and that no sink feeds the approvals."""
         for place, section in self._parts():
@@ -132,9 +141,9 @@ class Config(Settings, frozen=True, kw_only=True):
 
     def _loops(self) -> Iterator[tuple[str, str]]:
         """Refuse a sink that sends to where approvals come from."""
-        if self.approvals is None:
+        if self.approval_entity is None:
             return
-        inlet = self.approvals.target
+        inlet = self.approval_entity.target
         for sink in self.sinks:
             if (target := sink.target) == inlet:
                 place = f"sinks.{sink.name}.{target.key}"
@@ -170,9 +179,11 @@ class Config(Settings, frozen=True, kw_only=True):
             *misspelt_words(self.sinks, self.approvals, self.traffic),
         ]
         if self.approvals is not None:
-            targets = [sink.target for sink in self.sinks]
             found += odd_rules(self.approvals)
-            found += odd_replies(self.approvals, targets)
+            found += odd_waits(self.approvals, self.sinks)
+        if self.approval_entity is not None:
+            targets = [sink.target for sink in self.sinks]
+            found += odd_replies(self.approval_entity, targets)
         if not self.sinks:
             found.append("sinks: there are none: events are observed and not sent")
         found += short_stops(self.sinks, self.shutdown_grace)
@@ -180,7 +191,8 @@ class Config(Settings, frozen=True, kw_only=True):
 
     def notes(self) -> list[str]:
         """Return what the bridge believes of its surroundings, and cannot look up."""
-        return [] if self.approvals is None else list(taken_for_granted(self.approvals))
+        entity = self.approval_entity
+        return [] if entity is None else list(taken_for_granted(entity))
 
 
 S = TypeVar("S", bound=Section)
@@ -330,7 +342,7 @@ def load_for_sink(
     }
     kept["sinks"] = [stand_ins.lent(tables[upper(name)], f"sinks.{name}")]
     reader.environ = stand_ins.environ
-    return _config(kept, reader), stand_ins.missing
+    return _config(kept, reader, is_whole=False), stand_ins.missing
 
 
 def load_for_approver(
@@ -349,7 +361,8 @@ def load_for_approver(
     """
     reader, root = _opened(path, environ)
     unread = keys_of(Config).keys() - {"events", "identity", "approvals"}
-    config = _config({k: root[k] for k in root.keys() - unread}, reader)
+    kept = {k: root[k] for k in root.keys() - unread}
+    config = _config(kept, reader, is_whole=False)
     return config, list(sink_targets(root.get("sinks"), environ))
 
 
@@ -365,8 +378,21 @@ def parse(
     return _config(overridden(tables, Config, SINK_TYPES, reader), reader)
 
 
-def _config(root: dict[str, object], reader: Reader) -> Config:
-    sinks = _sinks(root.pop("sinks", []), reader)
+def _config(
+    root: dict[str, object], reader: Reader, *, is_whole: bool = True
+) -> Config:
+    """Read a configuration.
+
+    Args:
+        root: its tables.
+        reader: notes the faults.
+        is_whole: whether all sinks are among them.
+
+    Raises:
+        ConfigError: with every fault there is, each with its place.
+    """
+    tables = root.pop("sinks", [])
+    sinks = _sinks(tables, reader)
     approvals = root.pop("approvals", None)
     approvals_config = (
         None
@@ -378,16 +404,22 @@ def _config(root: dict[str, object], reader: Reader) -> Config:
     config = Config(**values, sinks=sinks, approvals=approvals_config)
     for place, what in config.faults():
         reader.fault(place, what)
+    is_read = isinstance(tables, list) and len(sinks) == len(tables)
+    if is_whole and is_read and approvals_config is not None:
+        for place, what in vain_waits(approvals_config, sinks):
+            reader.fault(place, what)
     if approvals is None:  # where they are and have faults, those are told
-        _refuse_needy(sinks, reader)
+        _refuse_needy(sinks, _NO_APPROVALS, reader)
+    elif approvals_config is not None and not approvals_config.has_entity:
+        _refuse_needy(sinks, _NO_ENTITY, reader)
     reader.finish()
     return config
 
 
-def _refuse_needy(sinks: tuple[SinkConfig, ...], reader: Reader) -> None:
+def _refuse_needy(sinks: tuple[SinkConfig, ...], what: str, reader: Reader) -> None:
     for sink in sinks:
         if needy := sink.needs_approvals:
-            reader.fault(f"sinks.{sink.name}.{needy}", _NO_APPROVALS)
+            reader.fault(f"sinks.{sink.name}.{needy}", what)
 
 
 def _settings(root: Mapping[str, object], reader: Reader) -> Settings:

@@ -87,7 +87,7 @@ async def examine(config: Config, clock: Clock) -> list[Finding]:
         return [*imds, Finding(is_good=False, text=str(error))]
     tries = [_tried("token", visit.token(one)) for one in tokens.uses(config)]
     tries += [_tried_sink(visit, one) for one in config.sinks]
-    if (approvals := config.approvals) is not None:
+    if (approvals := config.approval_entity) is not None:
         tries += [
             _tried(
                 "approvals",

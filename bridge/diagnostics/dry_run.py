@@ -254,7 +254,7 @@ async def preview(config: Config, sample: Sample, guise: Guise) -> Preview:
         BridgeError: the sink cannot be opened.
     """
     config = config.filled_in(guise.expand)
-    (sink,), approvals = config.sinks, config.approvals
+    (sink,), approvals = config.sinks, config.approval_entity
     async with open_session(user_agent=_USER_AGENT) as http:
         resources = Resources(
             http=http,

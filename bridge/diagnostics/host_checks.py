@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bridge import __version__
 from bridge.configuration.load import Config
-from bridge.health.server import HttpConfig
+from bridge.health.config import HttpConfig
 from bridge.outbox.statefile import StateConfig
 
 _LEAST_FREE = 16 * 10**6

@@ -38,7 +38,8 @@ class TokenUse:
 def uses(config: Config) -> Iterator[TokenUse]:
     """Yield each use of a credential once."""
     every = (_use_of_sink(sink) for sink in config.sinks)
-    approvals = None if config.approvals is None else _use_of(config.approvals)
+    entity = config.approval_entity
+    approvals = None if entity is None else _use_of(entity)
     yield from dict.fromkeys(use for use in (*every, approvals) if use is not None)
 
 

@@ -26,6 +26,7 @@ from bridge.foundation.values import Duration
 _LONG_ATTRIBUTE = 256
 _DISRUPTIVE = {"Reboot", "Redeploy", "Preempt", "Terminate"}
 _SEVERITY_NUMBERS = {"INFO": 9, "WARN": 13, "ERROR": 17}
+_WITHHELD = "withheld"
 # What CloudEvents forbids in a string attribute: controls and noncharacters.
 _FORBIDDEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff"
@@ -234,6 +235,8 @@ def from_outcome(teller: Teller, outcome: Outcome, observed_at: datetime) -> Tol
     """Turn the outcome of an approval into what is told of it."""
     is_good = outcome.outcome in {"relayed", "already-started"}
     cause = [*outcome.origin, outcome.event_id, outcome.outcome]
+    if outcome.outcome == _WITHHELD:
+        cause.append(outcome.reason)  # it may be so for another reason later
     # The document's spelling, where there is one: sessions and subjects have case.
     spelled = outcome.event.event_id if outcome.event else outcome.event_id
     seen: dict[str, str | int] = {}

@@ -41,11 +41,12 @@ class CommandResult:
     reason: str | None
 
     @property
-    def event(self) -> ScheduledEvent:
-        """The IMDS object that the step is of."""
+    def event(self) -> ScheduledEvent | None:
+        """The IMDS object that the step is of; None at the start of the bridge."""
         raw = self.cause.data.get("event")
-        found = raw if isinstance(raw, dict) else {}
-        return ScheduledEvent(event_id=str(found.get("EventId", "")), raw=found)
+        if not isinstance(raw, dict):
+            return None
+        return ScheduledEvent(event_id=str(raw.get("EventId", "")), raw=raw)
 
 
 def from_command(teller: Teller, result: CommandResult, observed_at: datetime) -> Told:
@@ -56,14 +57,15 @@ def from_command(teller: Teller, result: CommandResult, observed_at: datetime) -
         id=hash32(cause),
         source=teller.source,
         type=f"{teller.prefix}.command.{result.outcome}.v1",
-        subject=clean(event.event_id),
+        subject=clean(event.event_id) if event else teller.identity.vm_id,
         time=rfc3339(observed_at),
         dataschema="urn:sebridge:schema:command:v1",
-        extensions=attributes_of(event) | severity(_SEVERITIES[result.outcome]),
+        extensions=(attributes_of(event) if event else {})
+        | severity(_SEVERITIES[result.outcome]),
         data={
             "sink": result.sink,
             "action": result.action,
-            "event": event.raw,
+            "event": event.raw if event else None,
             "transition": result.cause.data.get("transition"),
             "exitCode": result.exit_code,
             "signal": result.signal,
@@ -79,6 +81,6 @@ def from_command(teller: Teller, result: CommandResult, observed_at: datetime) -
     return Told(
         event=fitted(cloud_event),
         cause=hash32(cause),
-        subject=Subject(events=(event.raw,)),
-        key=event.key,
+        subject=Subject(events=(event.raw,) if event else ()),
+        key=event.key if event else None,
     )

@@ -1,4 +1,4 @@
-"""The health port on loopback: /livez /readyz /metrics /status, and a page at /.
+"""What the health port answers: /livez /readyz /metrics /status, and a page at /.
 
 A browser on this machine may be led here by a page of anybody's, under a name that
 anybody's name server gives to 127.0.0.1. So where no token is asked for, the Host must
@@ -10,21 +10,16 @@ often as it likes, so few connections are held.
 
 import asyncio
 import hmac
-import ipaddress
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import aiohttp
 import orjson
 from aiohttp import web
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from bridge.foundation.errors import BridgeError
-from bridge.foundation.sections import Section
-from bridge.foundation.values import Secret
+from bridge.health.config import HttpConfig, is_loopback
 from bridge.health.status import Board, kinds_of
-from bridge.net.addresses import is_listen_address, split_address
 from bridge.net.connection_limit import Guard
 
 log = logging.getLogger(__name__)
@@ -35,83 +30,20 @@ _SHUTDOWN_SECONDS = 1.0  # for answers under way: one that nobody reads has no e
 _NOT_MEANT = "without http.token, only localhost and loopback addresses are answered\n"
 
 
-class HttpConfig(Section, frozen=True, kw_only=True):
-    """``[http]``: where the health port listens; "" = nowhere.
-
-    Attributes:
-        listen: the address and port; "" opens no port. Example: ``"127.0.0.1:9465"``.
-        token: what is asked for by all paths but /livez and /readyz: a bearer token, or
-            the password of a browser; required off loopback.
-    """
-
-    listen: str = "127.0.0.1:9465"
-    token: Secret | None = None
-
-    def faults(self) -> Iterator[tuple[str, str]]:
-        """Check the address, and ask for a token off loopback."""
-        if not self.listen:
-            return
-        host = self.listen.rpartition(":")[0]
-        if not is_listen_address(self.listen):
-            yield "listen", 'must be host:port, such as "127.0.0.1:9465", or ""'
-        elif not _is_loopback(host) and self.token is None:
-            yield "token", f"is required, since {host} is not loopback"
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Host and port."""
-        return split_address(self.listen)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
-
-
 @asynccontextmanager
-async def serve(config: HttpConfig, board: Board) -> AsyncIterator[None]:
-    """Serve the health port as long as the context is open.
-
-    Raises:
-        BridgeError: the address cannot be listened on.
-    """
-    if not config.listen:
-        yield
-        return
+async def opened(
+    config: HttpConfig, board: Board
+) -> AsyncIterator[Callable[[], asyncio.Protocol]]:
+    """Set the server up; yields what makes who speaks on a connection."""
     guard = Guard(most=_MOST_CONNECTIONS)
     app = application(config, board)
     app.middlewares.insert(0, guard.middleware)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
     await runner.setup()
     try:
-        server = await _listen(guard, runner, config)
-        try:
-            yield
-        finally:
-            server.close()
+        yield guard.maker(runner)
     finally:
         await runner.cleanup()
-
-
-async def _listen(
-    guard: Guard, runner: web.AppRunner, config: HttpConfig
-) -> asyncio.Server:
-    host, port = config.address
-    try:
-        server = await guard.listen(runner, host, port)
-    except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host
-        cause = getattr(error, "strerror", None) or "it is no address"
-        text = f"http.listen: cannot listen on {config.listen}: {cause}"
-        raise BridgeError(text) from error
-    log.info("health port open", extra={"addresses": _addresses(server)})
-    return server
-
-
-def _addresses(server: asyncio.Server) -> list[str]:
-    names = [one.getsockname() for one in server.sockets]
-    return [":".join(map(str, name[:2])) for name in names]
 
 
 def application(config: HttpConfig, board: Board) -> web.Application:
@@ -139,10 +71,13 @@ def application(config: HttpConfig, board: Board) -> web.Application:
         return _json(await board.status())
 
     async def metrics(_: web.Request) -> web.Response:
+        # Who is only asked for /livez and /readyz does without.
+        from prometheus_client import exposition as form  # noqa: PLC0415 - see above
+
         await board.measure()
         return web.Response(
-            body=generate_latest(board.metrics.registry),
-            headers={"Content-Type": CONTENT_TYPE_LATEST},
+            body=form.generate_latest(board.metrics.registry),
+            headers={"Content-Type": form.CONTENT_TYPE_LATEST},
         )
 
     async def page(request: web.Request) -> web.Response:
@@ -182,7 +117,7 @@ def _is_meant(config: HttpConfig, request: web.Request) -> bool:
     if config.token is not None or host is None:
         return True
     name = host if host.endswith("]") else host.rpartition(":")[0] or host
-    return _is_loopback(name)
+    return is_loopback(name)
 
 
 def _may_see_details(config: HttpConfig, request: web.Request) -> bool:

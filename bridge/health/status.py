@@ -79,6 +79,34 @@ class Listening(Protocol):
         ...
 
 
+class Hold(Protocol):
+    """An event that a rule would approve, but for a reason."""
+
+    @property
+    def event_id(self) -> str:
+        """In the document's own spelling."""
+        ...
+
+    @property
+    def rule(self) -> str:
+        """What the rule is called."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """Why it is not approved yet."""
+        ...
+
+
+class Approving(Protocol):
+    """Whoever approves by rules."""
+
+    @property
+    def withheld(self) -> Mapping[str, Hold]:
+        """What is held now, by key of the EventId."""
+        ...
+
+
 class Standing(Protocol):
     """Whoever knows whether this VM is in rotation."""
 
@@ -99,6 +127,7 @@ class Board:
     relays: Sequence[Relay] = ()
     receivers: Mapping[str, Receiver] = field(default_factory=dict)
     listeners: Sequence[Listening] = ()
+    autopilots: Sequence[Approving] = ()
     rotation: Standing | None = None
 
     def is_alive(self) -> bool:
@@ -170,6 +199,11 @@ class Board:
             "receivers": [receiver_of(*item) for item in self.receivers.items()],
             "missing": self.missing(),
             "notes": self.notes(),
+            "withheld": [
+                {"eventId": one.event_id, "rule": one.rule, "reason": one.reason}
+                for pilot in self.autopilots
+                for one in pilot.withheld.values()
+            ],
             **self._traffic(),
         }
 

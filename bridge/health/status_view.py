@@ -84,7 +84,7 @@ def overview(status: Mapping[str, object], now: datetime) -> Overview:
         notices=tuple(_notices(status)),
         facts=tuple(_facts(status, vm, now)),
         tables=(
-            _events(events, _text(vm, "vmName"), now),
+            _events(events, _text(vm, "vmName"), _withheld(status), now),
             _deliveries(status),
             _receivers(status, now),
             _approvals(status, now),
@@ -156,7 +156,22 @@ _VM_FACTS = (
 )
 
 
-def _events(events: Sequence[Mapping[str, object]], me: str, now: datetime) -> Table:
+def _withheld(status: Mapping[str, object]) -> Mapping[str, str]:
+    """Return why rules do not approve events yet, by EventId."""
+    return {
+        _text(one, "eventId"): (
+            f"withheld by {_text(one, 'rule')}: {_text(one, 'reason')}"
+        )
+        for one in _objects(status, "withheld")
+    }
+
+
+def _events(
+    events: Sequence[Mapping[str, object]],
+    me: str,
+    withheld: Mapping[str, str],
+    now: datetime,
+) -> Table:
     more = len(events) - _MOST_EVENTS
     return Table(
         title=f"Events ({len(events)}{f', {more} not shown' if more > 0 else ''})",
@@ -168,10 +183,7 @@ def _events(events: Sequence[Mapping[str, object]], me: str, now: datetime) -> T
             (
                 _not_before(event, now),
                 Cell(_text(event, "EventType")),
-                Cell(
-                    _text(event, "EventStatus"),
-                    "bad" if _text(event, "EventStatus") == "Started" else "",
-                ),
+                _event_status(event, withheld.get(_text(event, "EventId"))),
                 Cell(_resources(event, me)),
                 Cell(_duration(event.get("DurationInSeconds"))),
                 Cell(_text(event, "EventSource")),
@@ -182,6 +194,14 @@ def _events(events: Sequence[Mapping[str, object]], me: str, now: datetime) -> T
         ),
         empty="Nothing is scheduled.",
     )
+
+
+def _event_status(event: Mapping[str, object], withheld: str | None) -> Cell:
+    """Return the status of an event, with why it is not approved yet."""
+    status = _text(event, "EventStatus")
+    if status == "Started":
+        return Cell(status, "bad")
+    return Cell(f"{status}, {withheld}", "warning") if withheld else Cell(status)
 
 
 def _not_before(event: Mapping[str, object], now: datetime) -> Cell:
@@ -301,10 +321,7 @@ def _approvals(status: Mapping[str, object], now: datetime) -> Table:
         rows=tuple(
             (
                 _since(_text(one, "observedAt"), now),
-                Cell(
-                    _text(one, "outcome"),
-                    "good" if _text(one, "outcome") in _GOOD_OUTCOMES else "bad",
-                ),
+                _outcome(_text(one, "outcome")),
                 Cell(_approved(one)),
                 Cell(_text(_object(one, "request"), "approvedBy")),
                 Cell(_text(_object(one, "request"), "reason")),
@@ -314,6 +331,12 @@ def _approvals(status: Mapping[str, object], now: datetime) -> Table:
         ),
         empty="There were none.",
     )
+
+
+def _outcome(outcome: str) -> Cell:
+    if outcome == "withheld":
+        return Cell(outcome, "warning")  # it may be approved yet
+    return Cell(outcome, "good" if outcome in _GOOD_OUTCOMES else "bad")
 
 
 def _approved(outcome: Mapping[str, object]) -> str:

@@ -70,7 +70,7 @@ class Guard:
             OSError: the address cannot be listened on.
         """
         return await asyncio.get_running_loop().create_server(
-            self._maker(runner), host, port, backlog=_BACKLOG
+            self.maker(runner), host, port, backlog=_BACKLOG
         )
 
     async def take_over(
@@ -78,10 +78,11 @@ class Guard:
     ) -> asyncio.Server:
         """Serve what ``runner`` has set up, on a socket that listens already."""
         return await asyncio.get_running_loop().create_server(
-            self._maker(runner), sock=listener, backlog=_BACKLOG
+            self.maker(runner), sock=listener, backlog=_BACKLOG
         )
 
-    def _maker(self, runner: web.AppRunner) -> Callable[[], "_Connection"]:
+    def maker(self, runner: web.AppRunner) -> Callable[[], asyncio.Protocol]:
+        """Return what makes the protocol of a connection to ``runner``."""
         assert runner.server is not None, "it is set up"  # noqa: S101 - for mypy  # nosec B101
         make = runner.server
         return lambda: _Connection(make(), self)

@@ -5,10 +5,14 @@ of up to 32 wrong bits for sure, and of any other damage all but one in four bil
 stands in the row as a plain number, and costs less than a microsecond per kilobyte.
 """
 
+import logging
 import zlib
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
+
+log = logging.getLogger(__name__)
 
 BROKEN = -1  # no checksum is negative: what bears it is never sent
 
@@ -35,6 +39,37 @@ def checksum_of(number: int, content: Content) -> int:
     """Return the checksum of ``content`` in the row ``number``."""
     head = msgspec.json.encode((number, *content[:-1]))
     return zlib.crc32(content.body, zlib.crc32(head))
+
+
+def checksum_of_value(name: str, value: bytes) -> int:
+    """Return the checksum of what is kept under a name."""
+    return zlib.crc32(value, zlib.crc32(name.encode()))
+
+
+def whole(name: str, row: Sequence[object] | None) -> bytes | None:
+    """Return what is kept under a name; nothing where it is damaged, which is logged.
+
+    Args:
+        name: of it.
+        row: value and checksum, which an older file has not; None = nothing is kept.
+    """
+    if row is None or not isinstance(value := row[0], bytes):
+        return None
+    checksum = row[1] if len(row) > 1 else None
+    if checksum is None or checksum == checksum_of_value(name, value):
+        return value
+    tell_of_damage(name)
+    return b""
+
+
+def checksum_of_decision(*columns: object) -> int:
+    """Return the checksum of what was decided on an approval."""
+    return zlib.crc32(repr(columns).encode("utf-8", "surrogatepass"))
+
+
+def tell_of_damage(what: str) -> None:
+    """Log that something of the state file is left out."""
+    log.error("what was kept is damaged: going on without it", extra={"what": what})
 
 
 def damage_of(number: object, content: Content, checksum: object) -> str | None:

@@ -95,6 +95,8 @@ def _checked(row: tuple[Any, ...]) -> Delivery:
     times = (found.due, found.created, found.not_before)
     window = (found.urgent_from, found.urgent_until)
     damage = damage_of(item, content, checksum)
+    if damage is None and found.kind == "event" and found.key != key:
+        damage = "it names the content of another event in the state file"
     damage = damage or _damage_of_numbers(found.attempts, *times, *window)
     return found if damage is None else _readable(found, damage)
 

@@ -50,7 +50,7 @@ class Success:
         key: the EventId as it is compared.
         appearance: how often the EventId had gone before.
         content: the CloudEvent that it was run for.
-        at: seconds since the epoch.
+        at: when it ended, in seconds since the epoch.
     """
 
     sink: str
@@ -58,6 +58,21 @@ class Success:
     appearance: int
     content: bytes
     at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandStanding:
+    """How far a command has come for an EventId.
+
+    Attributes:
+        success: the last one that still counts.
+        is_pending: whether a step waits for the command, or is run now.
+        last: the state of the newest step that is settled; None = there is none.
+    """
+
+    success: Success | None = None
+    is_pending: bool = False
+    last: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

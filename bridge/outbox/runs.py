@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bridge.events.build import Told
+from bridge.events.cloudevent import CloudEvent
 from bridge.outbox import deliveries as rows
 from bridge.outbox import successes
+from bridge.outbox.checksum import Content
 from bridge.outbox.deliveries import Delivery
 from bridge.outbox.records import Success
 from bridge.outbox.storage.connection import Connection
@@ -76,6 +78,33 @@ class Runs:
             appearance=successes.appearance(db, key),
             success=next(found, None),
         )
+
+    async def ask(self, event: CloudEvent, *, now: float) -> None:
+        """Have this sink, and no other, act on an event of no EventId."""
+        content = Content(
+            kind="event",
+            key=None,
+            event_id=None,
+            cloud_event_id=event.id,
+            type=event.type,
+            body=event.to_json(),
+        )
+        ageing = self.outbox.ageing.get(self.sink)
+        running = None if ageing is None else ageing()
+
+        def job(db: sqlite3.Connection) -> None:
+            rows.insert(
+                db,
+                item=rows.add(db, content, created=now),
+                sink=self.sink,
+                key=None,
+                now=now,
+                window=(None, None),
+                running=running,
+            )
+
+        await self.outbox.database.run(job)
+        self.outbox.news(self.sink).set()
 
     async def void(self, key: str) -> None:
         """Forget the success for an EventId: what was done is undone now."""

@@ -10,12 +10,11 @@ from bridge.events.routing import Router
 from bridge.foundation.errors import OutboxFullError
 from bridge.outbox import deliveries as rows
 from bridge.outbox import successes
-from bridge.outbox.checksum import Content
+from bridge.outbox.checksum import Content, checksum_of_value, whole
 from bridge.outbox.records import (
     CHECKPOINT,
     REPLIES,
     Checkpoint,
-    Decision,
     Reply,
     Tally,
 )
@@ -30,15 +29,17 @@ _MEMORY = (
 
 
 def load(db: sqlite3.Connection, name: str) -> bytes | None:
-    """Return what is kept under ``name``."""
-    row = db.execute("SELECT value FROM meta WHERE key = ?", (name,)).fetchone()
-    return row[0] if row is not None and isinstance(row[0], bytes) else None
+    """Return what is kept under ``name``: b"" where it is damaged, None = nothing."""
+    # An older file has no checksums: who looks at it has not brought it up to date.
+    row = db.execute("SELECT * FROM meta WHERE key = ?", (name,)).fetchone()
+    return None if row is None else whole(name, row[1:])
 
 
 def save(db: sqlite3.Connection, values: Mapping[str, bytes]) -> None:
     """Keep values under their names."""
     db.executemany(
-        "INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", list(values.items())
+        "INSERT OR REPLACE INTO meta (key, value, checksum) VALUES (?, ?, ?)",
+        [(name, body, checksum_of_value(name, body)) for name, body in values.items()],
     )
 
 
@@ -181,55 +182,6 @@ def append_reply(
     )
 
 
-def decide(db: sqlite3.Connection, decision: Decision, now: float) -> None:
-    """Keep what became of an EventId of an approval.
-
-    What was posted stays so, until a new intent follows a decision: of the new try no
-    POST was begun.
-    """
-    db.execute(
-        """INSERT INTO approvals (message, key, event_id, sequence, state, posted,
-           data, at, rule) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
-           ON CONFLICT DO UPDATE SET sequence = excluded.sequence,
-           state = excluded.state,
-           posted = CASE WHEN excluded.state = 'intent' AND state <> 'intent'
-               THEN excluded.posted ELSE max(posted, excluded.posted) END,
-           data = coalesce(excluded.data, data), at = excluded.at,
-           rule = excluded.rule""",
-        (
-            decision.message,
-            decision.key,
-            decision.event_id,
-            decision.sequence,
-            decision.state,
-            decision.posted,
-            decision.data,
-            now,
-            decision.rule,
-        ),
-    )
-
-
-def decisions(
-    db: sqlite3.Connection, condition: str, values: tuple[object, ...] = ()
-) -> list[Decision]:
-    """Return the decisions for which ``condition`` (SQL of ours) holds."""
-    query = f"""SELECT message, key, event_id, sequence, state, posted, data, rule
-        FROM approvals WHERE {condition}"""  # noqa: S608 - conditions of ours  # nosec B608
-    names = (
-        "message",
-        "key",
-        "event_id",
-        "sequence",
-        "state",
-        "posted",
-        "data",
-        "rule",
-    )
-    found = [dict(zip(names, row, strict=True)) for row in db.execute(query, values)]
-    return [Decision(**{**row, "posted": bool(row["posted"])}) for row in found]
-
-
 def tallies(db: sqlite3.Connection) -> dict[str, Tally]:
     """Return how each sink stands that ever had a delivery."""
     counts: dict[str, dict[str, int]] = {}
@@ -260,19 +212,6 @@ def _tally(db: sqlite3.Connection, sink: str, states: dict[str, int]) -> Tally:
     )
 
 
-def grow_younger(db: sqlite3.Connection, by: float, now: float) -> None:
-    """Keep everything as old as it was before the wall clock was set forward.
-
-    Args:
-        db: the state file.
-        by: seconds that the clock was set forward.
-        now: seconds since the epoch, by the clock as it is now.
-    """
-    for table in _MEMORY:
-        db.execute(f"UPDATE {table} SET at = min(at + ?, ?)", (by, now))  # noqa: S608 - our own names  # nosec B608
-    db.execute("UPDATE items SET created = min(created + ?, ?)", (by, now))
-
-
 def recall_from_future(db: sqlite3.Connection, now: float) -> None:
     """Have what a clock that was ahead has left be of now: it would be kept for ever.
 
@@ -288,6 +227,7 @@ def recall_from_future(db: sqlite3.Connection, now: float) -> None:
         (now, now, now),
     )
     db.execute("UPDATE items SET created = ? WHERE created > ?", (now, now))
+    successes.recall_from_future(db, now)
 
 
 def prune(db: sqlite3.Connection, before: float, limit: int) -> int:

@@ -14,18 +14,20 @@ import json
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bridge.events.build import Told
 from bridge.events.routing import Router
 from bridge.foundation.errors import OutboxFullError, Reason
+from bridge.outbox import clock_jumps, losses, statements, successes
+from bridge.outbox import decisions as approvals
 from bridge.outbox import deliveries as rows
-from bridge.outbox import losses, statements, successes
 from bridge.outbox.deliveries import Delivery
 from bridge.outbox.records import (
     REPLIES,
     Checkpoint,
+    CommandStanding,
     Decision,
     Reply,
     Success,
@@ -78,7 +80,7 @@ class Outbox:
     # -- what was observed ---------------------------------------------------
 
     async def load(self, name: str) -> bytes | None:
-        """Return what ``commit`` or ``save`` kept under ``name``."""
+        """Return what ``commit`` or ``save`` kept under ``name``: b"" if damaged."""
         return await self.database.read(lambda db: statements.load(db, name))
 
     async def save(self, values: Mapping[str, bytes]) -> None:
@@ -89,7 +91,7 @@ class Outbox:
         """Return how often each cause was told, those never told left out."""
 
         def job(db: sqlite3.Connection) -> dict[str, int]:
-            query = """SELECT cause, times FROM told
+            query = """SELECT cause, max(times, 1) FROM told
                 WHERE cause IN (SELECT value FROM json_each(?))"""
             return dict(db.execute(query, (json.dumps(list(causes)),)))
 
@@ -142,7 +144,7 @@ class Outbox:
                 statements.keep(db, checkpoint, now)
             statements.save(db, values or {})
             for decision in decisions:
-                statements.decide(db, decision, now)
+                approvals.keep(db, decision, now)
             is_whole = checkpoint is not None
 
             def append(told: Told) -> tuple[str, ...]:
@@ -385,31 +387,49 @@ class Outbox:
 
     async def tallies(self) -> dict[str, Tally]:
         """Return how each sink stands that ever had a delivery."""
-        return await self.database.read(statements.tallies)
+
+        def job(db: sqlite3.Connection) -> dict[str, Tally]:
+            jumps = clock_jumps.noted(db)
+            return {
+                sink: _aged(tally, jumps)
+                for sink, tally in statements.tallies(db).items()
+            }
+
+        return await self.database.read(job)
 
     async def command_successes(self, key: str) -> list[Success]:
         """Return the successes of commands for an EventId that still count."""
         return await self.database.read(lambda db: successes.of_event(db, key))
 
+    async def command_standings(
+        self, key: str, sinks: Sequence[str]
+    ) -> dict[str, CommandStanding]:
+        """Return how far each of these commands has come for an EventId, by sink."""
+        return await self.database.read(lambda db: successes.standings(db, key, sinks))
+
     # -- approvals -----------------------------------------------------------
 
     async def intend(self, decision: Decision, *, now: float) -> None:
         """Keep an intent, or that a POST for it is begun."""
-        await self.database.run(lambda db: statements.decide(db, decision, now))
+        await self.database.run(lambda db: approvals.keep(db, decision, now))
 
-    async def decisions(self, message: str) -> dict[str, Decision]:
-        """Return what is kept of a message, by key of the EventId."""
+    async def decisions(
+        self, message: str, sequence: int | None = None
+    ) -> dict[str, Decision]:
+        """Return what is kept of a message, by key of the EventId.
 
-        def job(db: sqlite3.Connection) -> dict[str, Decision]:
-            found = statements.decisions(db, "message = ?", (message,))
-            return {decision.key: decision for decision in found}
-
-        return await self.database.read(job)
+        Args:
+            message: what it is known by, as are others of the same content.
+            sequence: its own number: what was decided of it goes before all else.
+        """
+        return await self.database.read(
+            lambda db: approvals.of_message(db, message, sequence)
+        )
 
     async def open_initiatives(self) -> list[Decision]:
         """Return the intents of rules of which it is not known what became."""
         condition = "state = 'intent' AND rule IS NOT NULL"
-        return await self.database.read(lambda db: statements.decisions(db, condition))
+        return await self.database.read(lambda db: approvals.select(db, condition))
 
     async def forget(self, message: str, key: str) -> None:
         """Drop an intent that came to nothing here: the message is abandoned."""
@@ -434,9 +454,8 @@ class Outbox:
         """Return the data of the last outcomes, newest first."""
 
         def job(db: sqlite3.Connection) -> list[bytes]:
-            query = """SELECT data FROM approvals WHERE data IS NOT NULL
-                ORDER BY at DESC LIMIT ?"""
-            found = (data for (data,) in db.execute(query, (limit,)))
+            last = "data IS NOT NULL ORDER BY at DESC LIMIT ?"
+            found = (one.data or b"" for one in approvals.select(db, last, (limit,)))
             return [data for data in found if json_of(data) is not None]
 
         return await self.database.read(job)
@@ -462,15 +481,20 @@ class Outbox:
         def job(db: sqlite3.Connection) -> int:
             statements.recall_from_future(db, now)
             statements.refresh(db, alive, now)
-            return statements.prune(db, before, limit)
+            clock_jumps.forget(db, before, now)
+            written = clock_jumps.written_before(clock_jumps.noted(db), before)
+            return statements.prune(db, written, limit)
 
         return await self.database.run(job, is_kept=False)
 
-    async def grow_younger(self, *, by: float, now: float) -> None:
-        """Keep everything as old as it was before the clock was set forward ``by``."""
-        await self.database.run(
-            lambda db: statements.grow_younger(db, by, now), is_kept=False
-        )
+    async def follow_clock(self, *, by: float, now: float) -> None:
+        """Keep everything as old as it was before the wall clock was set.
+
+        Args:
+            by: seconds that it was set forward; less than 0 = back.
+            now: seconds since the epoch, by the clock as it is now.
+        """
+        await self.database.run(lambda db: clock_jumps.note(db, by, now))
 
     async def shrink(self, *, most: int, limit: int = 500) -> tuple[int, int]:
         """Drop the oldest of what is delivered while the file is too large.
@@ -491,3 +515,10 @@ class Outbox:
             return gone, max(statements.size(db) - most, 0)
 
         return await self.database.run(job, is_kept=False)
+
+
+def _aged(tally: Tally, jumps: clock_jumps.Jumps) -> Tally:
+    """Return how a sink stands, by the clock as it is set now."""
+    if tally.oldest is None:
+        return tally
+    return replace(tally, oldest=clock_jumps.as_set_now(jumps, tally.oldest))

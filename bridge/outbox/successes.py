@@ -1,10 +1,12 @@
 """The statements on successes of commands: what others may rely on. Parts of a job."""
 
 import sqlite3
+from collections.abc import Iterable
 
-from bridge.outbox.records import Success
+from bridge.outbox.records import CommandStanding, Success
 
 _COLUMNS = ("sink", "key", "appearance", "content", "at")
+_WHEN = "CASE WHEN succeeded > 0 THEN succeeded ELSE at END"  # an older program's
 
 
 def gone(db: sqlite3.Connection, key: str, now: float) -> None:
@@ -30,8 +32,9 @@ def keep(db: sqlite3.Connection, success: Success) -> None:
         return
     db.execute(
         """INSERT OR REPLACE INTO command_successes
-           (sink, key, appearance, content, at) VALUES (?, ?, ?, ?, ?)""",
-        tuple(getattr(success, name) for name in _COLUMNS),
+           (sink, key, appearance, content, at, succeeded)
+           VALUES (?, ?, ?, ?, ?, ?)""",
+        (*(getattr(success, name) for name in _COLUMNS), success.at),
     )
 
 
@@ -43,9 +46,51 @@ def void(db: sqlite3.Connection, sink: str, key: str) -> None:
 
 def of_event(db: sqlite3.Connection, key: str) -> list[Success]:
     """Return the successes for an EventId that still count, by sink."""
-    query = f"""SELECT {", ".join(_COLUMNS)} FROM command_successes
-        WHERE key = ? ORDER BY sink"""  # noqa: S608 - our own names  # nosec B608
+    query = f"""SELECT sink, key, appearance, content, {_WHEN}
+        FROM command_successes WHERE key = ? ORDER BY sink"""  # noqa: S608 - our own names  # nosec B608
     now = appearance(db, key)
     rows = db.execute(query, (key,)).fetchall()
     found = [Success(**dict(zip(_COLUMNS, row, strict=True))) for row in rows]
     return [success for success in found if success.appearance == now]
+
+
+def grow_younger(db: sqlite3.Connection, by: float, now: float) -> None:
+    """Keep successes as old as they were before the clock was set forward ``by``."""
+    query = """UPDATE command_successes SET succeeded = min(succeeded + ?, ?)
+        WHERE succeeded > 0"""
+    db.execute(query, (by, now))
+
+
+def recall_from_future(db: sqlite3.Connection, now: float) -> None:
+    """Have a success that a clock was ahead for be of now: no delay runs for ever."""
+    query = "UPDATE command_successes SET succeeded = ? WHERE succeeded > ?"
+    db.execute(query, (now, now))
+
+
+def standings(
+    db: sqlite3.Connection, key: str, sinks: Iterable[str]
+) -> dict[str, CommandStanding]:
+    """Return how far each of these commands has come for an EventId, by sink."""
+    found = {success.sink: success for success in of_event(db, key)}
+    return {
+        sink: CommandStanding(
+            success=found.get(sink),
+            is_pending=_is_pending(db, sink, key),
+            last=_last(db, sink, key),
+        )
+        for sink in sinks
+    }
+
+
+def _is_pending(db: sqlite3.Connection, sink: str, key: str) -> bool:
+    query = """SELECT 1 FROM deliveries
+        WHERE sink = ? AND key = ? AND state = 'pending' LIMIT 1"""
+    return db.execute(query, (sink, key)).fetchone() is not None
+
+
+def _last(db: sqlite3.Connection, sink: str, key: str) -> str | None:
+    query = """SELECT state FROM deliveries WHERE sink = ? AND key = ?
+        AND state IN ('delivered', 'dead', 'skipped', 'discarded')
+        ORDER BY id DESC LIMIT 1"""
+    row = db.execute(query, (sink, key)).fetchone()
+    return None if row is None else str(row[0])

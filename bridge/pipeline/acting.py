@@ -11,7 +11,6 @@ what is done: that is the actor's, see ``bridge.sinks.acting``.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -19,12 +18,11 @@ from bridge.events.build import Teller
 from bridge.events.cloudevent import CloudEvent
 from bridge.outbox.deliveries import Delivery
 from bridge.outbox.runs import Runs, Standing
-from bridge.pipeline.endings import Endings, Run, log_fields
+from bridge.pipeline.at_start import Beginning
+from bridge.pipeline.endings import Endings, Run
 from bridge.pipeline.policy import is_urgent
 from bridge.pipeline.relay import Relay
 from bridge.sinks.acting import Action, Actor, Ending, Fate, Skip, Step, Wait
-
-log = logging.getLogger(__name__)
 
 _LONGEST_WAIT = 60.0
 _LOOK_EVERY = 1.0  # at the document, while something is under way or waits for it
@@ -45,10 +43,12 @@ class ActingRelay(Relay):
     _runs: list[Run] = field(default_factory=list)
     _ended: set[int] = field(default_factory=set)  # since what is pending was read
     _asked: dict[int, float] = field(default_factory=dict)  # each delivery, when first
+    _beginning: Beginning = field(init=False)
     _endings: Endings = field(init=False)
 
     def __post_init__(self) -> None:
         Relay.__post_init__(self)  # a class with slots knows no other way
+        self._beginning = Beginning(self.actor, self.teller, self.clock)
         self._endings = Endings(
             sink=self.sink,
             actor=self.actor,
@@ -75,6 +75,8 @@ class ActingRelay(Relay):
         await times.follow()
         self._ended.clear()
         pending = await outbox.pending(self.clock.now().timestamp())
+        if not self._beginning.is_over:
+            await self._beginning.look(outbox, pending)
         first = self._first_of(pending)
         standings = await outbox.standings([*first, *self._under_way])
         self._stop_what_is_void(standings)
@@ -91,10 +93,10 @@ class ActingRelay(Relay):
     def _first_of(self, pending: list[Delivery]) -> list[Delivery]:
         """Return the first one of each EventId, urgent ones first."""
         now, busy = self.clock.now().timestamp(), {run.step.key for run in self._runs}
-        first: dict[str | None, Delivery] = {}
+        first: dict[str, Delivery] = {}
         for delivery in pending:
-            if delivery.key not in busy:
-                first.setdefault(delivery.key, delivery)
+            if (key := delivery.key or "") not in busy:
+                first.setdefault(key, delivery)
         return sorted(first.values(), key=lambda d: (not is_urgent(d, now), d.id))
 
     async def _begin_or_skip(
@@ -128,7 +130,7 @@ class ActingRelay(Relay):
             await self._endings.settle(
                 outbox, run, Ending(fate=verdict.fate, reason=reason)
             )
-        if self._runs:
+        if self._runs or not self._beginning.is_over:
             waits.append(_LOOK_EVERY)
         return 0.0 if skipped else min(waits)
 
@@ -190,7 +192,7 @@ class ActingRelay(Relay):
     async def _act(self, run: Run, outbox: Runs) -> None:
         """Act on a step, and draw the conclusions."""
         action = self.actor.action(run.step.event)
-        log.info("command begins", extra={**log_fields(run), "action": action.value})
+        self._endings.note_beginning(run, action)
         try:
             if action is Action.RESTORE:
                 await outbox.void(run.step.key)

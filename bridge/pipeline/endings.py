@@ -18,7 +18,7 @@ from bridge.outbox.records import Success
 from bridge.outbox.runs import Runs
 from bridge.pipeline.attempt import Trying
 from bridge.pipeline.policy import RelayPolicy
-from bridge.sinks.acting import Actor, Ending, Fate, Step
+from bridge.sinks.acting import Action, Actor, Ending, Fate, Step
 from bridge.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -61,6 +61,10 @@ class Endings:
     policy: RelayPolicy
     chance: Callable[[], float]
     trying: Trying
+
+    def note_beginning(self, run: Run, action: Action) -> None:
+        """Say in the log that a step is acted on."""
+        log.info("command begins", extra={**_fields_of(run), "action": action.value})
 
     async def conclude(self, outbox: Runs, run: Run, ending: Ending) -> None:
         """Have a step tried again, or settle it.
@@ -157,10 +161,10 @@ class Endings:
             self.trying.circuit.succeeded(self.clock.monotonic())
             metrics.deliveries.labels(self.sink, "delivered").inc()
             seconds = round(ending.seconds, 3)
-            log.info("command succeeded", extra={**log_fields(run), "seconds": seconds})
+            log.info("command succeeded", extra={**_fields_of(run), "seconds": seconds})
         elif fate is Fate.SKIPPED:
             log.info(
-                "command skipped", extra={**log_fields(run), "fault": ending.reason}
+                "command skipped", extra={**_fields_of(run), "fault": ending.reason}
             )
         else:
             self._note_failure(
@@ -168,11 +172,11 @@ class Endings:
             )
             metrics.deliveries.labels(self.sink, "dead").inc()
             log.error(
-                "command failed", extra={**log_fields(run), "fault": ending.reason}
+                "command failed", extra={**_fields_of(run), "fault": ending.reason}
             )
 
 
-def log_fields(run: Run) -> dict[str, object]:
+def _fields_of(run: Run) -> dict[str, object]:
     """Return what names a run in the log."""
     delivery = run.delivery
     return {

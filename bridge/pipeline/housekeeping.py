@@ -1,7 +1,7 @@
 """Upkeep of the state file: old rows go, and what people do from outside is seen.
 
-How old a row is, is told by the wall clock. When that is set forward while the bridge
-runs, rows are moved along: else a clock that is put right would age them all.
+How old a row is, is told by the wall clock. When that is set while the bridge runs, the
+jump is noted: else a clock that is put right would age all rows.
 """
 
 import asyncio
@@ -194,11 +194,12 @@ class Upkeep:
         await self._pruning.step()
 
     async def _follow_clock(self) -> None:
-        """Keep the age of all rows when the wall clock was set forward."""
+        """Keep the age of all rows when the wall clock was set."""
         now = self.clock.now().timestamp()
         offset = now - self.clock.monotonic()
-        if self._offset is not None and (ahead := offset - self._offset) > _JUMP:
-            await self.outbox.grow_younger(by=ahead, now=now)
+        by = 0.0 if self._offset is None else offset - self._offset
+        if abs(by) > _JUMP:
+            await self.outbox.follow_clock(by=by, now=now)
         self._offset = offset
 
 

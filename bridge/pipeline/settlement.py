@@ -4,12 +4,11 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from prometheus_client import Counter, Histogram
-
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import DeliveryError, Reason
 from bridge.outbox.deliveries import Delivery
 from bridge.outbox.store import Outbox
+from bridge.telemetry.counters import Count, Spread
 from bridge.telemetry.metrics import Metrics, failure_label
 
 log = logging.getLogger(__name__)
@@ -25,8 +24,8 @@ class Settling:
     metrics: Metrics
     landed: dict[int, Delivery] = field(default_factory=dict)  # taken, not yet noted
     is_parked: bool = False
-    _delivered: Counter = field(init=False)
-    _seconds: Histogram = field(init=False)
+    _delivered: Count = field(init=False)
+    _seconds: Spread = field(init=False)
 
     def __post_init__(self) -> None:
         self._delivered = self.metrics.deliveries.labels(self.sink, "delivered")

@@ -147,6 +147,10 @@ class Actor(Protocol):
         """Why nothing at all can be begun; None where something can."""
         ...
 
+    def restores_at_start(self) -> bool | None:
+        """Whether this life begins with a restore; None while that cannot be said."""
+        ...
+
     def action(self, event: CloudEvent) -> Action:
         """Return what is to be done for a step."""
         ...

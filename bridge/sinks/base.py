@@ -7,7 +7,7 @@ A new sink is one file with a ``SinkConfig`` and a ``Sink``, and one line in
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import aiohttp
 from msgspec.structs import replace
@@ -18,8 +18,10 @@ from bridge.foundation.clock import Clock, SystemClock
 from bridge.foundation.rate_limit import Pace
 from bridge.foundation.sections import Section
 from bridge.foundation.values import Duration, Rate
-from bridge.servicebus.namespace import Entity
-from bridge.sinks.acting import Actor, Outlook
+
+if TYPE_CHECKING:
+    from bridge.servicebus.namespace import Entity
+    from bridge.sinks.acting import Actor, Outlook
 
 
 class Sink(Protocol):
@@ -203,7 +205,7 @@ class SinkConfig(Section, frozen=True, kw_only=True):
         )
 
     @property
-    def target(self) -> Entity | None:
+    def target(self) -> "Entity | None":
         """The Service Bus entity that is sent to; None where there is none."""
         return None
 
@@ -222,9 +224,9 @@ class SinkConfig(Section, frozen=True, kw_only=True):
 
     def actor(
         self,
-        outlook: Outlook,  # noqa: ARG002 - the contract's
+        outlook: "Outlook",  # noqa: ARG002 - the contract's
         resources: Resources,  # noqa: ARG002 - the contract's
-    ) -> Actor | None:
+    ) -> "Actor | None":
         """Return who acts on steps in the place of a ``Sink`` that sends them.
 
         None, as of most types: there is nobody, and all steps are sent.

@@ -1,27 +1,24 @@
 """Logs and metrics: their form, and nothing of their meaning.
 
 Logs are one object (or line) per event: a constant message and fields. Metrics are
-those of DESIGN section 7, in a registry of this process's own.
+those of DESIGN section 7, those of each forwarder its own.
 """
 
 import json
 import logging
 from collections.abc import Iterable
-from typing import Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    disable_created_metrics,
-)
 from pythonjsonlogger.orjson import OrjsonFormatter
 
 from bridge.events.transitions import TransitionKind
 from bridge.foundation.errors import Reason
 from bridge.foundation.sections import Section
+from bridge.telemetry.counters import Counter, Family, Gauge, Histogram
 from bridge.telemetry.log_summary import RepeatFilter
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 OUTCOMES = (
     "invalid",
@@ -33,6 +30,7 @@ OUTCOMES = (
     "denied",
     "rejected",
     "failed",
+    "withheld",
 )
 COMMAND_OUTCOMES = ("succeeded", "failed", "skipped")
 EVENT_TYPES = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate", "other")
@@ -50,7 +48,6 @@ _FAILURE_OF = {
 }
 _OTHER_FAILURE = "other"
 FAILURES = (*dict.fromkeys(_FAILURE_OF.values()), _OTHER_FAILURE)
-_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 21600)
 
 
 class LogConfig(Section, frozen=True, kw_only=True):
@@ -140,9 +137,7 @@ class Metrics:
         *,
         has_traffic: bool = False,
     ) -> None:
-        # A second series for each counter, of no use here.
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # theirs
-        self.registry = registry = CollectorRegistry()
+        self._families = registry = list[Family[Any]]()
         self.imds_requests = Counter(
             "sebridge_imds_requests",
             "Requests to IMDS by outcome.",
@@ -153,12 +148,12 @@ class Metrics:
             "sebridge_imds_last_success_timestamp_seconds",
             "When IMDS last gave a good document.",
             registry=registry,
-        )
+        ).labels()
         self.incarnation = Gauge(
             "sebridge_document_incarnation",
             "DocumentIncarnation of the last good document.",
             registry=registry,
-        )
+        ).labels()
         self.scheduled_events = Gauge(
             "sebridge_scheduled_events",
             "Events now in the document.",
@@ -217,7 +212,6 @@ class Metrics:
             "sebridge_delivery_seconds",
             "From observed to delivered.",
             ["sink"],
-            buckets=_SECONDS,
             registry=registry,
         )
         self.start_requests = Counter(
@@ -236,20 +230,19 @@ class Metrics:
             "sebridge_command_seconds",
             "How long a run of a command took.",
             ["sink"],
-            buckets=_SECONDS,
             registry=registry,
         )
         self.state_degraded = Gauge(
             "sebridge_state_degraded",
             "1 while the state file cannot be written.",
             registry=registry,
-        )
+        ).labels()
         # One that is not looked after would say that this VM is out.
         self.traffic_in = Gauge(
             "sebridge_traffic_in",
             "1 while this VM is in rotation.",
             registry=registry if has_traffic else None,
-        )
+        ).labels()
         Gauge(
             "sebridge_build_info", "The version.", ["version"], registry=registry
         ).labels(version).set(1)
@@ -258,6 +251,14 @@ class Metrics:
             self.command_seconds.labels(sink)
             for outcome in COMMAND_OUTCOMES:
                 self.commands.labels(sink, outcome)
+
+    @property
+    def registry(self) -> "CollectorRegistry":
+        """All of them, for prometheus_client, which is loaded by that."""
+        # Whom nobody asks for /metrics does without.
+        from bridge.telemetry.exposition import registry_of  # noqa: PLC0415 - see above
+
+        return registry_of(self._families)
 
     def _start_at_zero(self, sinks: tuple[str, ...]) -> None:
         for method in ("GET", "POST"):

@@ -5,12 +5,15 @@ Run by hand on a machine that has nothing else to do; never timed in the suite.
 
 import argparse
 import asyncio
+import compileall
 import logging
 import os
 import platform
 import sys
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 
+import bridge
 from tests.bench import drain, fleet, growth, idle, latency
 from tests.bench.measuring import HEAD, Row
 
@@ -36,6 +39,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a short run")
     given = parser.parse_args()
     logging.disable(logging.WARNING)
+    # As an installation has it: else each start would compile, which costs memory too.
+    compileall.compile_dir(Path(bridge.__file__).parent, quiet=1)
     say(f"Python {platform.python_version()}, {os.cpu_count()} cores")
     say(HEAD)
     for name in given.names or BENCHES:

@@ -7,7 +7,16 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 
 from tests.chaos.expectation import Reads
-from tests.chaos.history import Event, Got, History, Request, Sent, hashed, kind_of
+from tests.chaos.history import (
+    Event,
+    Got,
+    History,
+    Request,
+    Sent,
+    canonical_json,
+    hashed,
+    kind_of,
+)
 
 GOOD = frozenset({"relayed", "already-started"})
 _ENTITY = "vm-approvals"
@@ -43,16 +52,6 @@ class ApprovalCase:
         self._history, self._reads = history, reads
         self._told, self._got = told, got
         self._counts = outcomes
-
-    def is_of_twin(self, event: Event) -> bool:
-        """Whether an outcome is of a message that was sent several times over.
-
-        They share one decision: a redelivery after its twin was decided is decided
-        again, which gives the same id.
-        """
-        name = event["data"].get("request", {}).get("messageId")
-        copies = [sent for sent in self._history.sent if sent.name == name]
-        return len(copies) > 1
 
     # -- POSTs -------------------------------------------------------------------
 
@@ -118,7 +117,7 @@ class ApprovalCase:
                 yield f"outcome {event['id']} has the id of no message"
                 continue
             key = str(event["data"]["eventId"] or "").upper()
-            if key in kinds[name, number] and not self.is_of_twin(event):
+            if key in kinds[name, number] and not self._history.degraded:
                 yield f"{name} (number {number}) was told twice of {key}"
             kinds[name, number][key] = kind_of(event)
             self._counts[kind_of(event)] += 1
@@ -193,21 +192,52 @@ class ApprovalCase:
         is_true = is_taken if data["confirmed"] else is_marked
         return found | ({"relayed"} if is_true else set())
 
+    def twins(self) -> Iterator[str]:
+        """Messages that were sent several times over are decided once."""
+        told = defaultdict[tuple[str, str], set[str]](set)
+        for event in self._told:
+            if ".startrequest." in event["type"]:
+                data = event["data"]
+                told[data["request"]["messageId"], str(data["eventId"])].add(
+                    canonical_json(data)
+                )
+        for (name, key), found in told.items():
+            if len(found) > 1 and not self._history.degraded:
+                yield f"{name}: told of {key} in {len(found)} ways: {found}"
+
+    def replies(self) -> Iterator[str]:
+        """Each message is answered once, with what was told of it."""
+        told = {
+            canonical_json(event["data"])
+            for event in self._told
+            if ".startrequest." in event["type"]
+        }
+        answers = defaultdict[str, dict[str, tuple[str, ...]]](dict)
+        for reply in self._history.replies:
+            known = answers[reply.name].setdefault(reply.number, reply.outcomes)
+            if self._history.degraded:
+                continue  # a kill forgets what was decided in memory
+            if known != reply.outcomes:
+                yield f"{reply.name}: reply {reply.number} has two contents"
+            if not told.issuperset(reply.outcomes):
+                yield f"{reply.name}: replied what was not told: {reply.outcomes}"
+        sent = Counter(s.name for s in self._history.sent if s.kind != "undecodable")
+        answered = Counter({name: len(found) for name, found in answers.items()})
+        if answered != sent:
+            yield f"replies: missing {sent - answered}, too many {answered - sent}"
+
     def _letters(self, kinds: dict[tuple[str, int], dict[str, str]]) -> Iterator[str]:
         """Exactly the messages that are to be dead letters are, for that reason."""
         wanted = Counter[tuple[str, str]]()
         sent = {each.name: each for each in self._history.sent}
-        copies = Counter(each.name for each in self._history.sent)
         for (name, _), found in kinds.items():
             keys = sent[name].keys if name in sent else ()
             outcomes = [found.get(key, "") for key in keys or ("",)]
-            if GOOD & set(outcomes) or copies[name] > 1:
-                continue  # of twins only one decision is known
+            if GOOD & set(outcomes):
+                continue
             reasons = [_DEAD_LETTERS[o] for o in outcomes if o in _DEAD_LETTERS]
             wanted.update([(name, reason) for reason in reasons[:1]])
-        there = Counter(
-            (name, reason) for name, reason in self._history.dead if copies[name] == 1
-        )
+        there = Counter(self._history.dead)
         if there != wanted:
             yield f"dead letters: missing {wanted - there}, too many {there - wanted}"
 

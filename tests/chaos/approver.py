@@ -16,7 +16,7 @@ from azure.servicebus.exceptions import ServiceBusServerBusyError
 from proton import char
 
 from bridge.simulator.servicebus.broker import Broker
-from tests.chaos.history import Event, History, Sent
+from tests.chaos.history import REPLIES, Event, History, Sent
 from tests.raw_amqp import encoded, nested, section, send_raw
 
 QUEUE = "vm-approvals"
@@ -83,7 +83,10 @@ class Approver:
         name = f"{kind}-{len(self.history.sent)}"  # unique: it is noted at once
         for _ in range(copies):
             self.history.sent.append(Sent(time.time(), kind, name, keys))
-        messages = [ServiceBusMessage(body, message_id=name) for _ in range(copies)]
+        messages = [
+            ServiceBusMessage(body, message_id=name, reply_to=REPLIES)
+            for _ in range(copies)
+        ]
         while True:
             with suppress(ServiceBusServerBusyError):  # nothing of it was taken
                 async with self.calm:

@@ -8,6 +8,7 @@ from typing import Any
 
 Event = dict[str, Any]
 SINKS = ("hook", "bus", "file")
+REPLIES = "replies"  # the queue that approvers are answered on
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,21 @@ class Got:
 
 
 @dataclass(frozen=True, slots=True)
+class Replied:
+    """An answer to an approval message, repetitions included.
+
+    Attributes:
+        number: its own MessageId.
+        name: the MessageId of the approval.
+        outcomes: what it says became of each EventId, as JSON.
+    """
+
+    number: str
+    name: str
+    outcomes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Life:
     """One start of the forwarder and its end.
 
@@ -110,6 +126,7 @@ class History:
     marked: set[str] = field(default_factory=set)
     flaws: list[str] = field(default_factory=list)
     dead: list[tuple[str, str]] = field(default_factory=list)
+    replies: list[Replied] = field(default_factory=list)
     left: int = 0
     pending: int = 0
     had_imds_faults: bool = False

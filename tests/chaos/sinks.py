@@ -12,7 +12,7 @@ from aiohttp import web
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import ServiceBusError
 
-from tests.chaos.history import Got, History
+from tests.chaos.history import REPLIES, Got, History, Replied, canonical_json
 
 MOODS = ("refuse", "hang", "reset", "lose-answer")
 
@@ -65,7 +65,8 @@ async def read_bus(
     while not stop.is_set():
         try:
             await _read_bus(connection_string, history, stop)
-        except (ServiceBusError, OSError, TimeoutError):
+        except (ServiceBusError, OSError, TimeoutError, ValueError):
+            # The last one is the SDK's own of a link that broke while it settled.
             await asyncio.sleep(0.2)
 
 
@@ -83,6 +84,19 @@ async def _read_bus(
                 event = json.loads(b"".join(message.body))
                 place = message.sequence_number or 0
                 history.got["bus"].append(Got(place, time.time(), event))
+                await receiver.complete_message(message)
+
+
+async def read_replies(connection_string: str, history: History) -> None:
+    """Read all that approvers were answered, once nothing more is to come."""
+    client = ServiceBusClient.from_connection_string(connection_string)
+    async with client, client.get_queue_receiver(REPLIES) as receiver:
+        while batch := await receiver.receive_messages(100, max_wait_time=2):
+            for message in batch:
+                told = json.loads(b"".join(message.body))
+                outcomes = tuple(map(canonical_json, told["outcomes"]))
+                number, name = str(message.message_id), str(message.correlation_id)
+                history.replies.append(Replied(number, name, outcomes))
                 await receiver.complete_message(message)
 
 

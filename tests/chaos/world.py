@@ -28,12 +28,12 @@ from bridge.simulator.servicebus.settings import (
     TopicSettings,
 )
 from tests.chaos.approver import QUEUE, Approver
-from tests.chaos.history import Event, History, Request
+from tests.chaos.history import REPLIES, Event, History, Request
 from tests.chaos.imds import RecordedImds
 from tests.chaos.process import Lives, undone
-from tests.chaos.sinks import MOODS, Hook, read_bus, read_file
+from tests.chaos.sinks import MOODS, Hook, read_bus, read_file, read_replies
 
-SUBSCRIPTION = "scheduled-events/subscriptions/consumer"
+SUBSCRIPTION = "scheduled-events/Subscriptions/consumer"
 EVENTS = "/metadata/scheduledevents"
 _HOWS = ("start", "any", "any", "read", "read", "told", "posted", "posted", "stopping")
 _ENTITIES = Entities(
@@ -43,6 +43,7 @@ _ENTITIES = Entities(
         QueueSettings(
             name=QUEUE, lock_duration=timedelta(seconds=5), max_delivery_count=10_000
         ),
+        QueueSettings(name=REPLIES),
     ),
     topics=(
         TopicSettings(
@@ -91,6 +92,7 @@ when = {{ scope = "all" }}
 connection_string = "{bus}"
 queue = "vm-approvals"
 unknown_grace = "1s"
+reply_to = ["replies"]
 """
 
 
@@ -274,8 +276,9 @@ async def play(folder: Path, seed: int, kills: int) -> History:
             for _ in range(kills):
                 await lives.one(chance.choice(_HOWS))
             world.is_over.set()
-        await lives.last(lambda: _is_done(world, folder))
+        await lives.last(lambda: _left(world, folder))
         await asyncio.sleep(1.5)  # the consumer has a second to look again
+        await read_replies(world.broker.connection_string, history)
         _close_books(world, folder)
     return history
 
@@ -301,8 +304,8 @@ async def _world(history: History, chance: random.Random) -> AsyncIterator[World
             await reading
 
 
-async def _is_done(world: World, folder: Path) -> bool:
-    """Whether no message and no delivery waits, and the last document is known."""
+async def _left(world: World, folder: Path) -> int:
+    """Return how much is left: messages, deliveries, and looks at the last document."""
     counts = world.broker.snapshot()
     life = len(world.history.lives) + 1
     reads = [r for r in world.history.requests if r.life == life]
@@ -310,11 +313,10 @@ async def _is_done(world: World, folder: Path) -> bool:
         # After a fall of the number absence counts only once it has risen again.
         world.imds.set_incarnation(reads[-1].number + 1)
         world.is_risen = True
-    if not world.is_risen or len(reads) < 8 or counts[QUEUE].active:
-        return False
-    if counts[SUBSCRIPTION].active:  # the consumer may have lost its locks
-        return False
-    return await asyncio.to_thread(undone, folder) == 0
+    looks = max(8 - len(reads), 0) + (not world.is_risen)
+    # The consumer may have lost its locks.
+    messages = counts[QUEUE].active + counts[SUBSCRIPTION].active
+    return looks + messages + await asyncio.to_thread(undone, folder)
 
 
 def _close_books(world: World, folder: Path) -> None:

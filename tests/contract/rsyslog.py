@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.ports import free_port
+
 LIBRARIES = Path("/usr/lib")
 PROGRAM = shutil.which("rsyslogd", path="/usr/sbin:/usr/bin:/sbin")
 
@@ -66,12 +68,6 @@ def why_not(*modules: str) -> str:
     return f"rsyslog has no {', '.join(absent)}" if absent else ""
 
 
-def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
-    with socket.socket(socket.AF_INET, kind) as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
 @dataclass(slots=True)
 class Rsyslog:
     """A running one.
@@ -113,7 +109,7 @@ class Rsyslog:
         )
 
     def _wait_for(self, port: int, log: Path) -> None:
-        for _ in range(500):
+        for _ in range(6000):
             with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
                 return
             time.sleep(0.01)
@@ -123,19 +119,19 @@ class Rsyslog:
         process, self._process = self._process, None
         if process is not None:
             process.terminate()
-            process.wait(10)
+            process.wait(60)
 
     def kill(self) -> None:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            process.wait(10)
+            process.wait(60)
 
     def received(self, count: int = 1) -> list[dict[str, Any]]:
         """Return the next messages, as rsyslog has understood them."""
         path = self.folder / "parsed.jsonl"
         lines: list[str] = []
-        for _ in range(500):
+        for _ in range(6000):
             text = path.read_bytes().decode() if path.exists() else ""
             lines = text.split("\n")[self._seen : -1]
             if len(lines) >= count:

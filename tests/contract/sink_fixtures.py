@@ -184,7 +184,7 @@ async def drained(
             if queue
             else client.get_subscription_receiver("scheduled-events", "consumer")
         )
-        async with receiver, asyncio.timeout(10):
+        async with receiver, asyncio.timeout(60):
             while len(messages) < count:
                 found = await receiver.receive_messages(count, max_wait_time=1)
                 for message in found:

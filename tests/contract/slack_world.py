@@ -80,7 +80,7 @@ class World:
 
     async def until(self, is_so: Callable[[], bool]) -> None:
         """Wait for what goes on behind the scenes, over real sockets."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not is_so():
                 await asyncio.sleep(0.002)
 

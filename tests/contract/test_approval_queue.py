@@ -33,7 +33,7 @@ from bridge.simulator.servicebus.settings import (
 from tests.integration.proxy import proxy_to
 from tests.stopwatch import Stopwatch
 
-BRIEF = timedelta(seconds=2)
+BRIEF = timedelta(seconds=4)
 ENTITIES = Entities(
     queues=(
         QueueSettings(name="q"),
@@ -105,7 +105,7 @@ class Stage:
 
     async def received(self, queue: ApprovalQueue) -> ReceivedMessage:
         """Receive one message; a receiver that died meanwhile is opened anew."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while True:
                 with suppress(ApprovalQueueError):
                     for message in await queue.receive(self.stop):
@@ -383,14 +383,15 @@ async def test_age_of_the_link_and_last_message_are_known(stage: Stage) -> None:
     await queue.close()
 
     assert before == (None, None)
-    assert age == pytest.approx(30, abs=5)
+    assert age is not None
+    assert 30 <= age < 90
     assert last is not None
-    assert datetime.now(UTC) - last < timedelta(seconds=10)
+    assert datetime.now(UTC) - last < timedelta(seconds=60)
     assert queue.link_seconds is None
 
 
 async def until_attached(queue: ApprovalQueue) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not queue.attached:
             await asyncio.sleep(0.02)
 
@@ -404,7 +405,7 @@ async def test_stop_ends_waiting_at_once_and_settling_still_works(
     waiting = asyncio.create_task(queue.receive(stage.stop))
     await asyncio.sleep(0.1)
     stage.stop.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         received = await waiting
     await queue.complete(message)
 
@@ -445,7 +446,7 @@ async def test_receiver_that_died_is_opened_anew(
     getattr(stage.broker.faults, fault)()
     await stage.put(approval(source.session), into=source.queue)
     with suppress(ApprovalQueueError):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             for message in await waiting:
                 await queue.abandon(message)
     message = await stage.received(queue)
@@ -589,7 +590,7 @@ async def test_connection_that_went_dead_swallows_one_message_once(
         await stage.put(approval(), into="brief")
         await queue.complete(await stage.received(queue))
         receiving = asyncio.create_task(stage.received(queue))
-        await asyncio.sleep(0.5)  # until it asks for the next one
+        await asyncio.sleep(1.5)  # until it asks for the next one
         cable.silence()
         cable.forget()
         three = (ServiceBusMessage(b"{}", message_id=f"m-{n}") for n in range(3))

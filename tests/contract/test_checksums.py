@@ -14,7 +14,7 @@ from bridge.cli.events import as_record
 from bridge.cli.rows import event_rows
 from bridge.outbox.admin import Ledger, Observation, Selection
 from bridge.outbox.checksum import Content, checksum_of
-from bridge.outbox.records import REPLIES, Decision, Reply, value_of
+from bridge.outbox.records import CHECKPOINT, REPLIES, Decision, Reply, value_of
 from bridge.outbox.recovery.salvage import rescue
 from bridge.outbox.recovery.soundness import check
 from bridge.outbox.statefile import open_database
@@ -35,6 +35,7 @@ from tests.damage import House
 from tests.fakes import FakeClock
 
 NOW = 1_800_000_000.0
+DAMAGED = "what was kept is damaged: going on without it"
 
 
 def test_checksum_is_the_same_in_every_version() -> None:
@@ -128,6 +129,29 @@ async def test_several_damaged_ones_hold_up_nothing(state_path: Path) -> None:
     async with Outbox.open(state_path, router()) as outbox:
         found, _ = await outbox.due(SINK, now=NOW + 1, limit=2)
         assert [d.cloud_event_id for d in found] == ["good"]
+
+
+async def test_delivery_that_names_the_content_of_another_tells_its_own_again(
+    state_path: Path,
+) -> None:
+    """The other was told twice, and its own never."""
+    async with Outbox.open(state_path, router()) as outbox:
+        await outbox.commit([told("one", key="A"), told("two", key="B")], now=NOW)
+    harm(state_path, "UPDATE deliveries SET item = 2")
+
+    async with Outbox.open(state_path, router()) as outbox:
+        found, _ = await outbox.due(SINK, now=NOW, limit=9)
+        assert [d.cloud_event_id for d in found] == ["two"]
+        assert outbox.again == {"A"}
+
+
+async def test_count_of_what_was_told_is_never_none(state_path: Path) -> None:
+    """Else it were told again under the id that consumers have seen already."""
+    await left(state_path)
+    harm(state_path, "UPDATE told SET times = 0")
+
+    async with Outbox.open(state_path, router()) as outbox:
+        assert list((await outbox.told(["waits"])).values()) == [1]
 
 
 async def test_damaged_reply_is_not_sent_and_asks_for_no_event(
@@ -463,3 +487,108 @@ async def test_outcome_and_count_that_cannot_be_read_are_left_out(
 
         assert await outbox.recent_outcomes(9) == [b'{"outcome": "relayed"}']
         assert await outbox.retries() == {}
+
+
+# -- what is kept beside deliveries ------------------------------------------------
+
+
+@pytest.mark.parametrize("bit", range(8))
+async def test_file_whose_owner_is_damaged_is_no_other_vms(
+    bit: int, state_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was moved aside, and what waited in it was told to nobody."""
+    await left(state_path)
+    owner = bytearray(str(ME.vm_id).encode())
+    owner[-1] ^= 1 << bit
+    with closing(connect(state_path)) as db:
+        name = (bytes(owner),)
+        db.execute("UPDATE meta SET value = ? WHERE key = 'vm_id'", name)
+
+    for _ in range(2):
+        async with open_database(state_path, ME.vm_id) as database:
+            outbox = Outbox(database, router())
+            found, _ = await outbox.due(SINK, now=NOW, limit=9)
+            assert [d.cloud_event_id for d in found] == ["waits"]
+            assert await database.owner() == ME.vm_id
+    assert list(state_path.parent.glob("*-20*")) == []
+    lines = [r for r in caplog.records if r.message == DAMAGED]
+    assert [vars(record)["what"] for record in lines] == ["vm_id"]
+
+
+@pytest.mark.parametrize("name", [CHECKPOINT, "identity", "source"])
+async def test_damaged_value_is_not_read_back(
+    name: str, state_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A digit of it is another one: it can be read, and says what never was."""
+    async with Outbox.open(state_path, router()) as outbox:
+        await outbox.save({name: b'{"number": 7}'})
+        assert await outbox.load(name) == b'{"number": 7}'
+    with closing(connect(state_path)) as db:
+        db.execute("UPDATE meta SET value = ? WHERE key = ?", (b'{"number": 5}', name))
+
+    async with Outbox.open(state_path, router()) as outbox:
+        assert await outbox.load(name) == b""
+        assert DAMAGED in caplog.messages
+        await outbox.save({name: b"anew"})
+        assert await outbox.load(name) == b"anew"
+
+
+FORGED = {
+    "posted": "UPDATE approvals SET posted = 1 - posted",
+    "state": "UPDATE approvals SET state = 'relaxed'",
+    "outcome": "UPDATE approvals SET state = 'denied'",
+    "words": "UPDATE approvals SET data = replace(data, 'relayed', 'related')",
+    "no text": "UPDATE approvals SET state = CAST(x'73ff' AS TEXT)",
+    "sequence": "UPDATE approvals SET sequence = 5",
+    "rule": "UPDATE approvals SET rule = 'mine'",
+}
+
+
+@pytest.mark.parametrize("state", ["intent", "relayed"])
+@pytest.mark.parametrize("statement", FORGED.values(), ids=FORGED)
+async def test_damaged_decision_is_none(
+    statement: str, state: str, state_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It must neither say that a POST was begun, nor be told once more."""
+    whole = Decision(
+        message="m",
+        key="K",
+        event_id="k",
+        sequence=4,
+        state=state,
+        data=b'{"outcome": "relayed"}',
+    )
+    async with Outbox.open(state_path, router()) as outbox:
+        await outbox.intend(whole, now=NOW)
+        assert await outbox.decisions("m") == {"K": whole}
+    with closing(connect(state_path)) as db:
+        trigger = "SELECT sql FROM sqlite_master WHERE name = 'approvals_rewritten'"
+        (sql,) = db.execute(trigger).fetchone()
+        db.execute("DROP TRIGGER approvals_rewritten")  # a disk has none
+    harm(state_path, statement)
+    with closing(connect(state_path)) as db:
+        db.execute(sql)
+
+    async with Outbox.open(state_path, router()) as outbox:
+        assert await outbox.decisions("m") == {}
+        assert await outbox.open_initiatives() == []
+        assert await outbox.recent_outcomes(9) == []
+        assert DAMAGED in caplog.messages
+        await outbox.intend(whole, now=NOW)
+        assert await outbox.decisions("m") == {"K": whole}
+
+
+async def test_decision_of_a_program_that_counts_no_checksum_is_taken(
+    state_path: Path,
+) -> None:
+    """It was installed again for a while: what it has changed is not damaged."""
+    intent = Decision(
+        message="m", key="K", event_id="k", sequence=4, state="intent", posted=True
+    )
+    async with Outbox.open(state_path, router()) as outbox:
+        await outbox.intend(intent, now=NOW)
+    harm(state_path, "UPDATE approvals SET state = 'relayed', data = x'7b7d'")
+
+    async with Outbox.open(state_path, router()) as outbox:
+        (decision,) = (await outbox.decisions("m")).values()
+        assert (decision.state, decision.data) == ("relayed", b"{}")

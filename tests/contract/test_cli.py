@@ -20,17 +20,18 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bridge import __version__
-from bridge.cli.common import until_stopped
 from bridge.cli.main import main, simulator_extra
+from bridge.cli.process import until_stopped
 from bridge.foundation.errors import BridgeError, ConfigError, Reason
-from bridge.health import server as health
-from bridge.health.server import HttpConfig
+from bridge.health import port as health
+from bridge.health.config import HttpConfig
 from bridge.health.status import Board
 from bridge.outbox.admin import Ledger, Selection
 from bridge.outbox.store import Outbox
 from bridge.telemetry.metrics import Metrics
 from tests.builders import router, told
 from tests.fakes import START, FakeClock
+from tests.ports import free_port
 
 NOW = START.timestamp()
 SINK = "siem"
@@ -723,12 +724,6 @@ async def test_status_of_a_running_forwarder(
     assert "The bridge is starting" in shown.stdout
 
 
-def free_port() -> int:
-    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as probe:
-        found: int = probe.getsockname()[1]
-        return found
-
-
 def test_status_for_people_is_a_table(deliveries: Path) -> None:
     result = sebridge("status", "-c", str(deliveries))
     text = result.stdout
@@ -844,6 +839,24 @@ def ended(
         return running.returncode, out, err
 
 
+@pytest.mark.parametrize(
+    "text", [None, "", "x = ", '[[sinks]]\nname = "é"\ntype = "webhock"']
+)
+def test_run_says_the_same_whichever_way_it_is_called(
+    text: str | None, tmp_path: Path
+) -> None:
+    """As a service calls it, it does without click."""
+    path = tmp_path / "bridge.toml"
+    if text is not None:
+        path.write_text(text, encoding="utf-8")
+
+    code, out, err = ended("run", "-c", str(path))
+
+    assert (code, out) == (2, "")
+    assert err.startswith("sebridge: ")
+    assert (code, out, err) == ended("run", f"--config={path}")
+
+
 BLOCKING = """
     import sys
 
@@ -954,7 +967,7 @@ def test_stop_while_the_vm_is_still_unknown_ends_with_0(tmp_path: Path) -> None:
         while "asking who this VM is" not in running.stderr.readline():
             pass
         running.send_signal(signal.SIGTERM)
-        code = running.wait(30)
+        code = running.wait(60)
 
     assert code == 0
 
@@ -964,7 +977,7 @@ SLOW = """
 
     class Slow:
         def find_spec(self, name, path=None, target=None):
-            if name == "click":
+            if name == "msgspec":
                 print("loading", flush=True)
                 time.sleep(30)
 
@@ -977,7 +990,7 @@ def test_stop_while_the_command_is_still_loading_ends_with_0(config: Path) -> No
         assert running.stdout is not None
         assert running.stdout.readline() == "loading\n"
         running.send_signal(signal.SIGTERM)
-        code = running.wait(20)
+        code = running.wait(60)
         assert running.stderr is not None
         err = running.stderr.read()
 
@@ -995,7 +1008,7 @@ def test_stop_of_a_running_forwarder_ends_with_0(
         while "forwarder started" not in running.stderr.readline():
             pass
         running.send_signal(number)
-        code = running.wait(30)
+        code = running.wait(60)
         err = running.stderr.read()
 
     assert code == 0
@@ -1022,7 +1035,7 @@ def test_second_signal_ends_a_forwarder_without_a_traceback(
             pass
         for number in signals:
             running.send_signal(number)
-        code = running.wait(30)
+        code = running.wait(60)
         err = running.stderr.read()
 
     assert code in {0, -signals[-1]}
@@ -1042,7 +1055,7 @@ def test_what_goes_on_until_it_is_stopped_ends_without_a_traceback(
         assert "EVENTID" in running.stdout.readline()
         for number in signals:
             running.send_signal(number)
-        code = running.wait(30)
+        code = running.wait(60)
         err = running.stderr.read()
 
     assert code in ({0} if len(signals) == 1 else {0, -signals[-1]})
@@ -1059,11 +1072,11 @@ def test_command_that_is_killed_does_not_say_that_it_has_done_its_work(
         text = UNKNOWN.replace("http://127.0.0.1:1", endpoint) + GOOD
         command = ("check", "--connect", "-c", str(written(tmp_path, text)))
         with process(*command) as running:
-            silent.settimeout(30)
+            silent.settimeout(60)
             asked, _ = silent.accept()
             running.send_signal(number)
             running.send_signal(number)
-            code = running.wait(30)
+            code = running.wait(60)
             asked.close()
             assert running.stderr is not None
             err = running.stderr.read()

@@ -622,7 +622,7 @@ async def test_reply_behind_one_that_was_delivered_twice_is_read_and_stays(
     client = ServiceBusClient.from_connection_string(broker.connection_string)
     async with client, client.get_queue_receiver("replies") as other:
         for _ in range(2):
-            (held,) = await other.receive_messages(1, max_wait_time=5)
+            (held,) = await other.receive_messages(1, max_wait_time=60)
             await other.abandon_message(held)
     await reply(namespace, "replies", "mine")
 
@@ -673,7 +673,7 @@ async def test_reply_that_another_approver_holds_is_read_all_the_same(
     await reply(namespace, "replies", "mine")
     client = ServiceBusClient.from_connection_string(broker.connection_string)
     async with client, client.get_queue_receiver("replies") as other:
-        held = await other.receive_messages(1, max_wait_time=5)
+        held = await other.receive_messages(1, max_wait_time=60)
         assert len(held) == 1
         async with Answers(namespace, "replies", SystemClock()) as answers:
             found = await answers.outcomes("mine", within=0)

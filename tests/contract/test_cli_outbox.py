@@ -223,7 +223,7 @@ def test_discard_asks_on_a_terminal(
     os.write(ours, f"{answer}\n".encode())
 
     done = subprocess.run(  # noqa: S603 - our own arguments
-        command, stdin=theirs, capture_output=True, text=True, timeout=30, check=False
+        command, stdin=theirs, capture_output=True, text=True, timeout=120, check=False
     )
     os.close(theirs)
     os.close(ours)

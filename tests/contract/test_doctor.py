@@ -55,7 +55,7 @@ def approvals_of(broker: Broker, **keys: object) -> dict[str, object]:
 
 
 async def examined(config: Config) -> list[Finding]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         return await doctor.examine(config, SystemClock())
 
 
@@ -289,7 +289,7 @@ def machine(inbox: Inbox, monkeypatch: pytest.MonkeyPatch, brisk_sdk: None) -> N
 async def test_sinks_are_tried_although_one_hangs(
     imds: ImdsSimulator, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "_PATIENCE", 0.5)
+    monkeypatch.setattr(doctor, "_PATIENCE", 2)
     inbox.is_silent = True
     sinks = [
         {"name": "a", "type": "webhook", "url": inbox.url},
@@ -300,7 +300,7 @@ async def test_sinks_are_tried_although_one_hangs(
     found = await examined(config_of(imds.url, sinks=sinks))
 
     assert [one.is_good for one in found[3:]] == [False, False, True]
-    assert found[3].text == "sinks.a: no answer within 0.5 s"
+    assert found[3].text == "sinks.a: no answer within 2 s"
     assert found[4].text.startswith("sinks.b: ")
     assert all("firewalls" in one.advice for one in found[3:5])
 
@@ -507,7 +507,7 @@ async def test_nothing_is_taken_and_no_session_stays_locked(
     assert broker.snapshot() == before
     where = NamespaceConfig(connection_string=Secret(broker.connection_string, {}))
     source = ApprovalSource(queue="vm-approvals-sessions", session="mine")
-    async with open_queue(where, source, SystemClock()) as queue, asyncio.timeout(20):
+    async with open_queue(where, source, SystemClock()) as queue, asyncio.timeout(60):
         while not queue.attached:
             with suppress(ApprovalQueueError):
                 await queue.reach()
@@ -623,11 +623,11 @@ async def test_placeholder_without_a_value_is_told(inbox: Inbox) -> None:
 async def test_silent_broker_is_not_waited_for_forever(
     imds: ImdsSimulator, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "_PATIENCE", 0.5)
+    monkeypatch.setattr(doctor, "_PATIENCE", 2)
     broker.faults.freeze()
     approvals = approvals_of(broker, queue="vm-approvals")
 
     (fault,) = bad(await examined(config_of(imds.url, approvals=approvals)))
     broker.faults.thaw()
 
-    assert fault.startswith("approvals: no answer within 0.5 s")
+    assert fault.startswith("approvals: no answer within 2 s")

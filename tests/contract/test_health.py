@@ -6,9 +6,9 @@ import contextlib
 import json
 import re
 import socket
-import sys
+import struct
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -29,8 +29,9 @@ from bridge.foundation.errors import (
 )
 from bridge.foundation.retry import RetryPolicy
 from bridge.foundation.values import Secret
+from bridge.health import port as health_port
 from bridge.health import server as health
-from bridge.health.server import HttpConfig
+from bridge.health.config import HttpConfig
 from bridge.health.status import Board, kinds_of
 from bridge.imds.poller import Poller
 from bridge.outbox.records import Decision
@@ -43,10 +44,12 @@ from bridge.telemetry.metrics import Metrics
 from tests.builders import EVENT_ID, SINK, body_of, imds_event, observed, told
 from tests.fakes import START, FakeClock, FakeMetadata, RecordingSink
 from tests.hanging import Hanging
+from tests.ports import free_port
 
 Client = TestClient[Request, Application]
 Serve = Callable[[Application], Awaitable[Client]]
 TOKEN = "S3CR3T"
+PATIENCE = 30
 METRICS = {
     "sebridge_imds_requests_total",
     "sebridge_imds_last_success_timestamp_seconds",
@@ -315,7 +318,7 @@ async def test_liveness_asks_whether_the_state_file_is_worked_on(
     go_on = threading.Event()
     database = bridge.outbox.database
     database.silence = 0.0
-    waiting = asyncio.ensure_future(database.read(lambda _: go_on.wait(20)))
+    waiting = asyncio.ensure_future(database.read(lambda _: go_on.wait(60)))
     await asyncio.sleep(0)
 
     assert (await bridge.get("/livez"))[0] == 503
@@ -475,19 +478,6 @@ async def test_page_is_only_read(bridge: Bridge) -> None:
     for method in ("POST", "PUT", "DELETE", "OPTIONS"):
         async with bridge.client.request(method, "/") as response:
             assert response.status == 405
-
-
-async def test_forwarder_that_nobody_looks_at_does_without_the_page() -> None:
-    command = [
-        *(sys.executable, "-c"),
-        (
-            "import sys, bridge.app.forwarder; "
-            "sys.exit('bridge.health.status_page' in sys.modules)"
-        ),
-    ]
-    process = await asyncio.create_subprocess_exec(*command)
-
-    assert await process.wait() == 0
 
 
 # -- who may ask -------------------------------------------------------------------
@@ -710,10 +700,7 @@ async def test_token_that_can_no_longer_be_read_opens_nothing(
 
 @pytest.fixture
 def port() -> int:
-    with contextlib.closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        found: int = probe.getsockname()[1]
-        return found
+    return free_port()
 
 
 async def test_port_is_open_as_long_as_the_context(port: int, board: Board) -> None:
@@ -721,7 +708,7 @@ async def test_port_is_open_as_long_as_the_context(port: int, board: Board) -> N
 
     config = HttpConfig(listen=f"127.0.0.1:{port}")
 
-    async with health.serve(config, board):
+    async with health_port.serve(config, board):
         assert await status_of(url) == 200
     with pytest.raises(aiohttp.ClientConnectionError):
         await status_of(url)
@@ -736,7 +723,7 @@ async def test_port_of_an_ipv6_address_is_served(board: Board) -> None:
     if not socket.has_ipv6:
         pytest.skip("no IPv6 here")
 
-    async with health.serve(HttpConfig(listen="[::1]:0"), board):
+    async with health_port.serve(HttpConfig(listen="[::1]:0"), board):
         pass
 
 
@@ -745,7 +732,7 @@ async def test_empty_address_serves_nothing(
 ) -> None:
     caplog.set_level("INFO")
 
-    async with health.serve(HttpConfig(listen=""), board):
+    async with health_port.serve(HttpConfig(listen=""), board):
         assert caplog.messages == []
 
 
@@ -759,7 +746,7 @@ async def test_address_that_cannot_be_listened_on_is_one_clear_error(
         taken = listen.replace("{taken}", f"127.0.0.1:{other.getsockname()[1]}")
 
         with pytest.raises(BridgeError, match=r"^http\.listen: cannot listen on "):
-            async with health.serve(HttpConfig(listen=taken), board):
+            async with health_port.serve(HttpConfig(listen=taken), board):
                 pytest.fail("it is open")  # pragma: no cover - must not come here
 
 
@@ -767,5 +754,83 @@ async def test_fault_of_what_runs_beside_is_not_taken_for_one_of_the_port(
     board: Board,
 ) -> None:
     with pytest.raises(FileNotFoundError):
-        async with health.serve(HttpConfig(listen="127.0.0.1:0"), board):
+        async with health_port.serve(HttpConfig(listen="127.0.0.1:0"), board):
             raise FileNotFoundError("state.db")
+
+
+# -- the first who asks ------------------------------------------------------------
+
+
+@pytest.fixture
+async def opened(board: Board, port: int) -> AsyncIterator[int]:
+    """Open the health port, which nobody has asked yet."""
+    async with health_port.serve(HttpConfig(listen=f"127.0.0.1:{port}"), board):
+        yield port
+
+
+async def call(port: int, say: bytes) -> bytes:
+    """Say something on a connection of its own, and return what is answered."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(say)
+        async with asyncio.timeout(PATIENCE):
+            return await reader.read()
+    finally:
+        writer.close()
+
+
+ASKED = b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+
+
+async def test_all_who_ask_while_the_server_is_loaded_are_answered(opened: int) -> None:
+    answers = await asyncio.gather(*(call(opened, ASKED) for _ in range(20)))
+
+    assert all(one.startswith(b"HTTP/1.1 200 ") for one in answers)
+
+
+async def test_who_hangs_up_while_the_server_is_loaded_disturbs_nobody(
+    opened: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        with socket.create_connection(("127.0.0.1", opened)) as one:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    assert (await call(opened, ASKED)).startswith(b"HTTP/1.1 200 ")
+    assert caplog.messages == []
+
+
+async def test_silent_callers_of_a_new_port_are_bounded_as_those_of_any(
+    opened: int,
+) -> None:
+    """Those that came before the server was loaded count as well."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(60):
+            stack.enter_context(socket.create_connection(("127.0.0.1", opened)))
+
+        assert (await call(opened, ASKED)).startswith(b"HTTP/1.1 200 ")
+        async with asyncio.timeout(PATIENCE):
+            while held_on(opened) > 32:
+                await asyncio.sleep(0.01)
+
+
+def held_on(port: int) -> int:
+    """Return how many connections stand that were accepted on a port."""
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    rows = (line.split() for line in lines)
+    return sum(row[1].endswith(f":{port:04X}") and row[3] == "01" for row in rows)
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_port_closes_on_who_has_connected_and_is_not_answered_yet(
+    turns: int, board: Board, port: int
+) -> None:
+    """Whether it was accepted, waits for the server, or was given to it."""
+    async with health_port.serve(HttpConfig(listen=f"127.0.0.1:{port}"), board):
+        waiting = socket.create_connection(("127.0.0.1", port))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+
+    reader, writer = await asyncio.open_connection(sock=waiting)
+    with contextlib.closing(writer), contextlib.suppress(ConnectionResetError):
+        async with asyncio.timeout(PATIENCE):
+            assert await reader.read() == b""

@@ -1,6 +1,5 @@
 """Status for the command line: of the running forwarder, else of its state file."""
 
-import contextlib
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,7 +16,7 @@ from bridge.configuration.load import Config
 from bridge.diagnostics import status_query
 from bridge.events.build import Teller
 from bridge.foundation.errors import OutboxCorruptError, OutboxError, Reason
-from bridge.health import server as health
+from bridge.health import port as health
 from bridge.health.status import Board
 from bridge.outbox.records import Decision
 from bridge.outbox.store import Outbox
@@ -34,14 +33,9 @@ from tests.builders import (
 )
 from tests.disks import hide
 from tests.fakes import START, FakeClock, FakeMetadata
+from tests.ports import free_port
 
 TOKEN = "S3CR3T"
-
-
-def free_port() -> int:
-    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as probe:
-        found: int = probe.getsockname()[1]
-        return found
 
 
 def config_of(state: Path, listen: str = "", token: str = "") -> Config:

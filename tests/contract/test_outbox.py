@@ -740,10 +740,10 @@ class Gate:
 
     def __call__(self, db: sqlite3.Connection) -> None:
         self.begun.set()
-        assert self.may_end.wait(10)
+        assert self.may_end.wait(60)
 
     async def reached(self) -> None:
-        assert await asyncio.to_thread(self.begun.wait, 10)
+        assert await asyncio.to_thread(self.begun.wait, 60)
 
 
 async def test_commit_cut_off_by_a_power_cut_leaves_nothing(
@@ -788,7 +788,7 @@ async def together(database: Database, *jobs: Callable[..., object]) -> list[obj
 
 def keep(name: str) -> Callable[[sqlite3.Connection], str]:
     def job(db: sqlite3.Connection) -> str:
-        db.execute("INSERT INTO meta VALUES (?, x'00')", (name,))
+        db.execute("INSERT INTO meta (key, value) VALUES (?, x'00')", (name,))
         return name
 
     return job
@@ -846,7 +846,7 @@ async def test_log_is_written_back_in_quiet_moments(
         before = count()
         for number in range(20):
             await put(outbox, str(number))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while count() < 10:
                 await asyncio.sleep(0)
 

@@ -11,7 +11,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from bridge.foundation.values import Secret
-from bridge.health.server import HttpConfig, application
+from bridge.health.config import HttpConfig
+from bridge.health.server import application
 from bridge.health.status import Board
 from bridge.health.status_page import HEADERS, page
 from bridge.telemetry.metrics import Metrics

@@ -301,7 +301,7 @@ async def test_disk_that_does_not_answer_holds_up_one_thread(
         entered.append(number)
         asyncio.run_coroutine_threadsafe(release.wait(), loop).result()
 
-    async with opened(resources, path, timeout="50ms") as sink:
+    async with opened(resources, path, timeout="500ms") as sink:
         await sink.deliver(numbered(1))
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", fsync)
@@ -348,7 +348,7 @@ async def test_disk_that_never_answers_does_not_delay_the_end_of_the_process(
         sys.executable, "-c", HANGING, str(path), stdout=asyncio.subprocess.PIPE
     )
     try:
-        told, _ = await asyncio.wait_for(process.communicate(), 10)
+        told, _ = await asyncio.wait_for(process.communicate(), 60)
     finally:
         if process.returncode is None:
             process.kill()
@@ -361,7 +361,7 @@ async def test_reach_does_not_wait_for_a_disk_that_does_not_answer(
     path: Path, resources: Resources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = threading.Event()
-    config = sink_config({"type": "file", "path": str(path), "timeout": "50ms"})
+    config = sink_config({"type": "file", "path": str(path), "timeout": "500ms"})
     with monkeypatch.context() as patch:
         patch.setattr(os, "access", lambda *_: release.wait())
         failure = await failed(config.reach(resources))
@@ -400,7 +400,7 @@ async def test_reader_that_does_not_read_is_a_timeout_and_its_line_is_ended(
 ) -> None:
     reader, _ = pipe
     large = cloud_event(padding="x" * 100_000)  # more than a pipe holds
-    async with opened(resources, "-", timeout="50ms") as sink:
+    async with opened(resources, "-", timeout="500ms") as sink:
         failure = await failed(sink.deliver(large))
         await asyncio.sleep(0.06)
         torn = os.read(reader, 1_000_000)

@@ -5,7 +5,6 @@ import contextlib
 import os
 import socket
 import sqlite3
-import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from bridge.traffic.app_check import open_app
 from bridge.traffic.config import TrafficConfig
 from bridge.traffic.probe import serve
 from tests.fakes import FakeClock
+from tests.stopwatch import Stopwatch
 
 ANYWHERE = TrafficConfig(listen="127.0.0.1:0")
 OUT: dict[str, object] = {
@@ -63,7 +63,7 @@ async def raw(port: int, text: str) -> Asked:
     """Send a request as it is, and read until the other side closes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(text.encode())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         answer = await reader.read()
     writer.close()
     head, _, body = answer.partition(b"\r\n\r\n")
@@ -158,14 +158,15 @@ async def test_257_connections_leave_room_for_the_next_probe() -> None:
 @pytest.mark.integration
 async def test_head_that_does_not_come_is_waited_for_5_s() -> None:
     async with probe(Played()) as port:
-        began = time.monotonic()
+        watch = Stopwatch()
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET / HTTP/1.1\r\n")
         with contextlib.suppress(ConnectionResetError):
-            assert await asyncio.wait_for(reader.read(), 10) == b""
+            assert await asyncio.wait_for(reader.read(), 60) == b""
         writer.close()
 
-        assert 4 < time.monotonic() - began < 8
+        assert watch.wall > 4
+        assert watch.seconds < 8
 
 
 async def test_port_that_is_taken_is_told() -> None:
@@ -252,10 +253,10 @@ async def test_application_is_not_asked_while_this_vm_is_out() -> None:
 async def test_slow_application_holds_up_no_answer_beyond_its_time() -> None:
     app = Application(gate=asyncio.Event())
     async with app.running() as config, probe(Played(), config) as port:
-        began = time.monotonic()
+        watch = Stopwatch()
         found = await asyncio.gather(*(ask(port) for _ in range(5)))
 
-        assert time.monotonic() - began < 2
+        assert watch.seconds < 2
         assert {one.status for one in found} == {503}
         assert app.asked == 1  # one question for all who wait
 

@@ -58,7 +58,7 @@ def running(service: Service) -> threading.Thread:
 
     thread = threading.Thread(target=service.run, args=(work,))
     thread.start()
-    assert started.wait(10)
+    assert started.wait(60)
     return thread
 
 
@@ -68,7 +68,7 @@ def test_service_starts_runs_and_stops_when_asked(manager: FakeManager) -> None:
 
     service.ask_to_stop()
     service.ask_to_stop()  # an impatient administrator
-    thread.join(10)
+    thread.join(60)
 
     assert not thread.is_alive()
     assert manager.states == [State.STARTING, State.RUNNING, State.STOPPING]

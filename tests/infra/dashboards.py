@@ -12,11 +12,10 @@ import html
 import json
 import math
 import re
-import socket
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +31,7 @@ from tests.integration.processes import (
     settled,
     simulator,
 )
+from tests.ports import free_port
 
 DASHBOARD = json.loads(
     (Path(__file__).parents[2] / "infra" / "prometheus" / "dashboard.json").read_text()
@@ -92,13 +92,6 @@ class Panel:
         return str(self.spec["title"])
 
 
-def free_port() -> int:
-    """Return a port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @asynccontextmanager
 async def prometheus(folder: Path, target: int) -> AsyncIterator[str]:
     """Run Prometheus on a forwarder's port, and yield its address."""
@@ -135,8 +128,13 @@ async def play(at: Addresses, config: Path, pause: float) -> None:
     await asyncio.sleep(pause)
 
 
-async def observed(folder: Path, pause: float) -> list[Panel]:
-    """Run everything, and return what each panel would show."""
+async def observed(
+    folder: Path, pause: float, is_enough: Callable[[list[Panel]], object] = bool
+) -> list[Panel]:
+    """Run everything, and return what each panel would show.
+
+    Where that is not enough, it waits for Prometheus to have seen more.
+    """
     port = free_port()
     async with AsyncExitStack() as stage:
         at = await stage.enter_async_context(simulator())
@@ -157,11 +155,16 @@ async def observed(folder: Path, pause: float) -> list[Panel]:
         begun = time.time()
         await _scraped(http, server)
         await play(at, config, pause)
-        span = (begun, time.time())
-        return [
-            Panel(spec, [each async for each in _asked(http, server, spec, span)])
-            for spec in DASHBOARD["panels"]
-        ]
+        until = time.monotonic() + PATIENCE
+        while True:
+            span = (begun, time.time())
+            panels = [
+                Panel(spec, [each async for each in _asked(http, server, spec, span)])
+                for spec in DASHBOARD["panels"]
+            ]
+            if is_enough(panels) or time.monotonic() > until:
+                return panels
+            await asyncio.sleep(0.5)
 
 
 async def _scraped(http: aiohttp.ClientSession, server: str) -> None:

@@ -9,7 +9,7 @@ import yaml
 from pycep import BicepParser
 
 from bridge.configuration import load as config
-from bridge.health.server import HttpConfig
+from bridge.health.config import HttpConfig
 from bridge.simulator.servicebus.config import default_entities
 
 HERE = Path(__file__).parents[2] / "infra" / "bicep"

@@ -5,18 +5,20 @@ from collections.abc import AsyncIterator
 
 import pytest
 from azure.core.exceptions import AzureError
-from azure.servicebus._pyamqp.aio import AMQPClientAsync
 from azure.servicebus.aio import ServiceBusClient
 
 from approver import settings
 from approver.bus import Bus, Outgoing
 from bridge.simulator.servicebus.broker import Broker
+from tests.brisk import brisk_sdk
 from tests.infra.functions_world import ENTITIES
 from tests.integration.proxy import proxy_to
 from tests.raw_amqp import encoded, nested, section, send_raw
 
+__all__ = ["brisk_sdk"]  # a fixture
+
 CLICKS, VOTES = "approver-clicks", "approver-votes"
-SECONDS = 15.0
+SECONDS = 60.0
 NOT_DECODED = {
     "nested 70 deep": section(0x73, ["bad", *[None] * 9, "E-1"]) + nested(70),
     "list as a key": section(0x73, ["bad", *[None] * 9, "E-1"])
@@ -25,11 +27,7 @@ NOT_DECODED = {
 
 
 @pytest.fixture
-async def broker(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
-    async def no_pings(client: AMQPClientAsync) -> None:
-        """Spare each close the wait for a ping task that looks up once a second."""
-
-    monkeypatch.setattr(AMQPClientAsync, "_keep_alive_async", no_pings)
+async def broker(brisk_sdk: None) -> AsyncIterator[Broker]:
     async with Broker(ENTITIES) as running:
         yield running
 
@@ -53,7 +51,7 @@ async def taken(broker: Broker) -> list[str | None]:
     count = broker.snapshot()[CLICKS].active
     async with (
         ServiceBusClient.from_connection_string(broker.connection_string) as client,
-        client.get_queue_receiver(CLICKS, max_wait_time=5) as receiver,
+        client.get_queue_receiver(CLICKS, max_wait_time=30) as receiver,
     ):
         while len(found) < count:
             for one in await receiver.receive_messages(count):

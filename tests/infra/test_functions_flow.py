@@ -13,7 +13,6 @@ import pytest_asyncio
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from azure.servicebus import ServiceBusReceivedMessage
-from azure.servicebus._pyamqp.aio import AMQPClientAsync
 
 import function_app
 from approver.desk import Desk
@@ -27,6 +26,7 @@ from bridge.simulator.inbox.server import Inbox
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.slack.clicks import Interactivity
 from bridge.sinks.base import ApprovalAddress, Resources, Sink
+from tests.brisk import without_naps
 from tests.builders import imds_event, not_before, started
 from tests.contract.sink_fixtures import sink_config
 from tests.infra.functions_world import (
@@ -96,13 +96,8 @@ class Stage:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stage() -> AsyncIterator[Stage]:
     """One for all: opening a link takes half a second. Each test has its event."""
-
-    async def no_pings(client: AMQPClientAsync) -> None:
-        """Spare each close the wait for a ping task that looks up once a second."""
-
     async with AsyncExitStack() as stack:
-        patch = stack.enter_context(pytest.MonkeyPatch.context())
-        patch.setattr(AMQPClientAsync, "_keep_alive_async", no_pings)
+        patch = stack.enter_context(without_naps())
         broker = await stack.enter_async_context(Broker(ENTITIES))
         slack = await stack.enter_async_context(Slack())
         settings = {
@@ -443,7 +438,7 @@ async def test_announcement_does_not_say_where_approvals_go_beyond_the_allowed(
     stage: Stage,
 ) -> None:
     """Whoever may publish to the topic must not steer what this identity may send."""
-    event = imds_event("E-9")
+    event = imds_event("E-12")
     elsewhere = replace(ADDRESS, entity="approver-clicks")
     await stage.tell("scheduled", event, at=elsewhere)
     before = stage.host.waiting("approver-clicks")

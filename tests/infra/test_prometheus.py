@@ -145,6 +145,6 @@ def promtool(*arguments: str, cwd: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=120,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr

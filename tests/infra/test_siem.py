@@ -155,7 +155,7 @@ def read_by_kusto() -> dict[str, Any]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=120,
     )
     if "Cannot find module '@kusto" in ran.stderr:
         pytest.skip("the Kusto parser is missing: npm ci in tests/infra/kusto")

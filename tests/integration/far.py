@@ -32,7 +32,7 @@ def why_not() -> str | None:
     command = ["unshare", "-rn", sys.executable, "-m", __name__, "probe"]
     try:
         tried = subprocess.run(  # noqa: S603  this file
-            command, capture_output=True, timeout=30, check=False
+            command, capture_output=True, timeout=120, check=False
         )
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)

@@ -13,7 +13,7 @@ from typing import Any
 
 import aiohttp
 
-PATIENCE = 40.0
+PATIENCE = 60.0
 _STARTED: list[asyncio.subprocess.Process] = []
 
 

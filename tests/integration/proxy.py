@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
+from tests.ports import free_port
+
 
 class Proxy:
     """Passes bytes on between clients and one port of this machine.
@@ -20,7 +22,7 @@ class Proxy:
         self._talks = asyncio.Event()
         self._talks.set()
         self._lost: list[asyncio.Event] = []
-        self.port = 0
+        self.port = free_port()  # to come back to after a cut
         self.opened = 0
 
     @property
@@ -34,7 +36,6 @@ class Proxy:
             self._server = await asyncio.start_server(
                 self._serve, "127.0.0.1", self.port
             )
-            self.port = self._server.sockets[0].getsockname()[1]
 
     def cut(self) -> None:
         """Reset all connections, and refuse new ones."""

@@ -23,7 +23,7 @@ async def demo(folder: Path, *arguments: str) -> asyncio.subprocess.Process:
 
 
 async def text_of(process: asyncio.subprocess.Process) -> str:
-    output, _ = await asyncio.wait_for(process.communicate(), 60)
+    output, _ = await asyncio.wait_for(process.communicate(), 240)
     return output.decode()
 
 
@@ -69,7 +69,7 @@ async def test_interrupted_demo_leaves_nothing_behind(
 ) -> None:
     process = await demo(tmp_path)
     assert process.stdout is not None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while b"scheduled" not in await process.stdout.readline():
             pass
 

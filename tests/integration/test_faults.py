@@ -156,7 +156,10 @@ async def test_power_loss_at_random_moments_keeps_what_was_promised(
     promised = 0
 
     def lose_power(db: sqlite3.Connection) -> None:
-        db.execute("INSERT OR REPLACE INTO meta VALUES ('torn', zeroblob(20000))")
+        db.execute(
+            """INSERT OR REPLACE INTO meta (key, value)
+               VALUES ('torn', zeroblob(20000))"""
+        )
         kept = tmp_path / f"copy-{len(copies)}.db"
         for suffix in ("", "-wal"):
             if Path(f"{state}{suffix}").exists():

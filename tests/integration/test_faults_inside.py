@@ -39,7 +39,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 GRACE = 0.5
 DOCUMENT = "/metadata/scheduledevents"
 Event = Mapping[str, object]
@@ -127,9 +127,9 @@ class Town:
         found = [m.body for m in self.inbox.messages if isinstance(m.body, dict)]
         return list({str(body["id"]): body for body in found}.values())
 
-    async def until_told(self, *steps: str, within: float = PATIENCE) -> None:
+    async def until_told(self, *steps: str) -> None:
         """Wait until the webhook was told these ``number transition``."""
-        async with asyncio.timeout(within):
+        async with asyncio.timeout(PATIENCE):
             while not {*steps} <= set(map(brief, self.told())):
                 await asyncio.sleep(0.02)
 
@@ -302,9 +302,9 @@ async def test_clock_that_jumps_by_hours_delays_and_loses_nothing(
         town.schedule(2)
         await asyncio.sleep(0.3)
         town.inbox.faults.clear()
-        await town.until_told("1 started", "2 scheduled", within=8)
+        await town.until_told("1 started", "2 scheduled")
         town.imds.remove(first)
-        await town.until_told("1 completed", within=3)
+        await town.until_told("1 completed")
 
     told = [brief(e) for e in town.told()]
     assert [t for t in told if t[0] == "1"] == [
@@ -337,10 +337,12 @@ async def test_sink_that_never_answers_delays_no_other(town: Town) -> None:
     async with town.life():
         for number in range(1, 13):
             town.schedule(number)
-        async with asyncio.timeout(15):
-            on_bus = await town.on_the_bus(12)
+        watch = Stopwatch()
+        on_bus = await town.on_the_bus(12)
+        took = watch.seconds
 
     assert len({str(e["id"]) for e in on_bus}) == 12
+    assert took < 15
 
 
 async def test_sink_whose_name_cannot_be_resolved_keeps_its_deliveries(
@@ -398,7 +400,7 @@ async def test_loop_that_was_blocked_goes_on_as_if_nothing_had_been(
         town.schedule(2)
         time.sleep(2)  # noqa: ASYNC251 - the fault
         town.imds.remove(first)
-        await town.until_told("2 scheduled", within=5)
+        await town.until_told("2 scheduled")
         await asyncio.sleep(0.3)
         on_bus = await town.on_the_bus(3)
 
@@ -407,20 +409,20 @@ async def test_loop_that_was_blocked_goes_on_as_if_nothing_had_been(
 
 
 async def test_backlog_goes_out_at_the_rate_of_the_sink(town: Town) -> None:
-    town.options = {"max_rate": 5}
+    town.options = {"max_rate": 2}
     for number in range(1, 6):
         town.schedule(number)
     async with town.life():
         await town.until_told(*(f"{number} scheduled" for number in range(1, 6)))
 
     times = [datetime.fromisoformat(m.received_at) for m in town.inbox.messages]
-    assert max(times) - min(times) > timedelta(seconds=0.5)  # 0.8, less what jitters
+    assert max(times) - min(times) > timedelta(seconds=0.5)  # 2.0, less what jitters
 
 
 async def test_backlog_goes_out_at_the_rate_that_the_receiver_allows(
     town: Town,
 ) -> None:
-    async with Receiver(rate="300").serving() as receiver:
+    async with Receiver(rate="120").serving() as receiver:
         town.options = {"url": receiver.url, "handshake": "required"}
         for number in range(1, 6):
             town.schedule(number)

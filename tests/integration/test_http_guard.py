@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from aiohttp import web
@@ -92,7 +92,7 @@ async def test_one_too_many_closes_the_one_that_was_silent_longest(
         await asyncio.sleep(0.05)
         fourth = await connected(port, asked("/quick"))
 
-        assert await is_closed(second, 1)
+        assert await is_closed(second, 60)
         found = [await is_closed(one, 0.05) for one in (first, third, fourth)]
         assert found == [False, False, False]
         close(first, second, third, fourth)
@@ -116,7 +116,8 @@ async def test_even_one_that_is_being_answered_goes_if_all_are(guard: Guard) -> 
         quick = await connected(port, asked("/quick"))
 
         assert await quick[0].readline() == b"HTTP/1.1 200 OK\r\n"
-        assert await is_closed(every[0], 0.5)
+        with suppress(ConnectionResetError):
+            assert await every[0][0].read(1) == b""  # closed, and not answered
         close(*every, quick)
 
 
@@ -130,7 +131,7 @@ async def test_head_that_comes_byte_by_byte_is_not_waited_for(
             await one[0].readuntil(b"ok\n")
         watch = Stopwatch()
         one[1].write(b"GET /quick HTTP/1.1\r\nHost: localhost\r\nX-A: ")
-        while watch.wall < 10:
+        while watch.wall < 60:
             one[1].write(b"a")
             if await is_closed(one, 0.1):
                 break
@@ -158,7 +159,7 @@ async def test_answer_that_nobody_reads_is_given_up(guard: Guard) -> None:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             one.connect(("127.0.0.1", port))
             one.sendall(asked("/long"))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not guard.count:
                     await asyncio.sleep(0.01)
                 while guard.count:
@@ -166,10 +167,13 @@ async def test_answer_that_nobody_reads_is_given_up(guard: Guard) -> None:
 
 
 async def test_answer_that_is_read_is_read_to_its_end(guard: Guard) -> None:
+    guard.read_seconds = 60  # of a pause between two readings
     async with served(guard) as port:
         one = await connected(port, asked("/long"))
         size = 0
-        async with asyncio.timeout(20):
-            while size < LONG:
-                size += len(await one[0].read(1_000_000))
+        async with asyncio.timeout(60):
+            while size < LONG and (part := await one[0].read(1_000_000)):
+                size += len(part)
         close(one)
+
+    assert size >= LONG

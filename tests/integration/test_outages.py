@@ -130,7 +130,7 @@ async def test_outage_is_survived_and_approvals_are_served_afterwards(
             assert asyncio.iscoroutine(mended)
             await mended
         await town.approve(second)
-        decided = await town.until_decided(second, within=35)
+        decided = await town.until_decided(second)
         await town.until_told(second, "scheduled", "started")
         await town.until_told(first, "completed")
 

@@ -3,10 +3,9 @@
 import asyncio
 import json
 import os
-import socket
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,9 @@ from tests.integration.processes import (
     simulator,
     started,
 )
+from tests.ports import free_port
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.integration
 
 STATUSES = (200, 302, 400, 403, 503)
 COMMANDS = (
@@ -83,12 +83,6 @@ async def echoing() -> AsyncIterator[tuple[Echo, str]]:
         yield echo, f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
-
-
-def free_port() -> int:
-    with closing(socket.create_server(("127.0.0.1", 0))) as probe:
-        found: int = probe.getsockname()[1]
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +177,7 @@ async def settled(case: Case) -> None:
     headers = {"Authorization": f"Bearer {case.token}"}
     url = f"http://{case.listen}/status"
     waiting: set[str] = {"the forwarder"}
-    async with asyncio.timeout(PATIENCE), aiohttp.ClientSession() as session:
+    async with asyncio.timeout(3 * PATIENCE), aiohttp.ClientSession() as session:
         while waiting:
             await asyncio.sleep(0.2)
             try:

@@ -1,13 +1,20 @@
 """The stop: real processes that are asked to end while others do not answer."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from asyncio import StreamWriter
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.integration.processes import ended, forwarder, settled, simulator
+from tests.integration.processes import (
+    PATIENCE,
+    ended,
+    forwarder,
+    settled,
+    simulator,
+)
 from tests.stopwatch import Stopwatch
 
 pytestmark = pytest.mark.integration
@@ -30,32 +37,48 @@ url = "{sink}"
 """
 
 
-@asynccontextmanager
-async def silent_server() -> AsyncIterator[str]:
-    """A server that accepts connections and never answers."""
-    held: list[asyncio.StreamWriter] = []
+class Silent:
+    """A server that accepts connections and never answers.
 
-    async def hold(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        held.append(writer)
-        await asyncio.Event().wait()
+    Attributes:
+        asked: set once somebody has asked for something.
+    """
 
-    server = await asyncio.start_server(hold, "127.0.0.1", 0)
-    host, port = server.sockets[0].getsockname()
-    try:
-        yield f"http://{host}:{port}"
-    finally:
-        server.close()
-        for writer in held:
-            writer.transport.abort()
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.url = ""
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator["Silent"]:
+        held: list[asyncio.StreamWriter] = []
+
+        async def hold(reader: asyncio.StreamReader, writer: StreamWriter) -> None:
+            held.append(writer)
+            await reader.readline()
+            self.asked.set()
+            await asyncio.Event().wait()
+
+        server = await asyncio.start_server(hold, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()
+        self.url = f"http://{host}:{port}"
+        try:
+            yield self
+        finally:
+            server.close()
+            for writer in held:
+                writer.transport.abort()
 
 
-async def stopped(config: Path, environ: Mapping[str, str] | None = None) -> float:
-    """Ask a forwarder to stop; return how long it took."""
+async def stopped(
+    config: Path, hangs: Awaitable[object], environ: Mapping[str, str] | None = None
+) -> float:
+    """Ask a forwarder to stop once it ``hangs``; return how long it took."""
     process = await forwarder(config, environ)
     try:
+        async with asyncio.timeout(PATIENCE):
+            await hangs
         if "started" in config.name:
             await settled(config, 0)
-        await asyncio.sleep(1.5)
         watch = Stopwatch()
         assert await ended(process) == 0
         return watch.seconds
@@ -68,25 +91,26 @@ async def stopped(config: Path, environ: Mapping[str, str] | None = None) -> flo
 async def test_sink_that_hangs_does_not_delay_the_stop(
     tmp_path: Path, grace: float
 ) -> None:
-    async with silent_server() as silent, simulator("--imds-port", "0") as at:
+    async with Silent().serving() as silent, simulator("--imds-port", "0") as at:
         config = tmp_path / "started.toml"
         config.write_text(
             CONFIG.format(
                 grace=grace,
                 imds=at.imds,
-                sink=silent,
+                sink=silent.url,
                 state=(tmp_path / "state.db").as_posix(),
             )
         )
 
-        assert await stopped(config) < grace + MARGIN
+        assert await stopped(config, silent.asked.wait()) < grace + MARGIN
 
 
 DEAF = """
-import socket, threading
+import os, pathlib, socket, threading
 
 def getaddrinfo(host, *others, known=socket.getaddrinfo, **more):
     if host == "deaf.example":
+        pathlib.Path(os.environ["DEAF"]).touch()
         threading.Event().wait()
     return known(host, *others, **more)
 
@@ -108,19 +132,26 @@ async def test_name_server_that_hangs_does_not_delay_the_stop(tmp_path: Path) ->
             )
         )
 
-        assert await stopped(config, {"PYTHONPATH": str(tmp_path)}) < MARGIN
+        environ = {"PYTHONPATH": str(tmp_path), "DEAF": str(tmp_path / "asked")}
+        assert await stopped(config, there(tmp_path / "asked"), environ) < MARGIN
+
+
+async def there(path: Path) -> None:
+    """Wait until there is a file."""
+    while not path.exists():
+        await asyncio.sleep(0.02)
 
 
 async def test_imds_that_hangs_does_not_delay_the_stop(tmp_path: Path) -> None:
-    async with silent_server() as silent:
+    async with Silent().serving() as silent:
         config = tmp_path / "asking.toml"
         config.write_text(
             CONFIG.format(
                 grace=GRACE,
-                imds=silent,
-                sink=silent,
+                imds=silent.url,
+                sink=silent.url,
                 state=(tmp_path / "state.db").as_posix(),
             )
         )
 
-        assert await stopped(config) < GRACE + MARGIN
+        assert await stopped(config, silent.asked.wait()) < GRACE + MARGIN

@@ -57,7 +57,9 @@ async def test_systemd_hears_of_start_life_freeze_and_stop(tmp_path: Path) -> No
             assert [await hear() for _ in range(3)] == ["WATCHDOG=1"] * 3
 
             process.send_signal(signal.SIGSTOP)
-            await asyncio.sleep(0.1)
+            async with asyncio.timeout(PATIENCE):
+                while not is_stopped(process.pid):
+                    await asyncio.sleep(0.01)
             while has_mail(manager):
                 manager.recv(4096)
             await asyncio.sleep(0.5)
@@ -74,6 +76,10 @@ async def test_systemd_hears_of_start_life_freeze_and_stop(tmp_path: Path) -> No
             if process.returncode is None:
                 process.kill()
             manager.close()
+
+
+def is_stopped(pid: int) -> bool:
+    return "State:\tT" in Path(f"/proc/{pid}/status").read_text()
 
 
 def has_mail(manager: socket.socket) -> bool:

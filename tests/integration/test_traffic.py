@@ -1,15 +1,16 @@
 """The probe of a real forwarder: over restarts and kills, and before a real HAProxy."""
 
 import asyncio
+import json
 import os
 import shutil
 import signal
 import socket
 import sys
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import aiohttp
@@ -25,6 +26,7 @@ from tests.integration.processes import (
     forwarder,
     simulator,
 )
+from tests.ports import free_port
 
 pytestmark = pytest.mark.integration
 
@@ -49,19 +51,13 @@ path = "{folder}/state.db"
 listen = "127.0.0.1:{health}"
 [traffic]
 listen = "127.0.0.1:{port}"
-resume_after = "1s"
+resume_after = "2s"
 {more}
 [[sinks]]
 name = "siem"
 type = "webhook"
 url = "{inbox}/siem"
 """
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port: int = found.getsockname()[1]
-        return port
 
 
 @dataclass
@@ -107,7 +103,7 @@ class Machine:
             event_type=event_type,
             resources=(self.imds.vm_name,),
             notice_seconds=notice,
-            started_seconds=2,
+            started_seconds=3,
         )
         return self.imds.schedule(life).event_id
 
@@ -311,11 +307,27 @@ async def test_machine_leaves_rotation_before_a_rule_approves_its_event(
             far_off = {**event, "eventId": FAR_OFF, "notBefore": 9000}
             await at.control("POST", "events", far_off)
 
-            out, began = await machine.stands("out"), time.monotonic()
+            out = await machine.stands("out")
             assert (out["reason"], out["eventId"]) == ("approved", FAR_OFF)
             await machine.until(lambda found: found.get("reason") == "started")
-            assert time.monotonic() - began > 1.5  # settle, and a moment of looking
+            left = datetime.fromisoformat(str(out["since"]))
+            assert await decided_at(config) - left > timedelta(seconds=1)  # of two
             assert await ended(process) == 0
+
+
+async def decided_at(config: Path) -> datetime:
+    """Return when the one approval was decided, by the log: in whole seconds."""
+    async with asyncio.timeout(PATIENCE):
+        while not (found := logged(config, "approval decided")):
+            await asyncio.sleep(0.05)
+    (one,) = found
+    return datetime.fromisoformat(one["time"])
+
+
+def logged(config: Path, message: str) -> list[dict[str, str]]:
+    lines = config.with_suffix(".log").read_text().splitlines()
+    found = [json.loads(line) for line in lines if message in line]
+    return [line for line in found if line["message"] == message]
 
 
 def test_who_has_no_probe_does_not_load_it(tmp_path: Path) -> None:

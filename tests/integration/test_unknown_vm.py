@@ -58,7 +58,7 @@ class Place:
         return configuration.parse(tables, file="place", environ={})
 
     @asynccontextmanager
-    async def life(self, patience: float = 60) -> AsyncIterator[None]:
+    async def life(self, patience: float = 2 * PATIENCE) -> AsyncIterator[None]:
         """Run the forwarder while the context is open."""
         stop, clock = asyncio.Event(), SystemClock()
         life = app.run(self.config(), stop, clock, patience=patience)
@@ -81,10 +81,13 @@ class Place:
         found = [m for m in self.inbox.messages if m.path == path]
         return [m.body for m in found if isinstance(m.body, dict)]
 
-    async def until(self, is_so: Callable[[], bool], within: float = 15) -> None:
-        async with asyncio.timeout(within):
+    async def until(self, is_so: Callable[[], bool], within: float = PATIENCE) -> None:
+        """Wait until it is so: ``within`` seconds of a machine that has time for it."""
+        watch = Stopwatch()
+        async with asyncio.timeout(PATIENCE):
             while not is_so():
                 await asyncio.sleep(0.02)
+        assert watch.seconds < within
 
 
 def brief(event: Event) -> str:
@@ -240,7 +243,7 @@ async def test_placeholder_that_nobody_can_fill_in_ends_it_when_patience_is_over
     place.schedule("Freeze", 900)
     with pytest.raises(BaseExceptionGroup) as caught:
         async with place.life(patience=0.6):
-            await asyncio.sleep(10)
+            await asyncio.sleep(PATIENCE)
     assert caught.group_contains(ConfigError, match="vm_name")
 
     place.imds.compute = compute

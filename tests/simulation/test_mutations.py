@@ -68,7 +68,7 @@ def checkpoint_is_committed_before_its_events(patch: Patch) -> None:
     async def split(self: Outbox, events: Any, **given: Any) -> None:
         if checkpoint := given.pop("checkpoint", None):
             body = checkpoint.body
-            query = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
+            query = "INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)"
             await self.database.run(lambda db: db.execute(query, (CHECKPOINT, body)))
         await commit(self, events, **given)
 

@@ -1,6 +1,7 @@
 """What the tests of the broker share: a clock, a short way to entities, open links."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
@@ -24,24 +25,13 @@ START = 1_700_000_000.0
 SDK_ENTITIES = Entities(
     queues=(
         QueueSettings(name="plain"),
-        QueueSettings(
-            name="quick",
-            lock_duration=timedelta(seconds=0.6),
-            max_delivery_count=2,
-            dead_letter_expired=True,
-        ),
-        QueueSettings(name="renewed", lock_duration=timedelta(seconds=1.5)),
+        QueueSettings(name="strict", max_delivery_count=2, dead_letter_expired=True),
         QueueSettings(name="unique", duplicate_window=timedelta(minutes=1)),
         QueueSettings(name="sessions", requires_session=True),
         QueueSettings(
             name="quick-sessions",
             requires_session=True,
             lock_duration=timedelta(seconds=1),
-        ),
-        QueueSettings(
-            name="renewed-sessions",
-            requires_session=True,
-            lock_duration=timedelta(seconds=1.5),
         ),
         QueueSettings(name="small", max_bytes=200),
     ),
@@ -89,6 +79,19 @@ class FakeClock:
     def _run_due(self) -> None:
         if self.namespace is not None:
             self.namespace.run_due()
+
+
+class WallClock:
+    """The clock of a running broker: that of this machine, and ahead as a test says.
+
+    The broker looks at it with whatever comes from a client next.
+    """
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.time() + self.ahead
 
 
 class Rig:

@@ -162,7 +162,9 @@ async def test_approvals_are_told_and_kept() -> None:
 async def test_listener_of_the_documentation_sees_a_migration_through() -> None:
     """Microsoft's Python sample, polling faster: get, confirm each event, until it is
     gone. It sends its body without saying that it is JSON."""
-    settings = ImdsSettings(scenario=load("live-migration"), speed=1500)
+    settings = ImdsSettings(
+        scenario=load("live-migration"), speed=1500, least_phase=2.5
+    )
     seen: list[tuple[int, str]] = []
     async with ImdsSimulator(settings) as imds, aiohttp.ClientSession() as session:
         while not seen or seen[-1] != (4, ""):

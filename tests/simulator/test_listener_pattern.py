@@ -26,7 +26,7 @@ PATH = "/metadata/scheduledevents?api-version=2020-07-01"
 HEADER = {"Metadata": "true"}
 INTERVAL = 0.2
 SPEED = 240.0
-WITHIN = 20.0
+WITHIN = 60.0
 
 
 class _Output(io.StringIO):

@@ -20,6 +20,7 @@ from bridge.simulator.serve import (
     SimulatorOptions,
     serve,
 )
+from tests.ports import free_port
 from tests.simulator.imds_client import EVENTS, METADATA, FakeClock, http_client
 
 
@@ -74,16 +75,16 @@ async def send_to(connection_string: str, queue: str) -> None:
 
 
 async def test_nothing_listens_any_more_after_the_stop() -> None:
-    async with served() as text:
-        url = json.loads(text)["imds"]["url"]
+    port = free_port()
+    async with served(imds_port=port) as text:
+        assert json.loads(text)["imds"]["url"].endswith(f":{port}")
 
-    port = int(url.rpartition(":")[2])
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", port))
 
 
 async def test_chosen_ports_are_taken() -> None:
-    ports = free_ports(3)
+    ports = [free_port() for _ in range(3)]
     options = SimulatorOptions(
         imds_port=ports[0], servicebus_port=ports[1], inbox_port=ports[2]
     )
@@ -99,16 +100,6 @@ def with_port(which: str, port: int) -> SimulatorOptions:
         servicebus_port=port if which == "servicebus_port" else 0,
         inbox_port=port if which == "inbox_port" else 0,
     )
-
-
-def free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    ports = [int(probe.getsockname()[1]) for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
 
 
 @pytest.mark.parametrize("which", ["imds_port", "servicebus_port", "inbox_port"])

@@ -15,7 +15,7 @@ from bridge.simulator.servicebus.config import load_entities, parse_entities
 
 SAMPLE = Path(__file__).parent / "servicebus-config.json"
 
-pytestmark = pytest.mark.usefixtures("broker_without_pings")
+pytestmark = pytest.mark.usefixtures("brisk_sdk")
 
 
 @asynccontextmanager

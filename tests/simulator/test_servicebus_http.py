@@ -70,7 +70,7 @@ async def test_session_receiver_meets_a_dropped_connection(
     async with opened(receiver):
         assert await befall(http, "drop-connections") == {}
         with pytest.raises((ServiceBusConnectionError, SessionLockLostError)):
-            await receiver.receive_messages(1, max_wait_time=2)
+            await receiver.receive_messages(1, max_wait_time=30)
 
 
 async def test_replies_come_late_or_never(
@@ -111,12 +111,12 @@ async def test_lock_expires_at_once(
     receiver = broker_client.get_queue_receiver("plain")
     async with opened(sender, receiver):
         await sender.send_messages(MESSAGE)
-        (message,) = await receiver.receive_messages(1, max_wait_time=2)
+        (message,) = await receiver.receive_messages(1, max_wait_time=30)
         await befall(http, "expire-locks", entity="plain")
 
         with pytest.raises(MessageLockLostError):
             await receiver.complete_message(message)
-        (again,) = await receiver.receive_messages(1, max_wait_time=2)
+        (again,) = await receiver.receive_messages(1, max_wait_time=30)
         assert again.delivery_count == 1
 
 
@@ -145,7 +145,7 @@ async def test_links_are_detached(
         assert await one.receive_messages(1, max_wait_time=0.2) == []
         await befall(http, "detach-links")
         with pytest.raises(ServiceBusConnectionError):
-            await one.receive_messages(1, max_wait_time=2)
+            await one.receive_messages(1, max_wait_time=30)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from bridge.simulator.servicebus.http_control import broker_routes
 NODE = shutil.which("node")
 SCRIPTS = Path(__file__).parent / "node"
 SCENARIOS = sorted(path.stem for path in SCRIPTS.glob("*.js") if path.stem != "common")
-LIMIT_SECONDS = 30
+LIMIT_SECONDS = 60
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,8 @@ from azure.servicebus.exceptions import (
 from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.errors import Condition
-from tests.simulator.servicebus_fixtures import SDK_ENTITIES, opened
+from tests.ports import free_port
+from tests.simulator.servicebus_fixtures import SDK_ENTITIES, WallClock, opened
 
 MESSAGE = ServiceBusMessage("x", session_id="a")
 
@@ -46,28 +47,24 @@ async def test_dropped_session_receiver_raises_and_a_new_one_takes_over(
     async with opened(receiver):
         broker.faults.drop_connections()
         with pytest.raises((ServiceBusConnectionError, SessionLockLostError)):
-            await receiver.receive_messages(1, max_wait_time=2)
+            await receiver.receive_messages(1, max_wait_time=30)
 
     async with broker_client.get_queue_receiver("sessions", session_id="a"):
         pass
 
 
 async def test_held_session_lock_outlives_a_dropped_connection(
-    broker: Broker, broker_client: ServiceBusClient
+    broker: Broker, broker_client: ServiceBusClient, wall_clock: WallClock
 ) -> None:
     broker.faults.hold_session_locks = True
-    async with opened(
-        broker_client.get_queue_receiver("quick-sessions", session_id="a")
-    ):
+    async with opened(broker_client.get_queue_receiver("sessions", session_id="a")):
         broker.faults.drop_connections()
 
         with pytest.raises(SessionCannotBeLockedError):
-            async with broker_client.get_queue_receiver(
-                "quick-sessions", session_id="a"
-            ):
+            async with broker_client.get_queue_receiver("sessions", session_id="a"):
                 pass
-        await asyncio.sleep(1)
-        async with broker_client.get_queue_receiver("quick-sessions", session_id="a"):
+        wall_clock.ahead = 61.0
+        async with broker_client.get_queue_receiver("sessions", session_id="a"):
             pass
 
 
@@ -147,7 +144,9 @@ async def test_send_into_a_black_hole_times_out_and_is_stored_later(
             await sender.send_messages(MESSAGE, timeout=0.5)
         frozen = broker.snapshot()["plain"]
         broker.faults.thaw()
-        await asyncio.sleep(0.1)
+        async with asyncio.timeout(60):
+            while broker.snapshot()["plain"] == Counts():
+                await asyncio.sleep(0.01)
 
     assert frozen == Counts()
     assert broker.snapshot()["plain"] == Counts(active=1)
@@ -164,7 +163,7 @@ async def test_black_hole_accepts_connections_and_answers_nothing(
         await asyncio.wait_for(reader.read(1), timeout=0.2)
     broker.faults.thaw()
 
-    assert await asyncio.wait_for(reader.read(4), timeout=20) == b"AMQP"
+    assert await asyncio.wait_for(reader.read(4), timeout=60) == b"AMQP"
     writer.close()
     await writer.wait_closed()
 
@@ -176,7 +175,7 @@ async def test_expired_lock_makes_a_session_receiver_lose_its_session(
     async with opened(receiver):
         broker.faults.expire_locks("sessions")
         with pytest.raises(SessionLockLostError):
-            await receiver.receive_messages(1, max_wait_time=2)
+            await receiver.receive_messages(1, max_wait_time=30)
 
 
 async def test_detached_sender_recovers_by_itself(broker: Broker) -> None:
@@ -200,7 +199,7 @@ async def test_detached_session_receiver_raises(
     async with opened(receiver):
         broker.faults.detach_links()
         with pytest.raises(ServiceBusConnectionError):
-            await receiver.receive_messages(1, max_wait_time=2)
+            await receiver.receive_messages(1, max_wait_time=30)
 
 
 async def test_complete_after_a_drop_goes_the_other_way(
@@ -211,7 +210,7 @@ async def test_complete_after_a_drop_goes_the_other_way(
     receiver = broker_client.get_queue_receiver("plain")
     async with opened(sender, receiver):
         await sender.send_messages(MESSAGE)
-        (message,) = await receiver.receive_messages(1, max_wait_time=2)
+        (message,) = await receiver.receive_messages(1, max_wait_time=30)
         broker.faults.detach_links("plain")
         await receiver.complete_message(message)
 
@@ -219,7 +218,7 @@ async def test_complete_after_a_drop_goes_the_other_way(
 
 
 async def test_restarted_broker_keeps_port_and_messages() -> None:
-    broker = Broker(SDK_ENTITIES)
+    broker = Broker(SDK_ENTITIES, port=free_port())
     async with broker:
         connection_string = broker.connection_string
         async with (
@@ -234,7 +233,7 @@ async def test_restarted_broker_keeps_port_and_messages() -> None:
             ServiceBusClient.from_connection_string(connection_string) as client,
             client.get_queue_receiver("plain") as receiver,
         ):
-            assert await receiver.receive_messages(1, max_wait_time=2)
+            assert await receiver.receive_messages(1, max_wait_time=30)
 
 
 async def test_stopping_closes_open_connections() -> None:
@@ -259,7 +258,7 @@ async def test_stopping_does_not_wait_for_a_silent_client() -> None:
         writer.write(b"AMQP\x03\x01\x00\x00")
         await asyncio.sleep(0.1)
 
-    assert monotonic() - started < 3
+    assert monotonic() - started < 50  # of the 60 that it would answer after
     writer.close()
     with suppress(ConnectionError):
         await writer.wait_closed()
@@ -293,7 +292,7 @@ async def test_garbage_ends_its_own_connection_only(
 ) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
     writer.write(garbage)
-    await asyncio.wait_for(reader.read(), timeout=20)
+    await asyncio.wait_for(reader.read(), timeout=60)
     writer.close()
     await writer.wait_closed()
 

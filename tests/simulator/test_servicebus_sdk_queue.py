@@ -31,15 +31,25 @@ from proton.utils import LinkDetached
 from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.broker import Broker
 from tests.raw_amqp import send_raw
-from tests.simulator.servicebus_fixtures import opened
+from tests.simulator.servicebus_fixtures import WallClock, opened
 
-WAIT = 3.0
+WAIT = 30.0
 
 
-async def receive_one(
-    receiver: ServiceBusReceiver, wait: float = WAIT
-) -> ServiceBusReceivedMessage:
-    (message,) = await receiver.receive_messages(1, max_wait_time=wait)
+async def receive(
+    receiver: ServiceBusReceiver, count: int
+) -> list[ServiceBusReceivedMessage]:
+    """Receive so many messages: the client may return fewer at a time."""
+    found = list[ServiceBusReceivedMessage]()
+    while len(found) < count:
+        more = await receiver.receive_messages(count - len(found), max_wait_time=WAIT)
+        assert more, f"{len(found)} of {count} came"
+        found += more
+    return found
+
+
+async def receive_one(receiver: ServiceBusReceiver) -> ServiceBusReceivedMessage:
+    (message,) = await receive(receiver, 1)
     return message
 
 
@@ -158,7 +168,7 @@ async def test_every_way_to_settle(
 
     async with opened(sender, receiver):
         await sender.send_messages([ServiceBusMessage(str(n)) for n in range(4)])
-        messages = await receiver.receive_messages(4, max_wait_time=WAIT)
+        messages = await receive(receiver, 4)
         await receiver.complete_message(messages[0])
         await receiver.abandon_message(messages[1])
         await receiver.defer_message(messages[2])
@@ -192,7 +202,7 @@ async def test_receive_and_delete(
 
     async with opened(sender, receiver):
         await sender.send_messages([ServiceBusMessage("a"), ServiceBusMessage("b")])
-        messages = await receiver.receive_messages(2, max_wait_time=WAIT)
+        messages = await receive(receiver, 2)
 
     assert [str(message) for message in messages] == ["a", "b"]
     assert broker.snapshot()["plain"] == Counts()
@@ -242,10 +252,10 @@ async def test_dead_letter_tells_reason_and_description(
 async def test_message_is_dead_lettered_after_too_many_deliveries(
     broker_client: ServiceBusClient,
 ) -> None:
-    sender = broker_client.get_queue_sender("quick")
-    receiver = broker_client.get_queue_receiver("quick")
+    sender = broker_client.get_queue_sender("strict")
+    receiver = broker_client.get_queue_receiver("strict")
     dead = broker_client.get_queue_receiver(
-        "quick", sub_queue=ServiceBusSubQueue.DEAD_LETTER
+        "strict", sub_queue=ServiceBusSubQueue.DEAD_LETTER
     )
 
     async with opened(sender, receiver, dead):
@@ -258,15 +268,18 @@ async def test_message_is_dead_lettered_after_too_many_deliveries(
 
 
 async def test_expired_lock_gives_the_message_to_the_next(
-    broker_client: ServiceBusClient,
+    broker_client: ServiceBusClient, wall_clock: WallClock
 ) -> None:
-    sender = broker_client.get_queue_sender("quick")
-    first = broker_client.get_queue_receiver("quick")
-    second = broker_client.get_queue_receiver("quick")
+    """The first lock of a minute begins so long ago that half a second is left."""
+    sender = broker_client.get_queue_sender("plain")
+    first = broker_client.get_queue_receiver("plain")
+    second = broker_client.get_queue_receiver("plain")
 
     async with opened(sender, first, second):
         await sender.send_messages(ServiceBusMessage("x"))
+        wall_clock.ahead = -59.5
         lost = await receive_one(first)
+        wall_clock.ahead = 0.0
         again = await receive_one(second)
         with pytest.raises(MessageLockLostError):
             await first.complete_message(lost)
@@ -292,17 +305,19 @@ async def test_broker_refuses_a_lost_lock(
             await receiver.renew_message_lock(message)
 
 
-async def test_renewed_lock_is_kept(broker_client: ServiceBusClient) -> None:
-    sender = broker_client.get_queue_sender("quick")
-    receiver = broker_client.get_queue_receiver("quick")
+async def test_renewed_lock_is_kept(
+    broker_client: ServiceBusClient, wall_clock: WallClock
+) -> None:
+    sender = broker_client.get_queue_sender("plain")
+    receiver = broker_client.get_queue_receiver("plain")
 
     async with opened(sender, receiver):
         await sender.send_messages(ServiceBusMessage("x"))
         message = await receive_one(receiver)
         first_until = message.locked_until_utc
-        await asyncio.sleep(0.3)
+        wall_clock.ahead = 40.0
         until = await receiver.renew_message_lock(message)
-        await asyncio.sleep(0.4)
+        wall_clock.ahead = 80.0
         await receiver.complete_message(message)
 
     assert first_until is not None
@@ -310,19 +325,26 @@ async def test_renewed_lock_is_kept(broker_client: ServiceBusClient) -> None:
 
 
 async def test_auto_lock_renewer_keeps_the_lock(
-    broker: Broker, broker_client: ServiceBusClient
+    broker: Broker, broker_client: ServiceBusClient, wall_clock: WallClock
 ) -> None:
-    sender = broker_client.get_queue_sender("renewed")
-    receiver = broker_client.get_queue_receiver("renewed")
+    """It renews what has less than ten seconds left, and looks twice a second."""
+    sender = broker_client.get_queue_sender("plain")
+    receiver = broker_client.get_queue_receiver("plain")
 
     async with opened(sender, receiver), AutoLockRenewer() as renewer:
         await sender.send_messages(ServiceBusMessage("x"))
+        wall_clock.ahead = -55.0
         message = await receive_one(receiver)
+        first_until = message.locked_until_utc
+        assert first_until is not None
+        wall_clock.ahead = 0.0
         renewer.register(receiver, message, max_lock_renewal_duration=60)
-        await asyncio.sleep(2)
+        while message.locked_until_utc == first_until:
+            await asyncio.sleep(0.05)
+        wall_clock.ahead = 50.0
         await receiver.complete_message(message)
 
-    assert broker.snapshot()["renewed"] == Counts()
+    assert broker.snapshot()["plain"] == Counts()
 
 
 async def test_deferred_message_is_received_by_its_number(
@@ -385,8 +407,8 @@ async def test_scheduled_message_comes_at_its_time(
 
     enqueued = message.enqueued_time_utc
     assert enqueued is not None
-    # The time travels in whole milliseconds.
-    assert abs(enqueued - due) < timedelta(seconds=0.3)
+    # The time travels in whole milliseconds; nothing but its time brings it.
+    assert timedelta(milliseconds=-1) <= enqueued - due < timedelta(seconds=WAIT)
 
 
 async def test_message_can_be_sent_with_a_scheduled_time(
@@ -415,18 +437,23 @@ async def test_scheduled_messages_can_be_cancelled(
 
 
 async def test_expired_message_is_dead_lettered(
-    broker: Broker, broker_client: ServiceBusClient
+    broker: Broker, broker_client: ServiceBusClient, wall_clock: WallClock
 ) -> None:
     """A client sends a time to live in whole seconds."""
-    message = ServiceBusMessage("x", time_to_live=timedelta(seconds=1))
+    message = ServiceBusMessage("x", time_to_live=timedelta(seconds=60))
+    dead = broker_client.get_queue_receiver(
+        "strict", sub_queue=ServiceBusSubQueue.DEAD_LETTER
+    )
 
-    async with broker_client.get_queue_sender("quick") as sender:
+    async with broker_client.get_queue_sender("strict") as sender:
         await sender.send_messages(message)
-        before = broker.snapshot()["quick"]
-        await asyncio.sleep(1.1)
+        before = broker.snapshot()["strict"]
+        wall_clock.ahead = 61.0
+        async with opened(dead):
+            letter = await receive_one(dead)
 
     assert before == Counts(active=1)
-    assert broker.snapshot()["quick"] == Counts(dead=1)
+    assert letter.dead_letter_reason == "TTLExpiredException"
 
 
 async def test_subscriptions_get_what_their_filters_admit(
@@ -545,8 +572,8 @@ async def test_competing_receivers_share_a_queue(
     received: list[str] = []
 
     async def work(receiver: ServiceBusReceiver) -> None:
-        while messages := await receiver.receive_messages(2, max_wait_time=0.5):
-            for message in messages:
+        while len(received) < 30:
+            for message in await receiver.receive_messages(2, max_wait_time=0.5):
                 received.append(str(message))
                 await receiver.complete_message(message)
 

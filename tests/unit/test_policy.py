@@ -7,24 +7,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.approvals.evidence import Evidence, Lack
 from bridge.approvals.message import Approval
+from bridge.approvals.message_flow import dead_letter
 from bridge.approvals.policy import (
     Conclusion,
+    Initiative,
     OutcomeKind,
     Post,
     Request,
     Standing,
     Terms,
     Wait,
-    dead_letter,
     deadline,
     decide,
     is_absent,
 )
-from bridge.events.document import Document
+from bridge.approvals.rules import Rule, content_of
+from bridge.events.document import Document, ScheduledEvent
 from bridge.events.look import Look
 from bridge.events.watch import Fall, Known, Moment, Watch
-from tests.builders import EVENT_ID, document, imds_event, started
+from tests.builders import EVENT_ID, ME, document, imds_event, started
 from tests.fakes import START
 
 TERMS = Terms(unknown_grace=15.0, max_age=86400.0)
@@ -319,7 +322,8 @@ def test_absence_counts_only_where_a_look_can_tell(
 
 # -- settlement ----------------------------------------------------------------
 
-KINDS = list(OutcomeKind)
+# What can become of a message: a rule alone is told that an event is withheld.
+KINDS = [kind for kind in OutcomeKind if kind is not OutcomeKind.WITHHELD]
 
 
 @pytest.mark.parametrize(
@@ -357,3 +361,39 @@ def test_message_with_a_good_outcome_is_never_dead_lettered(
     assert is_dead or any(
         kind.is_good or kind is OutcomeKind.EVENT_ENDED for kind in kinds
     )
+
+
+# -- what a rule waits for -------------------------------------------------------------
+
+AFTER = Rule(name="drained", action="auto-approve", after=("drain",))
+OWN = imds_event(EventType="Reboot", Resources=["WestNO_0"])
+TERMS_AFTER = replace(TERMS, rules=(AFTER,), me=ME)
+DONE, WAITS = Evidence(lack=None), Evidence(lack=Lack.WAITS)
+
+
+def asked_by_rule() -> Request:
+    content = content_of(ScheduledEvent(event_id=EVENT_ID, raw=OWN))
+    return replace(request(), initiative=Initiative(rule="drained", content=content))
+
+
+@pytest.mark.parametrize(
+    ("standing", "expected"),
+    [
+        (Standing(found={"drain": DONE}), "Post"),
+        (Standing(found={"drain": WAITS}), "withheld"),
+        (Standing(), "withheld"),
+        # What became of a POST that was begun is still to be told.
+        (Standing(found={"drain": WAITS}, was_posted=True), "Wait"),
+        (Standing(found={"drain": DONE}, was_posted=True), "Post"),
+    ],
+)
+def test_rule_is_held_in_the_turn_of_its_post(
+    standing: Standing, expected: str
+) -> None:
+    step = decide(asked_by_rule(), look(OWN), standing, TERMS_AFTER)
+
+    assert kind_of(step) == expected
+
+
+def test_who_asks_is_not_held() -> None:
+    assert kind_of(decide(request(), look(OWN), NEW, TERMS_AFTER)) == "Post"

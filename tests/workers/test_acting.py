@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from bridge.foundation.retry import RetryPolicy
 from bridge.health.status import Board
 from bridge.imds.poller import Poller
 from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.deliveries import Delivery
 from bridge.outbox.records import Success
 from bridge.outbox.runs import Runs
 from bridge.outbox.store import Outbox
@@ -191,7 +193,7 @@ class World:
         while wait <= 0 or news.is_set():
             wait = await self.relay.step(self.group)
             await settled(self.outbox)
-            await asyncio.sleep(0.01)  # the thread that looks at who may write it
+            await asyncio.to_thread(int)  # after who looks at who may write it
             await settled(self.outbox)
         return wait
 
@@ -261,6 +263,8 @@ Make = Callable[..., "World"]
 @pytest.fixture
 async def make(tmp_path: Path) -> AsyncIterator[Make]:
     path = tmp_path / "state.db"
+    in_turn = ThreadPoolExecutor(max_workers=1)  # one thing after another
+    asyncio.get_running_loop().set_default_executor(in_turn)
     async with Outbox.open(path, router()) as outbox, asyncio.TaskGroup() as group:
 
         def made(**options: object) -> World:
@@ -674,10 +678,11 @@ async def test_stop_of_the_bridge_is_no_attempt_and_no_failure(world: World) -> 
     working = asyncio.create_task(world.relay.run(stop))
     await world.see(reboot(), looks=False)
     for _ in range(50):
-        await asyncio.sleep(0.01)
-        await world.clock.advance(1.0)
+        await asyncio.to_thread(int)
+        await settled(world.outbox)
         if world.runner.running:
             break
+        await world.clock.advance(1.0)
     stop.set()
     await settled(world.outbox)
     assert world.runner.running == 1  # it has its grace
@@ -792,7 +797,7 @@ async def test_run_that_ends_while_the_relay_looks_is_not_begun_again(
     world.runner.let.set()
     stop = asyncio.Event()
     working = asyncio.create_task(world.relay.run(stop))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(await world.results()) < len(ids):
             await asyncio.sleep(0.005)
     stop.set()
@@ -854,13 +859,19 @@ async def test_run_that_cannot_even_begin_or_hangs_is_tried_again(
     world = make(timeout=0.001)
     world.relay.actor = Faulty(world.relay.actor, error)
     await world.see(reboot())
-    await asyncio.sleep(0.05)
-    await world.look()
-
-    (delivery,) = await Ledger(world.outbox.database).find(Selection(sink=DRAIN))
+    async with asyncio.timeout(60):
+        while not (delivery := await the_one_of(world)).attempts:
+            await asyncio.sleep(0.01)
     assert (delivery.state, delivery.attempts) == ("pending", 1)
     text = "Too many open files" if error else "no end within 0.02 s"
     assert text in str(delivery.last_error)
+
+
+async def the_one_of(world: World) -> Delivery:
+    """Return the one delivery of the command."""
+    await settled(world.outbox)
+    (found,) = await Ledger(world.outbox.database).find(Selection(sink=DRAIN))
+    return found
 
 
 class Faulty:

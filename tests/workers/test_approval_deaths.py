@@ -6,6 +6,7 @@ killed there, and a second one on the same state file gets the message again.
 
 import asyncio
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,7 @@ async def die(world: World, place: str, approval: ReceivedMessage = APPROVAL) ->
     queue.waiting.put_nowait(approval)
     running = asyncio.create_task(Listener(queue, desk).run(asyncio.Event()))
     key = key_of(ENTITY, approval)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         if place == "intent":
             while (found := await world.outbox.decisions(key)) == {} or (
                 found[EVENT_ID].state != "intent"
@@ -82,7 +83,7 @@ async def live_again(world: World, approval: ReceivedMessage = APPROVAL) -> Play
     stop, queue = asyncio.Event(), PlayedQueue()
     queue.waiting.put_nowait(replace(approval, lock_token="second", delivery_count=1))
     running = asyncio.create_task(Listener(queue, world.desk).run(stop))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not queue.settled:
             await asyncio.sleep(0)
     stop.set()
@@ -187,7 +188,8 @@ async def test_refused_try_of_a_message_is_no_try_of_its_repetition(
         world.imds.answers.extend([400] * 3)
         await world.handle(APPROVAL)
         assert await world.kinds() == ["rejected"]
-        again = replace(APPROVAL, sequence_number=8)
+        later = world.clock.now() + timedelta(seconds=1)
+        again = replace(APPROVAL, sequence_number=8, enqueued_at=later)
         await die(world, "intent", again)
 
     async with world_of(tmp_path / "state.db") as world:

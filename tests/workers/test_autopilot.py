@@ -58,8 +58,8 @@ def show(world: World, *events: object) -> None:
 
 async def tick(world: World, pilot: Autopilot | None = None) -> None:
     """Let an autopilot, a new one by default, look once and end what it begins."""
-    async with asyncio.timeout(10), asyncio.TaskGroup() as pursuits:
-        (pilot or Autopilot(world.desk)).step(asyncio.Event(), pursuits)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as pursuits:
+        await (pilot or Autopilot(world.desk)).step(asyncio.Event(), pursuits)
 
 
 async def looks_at_a_tick(world: World) -> int:
@@ -440,7 +440,7 @@ async def die(world: World, place: str) -> None:
     clock = FakeClock()
     pilot = Autopilot(replace(world.with_starter(hanging), clock=clock))
     running = asyncio.create_task(pilot.run(asyncio.Event()))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await reached.wait()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -451,7 +451,7 @@ async def live(world: World, outcomes: int) -> None:
     stop, clock = asyncio.Event(), FakeClock()
     pilot = Autopilot(replace(world.desk, clock=clock))
     running = asyncio.create_task(pilot.run(stop))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(world.counts) < outcomes or not await is_without_intent(world):
             await settled(world.outbox)
             await clock.advance(1.0)
@@ -551,7 +551,7 @@ async def test_stop_takes_back_what_was_not_begun(world: World) -> None:
     stop = asyncio.Event()
     pilot = Autopilot(replace(world.desk, clock=FakeClock()))
     running = asyncio.create_task(pilot.run(stop))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await is_without_intent(world):
             await asyncio.sleep(0)
 
@@ -646,7 +646,7 @@ async def test_all_is_decided_anew_when_the_event_changes_meanwhile(
     show(world, REBOOT)
     came = world.clock.monotonic()
     handling = asyncio.create_task(world.handle(message(EVENT_ID)))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while world.clock.monotonic() < came + 100.0:
             await asyncio.sleep(0)
     show(world, then)
@@ -673,7 +673,7 @@ async def test_message_that_waits_is_given_back_at_the_stop(world: World) -> Non
     show(world, REBOOT)
     stop = asyncio.Event()
     handling = asyncio.create_task(world.handle(message(EVENT_ID), stop))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not world.clock.waits:
             await asyncio.sleep(0)
 

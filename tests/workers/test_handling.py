@@ -51,7 +51,7 @@ async def test_delivery_that_comes_while_settling_is_settled_too(world: World) -
     queue.again = message(EVENT_ID, lock_token="new")
     queue.waiting.put_nowait(message(EVENT_ID, lock_token="old"))
     running = asyncio.create_task(Listener(queue, world.desk).run(stop))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not queue.settled:
             await asyncio.sleep(0)
     stop.set()

@@ -413,15 +413,6 @@ async def test_same_message_sent_again_gets_the_same_outcome_without_a_post(
     assert again.id == hash32([ENTITY, "m1", 8, EVENT_ID, "relayed"])
 
 
-async def test_refused_message_sent_again_is_decided_anew(world: World) -> None:
-    world.imds.shows()
-    await world.handle(message(EVENT_ID))
-    world.imds.shows(imds_event())
-
-    assert await world.handle(message(EVENT_ID, sequence=8)) == COMPLETE
-    assert world.counts == ["unknown-event", "relayed"]
-
-
 async def test_invalid_message_again_is_told_once(world: World) -> None:
     await world.handle(message(body=b"x"))
 
@@ -569,7 +560,7 @@ async def listening(world: World, queue: PlayedQueue, until: int) -> None:
     stop = asyncio.Event()
     listener = Listener(queue, world.desk)
     running = asyncio.create_task(listener.run(stop))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(queue.settled) < until:
             await asyncio.sleep(0)
     stop.set()

@@ -921,17 +921,10 @@ async def test_clock_that_jumps_makes_nothing_overdue(rig: Rig, jump: float) -> 
 
 
 def sample(rig: Rig, name: str, **labels: str) -> float | None:
-    for metric in (
-        rig.metrics.transitions,
-        rig.metrics.scheduled_events,
-        rig.metrics.incarnation,
-        rig.metrics.imds_last_success,
-    ):
-        for family in metric.collect():
-            for found in family.samples:
-                if found.name == f"sebridge_{name}" and found.labels == labels:
-                    return found.value
-    return None
+    found: float | None = rig.metrics.registry.get_sample_value(
+        f"sebridge_{name}", labels
+    )
+    return found
 
 
 async def test_transitions_are_counted(rig: Rig) -> None:

@@ -273,7 +273,7 @@ async def test_stop_ends_the_announcer(life: Life) -> None:
     await settled(life.outbox)
 
     stop.set()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, 60)
 
 
 # -- what is about to be approved ----------------------------------------------------
@@ -366,8 +366,8 @@ class Approving:
 
     async def rule_approves(self) -> None:
         stop = asyncio.Event()
-        async with asyncio.timeout(10), asyncio.TaskGroup() as pursuits:
-            Autopilot(self.world.desk).step(stop, pursuits)
+        async with asyncio.timeout(60), asyncio.TaskGroup() as pursuits:
+            await Autopilot(self.world.desk).step(stop, pursuits)
 
 
 @pytest.fixture

@@ -188,7 +188,7 @@ async def test_workers_within_another_run_until_all_have_returned() -> None:
 
     stop.set()
 
-    await asyncio.wait_for(running, 10)
+    await asyncio.wait_for(running, 60)
     assert [recorder.ends for recorder in recorders] == [["finished"], ["finished"]]
 
 

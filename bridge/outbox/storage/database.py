@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bridge.foundation.errors import OutboxError, OutboxThreadDiedError
+from bridge.outbox.checksum import checksum_of_value, whole
 from bridge.outbox.storage.connection import SHORT_BUSY_SECONDS, Connection, connect
 from bridge.outbox.storage.front import End, Front, Heal, OnTrouble
 from bridge.outbox.storage.keeper import Keeper, Place
@@ -43,6 +44,7 @@ PATIENCE = 3.0
 _CLOSING_SECONDS = 2.0
 _SILENT_SECONDS = 10.0
 _STANDSTILL_SECONDS = 1.0
+_OWNER = "vm_id"
 
 
 def _ignore(_: str) -> None:
@@ -254,13 +256,12 @@ class Database:
             raise self._death
 
     async def owner(self) -> str | None:
-        """Return the vmId of the VM that wrote the file; None if it never knew."""
+        """Return the vmId of the VM that wrote the file; None if that is not known."""
 
         def job(db: sqlite3.Connection) -> str | None:
-            query = "SELECT value FROM meta WHERE key = 'vm_id'"
-            row = db.execute(query).fetchone()
-            is_known = row is not None and isinstance(row[0], bytes)
-            return row[0].decode(errors="replace") if is_known else None
+            query = "SELECT value, checksum FROM meta WHERE key = 'vm_id'"
+            owner = whole(_OWNER, db.execute(query).fetchone())
+            return owner.decode(errors="replace") if owner else None
 
         return await self.read(job)
 
@@ -268,8 +269,11 @@ class Database:
         """Note whose file it is."""
 
         def job(db: sqlite3.Connection) -> None:
-            query = "INSERT OR REPLACE INTO meta (key, value) VALUES ('vm_id', ?)"
-            db.execute(query, (vm_id.encode(),))
+            owner = vm_id.encode()
+            db.execute(
+                "INSERT OR REPLACE INTO meta (key, value, checksum) VALUES (?, ?, ?)",
+                (_OWNER, owner, checksum_of_value(_OWNER, owner)),
+            )
 
         await self.run(job)
 

@@ -156,6 +156,25 @@ MIGRATIONS = (
     CREATE INDEX command_successes_at ON command_successes (at);
     CREATE INDEX command_successes_key ON command_successes (key);
     """,
+    """
+    -- When it was: "at" is renewed as long as the event is there. 0 = not noted.
+    ALTER TABLE command_successes ADD COLUMN succeeded REAL NOT NULL DEFAULT 0;
+    """,
+    """
+    -- As that of items: of the name and the value, and of what was decided.
+    ALTER TABLE meta ADD COLUMN checksum INTEGER;
+    ALTER TABLE approvals ADD COLUMN checksum INTEGER;
+    -- A program that counts none changes what it was over: nobody has counted then.
+    CREATE TRIGGER approvals_rewritten AFTER UPDATE ON approvals
+    WHEN new.checksum IS old.checksum AND (
+        new.sequence IS NOT old.sequence OR new.state <> old.state
+        OR new.posted <> old.posted OR new.data IS NOT old.data
+        OR new.rule IS NOT old.rule)
+    BEGIN
+        UPDATE approvals SET checksum = NULL
+        WHERE message = new.message AND key = new.key;
+    END;
+    """,
 )
 
 # The oldest schema that can read what the last migration leaves behind. It stays as it

@@ -12,7 +12,6 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Protocol
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import STARTED, ScheduledEvent
@@ -20,7 +19,6 @@ from bridge.events.material import is_material
 from bridge.events.routing import Route
 from bridge.events.transitions import TransitionKind
 from bridge.foundation.clock import Clock
-from bridge.foundation.values import Duration
 from bridge.sinks.acting import (
     Action,
     Begin,
@@ -32,9 +30,10 @@ from bridge.sinks.acting import (
     Verdict,
     Wait,
 )
-from bridge.sinks.command import ownership
+from bridge.sinks.command import at_start, ownership
 from bridge.sinks.command.environment import Occasion, inherited, told_of
 from bridge.sinks.command.process import Exit, Runner
+from bridge.sinks.command.terms import Terms
 
 log = logging.getLogger(__name__)
 
@@ -51,50 +50,6 @@ _OUTPUTS = {
     "always": frozenset(Fate),
     "never": frozenset[Fate](),
 }
-
-
-class Terms(Protocol):
-    """What a configuration says of a command."""
-
-    @property
-    def name(self) -> str:
-        """The sink's."""
-        ...
-
-    @property
-    def route(self) -> Route:
-        """What it is run for."""
-        ...
-
-    @property
-    def command(self) -> tuple[str, ...]:
-        """The program and its arguments."""
-        ...
-
-    @property
-    def lead(self) -> Duration:
-        """How long before NotBefore it is run at the earliest."""
-        ...
-
-    @property
-    def timeout(self) -> Duration:
-        """How long it may take."""
-        ...
-
-    @property
-    def retry_exit_codes(self) -> tuple[int, ...]:
-        """By which it asks to be run again."""
-        ...
-
-    @property
-    def max_attempts(self) -> int:
-        """How often it is run for one step."""
-        ...
-
-    @property
-    def output(self) -> str:
-        """When its output is told."""
-        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -142,10 +97,22 @@ class CommandActor:
             return "this VM's name is not known: no command is run"
         return None
 
+    def restores_at_start(self) -> bool | None:
+        """Whether this life begins with a restore; see ``Actor.restores_at_start``."""
+        if not self.terms.at_start:
+            return False
+        if self.obstacle is not None:
+            return None
+        return at_start.is_free(self.outlook, self._fits)
+
     def action(self, event: CloudEvent) -> Action:
         """Return what is to be done: restored is what is over, or fits no more."""
         step = _transition_of(event)
-        if step in _GONE or (step in _CHANGES and not self._fits(event_of(event))):
+        if (
+            at_start.is_start(event)
+            or step in _GONE
+            or (step in _CHANGES and not self._fits(event_of(event)))
+        ):
             return Action.RESTORE
         return Action.PREPARE
 
@@ -156,6 +123,8 @@ class CommandActor:
         """Say whether a step may begin now; see ``Actor.verdict``."""
         if self.obstacle is not None:
             return Wait()
+        if at_start.is_start(step.event):
+            return at_start.verdict(self.outlook, self._fits)
         event = event_of(step.event)
         if not isinstance(event.raw.get("Resources"), list):
             return Skip("Resources is missing: it is not known whose event it is")

@@ -45,6 +45,8 @@ class CommandSinkConfig(SinkConfig, frozen=True, kw_only=True):
             or a signal; any other but 0 has failed for good. Example: ``[75]``.
         max_attempts: how often it is begun for one step at most. Example: ``3``.
         output: when the event about the run holds what it wrote.
+        at_start: whether the bridge begins with one restore where its first good
+            document names no event for the sink, as after a redeployment of the VM.
     """
 
     default_scope: ClassVar[Scope] = "own"
@@ -65,6 +67,7 @@ class CommandSinkConfig(SinkConfig, frozen=True, kw_only=True):
     retry_exit_codes: tuple[int, ...] = (75,)
     max_attempts: int = 3
     output: Literal["failed", "always", "never"] = "failed"
+    at_start: bool = False
 
     def faults(self) -> Iterator[tuple[str, str]]:
         """Check the command and the numbers."""

@@ -43,6 +43,7 @@ _STEPS = {
     "cancelled": "was cancelled",
     "ended": "is gone, whether done or called off is not known",
 }
+_ASKERS = {"withheld": "Held by"}
 _OUTCOMES = {
     "relayed": "passed on to Azure",
     "already-started": "not needed: it has started already",
@@ -53,6 +54,7 @@ _OUTCOMES = {
     "invalid": "not readable",
     "rejected": "rejected by Azure",
     "failed": "not passed on: Azure could not be reached",
+    "withheld": "not given yet",
 }
 _UNKNOWN, _DONE, _NOT_DONE = ":large_blue_circle:", ":white_check_mark:", ":no_entry:"
 _SIGNS = {
@@ -138,7 +140,7 @@ def tell_card(card: Card, now: datetime) -> Telling:
 def tell_step(event: CloudEvent, now: datetime) -> Telling:
     """Put into words what is new, for who has the message before him."""
     told, raw = tell(event, now), _table(event.data.get("event"))
-    new = ("When", "Changed", "Approved by", "Reason", "Because")
+    new = ("When", "Changed", "Approved by", "Held by", "Reason", "Because")
     is_step = family_of(event.type)[0] == "scheduledevent"
     at = _date(event.time)
     return Telling(
@@ -176,7 +178,10 @@ def _tell_outcome(event: CloudEvent, what: str) -> Telling:
     request = _table(event.data.get("request"))
     outcome = _OUTCOMES.get(what, safe(what, _NAME))
     facts = [
-        ("Approved by", _people(_text(request.get("approvedBy"), _LINE))),
+        (
+            _ASKERS.get(what, "Approved by"),
+            _people(_text(request.get("approvedBy"), _LINE)),
+        ),
         ("Reason", _text(request.get("reason"), _PARAGRAPH)),
         ("Because", _text(event.data.get("reason"), _PARAGRAPH)),
         ("Machines", machines(raw) if raw else ""),
@@ -195,8 +200,8 @@ def _tell_command(event: CloudEvent, what: str) -> Telling:
     raw, command = _table(event.data.get("event")), safe(command_of(event), _LINE)
     facts = [
         ("Because", _text(event.data.get("reason"), _PARAGRAPH)),
-        ("Event", f"{_type(raw)} {_text(raw.get('EventId'), _NAME)}"),
-        ("Machines", machines(raw)),
+        ("Event", f"{_type(raw)} {_text(raw.get('EventId'), _NAME)}" if raw else ""),
+        ("Machines", machines(raw) if raw else ""),
     ]
     output = _text(event.data.get("output"), _PARAGRAPH)
     return Telling(

@@ -21,7 +21,6 @@ from bridge.foundation.sections import Section
 from bridge.foundation.values import Address, Secret
 from bridge.net.entra import CredentialKind, open_credential
 from bridge.net.http_client import revealed, turn
-from bridge.servicebus.errors import as_delivery_error, failures
 from bridge.sinks.webhook.headers import name_faults, revealed_value, value_faults
 
 if TYPE_CHECKING:
@@ -262,14 +261,17 @@ class _Token:
 
     async def _fetch(self) -> "AccessToken":
         """Fetch a token with a new credential: an old one has a cache of its own."""
+        # Who needs no token does without.
+        from bridge.servicebus import errors  # noqa: PLC0415 - see above
+
         try:
             async with asyncio.timeout(self.timeout), self._credential() as credential:
                 return await credential.get_token(self.config.scope)
         except TimeoutError:
             text = f"{self._target}: no answer in time"
             raise TransientDeliveryError(text, Reason.TIMEOUT) from None
-        except failures() as error:
-            raise as_delivery_error(error, self._target) from error
+        except errors.failures() as error:
+            raise errors.as_delivery_error(error, self._target) from error
 
     def _credential(self) -> "AsyncTokenCredential":
         proxy = revealed(self.proxy, "proxy") if self.proxy else None

@@ -41,7 +41,9 @@ class Facts:
         if self.family == "startrequest":
             return f"Approval {self.step}" + (f": {kind}" if self.raw else "")
         if self.family == "command":
-            return f"Command {self.command} {self.step}: {kind}"
+            return f"Command {self.command} {self.step}" + (
+                f": {kind}" if self.raw else ""
+            )
         return f"{self.family.capitalize()} {self.step}: {self._teller()}"
 
     def _machines(self) -> str:

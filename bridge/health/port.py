@@ -1,0 +1,139 @@
+"""The health port: open from the start; who answers is loaded with the first caller.
+
+    listening ──first connection──▶ the HTTP server is loaded ──▶ it takes all who wait
+
+Many a forwarder is never asked: it does without aiohttp's server and the form of
+Prometheus, which are a tenth of its memory.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+
+from bridge.foundation.background import in_background
+from bridge.foundation.errors import BridgeError
+from bridge.health.config import HttpConfig
+from bridge.health.status import Board
+
+log = logging.getLogger(__name__)
+
+
+@asynccontextmanager
+async def serve(config: HttpConfig, board: Board) -> AsyncIterator[None]:
+    """Serve the health port as long as the context is open.
+
+    Raises:
+        BridgeError: the address cannot be listened on.
+    """
+    if not config.listen:
+        yield
+        return
+    async with AsyncExitStack() as stack:
+        door = _Door(config, board, stack)
+        server = await _listen(door, config)
+        try:
+            async with in_background(
+                door.answer, name="health port", clock=board.clock, may_end=True
+            ):
+                yield
+        finally:
+            server.close()
+            door.close()
+
+
+async def _listen(door: "_Door", config: HttpConfig) -> asyncio.Server:
+    host, port = config.address
+    loop = asyncio.get_running_loop()
+    try:
+        server = await loop.create_server(door.protocol, host, port)
+    except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host
+        cause = getattr(error, "strerror", None) or "it is no address"
+        text = f"http.listen: cannot listen on {config.listen}: {cause}"
+        raise BridgeError(text) from error
+    log.info("health port open", extra={"addresses": _addresses(server)})
+    return server
+
+
+def _addresses(server: asyncio.Server) -> list[str]:
+    names = [one.getsockname() for one in server.sockets]
+    return [":".join(map(str, name[:2])) for name in names]
+
+
+@dataclass(slots=True)
+class _Door:
+    """Whom connections are given to: the HTTP server, once it is loaded.
+
+    Attributes:
+        stack: closes the server.
+    """
+
+    config: HttpConfig
+    board: Board
+    stack: AsyncExitStack
+    _waiting: dict[asyncio.Transport, None] = field(default_factory=dict)
+    _called: asyncio.Event = field(default_factory=asyncio.Event)
+    _make: Callable[[], asyncio.Protocol] | None = None
+    _is_closed: bool = False
+
+    def protocol(self) -> asyncio.Protocol:
+        """Return who speaks on the next connection."""
+        return _Waiting(self) if self._make is None else self._make()
+
+    async def answer(self) -> None:
+        """Load the server when somebody connects, and give it all who wait."""
+        await self._called.wait()
+        # Whom nobody asks does without.
+        from bridge.health.server import opened  # noqa: PLC0415 - see above
+
+        make = await self.stack.enter_async_context(opened(self.config, self.board))
+        self._make = make
+        for transport in tuple(self._waiting):  # who has waited longest goes first
+            _give(transport, make())
+        self._waiting.clear()
+
+    def enter(self, transport: asyncio.Transport) -> None:
+        """Let a connection wait for the server, unless it was loaded just now."""
+        if self._is_closed:
+            transport.abort()
+        elif self._make is not None:
+            _give(transport, self._make())
+        else:
+            self._waiting[transport] = None
+            self._called.set()
+
+    def leave(self, transport: asyncio.Transport) -> None:
+        """Forget a connection that was closed."""
+        self._waiting.pop(transport, None)
+
+    def close(self) -> None:
+        """Close what waits, and what was accepted and comes only now."""
+        self._is_closed = True
+        for transport in tuple(self._waiting):
+            transport.abort()
+
+
+def _give(transport: asyncio.Transport, protocol: asyncio.Protocol) -> None:
+    """Let another protocol speak on a connection of which nothing was read."""
+    transport.set_protocol(protocol)
+    protocol.connection_made(transport)
+    transport.resume_reading()
+
+
+class _Waiting(asyncio.Protocol):
+    """A connection that came before the server was loaded: nothing of it is read."""
+
+    def __init__(self, door: _Door) -> None:
+        self._door = door
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - for mypy  # nosec B101
+        self._transport = transport
+        transport.pause_reading()
+        self._door.enter(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
+        if self._transport is not None:
+            self._door.leave(self._transport)

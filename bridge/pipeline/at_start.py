@@ -1,0 +1,49 @@
+"""Asks for the restore that a life begins with, once, by its first good document."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from bridge.events.build import Teller, from_bridge
+from bridge.events.cloudevent import CloudEvent
+from bridge.foundation.clock import Clock
+from bridge.outbox.deliveries import Delivery
+from bridge.outbox.runs import Runs
+from bridge.sinks.acting import Action, Actor
+
+_REASON = "no event of this VM was there at the start"
+
+
+@dataclass(slots=True)
+class Beginning:
+    """Looks until it can be said whether a life begins with a restore.
+
+    Attributes:
+        is_over: whether that was said.
+    """
+
+    actor: Actor
+    teller: Callable[[], Teller]
+    clock: Clock
+    is_over: bool = False
+
+    async def look(self, runs: Runs, pending: Sequence[Delivery]) -> None:
+        """Ask for the restore if it is wanted, and none waits anyway.
+
+        Args:
+            runs: where it is asked for.
+            pending: what waits for the sink.
+        """
+        is_wanted = self.actor.restores_at_start()
+        if is_wanted is None:
+            return
+        self.is_over = True
+        if is_wanted and not any(map(self._is_restore, pending)):
+            now = self.clock.now()
+            told = from_bridge(
+                self.teller(), "started", observed_at=now, reason=_REASON
+            )
+            await runs.ask(told.event, now=now.timestamp())
+
+    def _is_restore(self, delivery: Delivery) -> bool:
+        event = CloudEvent.from_json(delivery.body)
+        return self.actor.action(event) is Action.RESTORE
