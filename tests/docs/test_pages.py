@@ -17,6 +17,7 @@ from bridge.cli.main import main
 from bridge.configuration.load import parse as load_tables
 from bridge.events.build import numbered
 from bridge.foundation.hashing import hash32
+from tests.bench.__main__ import BENCHES
 from tests.docs.pages import (
     ROOT,
     Block,
@@ -214,6 +215,12 @@ def test_table_of_the_file_names_each_table() -> None:
 def test_every_example_is_named() -> None:
     for path in EXAMPLES:
         assert f"(examples/{path.name})" in pages()["config/README.md"]
+
+
+def test_page_of_figures_names_each_measurement() -> None:
+    text = section("tests/bench/README.md", "## Measure it yourself")
+
+    assert keys_in(text) == set(BENCHES)
 
 
 def test_annotated_event_is_one() -> None:
