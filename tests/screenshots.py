@@ -1,4 +1,4 @@
-"""Takes the pictures of the README: ``python -m tests.screenshots [NAME …]``.
+"""Takes the pictures of the pages: ``python -m tests.screenshots [NAME …]``.
 
 One function for each, which returns the picture; the name of the function is that of
 the file under ``.github``. Wanted beside Chromium, for the look: Debian's
@@ -7,13 +7,14 @@ fonts-noto-color-emoji and fonts-lato.
 
 import asyncio
 import io
+import json
 import os
 import pty
 import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,60 +27,14 @@ from bridge.simulator.imds.lifecycle import EventLife
 from bridge.simulator.serve import Simulator, SimulatorOptions
 from bridge.simulator.servicebus.errors import Condition
 from tests.browser import find
+from tests.infra import dashboards
 from tests.integration.processes import PATIENCE, ended, forwarder
+from tests.screenshot_texts import CARD, PAGE, REBOOT_OF_IMDS, SLACK, TEAMS
 
 FOLDER: Final = Path(__file__).parents[1] / ".github"
 _WIDTH: Final = 960
+_COLUMNS: Final = 140
 
-SLACK = """
-[imds]
-endpoint = "{imds}"
-poll_interval = "250ms"
-
-[state]
-path = "{state}"
-
-[http]
-listen = ""
-
-[[sinks]]
-name = "ops"
-type = "slack"
-token = "env:SLACK_BOT_TOKEN"
-channel = "ops"
-api_url = "{api}"
-buttons = true
-button_secret = "env:BUTTON_SECRET"
-
-[approvals]
-connection_string = "{bus}"
-queue = "vm-approvals"
-"""
-PAGE = """
-[imds]
-endpoint = "{imds}"
-
-[state]
-path = "{state}"
-
-[http]
-listen = "{listen}"
-
-[[sinks]]
-name = "bus"
-type = "servicebus"
-connection_string = "{bus}"
-topic = "scheduled-events"
-
-[[sinks]]
-name = "siem"
-type = "webhook"
-url = "http://127.0.0.1:9/ingest"
-
-[approvals]
-connection_string = "{bus}"
-queue = "vm-approvals"
-"""
 _LISTEN: Final = "127.0.0.1:19465"
 SECRETS: Final = {"SLACK_BOT_TOKEN": "xoxb-simulated", "BUTTON_SECRET": "b" * 32}
 REBOOT: Final = EventLife(
@@ -119,11 +74,12 @@ async def slack() -> bytes:
                 await _live(simulator, config)
             finally:
                 await ended(bridge)
-        return await _picture(at["slack"]["page"], 1260)
+        return await _picture(at["slack"]["page"], 1200)
 
 
-async def page() -> bytes:
-    """Return the page of a forwarder: one event under way, one to come."""
+@asynccontextmanager
+async def _in_the_middle() -> AsyncIterator[Path]:
+    """Lend the file of a forwarder that runs: one event under way, one to come."""
     async with Simulator(SimulatorOptions(vm_name="web-1")) as simulator:
         with tempfile.TemporaryDirectory() as name:
             config = Path(name) / "bridge.toml"
@@ -145,9 +101,59 @@ async def page() -> bytes:
                 await _until(lambda status: len(status["approvals"]) == 1)
                 simulator.imds.schedule(FREEZE)
                 await _until(lambda status: len(status["document"]["events"]) == 2)
-                return await _picture(f"http://{_LISTEN}/", 830, width=1160)
+                yield config
             finally:
                 await ended(bridge)
+
+
+async def page() -> bytes:
+    """Return the page of a forwarder."""
+    async with _in_the_middle():
+        return await _picture(f"http://{_LISTEN}/", 830, width=1160)
+
+
+async def status() -> bytes:
+    """Return what ``sebridge status`` says of a forwarder."""
+    async with _in_the_middle() as config:
+        said = await asyncio.to_thread(_in_a_terminal, config, {}, "status")
+        return await _terminal("status -c bridge.toml", said, config.parent, 690)
+
+
+async def teams() -> bytes:
+    """Return the card that Teams is sent, drawn by Microsoft's own renderer."""
+    with tempfile.TemporaryDirectory() as name:
+        config, event, page = (
+            Path(name) / each for each in ("c", "event", "page.html")
+        )
+        config.write_text(TEAMS.format(state=(Path(name) / "state.db").as_posix()))
+        event.write_text(json.dumps(REBOOT_OF_IMDS))
+        command = (sys.executable, "-m", "bridge", "render", "-c", str(config))
+        said = await asyncio.to_thread(
+            subprocess.check_output,
+            [*command, "--sink", "teams", "--event", str(event)],
+        )
+        card = json.loads(said.split(b"\n\n", 1)[1])["attachments"][0]["content"]
+        page.write_text(
+            CARD.format(library=_renderer().as_uri(), card=json.dumps(card))
+        )
+        return await _picture(page.as_uri(), 236, width=760)
+
+
+def _renderer() -> Path:
+    """Return the file of adaptivecards, which tests/contract/node names."""
+    for folder in os.environ.get("NODE_PATH", "").split(os.pathsep):
+        found = Path(folder) / "adaptivecards" / "dist" / "adaptivecards.min.js"
+        if found.exists():
+            return found
+    sys.exit("adaptivecards is not in NODE_PATH")
+
+
+async def dashboard() -> bytes:
+    """Return the dashboard, with what a real Prometheus found."""
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "dashboard.png"
+        await dashboards.picture(path)
+        return path.read_bytes()
 
 
 async def doctor() -> bytes:
@@ -157,7 +163,7 @@ async def doctor() -> bytes:
             "scheduled-events", Condition.UNAUTHORIZED
         )
         with tempfile.TemporaryDirectory() as name:
-            config, page = Path(name) / "bridge.toml", Path(name) / "page.html"
+            config = Path(name) / "bridge.toml"
             at = simulator.addresses()
             config.write_text(
                 PAGE.format(
@@ -168,18 +174,30 @@ async def doctor() -> bytes:
                 )
             )
             bus = {"BUS": at["servicebus"]["connectionString"], "PATH": ""}
-            said = await asyncio.to_thread(_in_a_terminal, config, bus)
-            page.write_text(_as_html(said.replace(name, "/var/lib/sebridge")))
-            return await _picture(page.as_uri(), 335, width=1160)
+            said = await asyncio.to_thread(
+                _in_a_terminal, config, bus, "check", "--connect"
+            )
+            title = "check --connect -c bridge.toml"
+            return await _terminal(title, said, config.parent, 335)
 
 
-def _in_a_terminal(config: Path, environ: Mapping[str, str]) -> str:
-    """Return what the doctor writes to a terminal, colours and all."""
+async def _terminal(title: str, said: str, folder: Path, height: int) -> bytes:
+    """Return what a command wrote to a terminal as a picture."""
+    page = folder / "page.html"
+    page.write_text(_as_html(title, said.replace(str(folder), "/var/lib/sebridge")))
+    return await _picture(page.as_uri(), height, width=1370)
+
+
+def _in_a_terminal(config: Path, environ: Mapping[str, str], *words: str) -> str:
+    """Return what a command writes to a terminal, colours and all."""
     ours, theirs = pty.openpty()
     with os.fdopen(ours, "rb", buffering=0) as terminal:
-        command = (sys.executable, "-X", "utf8", "-m", "bridge", "check", "--connect")
+        command = (sys.executable, "-X", "utf8", "-m", "bridge", *words)
         subprocess.run(  # noqa: S603  ourselves
-            [*command, "-c", str(config)], env=environ, stdout=theirs, check=False
+            [*command, "-c", str(config)],
+            env={"COLUMNS": str(_COLUMNS), **environ},
+            stdout=theirs,
+            check=False,
         )
         os.close(theirs)
         said = bytearray()
@@ -189,9 +207,9 @@ def _in_a_terminal(config: Path, environ: Mapping[str, str]) -> str:
     return said.decode().replace("\r\n", "\n")
 
 
-def _as_html(ansi: str) -> str:
-    console = Console(record=True, width=118, file=io.StringIO())
-    console.print("[bold]$ sebridge check --connect -c bridge.toml[/]", highlight=False)
+def _as_html(title: str, ansi: str) -> str:
+    console = Console(record=True, width=_COLUMNS, file=io.StringIO())
+    console.print(f"[bold]$ sebridge {title}[/]", highlight=False)
     console.print(Text.from_ansi(ansi))
     return console.export_html(theme=MONOKAI, inline_styles=True)
 
@@ -245,9 +263,12 @@ async def _picture(url: str, height: int, width: int = _WIDTH) -> bytes:
 
 
 PICTURES: Final[Mapping[str, Callable[[], Awaitable[bytes]]]] = {
+    "dashboard": dashboard,
     "doctor": doctor,
     "page": page,
     "slack": slack,
+    "status": status,
+    "teams": teams,
 }
 
 

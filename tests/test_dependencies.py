@@ -1,4 +1,4 @@
-"""What the README says of dependencies is so: which, why, how large, under what."""
+"""What infra/security.md says of dependencies is so: which, why, how large."""
 
 import re
 import tomllib
@@ -25,7 +25,8 @@ WIDE = 1.6  # a size is rough: it is another one with each release and platform
 
 
 def rows() -> dict[str, re.Match[str]]:
-    text = (ROOT / "README.md").read_text().split("### What it depends on")[1]
+    page = (ROOT / "infra" / "security.md").read_text()
+    text = page.split("## What it depends on")[1]
     found = (ROW.fullmatch(line) for line in text.split("\n## ")[0].split("\n"))
     return {match[1]: match for match in found if match}
 

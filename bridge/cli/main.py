@@ -26,6 +26,11 @@ from bridge.telemetry.metrics import LogConfig, configure_logging
 
 PORT = click.IntRange(0, 65535)
 SPEED = click.FloatRange(min=0, min_open=True, max=1e6)
+# Written out, as the simulator is an extra; a test holds it to the files.
+SCENARIOS = (
+    "live-migration, user-reboot, host-agent-maintenance, redeploy-after-host-failure, "
+    "user-redeploy, cancelled-maintenance, spot-eviction, host-failure"
+)
 
 
 # What `run` does not need is loaded when it is called: the forwarder stays small.
@@ -94,7 +99,11 @@ def run(path: Path, *, allow_empty: bool) -> None:
 @click.option(
     "--inbox-port", type=PORT, default=0, show_default="any", help="Of the receiver."
 )
-@click.option("--scenario", metavar="NAME|FILE", help="A life of events to play.")
+@click.option(
+    "--scenario",
+    metavar="NAME|FILE",
+    help=f"A life of events to play: a file, or one of {SCENARIOS}.",
+)
 @click.option(
     "--speed", type=SPEED, default=1.0, show_default=True, help="How many times faster."
 )
@@ -118,7 +127,7 @@ def simulate(**options: object) -> None:
     metavar="NAME",
     default="live-migration",
     show_default=True,
-    help="The life of an event to watch.",
+    help=f"The life of an event to watch: one of {SCENARIOS}.",
 )
 @click.option("--speed", type=SPEED, help="How many times faster than in reality.")
 @click.option(

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rich import box
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
-from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
@@ -63,7 +63,7 @@ class Timeline:
 
     def headline(self, title: str, text: str) -> None:
         """Show what is going to be played."""
-        self.console.print(Panel(Text(text), title=title, title_align="left"))
+        self.console.print(Text.assemble((title, "bold"), "  ", text))
 
     def happened(self, channel: str, what: str, millis: float | None = None) -> None:
         """Show that something happened; ``millis`` after the bridge observed it."""
@@ -79,7 +79,10 @@ class Timeline:
 
     def summary(self, lines: Sequence[Line]) -> None:
         """Show the table: expected and seen per channel, and how fast."""
-        table = Table(title="Expected and seen", title_justify="left")
+        # No vertical lines: in the picture they have gaps where a font is shorter.
+        table = Table(
+            title="Expected and seen", title_justify="left", box=box.SIMPLE_HEAD
+        )
         for column in ("channel", "expected", "seen", "slowest", ""):
             table.add_column(column)
         for line in lines:

@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).parents[2]
 
-PAGES = ("tests/test_house.py", "README.md")  # links and commands
+PAGES = ("tests/docs/pages.py",)  # links, commands, configurations
 CHECKED_BY = {
     "*.md": PAGES,
     "install.sh": ("tests/infra/test_install.py", ".ci/run"),
@@ -14,6 +14,9 @@ CHECKED_BY = {
     "bicep/*.bicep": ("tests/infra/test_bicep.py", ".ci/run"),
     "bicep/modules/*.bicep": ("tests/infra/test_bicep.py", ".ci/run"),
     "bicep/cloud-init.yaml": ("tests/infra/test_bicep.py",),
+    "consumers/*.py": ("tests/infra/test_consumers.py",),
+    "consumers/*.js": ("tests/infra/test_consumers.py",),
+    "consumers/function/*": ("tests/infra/test_functions_consumer.py",),
     "container/Dockerfile": ("tests/infra/test_container.py", ".ci/run"),
     "container/Dockerfile.dockerignore": ("tests/infra/test_container.py",),
     "functions/.funcignore": ("tests/infra/test_functions_files.py",),
@@ -21,6 +24,7 @@ CHECKED_BY = {
     "functions/function_app.py": ("tests/infra/test_functions_flow.py", ".ci/run"),
     "functions/host.json": ("tests/infra/test_functions_files.py",),
     "functions/local.settings.example.json": ("tests/infra/test_functions_files.py",),
+    "functions/simulator.json": ("tests/infra/test_functions_local.py",),
     "functions/slack-app.yaml": ("tests/infra/test_functions_files.py",),
     "functions/requirements.txt": ("tests/infra/test_functions_files.py",),
     "hooks/hook.sh": ("tests/infra/test_hooks.py", ".ci/run"),

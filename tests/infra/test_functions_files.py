@@ -13,7 +13,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from approver.settings import Settings
-from bridge.simulator.servicebus.config import default_entities
+from bridge.simulator.servicebus.config import load_entities
 
 APP = Path(__file__).parents[2] / "infra" / "functions"
 
@@ -50,8 +50,16 @@ def test_local_settings_are_taken() -> None:
     settings = Settings.from_environment(found["Values"])
 
     assert names <= settings_of_the_code()
-    known = {queue.name for queue in default_entities().queues}
-    assert set(settings.approval_entities) <= known
+    there = load_entities(APP / "simulator.json")
+    queues = {queue.name: queue.requires_session for queue in there.queues}
+    assert queues[settings.clicks_queue] is False
+    assert queues[settings.votes_queue] is True
+    assert set(settings.approval_entities) <= set(queues)
+    (topic,) = there.topics
+    assert topic.name == found["Values"]["EVENTS_TOPIC"]
+    assert found["Values"]["EVENTS_SUBSCRIPTION"] in {
+        one.name for one in topic.subscriptions
+    }
 
 
 def test_host_file_is_of_the_version_that_the_app_is_for() -> None:

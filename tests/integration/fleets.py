@@ -1,6 +1,6 @@
 """Forwarders side by side in this process: each with its own cables, all on one topic.
 
-What a consumer sees of them is read as README tells it to: by ``time`` within
+What a consumer sees of them is read as config/events.md says: by ``time`` within
 ``subject``, and of the ends ``completed`` before ``ended`` before ``cancelled``.
 """
 

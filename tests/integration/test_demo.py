@@ -39,6 +39,8 @@ async def test_demo_ends_well_when_everything_arrived(tmp_path: Path) -> None:
     assert "Everything arrived, and the approval reached IMDS." in text
     assert "reply: relayed" in text
     assert "http://" not in picture.read_text().replace("http://www.w3.org", "")
+    frame = set("│┃╭╮╰╯┏┓└┘├┤")  # broken where Fira Code is missing
+    assert frame.isdisjoint(picture.read_text())
     assert other.returncode == 0, cancelled
     assert "cancelled" in cancelled
     assert "StartRequest" not in cancelled

@@ -247,7 +247,7 @@ def test_times_are_rfc_3339_in_utc(moment: datetime, text: str) -> None:
 
 # -- ids ---------------------------------------------------------------------
 
-# The same vector stands in README: anybody must be able to compute it.
+# The same vector stands in config/events.md: anybody must be able to compute it.
 VECTOR = (
     '["C7061BAC-AFDC-4513-B24B-AA5F13A16123","scheduled",null,'
     '{"Description":"Wärtung","DurationInSeconds":5,'

@@ -1,0 +1,80 @@
+"use strict";
+// Reads scheduled events from a Service Bus subscription. Copy it, and change `decide`.
+//
+// It prints each event once, and approves short freezes. Needs: @azure/service-bus, and
+// @azure/identity where there is no connection string.
+//
+//   SERVICEBUS            a connection string, such as that of `sebridge simulate`
+//   SERVICEBUS_NAMESPACE  or the host name of the namespace, with `az login` or an identity
+//   TOPIC, SUBSCRIPTION   default: scheduled-events, consumer
+
+const { ServiceBusClient } = require("@azure/service-bus");
+
+const REMEMBERED = 10_000; // ids; repeats come within minutes of each other
+const { SERVICEBUS, SERVICEBUS_NAMESPACE } = process.env;
+const { TOPIC = "scheduled-events", SUBSCRIPTION = "consumer" } = process.env;
+
+function connect() {
+  if (SERVICEBUS) return new ServiceBusClient(SERVICEBUS);
+  const { DefaultAzureCredential } = require("@azure/identity");
+  return new ServiceBusClient(SERVICEBUS_NAMESPACE, new DefaultAzureCredential());
+}
+
+// Whether to approve: here, a freeze that is known to be short.
+function decide(event) {
+  if (!event.type.endsWith(".scheduledevent.scheduled.v1")) return false;
+  const { EventType, DurationInSeconds } = event.data.event;
+  return EventType === "Freeze" && DurationInSeconds >= 0 && DurationInSeconds < 9;
+}
+
+// Sends the approval to where the event says: ReplyTo and its session.
+async function approve(client, event, message) {
+  const sender = client.createSender(message.replyTo);
+  const approval = {
+    specversion: "1.0",
+    id: event.id,
+    source: "urn:example:consumer",
+    type: "sebridge.startrequest.v1",
+    data: {
+      StartRequests: [{ EventId: event.subject }],
+      approvedEvent: event.data.event, // denied if it has grown since
+      reason: "a short freeze",
+    },
+  };
+  await sender.sendMessages({
+    body: approval,
+    contentType: "application/cloudevents+json",
+    messageId: `consumer-${event.id}`,
+    sessionId: message.replyToSessionId,
+  });
+  await sender.close();
+}
+
+// It may be called twice for one event: see README.
+async function handle(client, event, message) {
+  console.log(event.type, event.subject);
+  if (event.data.test) return; // of `sebridge send-test`
+  if (message.replyTo && decide(event)) await approve(client, event, message);
+}
+
+async function main() {
+  const client = connect();
+  const receiver = client.createReceiver(TOPIC, SUBSCRIPTION);
+  const seen = new Set();
+  for await (const message of receiver.getMessageIterator()) {
+    const event = message.body;
+    const key = `${event.source} ${event.id}`;
+    if (!seen.has(key)) await handle(client, event, message);
+    seen.add(key);
+    if (seen.size > REMEMBERED) seen.delete(seen.values().next().value);
+    // One at a time, and awaited: rhea, which speaks AMQP for this library, merges a
+    // complete and an abandon of one tick into one answer, and both end the same way.
+    await receiver.completeMessage(message);
+  }
+}
+
+// An error ends it: the message comes again after its lock.
+main().catch((error) => {
+  console.error(error);
+  process.exit(1);
+});

@@ -1,0 +1,234 @@
+"""Where the commands of the pages are run: a folder, a simulator and a forwarder.
+
+The files that the pages speak of are there: ``bridge.toml``, ``faulty.toml``,
+``event.json`` (the freeze of the pages), ``received.json`` (the same as a webhook has
+received it) and ``approver.toml``, which is the one of config/approvals.md.
+"""
+
+import asyncio
+import json
+import os
+import re
+import socket
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.docs.pages import blocks
+from tests.integration.processes import (
+    PATIENCE,
+    Addresses,
+    ended,
+    forwarder,
+    simulator,
+    started,
+)
+
+EVENT_ID = "C7061BAC-AFDC-4513-B24B-AA5F13A16123"
+FREEZE = {
+    "EventId": EVENT_ID,
+    "EventStatus": "Scheduled",
+    "EventType": "Freeze",
+    "ResourceType": "VirtualMachine",
+    "Resources": ["WestNO_0", "WestNO_1"],
+    "NotBefore": "Mon, 11 Apr 2022 22:26:58 GMT",
+    "Description": "",
+    "EventSource": "Platform",
+    "DurationInSeconds": 5,
+}
+CONFIG = """
+[imds]
+endpoint = "{imds}"
+poll_interval = "250ms"
+
+[identity]
+vm_name = "WestNO_0"
+vm_id = "2a816217-dad7-5a92-a38a-1e6c71306bdd"
+
+[state]
+path = "{state}"
+
+[http]
+listen = "127.0.0.1:{http}"
+
+[traffic]
+listen = "127.0.0.1:{probe}"
+
+[[sinks]]
+name = "bus"
+type = "servicebus"
+connection_string = "env:SERVICEBUS"
+topic = "scheduled-events"
+
+[[sinks]]
+name = "ops"
+type = "slack"
+webhook_url = "{inbox}/slack/ops"
+max_rate = 20
+[sinks.when]
+event_types = ["Reboot", "Redeploy", "Preempt", "Terminate"]
+
+[[sinks]]
+name = "siem"
+type = "webhook"
+url = "http://127.0.0.1:9/ingest"
+
+[approvals]
+connection_string = "env:SERVICEBUS"
+queue = "vm-approvals-sessions"
+sessions = ["{{vm_id}}"]
+reply_to = ["replies"]
+"""
+FAULTY = """[imds]
+poll_intervall = "2s"
+
+[[sinks]]
+name = "ops"
+type = "slack"
+webhook_url = "env:SLACK_WEBHOOK_URL"
+
+[[sinks]]
+name = "siem"
+type = "webhook"
+url = "http://169.254.169.254/ingest"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A folder with the files of the pages, beside a forwarder that runs.
+
+    Attributes:
+        ports: free ones, in the place of 9465 and 9466.
+    """
+
+    folder: Path
+    at: Addresses
+    ports: Mapping[str, int]
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """What the commands are given: no secret is in a file or an argument."""
+        return {
+            **os.environ,
+            "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
+            "HOME": str(self.folder),
+            "IMDS": self.at.imds,
+            "SERVICEBUS": self.at.connection_string,
+            "PYTHONUTF8": "1",
+        }
+
+    async def run(self, text: str) -> tuple[int, str]:
+        """Run commands as bash does; return the exit code, and all that was said."""
+        for port, free in self.ports.items():
+            text = text.replace(f":{port}/", f":{free}/")
+        process = await started(
+            *("bash", "-euo", "pipefail", "-c", text),
+            cwd=self.folder,
+            env=self.environ,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        said, _ = await asyncio.wait_for(process.communicate(), 4 * PATIENCE)
+        assert process.returncode is not None
+        return process.returncode, said.decode()
+
+    async def until_ready(self, text: str) -> tuple[int, str]:
+        """Start a command that goes on, stop it at its first line, and return it."""
+        process = await started(
+            *("bash", "-c", f"exec {text.strip()}"),
+            cwd=self.folder,
+            env=self.environ,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        line = await asyncio.wait_for(process.stdout.readline(), 4 * PATIENCE)
+        return await ended(process), line.decode()
+
+
+@asynccontextmanager
+async def world(folder: Path) -> AsyncIterator[World]:
+    """Build it: the freeze has been announced, and is on the outbox's way."""
+    async with simulator() as at:
+        here = World(folder, at, {"9465": free_port(), "9466": free_port()})
+        _write(here)
+        bridge = await forwarder(folder / "bridge.toml", here.environ)
+        try:
+            await _wait_for_the_freeze(here)
+            yield here
+        finally:
+            await ended(bridge)
+
+
+def free_port() -> int:
+    """Return a port of loopback that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def put_commands(folder: Path) -> None:
+    """Put the commands that the pages call, of the Python that runs the tests."""
+    entry = "import sys; sys.argv[0] = 'sebridge'; from bridge.__main__ import main"
+    for name, words in (("sebridge", f' -c "{entry}; main()"'), ("python", "")):
+        script = folder / name
+        script.write_text(f'#!/bin/sh\nexec {sys.executable}{words} "$@"\n')
+        script.chmod(0o755)
+
+
+def _write(here: World) -> None:
+    (here.folder / "bin").mkdir()
+    put_commands(here.folder / "bin")
+    text = CONFIG.format(
+        imds=here.at.imds,
+        inbox=here.at.inbox,
+        state=(here.folder / "state.db").as_posix(),
+        http=here.ports["9465"],
+        probe=here.ports["9466"],
+    )
+    (here.folder / "bridge.toml").write_text(text)
+    (here.folder / "faulty.toml").write_text(FAULTY)
+    (here.folder / "event.json").write_text(json.dumps(FREEZE))
+    (approver,) = (
+        block.text
+        for block in blocks("config/approvals.md")
+        if block.mark == "file: approver.toml"
+    )
+    (here.folder / "approver.toml").write_text(_to_the_simulator(approver))
+
+
+def _to_the_simulator(config: str) -> str:
+    """Put the local broker in the place of the namespace in Azure."""
+    here = re.sub(
+        r"(?m)^namespace = .*$", 'connection_string = "env:SERVICEBUS"', config
+    )
+    return re.sub(r"(?m)^credential = .*\n", "", here)
+
+
+async def _wait_for_the_freeze(here: World) -> None:
+    given = {
+        "eventId": EVENT_ID,
+        "type": "Freeze",
+        "resources": FREEZE["Resources"],
+        "duration": 5,
+        "startedSeconds": 3600,
+    }
+    await here.at.control("POST", "events", given)
+    async with asyncio.timeout(4 * PATIENCE):
+        while not (found := await _announced(here)):
+            await asyncio.sleep(0.2)
+    (here.folder / "received.json").write_text(json.dumps(found))
+
+
+async def _announced(here: World) -> object | None:
+    """Return the event about the freeze once Service Bus has it."""
+    command = "sebridge outbox show -c bridge.toml --sink bus --json --event"
+    code, said = await here.run(f"{command} {EVENT_ID}")
+    if code:
+        return None
+    found = (one for one in json.loads(said) if one["state"] == "delivered")
+    return next((one["event"] for one in found), None)

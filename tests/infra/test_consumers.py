@@ -1,0 +1,84 @@
+"""The consumers to copy: each hears a real forwarder, and two of them approve."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.processes import (
+    PATIENCE,
+    Addresses,
+    ended,
+    forwarder,
+    kill_rest,
+    simulator,
+    started,
+    written_config,
+)
+
+HERE = Path(__file__).parents[2] / "infra" / "consumers"
+NODE = shutil.which("node")
+PROGRAMS = {"consumer.py": sys.executable, "consumer.js": NODE}
+STEPS = [
+    "sebridge.scheduledevent.scheduled.v1",
+    "sebridge.startrequest.relayed.v1",
+    "sebridge.scheduledevent.started.v1",
+]
+FREEZE = {"type": "Freeze", "duration": 5, "startedSeconds": 3600}
+
+
+@pytest.fixture(params=PROGRAMS)
+def command(request: pytest.FixtureRequest) -> list[str]:
+    """Return what runs a consumer here; skipped where it cannot be run."""
+    program = PROGRAMS[request.param]
+    if program is None:
+        pytest.skip("Node.js is not installed")
+    if program == NODE:
+        probe = [program, "--eval", "require('@azure/service-bus')"]
+        if subprocess.run(probe, capture_output=True, check=False).returncode:  # noqa: S603  # nothing from outside
+            pytest.skip("@azure/service-bus is not installed: NODE_PATH")
+    return [program, str(HERE / request.param)]
+
+
+async def heard(process: asyncio.subprocess.Process, event_id: str) -> list[str]:
+    """Return the types of what a consumer says of an event, until it has started."""
+    assert process.stdout is not None
+    found: list[str] = []
+    async with asyncio.timeout(2 * PATIENCE):
+        while STEPS[-1] not in found:
+            line = (await process.stdout.readline()).decode()
+            assert line, found
+            kind, _, subject = line.strip().partition(" ")
+            if subject == event_id:
+                found.append(kind)
+    return found
+
+
+async def scheduled(at: Addresses) -> str:
+    """Schedule a short freeze, and return its EventId."""
+    event = await at.control("POST", "events", FREEZE)
+    assert isinstance(event, dict)
+    return str(event["eventId"])
+
+
+@pytest.mark.timeout(300)
+async def test_consumer_hears_and_approves(command: list[str], tmp_path: Path) -> None:
+    async with simulator() as at:
+        bridge = await forwarder(written_config(tmp_path, at))
+        consumer = await started(
+            *command,
+            env={**os.environ, "SERVICEBUS": at.connection_string},
+            stdout=asyncio.subprocess.PIPE,
+        )
+        try:
+            event_id = await scheduled(at)
+            assert sorted(await heard(consumer, event_id)) == sorted(STEPS)
+        finally:
+            consumer.kill()
+            await consumer.wait()
+            await ended(bridge)
+            kill_rest()
