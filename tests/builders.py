@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
 
-from bridge.events.build import Teller, Told
+from bridge.events.build import EventContext, OutgoingEvent
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import Document, parse
 from bridge.events.identity import Identity
@@ -33,9 +33,11 @@ ME = Identity(
 )
 
 
-def teller_of(identity: Identity = ME) -> Teller:
+def event_context_of(identity: Identity = ME) -> EventContext:
     source = identity.source or "urn:sebridge:nowhere"
-    return Teller(prefix="sebridge", source=source, identity=identity, version="1.2.3")
+    return EventContext(
+        prefix="sebridge", source=source, identity=identity, version="1.2.3"
+    )
 
 
 def not_before(seconds: float, since: datetime = START) -> str:
@@ -109,9 +111,9 @@ def told(  # noqa: PLR0913 - each is one thing a test varies
     is_last: bool = False,
     subject: Subject | None = None,
     data: Mapping[str, object] | None = None,
-) -> Told:
+) -> OutgoingEvent:
     """Return something to tell whose CloudEvent has the id ``name``."""
-    return Told(
+    return OutgoingEvent(
         event=CloudEvent(
             id=name,
             source="/tests",
@@ -133,7 +135,7 @@ def told(  # noqa: PLR0913 - each is one thing a test varies
 def observed(  # noqa: PLR0913 - what the two are made of
     client: Metadata,
     outbox: Outbox,
-    teller: Teller,
+    event_context: EventContext,
     clock: Clock,
     metrics: Metrics,
     *,
@@ -143,7 +145,7 @@ def observed(  # noqa: PLR0913 - what the two are made of
     """Return a poller, and the observer that it hands documents to."""
     observer = Observer(
         outbox=outbox,
-        teller=teller,
+        event_context=event_context,
         clock=clock,
         metrics=metrics,
         poll_interval=client.config.poll_interval,

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from bridge.events.build import Teller
+from bridge.events.build import EventContext
 from bridge.outbox.store import Outbox
 from bridge.telemetry.metrics import Metrics
 from tests.browser import browser
-from tests.builders import SINK, router, teller_of
+from tests.builders import SINK, event_context_of, router
 from tests.disks import disk, frozen
 from tests.fakes import FakeClock, FakeMetadata
 from tests.ports import free_port
@@ -50,8 +50,8 @@ def metrics() -> Metrics:
 
 
 @pytest.fixture
-def teller() -> Teller:
-    return teller_of()
+def event_context() -> EventContext:
+    return event_context_of()
 
 
 @pytest.fixture

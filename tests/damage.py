@@ -24,7 +24,7 @@ from bridge.outbox.records import Decision
 from bridge.outbox.sink_state import SinkMemory
 from bridge.outbox.statefile import open_database
 from bridge.outbox.store import Outbox
-from bridge.pipeline.housekeeping import Upkeep
+from bridge.pipeline.housekeeping import Housekeeping
 from bridge.pipeline.observer import Observer
 from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
@@ -33,11 +33,11 @@ from tests.builders import (
     ME,
     SINK,
     body_of,
+    event_context_of,
     imds_event,
     observed,
     router,
     started,
-    teller_of,
 )
 from tests.fakes import START, FakeClock, FakeMetadata, RecordingSink
 
@@ -145,7 +145,7 @@ async def remember(house: "House", clock: FakeClock) -> None:
 
 
 async def attempt(house: "House", clock: FakeClock, count: int) -> None:
-    """Deliver some, bury some, postpone some."""
+    """Deliver some, dead_letter some, postpone some."""
     house.sink.faults.extend(
         (
             None,
@@ -176,7 +176,7 @@ class House:
 
     def __post_init__(self) -> None:
         self.poller, self.observer = observed(
-            self.metadata, self.outbox, teller_of(), self.clock, self.metrics
+            self.metadata, self.outbox, event_context_of(), self.clock, self.metrics
         )
         self.relay = Relay(
             sink=SINK,
@@ -191,7 +191,7 @@ class House:
         )
 
     def workers(self) -> list[Worker]:
-        upkeep = Upkeep(
+        housekeeping = Housekeeping(
             outbox=self.outbox,
             observer=self.observer,
             relays=[self.relay],
@@ -200,7 +200,7 @@ class House:
             retention=7 * 86400.0,
             max_size=10**9,
         )
-        return [self.poller, self.relay, upkeep]
+        return [self.poller, self.relay, housekeeping]
 
     async def turn(self, clock: FakeClock, seconds: float) -> None:
         """Let time pass, and the state's thread do what waits for it."""

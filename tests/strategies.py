@@ -9,7 +9,7 @@ from bridge.events.build import from_transition
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import Document, parse
 from bridge.events.transitions import Transition, TransitionKind
-from tests.builders import document, imds_event, not_before, started, teller_of
+from tests.builders import document, event_context_of, imds_event, not_before, started
 from tests.fakes import START
 
 # Few ids, in both cases, so that two documents often name the same event.
@@ -96,7 +96,7 @@ def _told(raw: dict[str, object], kind: TransitionKind) -> CloudEvent:
         unobserved=1,
     )
     told = from_transition(
-        teller_of(), step, incarnation=1, observed_at=START, told=0
+        event_context_of(), step, incarnation=1, observed_at=START, told=0
     ).event
     return CloudEvent.from_json(told.to_json())
 

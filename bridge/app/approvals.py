@@ -5,16 +5,16 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bridge.approvals.auto_approve import Autopilot
+from bridge.approvals.auto_approve import AutoApprover
 from bridge.approvals.config import ApprovalsConfig
-from bridge.approvals.context import Desk
+from bridge.approvals.context import ApprovalContext
 from bridge.approvals.evidence import SuccessCheck
 from bridge.approvals.policy import Terms
 from bridge.approvals.posting import Poster
 from bridge.approvals.reply import ReplyRules
 from bridge.approvals.rotation import STAYS, Rotation
 from bridge.approvals.waits import Waits
-from bridge.events.build import Teller
+from bridge.events.build import EventContext
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import ConfigError
 from bridge.foundation.retry import RetryPolicy
@@ -36,7 +36,7 @@ _REPLY_SLOTS = 4
 
 
 @dataclass(slots=True, kw_only=True)
-class Reception:
+class ApprovalWorkers:
     """What the approval path is built from.
 
     Attributes:
@@ -48,7 +48,7 @@ class Reception:
     outbox: Outbox
     poller: Poller
     client: MetadataClient
-    teller: Teller
+    event_context: EventContext
     clock: Clock
     metrics: Metrics
     reply_rules: ReplyRules
@@ -103,17 +103,17 @@ class Reception:
         return listeners, queues
 
     def _sessions(self) -> list[str | None]:
-        expand = self.teller.identity.expand
+        expand = self.event_context.identity.expand
         try:
             return [expand(text) for text in self.config.sessions]
         except ValueError as error:
             raise ConfigError([f"approvals.sessions: {error}"]) from error
 
-    def autopilots(self) -> list[Autopilot]:
+    def auto_approvers(self) -> list[AutoApprover]:
         """Build what approves by itself; nothing where no rule says so."""
         rules = self.config.rules
         is_wanted = any(rule.action == "auto-approve" for rule in rules)
-        return [Autopilot(self._desk())] if is_wanted else []
+        return [AutoApprover(self._desk())] if is_wanted else []
 
     def replies(self, stack: AsyncExitStack) -> list[Relay]:
         """Build the relay that sends replies, if any message can have asked for one.
@@ -151,12 +151,12 @@ class Reception:
             max_age=config.max_age,
             allow_event_types=config.allow_event_types,
             rules=config.rules,
-            me=self.teller.identity,
+            me=self.event_context.identity,
         )
 
-    def _desk(self) -> Desk:
+    def _desk(self) -> ApprovalContext:
         config, terms = self.config, self._terms()
-        return Desk(
+        return ApprovalContext(
             entity=config.entity_path,
             terms=terms,
             successes=SuccessCheck() if terms.commands else None,
@@ -164,7 +164,7 @@ class Reception:
             max_delivery_count=config.max_delivery_count,
             replies=self.reply_rules,
             outbox=self.outbox,
-            teller=self.teller,
+            event_context=self.event_context,
             watcher=self.poller,
             poster=self.poster,
             waits=self.waits,

@@ -15,12 +15,12 @@ from msgspec.structs import replace as with_fields
 
 from bridge import __version__
 from bridge.app.identify import Origin
-from bridge.app.outlet import Opening, Outlet
+from bridge.app.sink_worker import Opening, SinkWorker
 from bridge.app.supervisor import Supervisor
 from bridge.approvals.config import ApprovalsConfig, connection_faults
 from bridge.approvals.rotation import STAYS, Rotation
 from bridge.configuration.load import Config
-from bridge.events.build import Teller
+from bridge.events.build import EventContext
 from bridge.events.document import Document
 from bridge.events.identity import Identity
 from bridge.events.routing import Router
@@ -30,7 +30,7 @@ from bridge.foundation.errors import ConfigError
 from bridge.foundation.rate_limit import Pace
 from bridge.foundation.retry import RetryPolicy
 from bridge.foundation.workers import Worker
-from bridge.health.status import Board, Standing
+from bridge.health.status import Standing, StatusSource
 from bridge.imds.client import MetadataClient
 from bridge.imds.poller import Poller
 from bridge.net.http_client import open_session
@@ -39,8 +39,8 @@ from bridge.outbox.sink_state import SinkMemory
 from bridge.outbox.storage.database import Database
 from bridge.outbox.store import Outbox
 from bridge.pipeline.attempt import Deliver
-from bridge.pipeline.housekeeping import StateWatch, Upkeep
-from bridge.pipeline.lifecycle_events import Vitals
+from bridge.pipeline.housekeeping import Housekeeping, StateWatch
+from bridge.pipeline.lifecycle_events import LifecycleEvents
 from bridge.pipeline.observer import Observer
 from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
@@ -81,7 +81,7 @@ class Surroundings:
 
     clock: Clock
     metrics: Metrics
-    board: Board
+    status_source: StatusSource
     client: MetadataClient
     supervisor: Supervisor
     patience: float
@@ -104,7 +104,7 @@ class Common(TypedDict):
 
 
 @dataclass(slots=True)
-class House:
+class Forwarder:
     """Everything that lives as long as the state file is open.
 
     Attributes:
@@ -120,12 +120,12 @@ class House:
     outbox: Outbox = field(init=False)
     observer: Observer = field(init=False)
     poller: Poller = field(init=False)
-    outlets: list[Outlet] = field(init=False)
+    sink_workers: list[SinkWorker] = field(init=False)
 
     @property
-    def teller(self) -> Teller:
+    def event_context(self) -> EventContext:
         """Who tells, as far as it is known."""
-        return Teller(
+        return EventContext(
             prefix=self.config.events.type_prefix,
             source=self.origin.source,
             identity=self.origin.identity,
@@ -142,8 +142,8 @@ class House:
         self.config = self.config.filled_in(self.origin.identity.expand)
         workers = await self._furnish(is_waiting=False)
         approvals = self._approval_address()
-        for outlet in self.outlets:
-            await outlet.open(self._opening(outlet, approvals))
+        for sink_worker in self.sink_workers:
+            await sink_worker.open(self._opening(sink_worker, approvals))
         return [*workers, *await self._speak(self.stack)]
 
     async def furnish_early(self) -> list[Worker]:
@@ -152,9 +152,9 @@ class House:
         approvals = None
         with suppress(ConfigError):
             approvals = self._approval_address()
-        for outlet in self.outlets:
+        for sink_worker in self.sink_workers:
             with suppress(ConfigError):  # the sink waits
-                outlet.begin_with(self._opening(outlet, approvals))
+                sink_worker.begin_with(self._opening(sink_worker, approvals))
         return workers
 
     async def introduce(self, stack: AsyncExitStack) -> list[Worker]:
@@ -163,24 +163,24 @@ class House:
         Raises:
             ConfigError: a placeholder has no value on this machine.
         """
-        teller = self.teller
+        event_context = self.event_context
         self.outbox.router = self._router()
-        self.around.board.teller = teller
-        await self.observer.introduce(teller)
-        self.config = self.config.filled_in(teller.identity.expand)
+        self.around.status_source.event_context = event_context
+        await self.observer.introduce(event_context)
+        self.config = self.config.filled_in(event_context.identity.expand)
         approvals = self._approval_address()
-        for outlet in self.outlets:
-            outlet.settle(self._opening(outlet, approvals))
+        for sink_worker in self.sink_workers:
+            sink_worker.settle(self._opening(sink_worker, approvals))
         return await self._speak(stack)
 
     async def _furnish(self, *, is_waiting: bool) -> list[Worker]:
         """Build what observes and delivers."""
         around, config = self.around, self.config
         self.outbox = Outbox(self.database, self._router(), lost=self._note_loss)
-        self.outlets = [await self._outlet(sink) for sink in config.sinks]
+        self.sink_workers = [await self._sink_worker(sink) for sink in config.sinks]
         self.observer = Observer(
             outbox=self.outbox,
-            teller=self.teller,
+            event_context=self.event_context,
             clock=around.clock,
             metrics=around.metrics,
             poll_interval=config.imds.poll_interval,
@@ -194,8 +194,8 @@ class House:
             clock=around.clock,
             metrics=around.metrics,
         )
-        relays = [outlet.relay for outlet in self.outlets]
-        upkeep = Upkeep(
+        relays = [sink_worker.relay for sink_worker in self.sink_workers]
+        housekeeping = Housekeeping(
             outbox=self.outbox,
             observer=self.observer,
             relays=relays,
@@ -204,14 +204,14 @@ class House:
             retention=config.state.retention,
             max_size=config.state.max_size,
         )
-        board = around.board
-        board.outbox, board.poller = self.outbox, self.poller
-        board.teller, board.relays = self.teller, relays
+        status_source = around.status_source
+        status_source.outbox, status_source.poller = self.outbox, self.poller
+        status_source.event_context, status_source.relays = self.event_context, relays
         workers: list[Worker] = [
             StateWatch(self.database),
             self.poller,
-            upkeep,
-            *self.outlets,
+            housekeeping,
+            *self.sink_workers,
         ]
         if around.probe is not None:
             workers.append(await around.probe.attach(self.outbox, self.observer))
@@ -219,40 +219,42 @@ class House:
 
     async def _speak(self, stack: AsyncExitStack) -> list[Worker]:
         """Build what speaks for this VM: of the bridge's own life, and to approvers."""
-        vitals = Vitals(
+        lifecycle = LifecycleEvents(
             outbox=self.outbox,
             poller=self.poller,
-            relays=[outlet.relay for outlet in self.outlets],
-            teller=self.teller,
+            relays=[sink_worker.relay for sink_worker in self.sink_workers],
+            event_context=self.event_context,
             clock=self.around.clock,
             heartbeat=self.config.events.heartbeat,
             state_path=Path(self.config.state.path),
         )
-        return [vitals, *await self._reception(stack)]
+        return [lifecycle, *await self._reception(stack)]
 
     async def _reception(self, stack: AsyncExitStack) -> list[Worker]:
         config, around = self.config.approvals, self.around
         if config is None:
             return []
         from bridge.app.approvals import (  # noqa: PLC0415 - not for who has none
-            Reception,
+            ApprovalWorkers,
         )
 
-        reception = Reception(
+        approval_workers = ApprovalWorkers(
             config=config,
             outbox=self.outbox,
             poller=self.poller,
             client=around.client,
-            teller=self.teller,
+            event_context=self.event_context,
             clock=around.clock,
             metrics=around.metrics,
             reply_rules=self._reply_rules(config),
             rotation=around.probe.rotation if around.probe else STAYS,
         )
-        listeners, around.board.receivers = await reception.open(stack)
-        around.board.listeners = listeners
-        autopilots = around.board.autopilots = reception.autopilots()
-        return [*listeners, *autopilots, *reception.replies(stack)]
+        listeners, around.status_source.receivers = await approval_workers.open(stack)
+        around.status_source.listeners = listeners
+        auto_approvers = around.status_source.auto_approvers = (
+            approval_workers.auto_approvers()
+        )
+        return [*listeners, *auto_approvers, *approval_workers.replies(stack)]
 
     def _reply_rules(self, config: ApprovalsConfig) -> "ReplyRules":
         if not config.has_entity:
@@ -278,7 +280,7 @@ class House:
             identity=self.origin.identity,
         )
 
-    async def _outlet(self, config: SinkConfig) -> Outlet:
+    async def _sink_worker(self, config: SinkConfig) -> SinkWorker:
         http = await self.stack.enter_async_context(
             open_session(user_agent=f"scheduled-events-bridge/{__version__}")
         )
@@ -290,16 +292,16 @@ class House:
             clock=clock,
             memory=SinkMemory(self.database, config.name, clock),
         )
-        outlet = Outlet(config, resources, self.stack)
-        outlet.relay = self._relay(outlet, pace)
-        return outlet
+        sink_worker = SinkWorker(config, resources, self.stack)
+        sink_worker.relay = self._relay(sink_worker, pace)
+        return sink_worker
 
-    def _relay(self, outlet: Outlet, pace: Pace) -> Relay:
+    def _relay(self, sink_worker: SinkWorker, pace: Pace) -> Relay:
         """Return what has the steps of a sink sent, or acted on."""
-        config = outlet.config
+        config = sink_worker.config
         common = Common(
             sink=config.name,
-            deliver=outlet.deliver,
+            deliver=sink_worker.deliver,
             outbox=self.outbox,
             clock=self.around.clock,
             metrics=self.around.metrics,
@@ -312,24 +314,28 @@ class House:
             pace=pace,
             repeats=config.repeats,
         )
-        actor = config.actor(View(self), outlet.resources)
+        actor = config.actor(View(self), sink_worker.resources)
         if actor is None:
             return Relay(**common)
         from bridge.pipeline.acting import ActingRelay  # noqa: PLC0415 - who acts pays
 
-        return ActingRelay(**common, actor=actor, teller=lambda: self.teller)
+        return ActingRelay(
+            **common, actor=actor, event_context=lambda: self.event_context
+        )
 
-    def _opening(self, outlet: Outlet, approvals: ApprovalAddress | None) -> Opening:
+    def _opening(
+        self, sink_worker: SinkWorker, approvals: ApprovalAddress | None
+    ) -> Opening:
         """Return how a sink is opened with what is known of this VM.
 
         Raises:
             ConfigError: a placeholder has no value on this machine.
         """
         me = self.origin.identity
-        alone = with_fields(self.config, sinks=(outlet.config,), approvals=None)
+        alone = with_fields(self.config, sinks=(sink_worker.config,), approvals=None)
         (config,) = alone.filled_in(me.expand).sinks
         resources = replace(
-            outlet.resources, expand=me.expand, vm_id=me.vm_id, approvals=approvals
+            sink_worker.resources, expand=me.expand, vm_id=me.vm_id, approvals=approvals
         )
         return Opening(config, resources)
 
@@ -346,19 +352,19 @@ class House:
 class View:
     """What is known now, for who acts on it; see ``bridge.sinks.acting.Outlook``."""
 
-    house: House
+    forwarder: Forwarder
 
     @property
     def identity(self) -> Identity:
         """Who this VM is, as far as that is known."""
-        return self.house.origin.identity
+        return self.forwarder.origin.identity
 
     @property
     def document(self) -> Document | None:
         """The last good document of this life; None before the first."""
-        return self.house.observer.document
+        return self.forwarder.observer.document
 
     @property
     def watch(self) -> Watch:
         """What is known after it."""
-        return self.house.observer.watch
+        return self.forwarder.observer.watch

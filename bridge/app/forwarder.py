@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bridge import __version__
-from bridge.app.composition import House, Probe, Surroundings
+from bridge.app.composition import Forwarder, Probe, Surroundings
 from bridge.app.identify import PATIENCE, introduce, meet, provisional, settle
 from bridge.app.supervisor import NOBODY, Supervisor, attended
 from bridge.configuration.load import Config
@@ -24,7 +24,7 @@ from bridge.foundation import daemon_threads
 from bridge.foundation.clock import Clock
 from bridge.foundation.workers import run_together, run_workers, unless, waking
 from bridge.health import port
-from bridge.health.status import Board
+from bridge.health.status import StatusSource
 from bridge.imds.client import open_client
 from bridge.outbox import statefile
 from bridge.telemetry.metrics import Metrics
@@ -63,20 +63,20 @@ async def run(
             has_traffic=config.traffic is not None,
             acting=(sink.name for sink in config.sinks if sink.is_for_steps),
         )
-        board = Board(clock=clock, metrics=metrics)
+        status_source = StatusSource(clock=clock, metrics=metrics)
         probe = await _probe(config, clock, metrics, stack)
-        board.rotation = probe.rotation if probe else None
+        status_source.rotation = probe.rotation if probe else None
         await stack.enter_async_context(
-            attended(supervisor, stop, clock, board.is_alive)
+            attended(supervisor, stop, clock, status_source.is_alive)
         )
-        await stack.enter_async_context(port.serve(config.http, board))
+        await stack.enter_async_context(port.serve(config.http, status_source))
         client = await stack.enter_async_context(
             open_client(config.imds, clock, metrics)
         )
         around = Surroundings(
             clock=clock,
             metrics=metrics,
-            board=board,
+            status_source=status_source,
             client=client,
             supervisor=supervisor,
             patience=patience,
@@ -130,17 +130,19 @@ async def _live(
         source = config.events.source
         if identity is not None:
             origin = await settle(database, identity, source)
-            house = House(config, around, database, stack, origin)
-            workers = await house.furnish()
-            log.info("forwarder started", extra={"vm": house.teller.reporter})
+            forwarder = Forwarder(config, around, database, stack, origin)
+            workers = await forwarder.furnish()
+            log.info(
+                "forwarder started", extra={"vm": forwarder.event_context.reporter}
+            )
             around.supervisor.ready()
             await run_workers(workers, stop, grace=config.shutdown_grace)
             return None
         origin = await provisional(database, given, source)
-        house = House(config, around, database, stack, origin)
-        introducer = Introducer(house, given)
-        workers = [*await house.furnish_early(), introducer]
-        reporter = house.teller.reporter
+        forwarder = Forwarder(config, around, database, stack, origin)
+        introducer = Introducer(forwarder, given)
+        workers = [*await forwarder.furnish_early(), introducer]
+        reporter = forwarder.event_context.reporter
         log.warning(
             "polling begins before it is known who this VM is", extra={"vm": reporter}
         )
@@ -160,7 +162,7 @@ class Introducer:
         other: who this VM is, if the state file is another VM's.
     """
 
-    house: House
+    forwarder: Forwarder
     given: IdentityConfig
     other: Identity | None = None
     name: str = "introducer"
@@ -173,23 +175,25 @@ class Introducer:
         Raises:
             ConfigError: a placeholder has no value on this machine.
         """
-        house, around = self.house, self.house.around
+        forwarder, around = self.forwarder, self.forwarder.around
         identity = await introduce(
             around.client, self.given, around.clock, stop, around.patience
         )
         if stop.is_set():
             return
         vm_id = identity.vm_id if identity else None
-        if vm_id and await statefile.is_foreign(house.database, vm_id):
+        if vm_id and await statefile.is_foreign(forwarder.database, vm_id):
             self.other = identity
-            around.board.outbox = around.board.poller = None
+            around.status_source.outbox = around.status_source.poller = None
             stop.set()
             return
         if vm_id:
-            await house.database.own(vm_id)
-        source = house.config.events.source
-        house.origin = await settle(house.database, identity, source)
+            await forwarder.database.own(vm_id)
+        source = forwarder.config.events.source
+        forwarder.origin = await settle(forwarder.database, identity, source)
         async with AsyncExitStack() as stack:
-            workers = await house.introduce(stack)
-            log.info("forwarder started", extra={"vm": house.teller.reporter})
+            workers = await forwarder.introduce(stack)
+            log.info(
+                "forwarder started", extra={"vm": forwarder.event_context.reporter}
+            )
             await run_together(workers, stop)

@@ -107,7 +107,7 @@ async def _asked(
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who tells: what goes into the teller."""
+    """Who tells: what goes into the event_context."""
 
     identity: Identity
     source: str

@@ -58,8 +58,8 @@ class Known:
 
     def me(self) -> Identity:
         """Return who this VM is; until that is known, who it was."""
-        if self.observer is not None and self.observer.teller.identity.vm_name:
-            return self.observer.teller.identity
+        if self.observer is not None and self.observer.event_context.identity.vm_name:
+            return self.observer.event_context.identity
         return self.last.overridden(self.given)
 
 

@@ -1,4 +1,4 @@
-"""The autopilot: approves unasked what a rule with ``auto-approve`` speaks of.
+"""The auto_approver: approves unasked what a rule with ``auto-approve`` speaks of.
 
     each second: what is known of the document
         ─▶ a rule approves, nothing holds it, its delay is over
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 import orjson
 
-from bridge.approvals.context import Desk
+from bridge.approvals.context import ApprovalContext
 from bridge.approvals.message import Approval
 from bridge.approvals.policy import (
     Conclusion,
@@ -30,7 +30,7 @@ from bridge.approvals.policy import (
     rule_that_approves,
 )
 from bridge.approvals.rules import Ruling, content_of
-from bridge.approvals.start_request import INTENT, Pursuit
+from bridge.approvals.start_request import INTENT, StartRequestFlow
 from bridge.events.build import Outcome, from_outcome
 from bridge.events.document import ScheduledEvent
 from bridge.events.watch import Known, Moment
@@ -61,27 +61,27 @@ class Withheld:
 
 
 @dataclass(slots=True)
-class Autopilot:
+class AutoApprover:
     """Watches what is known of the document, and approves where a rule says so.
 
     Attributes:
         withheld: what is held now, by key of the EventId.
     """
 
-    desk: Desk
-    name: str = "autopilot"
+    context: ApprovalContext
+    name: str = "auto_approver"
     withheld: Mapping[str, Withheld] = field(default_factory=dict)
     _resting: dict[str, float] = field(default_factory=dict)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Approve until asked to stop; what is in doubt from before comes first."""
         async with asyncio.TaskGroup() as pursuits:
-            for intent in await self.desk.outbox.open_initiatives():
+            for intent in await self.context.outbox.open_initiatives():
                 initiative = Initiative(rule=str(intent.rule), content=intent.message)
                 self._begin(intent.event_id, initiative, stop, pursuits)
             while not stop.is_set():
                 await self.step(stop, pursuits)
-                await self.desk.clock.wait(stop, _LOOK_EVERY)
+                await self.context.clock.wait(stop, _LOOK_EVERY)
 
     async def step(self, stop: asyncio.Event, pursuits: asyncio.TaskGroup) -> None:
         """Begin to approve what is to be approved now, and tell of what is withheld.
@@ -89,7 +89,7 @@ class Autopilot:
         Raises:
             OutboxError: the state file cannot be read or written.
         """
-        watch, clock = self.desk.watcher.watch, self.desk.clock
+        watch, clock = self.context.watcher.watch, self.context.clock
         self._resting = {
             content: until
             for content, until in self._resting.items()
@@ -111,8 +111,8 @@ class Autopilot:
         self.withheld = withheld
 
     async def _ruling(self, known: Known) -> Ruling | None:
-        clock, terms = self.desk.clock, self.desk.terms
-        found = await self.desk.evidences(known.event)
+        clock, terms = self.context.clock, self.context.terms
+        found = await self.context.evidences(known.event)
         now = Moment(at=clock.now(), monotonic=clock.monotonic())
         return rule_that_approves(known, now, terms, found)
 
@@ -130,7 +130,7 @@ class Autopilot:
         kind = OutcomeKind.WITHHELD
         told = hash32([kind.value, found.content, reason])
         is_known = self.withheld.get(event.key) == found
-        if not is_known and not await self.desk.outbox.decisions(told):
+        if not is_known and not await self.context.outbox.decisions(told):
             request = self._request(event.event_id, initiative)
             conclusion = Conclusion(kind=kind, event=event, reason=reason)
             await asyncio.shield(self._conclude(request, conclusion, message=told))
@@ -154,20 +154,20 @@ class Autopilot:
         return Request(
             approval=Approval(event_ids=(event_id,), approved_by=by),
             event_id=event_id,
-            enqueued_at=self.desk.clock.now(),
+            enqueued_at=self.context.clock.now(),
             initiative=initiative,
         )
 
     async def _approve(
         self, request: Request, initiative: Initiative, stop: asyncio.Event
     ) -> None:
-        decisions = await self.desk.outbox.decisions(initiative.content)
+        decisions = await self.context.outbox.decisions(initiative.content)
         earlier, rest = decisions.get(request.key), _REST
         if earlier is None or earlier.state == INTENT:
             was_tried = earlier is not None and earlier.posted
             kind = await self._pursue(request, initiative, stop, was_tried=was_tried)
             rest = 0.0 if kind is OutcomeKind.WITHHELD else _REST
-        self._resting[initiative.content] = self.desk.clock.monotonic() + rest
+        self._resting[initiative.content] = self.context.clock.monotonic() + rest
 
     async def _pursue(
         self,
@@ -177,18 +177,18 @@ class Autopilot:
         *,
         was_tried: bool,
     ) -> OutcomeKind | None:
-        pursuit = Pursuit(
-            desk=self.desk,
+        flow = StartRequestFlow(
+            context=self.context,
             request=request,
             message=initiative.content,
             sequence=None,
             was_tried=was_tried,
-            terms=self.desk.terms,
+            terms=self.context.terms,
         )
-        conclusion = await pursuit.run(stop)
+        conclusion = await flow.run(stop)
         if conclusion is None:
             return None
-        if conclusion.kind is OutcomeKind.FAILED or not await pursuit.withdraw():
+        if conclusion.kind is OutcomeKind.FAILED or not await flow.withdraw():
             message = initiative.content
             await asyncio.shield(self._conclude(request, conclusion, message=message))
         return conclusion.kind
@@ -197,7 +197,7 @@ class Autopilot:
         self, request: Request, conclusion: Conclusion, *, message: str
     ) -> None:
         """Tell what became of a request of a rule, and keep it under ``message``."""
-        desk, now = self.desk, self.desk.clock.now()
+        context, now = self.context, self.context.clock.now()
         initiative = request.initiative
         outcome = Outcome(
             outcome=conclusion.kind.value,
@@ -213,9 +213,9 @@ class Autopilot:
                 "reason": None,
                 "expiresAt": None,
             },
-            origin=(desk.entity, initiative.content if initiative else None, None),
+            origin=(context.entity, initiative.content if initiative else None, None),
         )
-        told = from_outcome(desk.teller, outcome, now)
+        told = from_outcome(context.event_context, outcome, now)
         decision = Decision(
             message=message,
             key=request.key,
@@ -225,4 +225,4 @@ class Autopilot:
             data=orjson.dumps(told.event.data),
             rule=initiative.rule if initiative else None,
         )
-        await desk.conclude(outcome, told, decision, now=now.timestamp())
+        await context.conclude(outcome, told, decision, now=now.timestamp())

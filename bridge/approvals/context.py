@@ -10,7 +10,7 @@ from bridge.approvals.posting import Poster
 from bridge.approvals.reply import ReplyRules
 from bridge.approvals.rotation import STAYS, Rotation
 from bridge.approvals.waits import Waits
-from bridge.events.build import Outcome, Teller, Told
+from bridge.events.build import EventContext, Outcome, OutgoingEvent
 from bridge.events.document import ScheduledEvent
 from bridge.events.look import Watcher
 from bridge.events.watch import Moment
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Desk:
+class ApprovalContext:
     """The collaborators and settings that all approvals of one entity share.
 
     Attributes:
@@ -42,7 +42,7 @@ class Desk:
     abandons_unknown: bool
     replies: ReplyRules
     outbox: Outbox
-    teller: Teller
+    event_context: EventContext
     watcher: Watcher
     poster: Poster
     waits: Waits
@@ -69,7 +69,7 @@ class Desk:
     async def conclude(
         self,
         outcome: Outcome,
-        told: Told,
+        told: OutgoingEvent,
         decision: Decision,
         *,
         now: float,

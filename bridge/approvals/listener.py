@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from weakref import WeakValueDictionary
 
-from bridge.approvals.context import Desk
+from bridge.approvals.context import ApprovalContext
 from bridge.approvals.message_flow import Handling, Settlement, key_of
 from bridge.foundation.errors import ApprovalQueueError
 from bridge.foundation.retry import RetryPolicy
@@ -74,7 +74,7 @@ class Listener:
     """
 
     queue: Queue
-    desk: Desk
+    context: ApprovalContext
     name: str = "listener"
     source: str = ""
     is_full: bool = False
@@ -96,7 +96,7 @@ class Listener:
         """Receive once, and begin to handle what came."""
         self._room.clear()
         if not self._has_room():
-            await self.desk.clock.wait(self._room, _LOOK_FOR_ROOM)
+            await self.context.clock.wait(self._room, _LOOK_FOR_ROOM)
             return
         try:
             messages = await self.queue.receive(stop)
@@ -124,12 +124,12 @@ class Listener:
         stop: asyncio.Event,
         handlings: asyncio.TaskGroup,
     ) -> None:
-        key = key_of(self.desk.entity, message)
+        key = key_of(self.context.entity, message)
         name = (key, message.sequence_number)
         if (running := self._running.get(name)) is not None:
             running.message = message
             return
-        handling = Handling(self.desk, message, key, self._room.set)
+        handling = Handling(self.context, message, key, self._room.set)
         self._running[name] = handling
         turn = self._turns.setdefault(key, asyncio.Lock())
         if turn.locked():
@@ -168,10 +168,10 @@ class Listener:
 
     async def _later(self, stop: asyncio.Event, error: ApprovalQueueError) -> None:
         self._failures += 1
-        clock = self.desk.clock
+        clock = self.context.clock
         if clock.monotonic() - self._said >= _SAY_EVERY:
             self._said = clock.monotonic()
             log.warning("approvals not received", extra={"fault": str(error)})
         policy = _REFUSED if error.is_refusal else _AWAY
-        delay = policy.delay(self._failures, unit=self.desk.chance())
+        delay = policy.delay(self._failures, unit=self.context.chance())
         await clock.wait(stop, max(delay, _LEAST_WAIT))

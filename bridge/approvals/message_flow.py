@@ -21,7 +21,7 @@ from datetime import datetime
 
 import orjson
 
-from bridge.approvals.context import Desk
+from bridge.approvals.context import ApprovalContext
 from bridge.approvals.message import Approval, parse
 from bridge.approvals.policy import (
     Conclusion,
@@ -29,8 +29,8 @@ from bridge.approvals.policy import (
     Request,
 )
 from bridge.approvals.reply import ReplyEnvelope
-from bridge.approvals.start_request import INTENT, Pursuit
-from bridge.events.build import Outcome, Told, from_outcome, rfc3339
+from bridge.approvals.start_request import INTENT, StartRequestFlow
+from bridge.events.build import Outcome, OutgoingEvent, from_outcome, rfc3339
 from bridge.events.document import ScheduledEvent
 from bridge.foundation.errors import MalformedApprovalError
 from bridge.foundation.hashing import hash32
@@ -71,7 +71,7 @@ class Handling:
         rests: whether it has come so far that all of it waits.
     """
 
-    desk: Desk
+    context: ApprovalContext
     message: ReceivedMessage
     key: str
     on_rest: Callable[[], None] = lambda: None
@@ -85,7 +85,7 @@ class Handling:
     _busy: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._began = self.desk.clock.now()
+        self._began = self.context.clock.now()
 
     async def run(self, stop: asyncio.Event) -> Settlement | None:
         """Return how to settle the message; None if ``stop`` came first.
@@ -93,7 +93,7 @@ class Handling:
         Raises:
             OutboxError: the state file cannot be read or written.
         """
-        self._earlier = await self.desk.outbox.decisions(
+        self._earlier = await self.context.outbox.decisions(
             self.key, self.message.sequence_number
         )
         try:
@@ -120,7 +120,7 @@ class Handling:
         return parse(
             self.message.body,
             self.message.application_properties,
-            prefix=self.desk.teller.prefix,
+            prefix=self.context.event_context.prefix,
         )
 
     def rest(self) -> None:
@@ -158,19 +158,22 @@ class Handling:
                 again = _again(kind, earlier)
                 await asyncio.shield(self._commit(request, again, of=of, told=earlier))
                 return
-        pursuit = Pursuit(
-            desk=self.desk,
+        flow = StartRequestFlow(
+            context=self.context,
             request=request,
             message=self.key,
             sequence=self.message.sequence_number,
             was_tried=earlier is not None and not is_decided and earlier.posted,
-            terms=self.desk.terms,
+            terms=self.context.terms,
             rest=lambda: self._rest(request.key),
         )
-        conclusion = await pursuit.run(stop)
+        conclusion = await flow.run(stop)
         if conclusion is None:
             return
-        if conclusion.kind is OutcomeKind.UNKNOWN_EVENT and self.desk.abandons_unknown:
+        if (
+            conclusion.kind is OutcomeKind.UNKNOWN_EVENT
+            and self.context.abandons_unknown
+        ):
             self._unknown[request.key] = (request, conclusion)
             return
         await asyncio.shield(self._commit(request, conclusion, of=of))
@@ -202,15 +205,15 @@ class Handling:
         return _settlement([self._kinds[request.key] for request in requests])
 
     def _is_last_delivery(self) -> bool:
-        return self.message.delivery_count + 1 >= self.desk.max_delivery_count
+        return self.message.delivery_count + 1 >= self.context.max_delivery_count
 
     async def _give_back(self, stop: asyncio.Event) -> Settlement:
         """Keep the message a while, so that it does not come back at once."""
         self.rest()
         hold = min(_HOLD_UNKNOWN * 2.0**self.message.delivery_count, _LONGEST_HOLD)
-        await self.desk.clock.wait(stop, hold)
+        await self.context.clock.wait(stop, hold)
         for key in self._unknown:
-            await self.desk.outbox.forget(self.key, key)
+            await self.context.outbox.forget(self.key, key)
         return Settlement("abandon")
 
     async def _commit(
@@ -229,9 +232,9 @@ class Handling:
             of: how many EventIds the message has.
             told: what was told of it already, to another message of this content.
         """
-        desk, now = self.desk, self.desk.clock.now()
+        context, now = self.context, self.context.clock.now()
         outcome = self._outcome(request, conclusion)
-        news = from_outcome(desk.teller, outcome, now)
+        news = from_outcome(context.event_context, outcome, now)
         if told is not None and told.data is not None:
             news = _as_before(news, orjson.loads(told.data))
         key = request.key if request else ""
@@ -246,7 +249,9 @@ class Handling:
             data=self._told[key],
         )
         reply = self._reply() if len(self._told) == of else None
-        await desk.conclude(outcome, news, decision, now=now.timestamp(), reply=reply)
+        await context.conclude(
+            outcome, news, decision, now=now.timestamp(), reply=reply
+        )
 
     def _outcome(self, request: Request | None, conclusion: Conclusion) -> Outcome:
         message = self.message
@@ -258,7 +263,7 @@ class Handling:
             confirmed=conclusion.confirmed,
             reason=conclusion.reason,
             request=self._claimed(),
-            origin=(self.desk.entity, message.message_id, message.sequence_number),
+            origin=(self.context.entity, message.message_id, message.sequence_number),
         )
 
     def _claimed(self) -> dict[str, object]:
@@ -275,7 +280,7 @@ class Handling:
 
     def _reply(self) -> Reply | None:
         message = self.message
-        entity = self.desk.replies.entity(message.reply_to or "")
+        entity = self.context.replies.entity(message.reply_to or "")
         if entity is None:
             return None
         ids = self._approval.event_ids if self._approval else ()
@@ -305,7 +310,7 @@ def _again(kind: OutcomeKind, earlier: Decision) -> Conclusion:
     )
 
 
-def _as_before(news: Told, data: dict[str, object]) -> Told:
+def _as_before(news: OutgoingEvent, data: dict[str, object]) -> OutgoingEvent:
     """Return an outcome in the words, and as of the moment, that it was told before."""
     event = replace(news.event, data=data, time=str(data["observedAt"]))
     return replace(news, event=event)

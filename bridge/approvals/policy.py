@@ -13,7 +13,7 @@ The first row that holds decides; the rows are those of the contract, in its ord
     a rule lets it wait                               → wait
     anything else                                     → one POST
 
-What the POST brings (relayed, rejected, failed) is the pursuit's, not decided here.
+What the POST brings (relayed, rejected, failed) is the flow's, not decided here.
 A request that a rule has made goes the same way; it is denied as soon as the event,
 or the rule that speaks of it, is no longer the one it was made for.
 

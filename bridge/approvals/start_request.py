@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from bridge.approvals.context import Desk
+from bridge.approvals.context import ApprovalContext
 from bridge.approvals.evidence import NO_EVIDENCE, Evidences
 from bridge.approvals.policy import (
     Conclusion,
@@ -65,18 +65,18 @@ class _Anchor:
 
 
 @dataclass(slots=True, kw_only=True)
-class Pursuit:
+class StartRequestFlow:
     """The way of one EventId, within one delivery of its message.
 
     Attributes:
         message: the key that the message is known by.
         was_tried: whether an earlier try began a POST, and died before its outcome.
-        terms: the desk's, or longer ones for this delivery.
+        terms: the context's, or longer ones for this delivery.
         rest: called when it begins to wait: for time, for IMDS, or for its turn.
         began: when the message was there, of monotonic time.
     """
 
-    desk: Desk
+    context: ApprovalContext
     request: Request
     message: str
     sequence: int | None
@@ -96,7 +96,7 @@ class Pursuit:
     _event: ScheduledEvent | None = None
 
     def __post_init__(self) -> None:
-        clock = self.desk.clock
+        clock = self.context.clock
         self.began = clock.monotonic()
         self._anchor = _Anchor(clock.now(), self.began)
         self._may_have_worked = self._is_marked = self.was_tried
@@ -116,7 +116,7 @@ class Pursuit:
         while not stop.is_set():
             if conclusion := await self._try(stop):
                 if conclusion.kind not in _WORKED:
-                    self.desk.rotation.stay(self.key)
+                    self.context.rotation.stay(self.key)
                 return replace(conclusion, imds_status=self._status)
         await self.withdraw()
         return None
@@ -129,12 +129,12 @@ class Pursuit:
         """
         is_moot = not (self.was_tried or self._was_posted)
         if is_moot:
-            await self.desk.outbox.forget(self.message, self.key)
+            await self.context.outbox.forget(self.message, self.key)
         return is_moot
 
     async def decide(self, look: Look) -> Conclusion | Post | Wait:
         """Decide on a look as of now, however long ago it was."""
-        now = self.desk.clock.monotonic()
+        now = self.context.clock.monotonic()
         since_read = now - (look.read.monotonic or now)
         look = replace(look, now=look.now + timedelta(seconds=since_read))
         self._anchor = _Anchor(look.now, now)
@@ -145,7 +145,7 @@ class Pursuit:
         since = now if self._absent_since is None else self._absent_since
         standing = Standing(
             may_have_worked=self._may_have_worked,
-            was_seen=event is None and await self.desk.outbox.was_seen(self.key),
+            was_seen=event is None and await self.context.outbox.was_seen(self.key),
             absent_for=now - since,
             was_posted=self.was_tried or self._was_posted,
             found=await self._evidences(event),
@@ -155,7 +155,7 @@ class Pursuit:
             return self._failed(self._fault)
         if isinstance(step, Post):
             by_rule = self.request.initiative is not None
-            left = self.desk.rotation.leave(step.event, settles=by_rule)
+            left = self.context.rotation.leave(step.event, settles=by_rule)
             if left > 0:  # a person's approval passes at once
                 return Wait(seconds=left)
         return step
@@ -164,7 +164,7 @@ class Pursuit:
         """Return what commands have done for an event; only a rule waits for it."""
         if event is None or self.request.initiative is None:
             return NO_EVIDENCE
-        return await self.desk.evidences(event)
+        return await self.context.evidences(event)
 
     async def mark(self) -> None:
         """Note on disk that a POST is begun, before it is."""
@@ -176,7 +176,7 @@ class Pursuit:
         """Take the note back where no POST followed it."""
         if self._is_marked and not (self._was_posted or self.was_tried):
             self._is_marked = False
-            await self.desk.outbox.forget(self.message, self.key)
+            await self.context.outbox.forget(self.message, self.key)
             await self._intend(posted=False)
 
     async def _intend(self, *, posted: bool) -> None:
@@ -190,12 +190,14 @@ class Pursuit:
             posted=posted,
             rule=initiative.rule if initiative else None,
         )
-        await self.desk.outbox.intend(intent, now=self.desk.clock.now().timestamp())
+        await self.context.outbox.intend(
+            intent, now=self.context.clock.now().timestamp()
+        )
 
     async def _try(self, stop: asyncio.Event) -> Conclusion | None:
         """Look, and do what is to be done; None = again, after the wait it took."""
         try:
-            look = await unless(stop, self.desk.watcher.fresh())
+            look = await unless(stop, self.context.watcher.fresh())
         except MetadataError as error:
             return await self._later(stop, str(error), _wish_of(error))
         if look is None:
@@ -205,13 +207,13 @@ class Pursuit:
             step = await self._post(stop)
         if isinstance(step, Wait):
             self.rest()
-            await self.desk.waits.wait(self.key, step.seconds, stop)
+            await self.context.waits.wait(self.key, step.seconds, stop)
             return None
         return step
 
     async def _post(self, stop: asyncio.Event) -> Conclusion | Wait | None:
         self.rest()
-        met = await self.desk.poster.post(self, stop)
+        met = await self.context.poster.post(self, stop)
         if isinstance(met, StartAnswer):
             self._was_posted, self._status = True, met.status
             return await self._answered(met, stop)
@@ -235,7 +237,7 @@ class Pursuit:
         if self._refusals == _MOST_REFUSALS:
             kind = OutcomeKind.REJECTED
             return Conclusion(kind=kind, event=self._event, reason=answer.text)
-        await self.desk.clock.wait(stop, _REFUSED_AGAIN)
+        await self.context.clock.wait(stop, _REFUSED_AGAIN)
         return None
 
     async def _later(
@@ -251,9 +253,9 @@ class Pursuit:
         if (left := self._left()) <= 0:
             return await self._give_up(stop)
         delay = _BACKOFF.delay(
-            self._failures, unit=self.desk.chance(), retry_after=wish
+            self._failures, unit=self.context.chance(), retry_after=wish
         )
-        await self.desk.clock.wait(stop, min(max(delay, _LEAST_PAUSE), left))
+        await self.context.clock.wait(stop, min(max(delay, _LEAST_PAUSE), left))
         return None
 
     async def _give_up(self, stop: asyncio.Event) -> Conclusion:
@@ -262,7 +264,7 @@ class Pursuit:
         if not self._may_have_worked:
             return failed
         try:
-            look = await unless(stop, self.desk.watcher.fresh())
+            look = await unless(stop, self.context.watcher.fresh())
         except MetadataError:
             return failed
         step = None if look is None else await self.decide(look)
@@ -273,18 +275,18 @@ class Pursuit:
 
     def _left(self) -> float:
         """Return the seconds for which it makes sense to try again."""
-        known = self.desk.watcher.watch.known.get(self.key)
+        known = self.context.watcher.watch.known.get(self.key)
         event = self._event or (known.event if known else None)
         not_before = event.not_before if event else None
         end = deadline(self.request, not_before, self.terms)
         left = (end - self._now()).total_seconds()
         if not self.was_tried:
             return left
-        return max(left, self.began + _RETURN_PATIENCE - self.desk.clock.monotonic())
+        return max(left, self.began + _RETURN_PATIENCE - self.context.clock.monotonic())
 
     def _now(self) -> datetime:
         """Return the time by IMDS's clock, if it has told it, else by ours."""
-        gone = self.desk.clock.monotonic() - self._anchor.monotonic
+        gone = self.context.clock.monotonic() - self._anchor.monotonic
         return self._anchor.now + timedelta(seconds=gone)
 
 

@@ -236,16 +236,16 @@ async def _guised(config: Settings, source: IO[bytes] | None) -> tuple[Sample, G
         sample, who = await _sample(config, source)
         return sample, Guise(who)
     guise = Guise(await dry_run.known_here(config))
-    teller = dry_run.teller_of(config, guise.identity)
-    return samples.sample(teller, SystemClock().now()), guise
+    event_context = dry_run.event_context_of(config, guise.identity)
+    return samples.sample(event_context, SystemClock().now()), guise
 
 
 async def _sample(config: Settings, source: IO[bytes]) -> tuple[Sample, Identity]:
     """Return the event that is meant, and who would tell of it."""
     here = await dry_run.known_here(config)
-    teller = dry_run.teller_of(config, here)
+    event_context = dry_run.event_context_of(config, here)
     try:
-        found = samples.read(source.read(), teller, SystemClock().now())
+        found = samples.read(source.read(), event_context, SystemClock().now())
     except ValueError as error:
         fail(f"--event {error}", code=WRONG)
     if here.is_known:

@@ -18,7 +18,7 @@ from bridge.configuration import secret_standins
 from bridge.configuration.environment import no_such_sink
 from bridge.configuration.load import Config, Settings
 from bridge.events import samples
-from bridge.events.build import Teller
+from bridge.events.build import EventContext
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.identity import Identity
 from bridge.events.routing import Obstacle, Router
@@ -113,9 +113,9 @@ async def _asked(config: Config, clock: Clock) -> tuple[Identity, str | None]:
     return known, f"who this VM is was not to be learned ({trouble}): {who}"
 
 
-def teller_of(config: Settings, identity: Identity) -> Teller:
+def event_context_of(config: Settings, identity: Identity) -> EventContext:
     """Return who tells, as the forwarder would have it."""
-    return Teller(
+    return EventContext(
         prefix=config.events.type_prefix,
         source=config.events.source or identity.source or makeshift_source(),
         identity=identity,
@@ -170,7 +170,7 @@ async def send_test(config: Config, event_type: str, clock: Clock) -> Report:
     identity, warning = await _asked(config, clock)
     config = with_fields(config, approvals=None).filled_in(identity.expand)
     event = samples.marked_event(
-        teller_of(config, identity),
+        event_context_of(config, identity),
         event_type,
         unique=str(uuid4()).upper(),
         now=clock.now(),

@@ -66,7 +66,7 @@ class EventsConfig(Section, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class OutgoingEvent:
     """An event on its way to the outbox.
 
     Attributes:
@@ -89,7 +89,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Teller:
+class EventContext:
     """Who tells: fixed before the first event, the same for all of them."""
 
     prefix: str
@@ -123,10 +123,10 @@ def cause_of(transition: Transition) -> list[object]:
     ]
 
 
-def cause_of_document(teller: Teller, document: Document) -> list[object]:
+def cause_of_document(event_context: EventContext, document: Document) -> list[object]:
     """Return what the id of a ``document.changed`` event is the hash of."""
-    kind = f"{teller.prefix}.document.changed.v1"
-    return [teller.identity.vm_id, kind, document.raw]
+    kind = f"{event_context.prefix}.document.changed.v1"
+    return [event_context.identity.vm_id, kind, document.raw]
 
 
 def numbered(cause: list[object], told: int) -> str:
@@ -135,17 +135,17 @@ def numbered(cause: list[object], told: int) -> str:
 
 
 def from_transition(
-    teller: Teller,
+    event_context: EventContext,
     transition: Transition,
     *,
     incarnation: int | None,
     observed_at: datetime,
     told: int,
-) -> Told:
+) -> OutgoingEvent:
     """Turn a transition into what is told of it.
 
     Args:
-        teller: who tells.
+        event_context: who tells.
         transition: the step.
         incarnation: of the document that showed it.
         observed_at: when it was seen here.
@@ -162,23 +162,23 @@ def from_transition(
         "observedAt": rfc3339(observed_at),
         "notBefore": rfc3339(event.not_before) if event.not_before else None,
         "noticeSeconds": _notice(event, observed_at),
-        "affectsThisVm": teller.identity.is_named_in(event.resources),
+        "affectsThisVm": event_context.identity.is_named_in(event.resources),
         "unobservedSeconds": transition.unobserved,
-        "reporter": teller.reporter,
+        "reporter": event_context.reporter,
     }
     if transition.kind is TransitionKind.ENDED:
         data["outcome"] = "unknown"
     cloud_event = CloudEvent(
         id=numbered(cause, told),
-        source=teller.source,
-        type=f"{teller.prefix}.scheduledevent.{transition.kind}.v1",
+        source=event_context.source,
+        type=f"{event_context.prefix}.scheduledevent.{transition.kind}.v1",
         subject=clean(event.event_id),
         time=rfc3339(observed_at),
         dataschema="urn:sebridge:schema:scheduledevent:v1",
         extensions=attributes_of(event) | severity(_grade(transition)),
         data=data,
     )
-    return Told(
+    return OutgoingEvent(
         event=fitted(cloud_event),
         cause=hash32(cause),
         subject=Subject(
@@ -216,7 +216,9 @@ class Outcome:
     request: Mapping[str, object]
     origin: tuple[str, str | None, int | None]
 
-    def data(self, teller: Teller, observed_at: datetime) -> dict[str, object]:
+    def data(
+        self, event_context: EventContext, observed_at: datetime
+    ) -> dict[str, object]:
         """Return the ``data`` of its event, which is also its part of a reply."""
         return {
             "outcome": self.outcome,
@@ -227,11 +229,13 @@ class Outcome:
             "reason": self.reason,
             "request": dict(self.request),
             "observedAt": rfc3339(observed_at),
-            "reporter": teller.reporter,
+            "reporter": event_context.reporter,
         }
 
 
-def from_outcome(teller: Teller, outcome: Outcome, observed_at: datetime) -> Told:
+def from_outcome(
+    event_context: EventContext, outcome: Outcome, observed_at: datetime
+) -> OutgoingEvent:
     """Turn the outcome of an approval into what is told of it."""
     is_good = outcome.outcome in {"relayed", "already-started"}
     cause = [*outcome.origin, outcome.event_id, outcome.outcome]
@@ -246,15 +250,15 @@ def from_outcome(teller: Teller, outcome: Outcome, observed_at: datetime) -> Tol
         seen = {"correlationid": clean(spelled)}
     cloud_event = CloudEvent(
         id=hash32(cause),
-        source=teller.source,
-        type=f"{teller.prefix}.startrequest.{outcome.outcome}.v1",
+        source=event_context.source,
+        type=f"{event_context.prefix}.startrequest.{outcome.outcome}.v1",
         subject=clean(spelled) if spelled else None,
         time=rfc3339(observed_at),
         dataschema="urn:sebridge:schema:startrequest:v1",
         extensions=seen | severity("INFO" if is_good else "WARN"),
-        data=outcome.data(teller, observed_at),
+        data=outcome.data(event_context, observed_at),
     )
-    return Told(
+    return OutgoingEvent(
         event=fitted(cloud_event),
         cause=hash32(cause),
         subject=Subject(events=_looks(outcome.event, None)),
@@ -263,53 +267,53 @@ def from_outcome(teller: Teller, outcome: Outcome, observed_at: datetime) -> Tol
 
 
 def from_bridge(
-    teller: Teller,
+    event_context: EventContext,
     what: str,
     *,
     observed_at: datetime,
     reason: str | None = None,
     more: Mapping[str, object] | None = None,
-) -> Told:
+) -> OutgoingEvent:
     """Tell of the bridge itself, ``what`` being such as started or heartbeat."""
-    kind = f"{teller.prefix}.bridge.{what}.v1"
+    kind = f"{event_context.prefix}.bridge.{what}.v1"
     at = rfc3339(observed_at)
-    cause = [teller.identity.vm_id, kind, at]
+    cause = [event_context.identity.vm_id, kind, at]
     cloud_event = CloudEvent(
         id=hash32(cause),
-        source=teller.source,
+        source=event_context.source,
         type=kind,
-        subject=teller.identity.vm_id,
+        subject=event_context.identity.vm_id,
         time=at,
         dataschema="urn:sebridge:schema:bridge:v1",
         extensions=severity("ERROR" if what == "imds-unreachable" else "INFO"),
         data={
             "observedAt": at,
-            "reporter": teller.reporter,
+            "reporter": event_context.reporter,
             "reason": reason,
             **(more or {}),
         },
     )
-    return Told(
+    return OutgoingEvent(
         event=cloud_event, cause=hash32(cause), subject=Subject(is_lifecycle=True)
     )
 
 
 def from_document(
-    teller: Teller,
+    event_context: EventContext,
     document: Document,
     *,
     previous_incarnation: int | None,
     observed_at: datetime,
     told: int,
-) -> Told:
+) -> OutgoingEvent:
     """Tell of a change of incarnation as such, with the whole document."""
-    cause = cause_of_document(teller, document)
+    cause = cause_of_document(event_context, document)
     at = rfc3339(observed_at)
     cloud_event = CloudEvent(
         id=numbered(cause, told),
-        source=teller.source,
-        type=f"{teller.prefix}.document.changed.v1",
-        subject=teller.identity.vm_id,
+        source=event_context.source,
+        type=f"{event_context.prefix}.document.changed.v1",
+        subject=event_context.identity.vm_id,
         time=at,
         dataschema="urn:sebridge:schema:document:v1",
         extensions=severity("INFO"),
@@ -318,10 +322,10 @@ def from_document(
             "previousIncarnation": previous_incarnation,
             "document": document.raw,
             "observedAt": at,
-            "reporter": teller.reporter,
+            "reporter": event_context.reporter,
         },
     )
-    return Told(
+    return OutgoingEvent(
         event=fitted(cloud_event),
         cause=hash32(cause),
         subject=Subject(is_lifecycle=True),

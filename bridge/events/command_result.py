@@ -3,7 +3,14 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from bridge.events.build import Teller, Told, attributes_of, clean, rfc3339, severity
+from bridge.events.build import (
+    EventContext,
+    OutgoingEvent,
+    attributes_of,
+    clean,
+    rfc3339,
+    severity,
+)
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import ScheduledEvent
 from bridge.events.routing import Subject
@@ -49,15 +56,17 @@ class CommandResult:
         return ScheduledEvent(event_id=str(raw.get("EventId", "")), raw=raw)
 
 
-def from_command(teller: Teller, result: CommandResult, observed_at: datetime) -> Told:
+def from_command(
+    event_context: EventContext, result: CommandResult, observed_at: datetime
+) -> OutgoingEvent:
     """Turn what became of a command into what is told of it."""
     event = result.event
-    cause = [teller.identity.vm_id, result.sink, result.cause.id, result.outcome]
+    cause = [event_context.identity.vm_id, result.sink, result.cause.id, result.outcome]
     cloud_event = CloudEvent(
         id=hash32(cause),
-        source=teller.source,
-        type=f"{teller.prefix}.command.{result.outcome}.v1",
-        subject=clean(event.event_id) if event else teller.identity.vm_id,
+        source=event_context.source,
+        type=f"{event_context.prefix}.command.{result.outcome}.v1",
+        subject=clean(event.event_id) if event else event_context.identity.vm_id,
         time=rfc3339(observed_at),
         dataschema="urn:sebridge:schema:command:v1",
         extensions=(attributes_of(event) if event else {})
@@ -75,10 +84,10 @@ def from_command(teller: Teller, result: CommandResult, observed_at: datetime) -
             "output": result.output,
             "reason": result.reason,
             "observedAt": rfc3339(observed_at),
-            "reporter": teller.reporter,
+            "reporter": event_context.reporter,
         },
     )
-    return Told(
+    return OutgoingEvent(
         event=fitted(cloud_event),
         cause=hash32(cause),
         subject=Subject(events=(event.raw,) if event else ()),

@@ -12,7 +12,7 @@ from email.utils import format_datetime
 import msgspec
 import orjson
 
-from bridge.events.build import Teller, Told, from_transition, rfc3339
+from bridge.events.build import EventContext, OutgoingEvent, from_transition, rfc3339
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.cloudevent_rules import as_time, faults
 from bridge.events.document import SCHEDULED, parse
@@ -52,12 +52,12 @@ class Sample:
         return Identity.from_reporter(found if isinstance(found, dict) else {})
 
 
-def sample(teller: Teller, now: datetime) -> Sample:
+def sample(event_context: EventContext, now: datetime) -> Sample:
     """Return a Reboot in a quarter of an hour, of the VM that tells."""
-    name = teller.identity.vm_name or MADE_UP.vm_name or ""
+    name = event_context.identity.vm_name or MADE_UP.vm_name or ""
     return _told(
         _announced(
-            teller,
+            event_context,
             event_id=_SAMPLE_ID,
             event_type="Reboot",
             machine=name,
@@ -68,7 +68,7 @@ def sample(teller: Teller, now: datetime) -> Sample:
 
 
 def marked_event(
-    teller: Teller, event_type: str, *, unique: str, now: datetime
+    event_context: EventContext, event_type: str, *, unique: str, now: datetime
 ) -> CloudEvent:
     """Return an event that looks like a real one, and that nobody can act on.
 
@@ -76,13 +76,13 @@ def marked_event(
     an attribute for filters), and concerns a machine that cannot exist.
 
     Args:
-        teller: who tells.
+        event_context: who tells.
         event_type: as in IMDS.
         unique: what no other test event has in its EventId.
         now: what the quarter of an hour to NotBefore is counted from.
     """
     event = _announced(
-        teller,
+        event_context,
         event_id=f"TEST-{unique}",
         event_type=event_type,
         machine=NO_MACHINE,
@@ -97,14 +97,14 @@ def marked_event(
 
 
 def _announced(  # noqa: PLR0913  each is a field of the event
-    teller: Teller,
+    event_context: EventContext,
     *,
     event_id: str,
     event_type: str,
     machine: str,
     description: str,
     now: datetime,
-) -> Told:
+) -> OutgoingEvent:
     event = {
         "EventId": event_id,
         "EventStatus": SCHEDULED,
@@ -116,17 +116,17 @@ def _announced(  # noqa: PLR0913  each is a field of the event
         "EventSource": "Platform",
         "DurationInSeconds": -1,
     }
-    return _first_look(teller, orjson.dumps({"Events": [event]}), now)
+    return _first_look(event_context, orjson.dumps({"Events": [event]}), now)
 
 
-def read(body: bytes, teller: Teller, now: datetime) -> Sample:
+def read(body: bytes, event_context: EventContext, now: datetime) -> Sample:
     """Read an event: a CloudEvent, an IMDS document with one event, or that event.
 
     What comes from IMDS is told as on first sight: scheduled, or started.
 
     Args:
         body: of a file.
-        teller: who would tell of what comes from IMDS.
+        event_context: who would tell of what comes from IMDS.
         now: when it would be seen.
 
     Raises:
@@ -137,9 +137,9 @@ def read(body: bytes, teller: Teller, now: datetime) -> Sample:
     if "specversion" in members:
         return _received(body, members, now)
     if "Events" in members:
-        return _told(_first_look(teller, body, now))
+        return _told(_first_look(event_context, body, now))
     if "EventId" in members:
-        return _told(_first_look(teller, b'{"Events":[' + body + b"]}", now))
+        return _told(_first_look(event_context, b'{"Events":[' + body + b"]}", now))
     raise ValueError(
         "is neither a structured CloudEvent (specversion), nor an IMDS document "
         "(Events), nor an event of one (EventId)"
@@ -153,7 +153,9 @@ def _members(body: bytes) -> dict[str, msgspec.Raw]:
         raise ValueError(f"is no JSON object ({error})") from error
 
 
-def _first_look(teller: Teller, body: bytes, now: datetime) -> Told:
+def _first_look(
+    event_context: EventContext, body: bytes, now: datetime
+) -> OutgoingEvent:
     try:
         document = parse(body)
     except MalformedDocumentError as error:
@@ -170,11 +172,11 @@ def _first_look(teller: Teller, body: bytes, now: datetime) -> Told:
     moment = Moment(at=now, monotonic=None)
     _, (step,) = diff(Watch(), document, moment, poll_interval=1.0)
     return from_transition(
-        teller, step, incarnation=document.incarnation, observed_at=now, told=0
+        event_context, step, incarnation=document.incarnation, observed_at=now, told=0
     )
 
 
-def _told(told: Told) -> Sample:
+def _told(told: OutgoingEvent) -> Sample:
     return Sample(event=told.event, subject=told.subject)
 
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from bridge.foundation.background import in_background
 from bridge.foundation.errors import BridgeError
 from bridge.health.config import HttpConfig
-from bridge.health.status import Board
+from bridge.health.status import StatusSource
 
 log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def serve(config: HttpConfig, board: Board) -> AsyncIterator[None]:
+async def serve(config: HttpConfig, status_source: StatusSource) -> AsyncIterator[None]:
     """Serve the health port as long as the context is open.
 
     Raises:
@@ -31,11 +31,11 @@ async def serve(config: HttpConfig, board: Board) -> AsyncIterator[None]:
         yield
         return
     async with AsyncExitStack() as stack:
-        door = _Door(config, board, stack)
+        door = _Door(config, status_source, stack)
         server = await _listen(door, config)
         try:
             async with in_background(
-                door.answer, name="health port", clock=board.clock, may_end=True
+                door.answer, name="health port", clock=status_source.clock, may_end=True
             ):
                 yield
         finally:
@@ -70,7 +70,7 @@ class _Door:
     """
 
     config: HttpConfig
-    board: Board
+    status_source: StatusSource
     stack: AsyncExitStack
     _waiting: dict[asyncio.Transport, None] = field(default_factory=dict)
     _called: asyncio.Event = field(default_factory=asyncio.Event)
@@ -87,7 +87,9 @@ class _Door:
         # Whom nobody asks does without.
         from bridge.health.server import opened  # noqa: PLC0415 - see above
 
-        make = await self.stack.enter_async_context(opened(self.config, self.board))
+        make = await self.stack.enter_async_context(
+            opened(self.config, self.status_source)
+        )
         self._make = make
         for transport in tuple(self._waiting):  # who has waited longest goes first
             _give(transport, make())

@@ -19,7 +19,7 @@ import orjson
 from aiohttp import web
 
 from bridge.health.config import HttpConfig, is_loopback
-from bridge.health.status import Board, kinds_of
+from bridge.health.status import StatusSource, kinds_of
 from bridge.net.connection_limit import Guard
 
 log = logging.getLogger(__name__)
@@ -32,11 +32,11 @@ _NOT_MEANT = "without http.token, only localhost and loopback addresses are answ
 
 @asynccontextmanager
 async def opened(
-    config: HttpConfig, board: Board
+    config: HttpConfig, status_source: StatusSource
 ) -> AsyncIterator[Callable[[], asyncio.Protocol]]:
     """Set the server up; yields what makes who speaks on a connection."""
     guard = Guard(most=_MOST_CONNECTIONS)
-    app = application(config, board)
+    app = application(config, status_source)
     app.middlewares.insert(0, guard.middleware)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
     await runner.setup()
@@ -46,7 +46,7 @@ async def opened(
         await runner.cleanup()
 
 
-def application(config: HttpConfig, board: Board) -> web.Application:
+def application(config: HttpConfig, status_source: StatusSource) -> web.Application:
     """Return the web application, not listening yet."""
 
     @web.middleware
@@ -62,21 +62,21 @@ def application(config: HttpConfig, board: Board) -> web.Application:
         return await handler(request)
 
     async def livez(_: web.Request) -> web.Response:
-        return _liveness(board)
+        return _liveness(status_source)
 
     async def readyz(request: web.Request) -> web.Response:
-        return _readiness(board, names_all=_may_see_details(config, request))
+        return _readiness(status_source, names_all=_may_see_details(config, request))
 
     async def status(_: web.Request) -> web.Response:
-        return _json(await board.status())
+        return _json(await status_source.status())
 
     async def metrics(_: web.Request) -> web.Response:
         # Who is only asked for /livez and /readyz does without.
         from prometheus_client import exposition as form  # noqa: PLC0415 - see above
 
-        await board.measure()
+        await status_source.measure()
         return web.Response(
-            body=form.generate_latest(board.metrics.registry),
+            body=form.generate_latest(status_source.metrics.registry),
             headers={"Content-Type": form.CONTENT_TYPE_LATEST},
         )
 
@@ -85,7 +85,9 @@ def application(config: HttpConfig, board: Board) -> web.Application:
         from bridge.health import status_page as view  # noqa: PLC0415 - see above
 
         refreshes = "refresh" in request.query
-        text = view.page(await board.status(), board.clock.now(), refreshes=refreshes)
+        text = view.page(
+            await status_source.status(), status_source.clock.now(), refreshes=refreshes
+        )
         return web.Response(
             text=text, content_type="text/html", charset="utf-8", headers=view.HEADERS
         )
@@ -99,15 +101,15 @@ def application(config: HttpConfig, board: Board) -> web.Application:
     return app
 
 
-def _liveness(board: Board) -> web.Response:
-    if board.is_alive():
+def _liveness(status_source: StatusSource) -> web.Response:
+    if status_source.is_alive():
         return web.Response(text="ok\n")
     return web.Response(status=503, text="the thread of the state file is silent\n")
 
 
-def _readiness(board: Board, *, names_all: bool) -> web.Response:
-    missing = board.missing()
-    told = [*missing, *board.notes()]
+def _readiness(status_source: StatusSource, *, names_all: bool) -> web.Response:
+    missing = status_source.missing()
+    told = [*missing, *status_source.notes()]
     return _json(told if names_all else kinds_of(told), status=503 if missing else 200)
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import orjson
 
-from bridge.events.build import Teller, rfc3339
+from bridge.events.build import EventContext, rfc3339
 from bridge.events.identity import Identity
 from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock
@@ -119,18 +119,18 @@ class Standing(Protocol):
 
 
 @dataclass(slots=True)
-class Board:
+class StatusSource:
     """What the parts of a running bridge can be asked; filled as they are built."""
 
     clock: Clock
     metrics: Metrics
     outbox: Outbox | None = None
     poller: Poller | None = None
-    teller: Teller | None = None
+    event_context: EventContext | None = None
     relays: Sequence[Relay] = ()
     receivers: Mapping[str, Receiver] = field(default_factory=dict)
     listeners: Sequence[Listening] = ()
-    autopilots: Sequence[Approving] = ()
+    auto_approvers: Sequence[Approving] = ()
     rotation: Standing | None = None
 
     def is_alive(self) -> bool:
@@ -181,13 +181,13 @@ class Board:
 
     async def status(self) -> dict[str, object]:
         """Return the JSON of ``/status`` and ``sebridge status --json``."""
-        if self.outbox is None or self.poller is None or self.teller is None:
+        if self.outbox is None or self.poller is None or self.event_context is None:
             return nothing_known(state="starting") | self._traffic()
         now = self.clock.now().timestamp()
         tallies = await self.outbox.tallies()
         watch = self.poller.watch
         return {
-            "vm": self.teller.reporter | {"source": self.teller.source},
+            "vm": self.event_context.reporter | {"source": self.event_context.source},
             "document": document_of(watch),
             "imds": {
                 "lastSuccess": rfc3339(watch.seen.at) if watch.seen else None,
@@ -209,7 +209,7 @@ class Board:
             "notes": self.notes(),
             "withheld": [
                 {"eventId": one.event_id, "rule": one.rule, "reason": one.reason}
-                for pilot in self.autopilots
+                for pilot in self.auto_approvers
                 for one in pilot.withheld.values()
             ],
             **self._traffic(),

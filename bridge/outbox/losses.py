@@ -3,7 +3,7 @@
 import logging
 import sqlite3
 
-from bridge.events.build import Told
+from bridge.events.build import OutgoingEvent
 from bridge.foundation.errors import OutboxFullError, Reason
 from bridge.outbox import deliveries as rows
 from bridge.outbox import statements
@@ -12,7 +12,7 @@ from bridge.outbox.deliveries import Delivery
 log = logging.getLogger(__name__)
 
 
-def bury(db: sqlite3.Connection, delivery: Delivery, now: float) -> str | None:
+def dead_letter(db: sqlite3.Connection, delivery: Delivery, now: float) -> str | None:
     """Make a dead letter of what is damaged, and have its event told again.
 
     Returns:
@@ -43,7 +43,7 @@ def tell_of_damage(delivery: Delivery) -> None:
     )
 
 
-def tell_of_drop(told: Told, error: OutboxFullError) -> None:
+def tell_of_drop(told: OutgoingEvent, error: OutboxFullError) -> None:
     """Log that there is no room for an event."""
     log.error(
         "event dropped",

@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bridge.events.build import Told
+from bridge.events.build import OutgoingEvent
 from bridge.events.cloudevent import CloudEvent
 from bridge.outbox import deliveries as rows
 from bridge.outbox import successes
@@ -114,7 +114,7 @@ class Runs:
         self,
         delivery: Delivery,
         state: str,
-        told: Sequence[Told],
+        told: Sequence[OutgoingEvent],
         *,
         now: float,
         error: tuple[str, str] | None = None,

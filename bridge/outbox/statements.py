@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Mapping
 from dataclasses import replace
 
-from bridge.events.build import Told
+from bridge.events.build import OutgoingEvent
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.routing import Router
 from bridge.foundation.errors import OutboxFullError
@@ -92,7 +92,7 @@ def refresh(db: sqlite3.Connection, alive: frozenset[str], now: float) -> None:
 def append(
     db: Connection,
     router: Router,
-    told: Told,
+    told: OutgoingEvent,
     now: float,
     running: Mapping[str, float],
 ) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bridge.events.build import Told
+from bridge.events.build import OutgoingEvent
 from bridge.events.routing import Router
 from bridge.foundation.errors import OutboxFullError, Reason
 from bridge.outbox import clock_jumps, losses, statements, successes
@@ -108,7 +108,7 @@ class Outbox:
 
     async def commit(  # noqa: PLR0913 - all that one commit may hold
         self,
-        events: Sequence[Told],
+        events: Sequence[OutgoingEvent],
         *,
         now: float,
         checkpoint: Checkpoint | None = None,
@@ -147,7 +147,7 @@ class Outbox:
                 approvals.keep(db, decision, now)
             is_whole = checkpoint is not None
 
-            def append(told: Told) -> tuple[str, ...]:
+            def append(told: OutgoingEvent) -> tuple[str, ...]:
                 return statements.append(db, self.router, told, now, running)
 
             sinks = self._append_all(append, events, dropped, is_whole=is_whole)
@@ -164,8 +164,8 @@ class Outbox:
 
     def _append_all(
         self,
-        append: Callable[[Told], tuple[str, ...]],
-        events: Sequence[Told],
+        append: Callable[[OutgoingEvent], tuple[str, ...]],
+        events: Sequence[OutgoingEvent],
         dropped: set[int],
         *,
         is_whole: bool,
@@ -194,7 +194,7 @@ class Outbox:
                 self._tell_of_loss(told, error)
         return sinks
 
-    def _tell_of_loss(self, told: Told, error: OutboxFullError) -> None:
+    def _tell_of_loss(self, told: OutgoingEvent, error: OutboxFullError) -> None:
         losses.tell_of_drop(told, error)
         for sink in self.router.sinks(told.subject, frozenset()):
             self.lost(sink)
@@ -235,7 +235,7 @@ class Outbox:
 
     async def give_up(self, delivery: Delivery, now: float) -> None:
         """Make a dead letter of what is damaged, and have its event told again."""
-        key = await self.database.run(lambda db: losses.bury(db, delivery, now))
+        key = await self.database.run(lambda db: losses.dead_letter(db, delivery, now))
         if key is not None:
             self.again |= {key}
         self.lost(delivery.sink)
@@ -249,7 +249,7 @@ class Outbox:
         """
         return await self.database.run(lambda db: rows.delivered(db, deliveries, now))
 
-    async def bury(
+    async def dead_letter(
         self, delivery: Delivery, *, now: float, error: str, reason: Reason
     ) -> None:
         """Make it a dead letter: kept, told of, out of the order."""
@@ -460,7 +460,7 @@ class Outbox:
 
         return await self.database.read(job)
 
-    # -- upkeep --------------------------------------------------------------
+    # -- housekeeping --------------------------------------------------------------
 
     async def prune(
         self, *, before: float, now: float, alive: frozenset[str], limit: int = 500

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from bridge.events.build import Teller
+from bridge.events.build import EventContext
 from bridge.events.cloudevent import CloudEvent
 from bridge.outbox.deliveries import Delivery
 from bridge.outbox.runs import Runs, Standing
@@ -35,11 +35,11 @@ class ActingRelay(Relay):
 
     Attributes:
         actor: does it.
-        teller: who tells what became of it.
+        event_context: who tells what became of it.
     """
 
     actor: Actor
-    teller: Callable[[], Teller]
+    event_context: Callable[[], EventContext]
     _runs: list[Run] = field(default_factory=list)
     _ended: set[int] = field(default_factory=set)  # since what is pending was read
     _asked: dict[int, float] = field(default_factory=dict)  # each delivery, when first
@@ -48,11 +48,11 @@ class ActingRelay(Relay):
 
     def __post_init__(self) -> None:
         Relay.__post_init__(self)  # a class with slots knows no other way
-        self._beginning = Beginning(self.actor, self.teller, self.clock)
+        self._beginning = Beginning(self.actor, self.event_context, self.clock)
         self._endings = Endings(
             sink=self.sink,
             actor=self.actor,
-            teller=self.teller,
+            event_context=self.event_context,
             clock=self.clock,
             metrics=self.metrics,
             policy=self.policy,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bridge.events.build import Teller, from_bridge
+from bridge.events.build import EventContext, from_bridge
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.clock import Clock
 from bridge.outbox.deliveries import Delivery
@@ -22,7 +22,7 @@ class Beginning:
     """
 
     actor: Actor
-    teller: Callable[[], Teller]
+    event_context: Callable[[], EventContext]
     clock: Clock
     is_over: bool = False
 
@@ -40,7 +40,7 @@ class Beginning:
         if is_wanted and not any(map(self._is_restore, pending)):
             now = self.clock.now()
             told = from_bridge(
-                self.teller(), "started", observed_at=now, reason=_REASON
+                self.event_context(), "started", observed_at=now, reason=_REASON
             )
             await runs.ask(told.event, now=now.timestamp())
 

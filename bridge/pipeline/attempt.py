@@ -125,7 +125,7 @@ class Trying:
         delivery, running = attempt.delivery, self.times.running
         age = running - delivery.born
         if (reason := self.policy.end_of(delivery, error, age=age)) is not None:
-            await self.settling.bury(delivery, error, reason)
+            await self.settling.dead_letter(delivery, error, reason)
             self.attempts.decided(attempt)
             return
         now, unit = self.times.clock.now().timestamp(), self.attempts.chance()

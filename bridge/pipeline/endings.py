@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from bridge.events.build import Teller
+from bridge.events.build import EventContext
 from bridge.events.command_result import CommandResult, from_command
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import Reason, TransientDeliveryError
@@ -49,13 +49,13 @@ class Endings:
     """Draws the conclusions for one sink.
 
     Attributes:
-        teller: who tells what became of a step.
+        event_context: who tells what became of a step.
         chance: a random number in [0, 1) at each call.
     """
 
     sink: str
     actor: Actor
-    teller: Callable[[], Teller]
+    event_context: Callable[[], EventContext]
     clock: Clock
     metrics: Metrics
     policy: RelayPolicy
@@ -118,7 +118,7 @@ class Endings:
         await outbox.settle(
             run.delivery,
             _STATES[fate],
-            [from_command(self.teller(), result, now)],
+            [from_command(self.event_context(), result, now)],
             now=now.timestamp(),
             error=None if fate is Fate.SUCCEEDED else (reason, Reason.COMMAND.value),
             success=self._success(run, fate, now.timestamp()),

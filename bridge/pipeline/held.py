@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from bridge.events.build import (
-    Teller,
-    Told,
+    EventContext,
+    OutgoingEvent,
     cause_of,
     cause_of_document,
     from_document,
@@ -144,25 +144,29 @@ def _without(one: Observation, keys: AbstractSet[str]) -> tuple[Transition, ...]
     return tuple(step for step in one.steps if step.event.key not in keys)
 
 
-def causes_of(teller: Teller, observations: Sequence[Observation]) -> Iterator[str]:
+def causes_of(
+    event_context: EventContext, observations: Sequence[Observation]
+) -> Iterator[str]:
     """Yield the hash of each cause of what is told of observations, in order."""
     for one in observations:
         yield from (hash32(cause_of(step)) for step in one.steps)
         if one.is_changed:
-            yield hash32(cause_of_document(teller, one.document))
+            yield hash32(cause_of_document(event_context, one.document))
 
 
 def told_of(
-    teller: Teller, observations: Sequence[Observation], times: Mapping[str, int]
-) -> list[Told]:
+    event_context: EventContext,
+    observations: Sequence[Observation],
+    times: Mapping[str, int],
+) -> list[OutgoingEvent]:
     """Return what is told of observations, in order.
 
     Args:
-        teller: who tells.
+        event_context: who tells.
         observations: what was seen.
         times: how often each cause was told before; one that is absent never was.
     """
-    causes, counts = causes_of(teller, observations), Counter(times)
+    causes, counts = causes_of(event_context, observations), Counter(times)
 
     def again() -> int:
         """Return how often the next cause was told, also just now."""
@@ -174,7 +178,7 @@ def told_of(
     for one in observations:
         told += [
             from_transition(
-                teller,
+                event_context,
                 step,
                 incarnation=one.document.incarnation,
                 observed_at=one.at,
@@ -185,7 +189,7 @@ def told_of(
         if one.is_changed:
             told.append(
                 from_document(
-                    teller,
+                    event_context,
                     one.document,
                     previous_incarnation=one.previous_incarnation,
                     observed_at=one.at,

@@ -89,7 +89,7 @@ class _OutsideChanges:
 class _Pruning:
     """Drops what is old, or too much."""
 
-    upkeep: "Upkeep"
+    housekeeping: "Housekeeping"
     outside: _OutsideChanges
     prune_at: float = float("-inf")
     shrink_at: float = float("-inf")
@@ -97,34 +97,34 @@ class _Pruning:
 
     async def step(self) -> None:
         """Drop one step's worth of rows where it is time to."""
-        if self.upkeep.clock.monotonic() >= self.prune_at:
+        if self.housekeeping.clock.monotonic() >= self.prune_at:
             await self._prune()
-        if self.upkeep.clock.monotonic() >= self.shrink_at:
+        if self.housekeeping.clock.monotonic() >= self.shrink_at:
             await self._shrink()
 
     async def _prune(self) -> None:
         """Drop one step's worth of old rows; the rest at the next look."""
-        upkeep = self.upkeep
-        now = upkeep.clock.now().timestamp()
-        gone = await upkeep.outbox.prune(
-            before=now - upkeep.retention,
+        housekeeping = self.housekeeping
+        now = housekeeping.clock.now().timestamp()
+        gone = await housekeeping.outbox.prune(
+            before=now - housekeeping.retention,
             now=now,
-            alive=frozenset(upkeep.observer.watch.known),
+            alive=frozenset(housekeeping.observer.watch.known),
             limit=_STEP,
         )
         await self.outside.count()
         if gone < _STEP:
-            self.prune_at = upkeep.clock.monotonic() + _PRUNE_EVERY
+            self.prune_at = housekeeping.clock.monotonic() + _PRUNE_EVERY
 
     async def _shrink(self) -> None:
         """Drop one step's worth of delivered rows if the file is too large."""
-        upkeep = self.upkeep
-        gone, too_many = await upkeep.outbox.shrink(
-            most=upkeep.max_size, limit=_SHRINK_STEP
+        housekeeping = self.housekeeping
+        gone, too_many = await housekeeping.outbox.shrink(
+            most=housekeeping.max_size, limit=_SHRINK_STEP
         )
         if gone and too_many:
             return
-        self.shrink_at = upkeep.clock.monotonic() + _SHRINK_EVERY
+        self.shrink_at = housekeeping.clock.monotonic() + _SHRINK_EVERY
         if too_many and not self.is_too_large:
             log.warning(
                 "state file is larger than state.max_size: what is left in it waits "
@@ -135,7 +135,7 @@ class _Pruning:
 
 
 @dataclass(slots=True)
-class Upkeep:
+class Housekeeping:
     """Prunes once an hour; tells the relays when ``sebridge outbox`` has acted.
 
     Attributes:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bridge.events.build import Teller, Told, from_bridge
+from bridge.events.build import EventContext, OutgoingEvent, from_bridge
 from bridge.foundation.clock import Clock
 from bridge.imds.poller import Poller
 from bridge.outbox.deliveries import Delivery
@@ -19,7 +19,7 @@ _DISK_PATIENCE = 1.0
 
 
 @dataclass(slots=True)
-class Vitals:
+class LifecycleEvents:
     """Watches the bridge itself.
 
     Attributes:
@@ -30,7 +30,7 @@ class Vitals:
     outbox: Outbox
     poller: Poller
     relays: Sequence[Relay]
-    teller: Teller
+    event_context: EventContext
     clock: Clock
     heartbeat: float
     state_path: Path
@@ -74,7 +74,7 @@ class Vitals:
     async def tell(self, what: str, reason: str | None = None) -> str:
         """Put one of the bridge's own events into the outbox; returns its id."""
         now = self.clock.now()
-        told = from_bridge(self.teller, what, observed_at=now, reason=reason)
+        told = from_bridge(self.event_context, what, observed_at=now, reason=reason)
         await self.outbox.commit([told], now=now.timestamp())
         return told.event.id
 
@@ -86,7 +86,7 @@ class Vitals:
     async def _beat(self) -> None:
         tallies = await self.outbox.tallies()
         told = from_bridge(
-            self.teller,
+            self.event_context,
             "heartbeat",
             observed_at=self.clock.now(),
             more={
@@ -111,7 +111,7 @@ async def _free_disk(directory: Path) -> dict[str, object]:
     return {"freeDiskBytes": usage.free}
 
 
-def _unstored(told: Told, sink: str, now: float) -> Delivery:
+def _unstored(told: OutgoingEvent, sink: str, now: float) -> Delivery:
     return Delivery(
         id=0,
         sink=sink,

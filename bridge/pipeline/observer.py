@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from bridge.events import checkpoint
-from bridge.events.build import Teller, Told
+from bridge.events.build import EventContext, OutgoingEvent
 from bridge.events.document import Document, parse
 from bridge.events.transitions import Transition, anchored, diff, same_again
 from bridge.events.watch import Moment, Watch
@@ -38,7 +38,7 @@ class Observer:
     document, which belongs together: one transaction replaces all of it.
 
     Attributes:
-        teller: who tells.
+        event_context: who tells.
         poll_interval: seconds from one document to the next.
         is_waiting: whether it is not known yet who this VM is: until ``introduce``,
             only what may not wait is told.
@@ -48,7 +48,7 @@ class Observer:
     """
 
     outbox: Outbox
-    teller: Teller
+    event_context: EventContext
     clock: Clock
     metrics: Metrics
     poll_interval: float
@@ -77,10 +77,10 @@ class Observer:
                 extra={"fault": str(error)},
             )
 
-    async def introduce(self, teller: Teller) -> None:
-        """Tell what waits, and from now on everything at once, as ``teller``."""
+    async def introduce(self, event_context: EventContext) -> None:
+        """Tell what waits, and from now on everything at once, as ``event_context``."""
         async with self._keeping:
-            self.teller, self.is_waiting = teller, False
+            self.event_context, self.is_waiting = event_context, False
             with suppress(OutboxFullError):  # the next look tries again
                 await self._tell_of_held()
 
@@ -205,10 +205,10 @@ class Observer:
             )
         self._held = rest
 
-    async def _tell(self, observations: Sequence[Observation]) -> list[Told]:
-        causes = list(causes_of(self.teller, observations))
+    async def _tell(self, observations: Sequence[Observation]) -> list[OutgoingEvent]:
+        causes = list(causes_of(self.event_context, observations))
         times = await self.outbox.told(causes) if causes else {}
-        return told_of(self.teller, observations, times)
+        return told_of(self.event_context, observations, times)
 
 
 def _report(

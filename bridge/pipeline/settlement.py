@@ -119,12 +119,14 @@ class Settling:
         """Tell of an exception that no sink should raise, with its traceback."""
         log.error("sink failed unforeseen", extra=fields_of(delivery), exc_info=error)
 
-    async def bury(
+    async def dead_letter(
         self, delivery: Delivery, error: DeliveryError, reason: Reason
     ) -> None:
         """Make a delivery a dead letter."""
         now = self.clock.now().timestamp()
-        await self.outbox.bury(delivery, now=now, error=str(error), reason=reason)
+        await self.outbox.dead_letter(
+            delivery, now=now, error=str(error), reason=reason
+        )
         self.metrics.deliveries.labels(self.sink, "dead").inc()
         log.error(
             "dead letter",

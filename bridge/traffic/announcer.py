@@ -9,7 +9,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from bridge.events.build import Teller, from_bridge, rfc3339
+from bridge.events.build import EventContext, from_bridge, rfc3339
 from bridge.foundation.clock import Clock
 from bridge.foundation.workers import waking
 from bridge.outbox.records import TRAFFIC
@@ -28,7 +28,7 @@ class Observer(Protocol):
     """Whoever knows who tells."""
 
     @property
-    def teller(self) -> Teller:
+    def event_context(self) -> EventContext:
         """Who tells, as far as it is known."""
         ...
 
@@ -84,7 +84,7 @@ class Announcer:
         what = "out" if standing.is_out else "in"
         event_id, since = standing.event_id, rfc3339(standing.since.at)
         told = from_bridge(
-            self.observer.teller,
+            self.observer.event_context,
             f"traffic-{what}",
             observed_at=now,
             reason=why and why.value,

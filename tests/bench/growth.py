@@ -18,7 +18,7 @@ from bridge.imds.turns import Turns
 from bridge.outbox.store import Outbox
 from bridge.telemetry.metrics import Metrics
 from tests.bench.measuring import Row, served
-from tests.builders import SINK, imds_event, observed, router, teller_of, told
+from tests.builders import SINK, event_context_of, imds_event, observed, router, told
 from tests.fakes import FakeClock
 
 _FILL = """
@@ -99,7 +99,7 @@ async def poll_cost(rounds: int) -> list[Row]:
                 poller, _ = observed(
                     Played(count),
                     outbox,
-                    teller_of(),
+                    event_context_of(),
                     FakeClock(),
                     Metrics([SINK], "1"),
                 )

@@ -18,7 +18,7 @@ from bridge.simulator.inbox.server import Inbox
 from bridge.simulator.slack.rates import Rate
 from bridge.simulator.slack.workspace import Channel, Post
 from bridge.sinks.base import ApprovalAddress, Memory, Notebook, Resources, Sink
-from tests.builders import EVENT_ID, body_of, imds_event, teller_of
+from tests.builders import EVENT_ID, body_of, event_context_of, imds_event
 from tests.contract.sink_fixtures import sink_config
 from tests.fakes import FakeClock
 
@@ -149,7 +149,7 @@ def step(
         unobserved=0,
     )
     told = from_transition(
-        teller_of(), transition, incarnation=2, observed_at=at, told=0
+        event_context_of(), transition, incarnation=2, observed_at=at, told=0
     )
     return CloudEvent.from_json(told.event.to_json())
 
@@ -170,7 +170,7 @@ def ruling(
         request=request or {},
         origin=("queue", f"m-{outcome}-{at.timestamp()}", 1),
     )
-    found = from_outcome(teller_of(), told, at).event
+    found = from_outcome(event_context_of(), told, at).event
     return CloudEvent.from_json(found.to_json())
 
 

@@ -161,7 +161,7 @@ async def test_approval_behind_it_is_relayed_within_seconds(
     async with world_of(tmp_path / "state.db") as world:
         world.imds.shows(imds_event())
         world.with_terms(max_age=1e9)
-        listener = Listener(queue=queue, desk=world.desk)
+        listener = Listener(queue=queue, context=world.context)
         stop = asyncio.Event()
         listening = asyncio.create_task(listener.run(stop))
         await send_raw(stage.broker, "s", [*odd, good])

@@ -25,7 +25,7 @@ from bridge.cli.process import until_stopped
 from bridge.foundation.errors import BridgeError, ConfigError, Reason
 from bridge.health import port as health
 from bridge.health.config import HttpConfig
-from bridge.health.status import Board
+from bridge.health.status import StatusSource
 from bridge.outbox.admin import Ledger, Selection
 from bridge.outbox.store import Outbox
 from bridge.telemetry.metrics import Metrics
@@ -349,7 +349,7 @@ def deliveries(config: Path) -> Path:
             if state == "dead":
                 error = "siem answered 400"
                 reason = Reason.REJECTED
-                await outbox.bury(one, now=NOW, error=error, reason=reason)
+                await outbox.dead_letter(one, now=NOW, error=error, reason=reason)
             else:
                 await outbox.delivered(one, now=NOW)
 
@@ -715,9 +715,9 @@ async def test_status_of_a_running_forwarder(
 ) -> None:
     listen = f"127.0.0.1:{free_port()}"
     config = written(tmp_path, listen=listen)
-    board = Board(clock=clock, metrics=metrics)
+    status_source = StatusSource(clock=clock, metrics=metrics)
 
-    async with health.serve(HttpConfig(listen=listen), board):
+    async with health.serve(HttpConfig(listen=listen), status_source):
         status = ("status", "-c", str(config))
         result = await asyncio.to_thread(sebridge, *status, "--json")
         shown = await asyncio.to_thread(sebridge, *status)

@@ -46,7 +46,9 @@ def config(tmp_path: Path) -> Path:
             await outbox.postpone(
                 first, due=NOW * 2, error="busy", reason=Reason.SERVER
             )
-            await outbox.bury(third, now=NOW, error="bad", reason=Reason.REJECTED)
+            await outbox.dead_letter(
+                third, now=NOW, error="bad", reason=Reason.REJECTED
+            )
 
     asyncio.run(fill())
     return path

@@ -19,7 +19,7 @@ import pytest
 from aiohttp.test_utils import TestClient
 from aiohttp.web import Application, Request
 
-from bridge.events.build import Teller
+from bridge.events.build import EventContext
 from bridge.foundation.errors import (
     BridgeError,
     MetadataUnavailableError,
@@ -32,7 +32,7 @@ from bridge.foundation.values import Secret
 from bridge.health import port as health_port
 from bridge.health import server as health
 from bridge.health.config import HttpConfig
-from bridge.health.status import Board, kinds_of
+from bridge.health.status import StatusSource, kinds_of
 from bridge.imds.poller import Poller
 from bridge.outbox.records import Decision
 from bridge.outbox.storage.database import Database
@@ -85,7 +85,7 @@ class FakeReceiver:
 class Bridge:
     """A bridge that runs by hand, and the client of its health port."""
 
-    board: Board
+    status_source: StatusSource
     poller: Poller
     metadata: FakeMetadata
     clock: FakeClock
@@ -108,38 +108,42 @@ class Bridge:
 
 
 @pytest.fixture
-async def board(clock: FakeClock, metrics: Metrics) -> Board:
-    return Board(clock=clock, metrics=metrics)
+async def status_source(clock: FakeClock, metrics: Metrics) -> StatusSource:
+    return StatusSource(clock=clock, metrics=metrics)
 
 
 @pytest.fixture
 async def bridge(  # noqa: PLR0913 - one fixture a room
     *,
     aiohttp_client: Serve,
-    board: Board,
+    status_source: StatusSource,
     outbox: Outbox,
     metadata: FakeMetadata,
-    teller: Teller,
+    event_context: EventContext,
     clock: FakeClock,
     metrics: Metrics,
 ) -> Bridge:
     """Return a bridge that has seen its first document."""
-    poller, _ = observed(metadata, outbox, teller, clock, metrics)
+    poller, _ = observed(metadata, outbox, event_context, clock, metrics)
     policy = RelayPolicy(backoff=RetryPolicy(max_backoff=60), max_age=86400, slots=8)
     relay = Relay(SINK, RecordingSink(), outbox, clock, metrics, policy, lambda: 0.5)
-    board.outbox, board.poller, board.teller = outbox, poller, teller
-    board.relays = [relay]
-    board.receivers = {"vm-approvals": FakeReceiver()}
+    status_source.outbox, status_source.poller, status_source.event_context = (
+        outbox,
+        poller,
+        event_context,
+    )
+    status_source.relays = [relay]
+    status_source.receivers = {"vm-approvals": FakeReceiver()}
     metadata.says(body_of(imds_event()))
     await poller.step()
-    client = await aiohttp_client(health.application(HttpConfig(), board))
-    return Bridge(board, poller, metadata, clock, outbox, client)
+    client = await aiohttp_client(health.application(HttpConfig(), status_source))
+    return Bridge(status_source, poller, metadata, clock, outbox, client)
 
 
 @pytest.fixture
-async def newborn(aiohttp_client: Serve, board: Board) -> Client:
+async def newborn(aiohttp_client: Serve, status_source: StatusSource) -> Client:
     """Return the health port of a bridge that asks IMDS who it is."""
-    return await aiohttp_client(health.application(HttpConfig(), board))
+    return await aiohttp_client(health.application(HttpConfig(), status_source))
 
 
 # -- while starting ----------------------------------------------------------------
@@ -220,7 +224,9 @@ async def test_readiness_says_how_imds_failed(bridge: Bridge) -> None:
 async def test_bridge_is_unready_while_a_receiver_is_not_attached(
     error: str | None, why: str, bridge: Bridge
 ) -> None:
-    bridge.board.receivers = {"q": FakeReceiver(attached=False, last_error=error)}
+    bridge.status_source.receivers = {
+        "q": FakeReceiver(attached=False, last_error=error)
+    }
 
     assert await bridge.get("/readyz") == (
         503,
@@ -236,7 +242,7 @@ class FakeListener:
 
 async def test_bridge_is_unready_while_too_many_approvals_wait(bridge: Bridge) -> None:
     full, other = FakeListener("q", is_full=True), FakeListener("p", is_full=False)
-    bridge.board.listeners = [full, other]
+    bridge.status_source.listeners = [full, other]
 
     assert await bridge.get("/readyz") == (
         503,
@@ -247,7 +253,10 @@ async def test_bridge_is_unready_while_too_many_approvals_wait(bridge: Bridge) -
 async def test_bridge_that_stands_by_for_a_session_is_ready(bridge: Bridge) -> None:
     """Of those that share a session only one is attached, and all of them are well."""
     held = FakeReceiver(attached=False, stands_by=True, last_error="held elsewhere")
-    bridge.board.receivers = {"q session group": held, "q session me": FakeReceiver()}
+    bridge.status_source.receivers = {
+        "q session group": held,
+        "q session me": FakeReceiver(),
+    }
 
     assert await bridge.get("/readyz") == (200, "[]")
 
@@ -280,7 +289,9 @@ async def test_parked_sink_is_told_of_although_the_bridge_is_ready(
 ) -> None:
     error = RefusedDeliveryError("siem answered 401", Reason.UNAUTHORIZED)
     for refusals in range(3):
-        bridge.board.relays[0]._trying.circuit.failed(error, refusals, now=0, unit=0)
+        bridge.status_source.relays[0]._trying.circuit.failed(
+            error, refusals, now=0, unit=0
+        )
 
     status, text = await bridge.get("/readyz")
 
@@ -289,7 +300,7 @@ async def test_parked_sink_is_told_of_although_the_bridge_is_ready(
 
 
 async def test_everything_that_is_missing_is_told_at_once(bridge: Bridge) -> None:
-    bridge.board.receivers = {
+    bridge.status_source.receivers = {
         "a": FakeReceiver(attached=False),
         "b": FakeReceiver(attached=False),
         "c": FakeReceiver(),
@@ -307,7 +318,7 @@ async def test_everything_that_is_missing_is_told_at_once(bridge: Bridge) -> Non
 
 async def test_liveness_asks_for_nothing_but_the_loop(bridge: Bridge) -> None:
     bridge.clock.pass_by(3600)
-    bridge.board.receivers = {"q": FakeReceiver(attached=False)}
+    bridge.status_source.receivers = {"q": FakeReceiver(attached=False)}
 
     assert await bridge.get("/livez") == (200, "ok\n")
 
@@ -328,16 +339,16 @@ async def test_liveness_asks_whether_the_state_file_is_worked_on(
 
 
 async def test_disk_that_hangs_is_not_ready_and_yet_alive(
-    state_path: Path, board: Board, bridge: Bridge
+    state_path: Path, status_source: StatusSource, bridge: Bridge
 ) -> None:
     disk = Hanging()
     keeper = Keeper(
         state_path.with_name("other.db"), may_degrade=True, connect=disk.open
     )
     async with Database.serving(keeper, patience=0.05) as database:
-        board.outbox = Outbox(database, bridge.outbox.router)
+        status_source.outbox = Outbox(database, bridge.outbox.router)
         disk.freeze()
-        await board.outbox.save({"x": b"y"})
+        await status_source.outbox.save({"x": b"y"})
 
         status, missing = await bridge.get("/readyz")
         assert status == 503
@@ -370,7 +381,7 @@ async def test_status_has_the_shape_of_the_contract(bridge: Bridge) -> None:
 
 
 async def test_status_shows_the_error_of_the_last_attempt(bridge: Bridge) -> None:
-    bridge.board.relays[0]._trying.circuit.last_error = "siem answered 503"
+    bridge.status_source.relays[0]._trying.circuit.last_error = "siem answered 503"
 
     (sink,) = (await bridge.json("/status"))["sinks"]
 
@@ -394,10 +405,10 @@ async def test_status_shows_recent_outcomes_of_approvals(bridge: Bridge) -> None
 
 
 async def test_vm_that_is_out_of_rotation_is_noted_and_ready(bridge: Bridge) -> None:
-    bridge.board.rotation = Rotation({"traffic": "in"})
+    bridge.status_source.rotation = Rotation({"traffic": "in"})
     before = await bridge.get("/readyz")
 
-    bridge.board.rotation = Rotation(
+    bridge.status_source.rotation = Rotation(
         {"traffic": "out", "reason": "scheduled", "eventId": EVENT_ID}
     )
 
@@ -419,7 +430,7 @@ class Rotation:
 
 
 async def test_status_shows_the_receivers(bridge: Bridge) -> None:
-    bridge.board.receivers = {
+    bridge.status_source.receivers = {
         "q": FakeReceiver(attached=False, last_error="no"),
         "q session me": FakeReceiver(link_seconds=61.7, last_receive=START),
     }
@@ -554,7 +565,9 @@ async def test_client_that_names_no_host_is_answered(bridge: Bridge) -> None:
 @pytest.fixture
 async def guarded(bridge: Bridge, aiohttp_client: Serve) -> Bridge:
     config = HttpConfig(token=Secret(TOKEN, {}))
-    bridge.client = await aiohttp_client(health.application(config, bridge.board))
+    bridge.client = await aiohttp_client(
+        health.application(config, bridge.status_source)
+    )
     return bridge
 
 
@@ -567,10 +580,12 @@ def break_everything(bridge: Bridge) -> None:
     """Let each kind of thing be missing, under names that nobody is to learn."""
     error = RefusedDeliveryError("siem answered 401", Reason.UNAUTHORIZED)
     for refusals in range(3):
-        bridge.board.relays[0]._trying.circuit.failed(error, refusals, now=0, unit=0)
+        bridge.status_source.relays[0]._trying.circuit.failed(
+            error, refusals, now=0, unit=0
+        )
     lost = FakeReceiver(attached=False, last_error="contoso refuses")
-    bridge.board.receivers = {"vm-approvals session web-7": lost}
-    bridge.board.listeners = [FakeListener("vm-approvals", is_full=True)]
+    bridge.status_source.receivers = {"vm-approvals session web-7": lost}
+    bridge.status_source.listeners = [FakeListener("vm-approvals", is_full=True)]
     bridge.clock.pass_by(60)
 
 
@@ -653,7 +668,7 @@ async def test_probe_without_a_token_does_not_read_its_file(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     gone = Secret(f"file:{tmp_path / 'gone'}", {})
-    app = health.application(HttpConfig(token=gone), bridge.board)
+    app = health.application(HttpConfig(token=gone), bridge.status_source)
     client = await aiohttp_client(app)
 
     async with client.get("/readyz") as response:
@@ -714,7 +729,9 @@ async def test_token_that_can_no_longer_be_read_opens_nothing(
 ) -> None:
     """While a secret is being rotated its file may be gone."""
     config = HttpConfig(token=Secret(f"file:{tmp_path / 'token'}", {}))
-    bridge.client = await aiohttp_client(health.application(config, bridge.board))
+    bridge.client = await aiohttp_client(
+        health.application(config, bridge.status_source)
+    )
 
     assert (await bridge.get("/status", "Bearer "))[0] == 401
     assert "the bearer token cannot be read" in caplog.messages
@@ -728,12 +745,14 @@ def port() -> int:
     return free_port()
 
 
-async def test_port_is_open_as_long_as_the_context(port: int, board: Board) -> None:
+async def test_port_is_open_as_long_as_the_context(
+    port: int, status_source: StatusSource
+) -> None:
     url = f"http://127.0.0.1:{port}/livez"
 
     config = HttpConfig(listen=f"127.0.0.1:{port}")
 
-    async with health_port.serve(config, board):
+    async with health_port.serve(config, status_source):
         assert await status_of(url) == 200
     with pytest.raises(aiohttp.ClientConnectionError):
         await status_of(url)
@@ -744,20 +763,20 @@ async def status_of(url: str) -> int:
         return response.status
 
 
-async def test_port_of_an_ipv6_address_is_served(board: Board) -> None:
+async def test_port_of_an_ipv6_address_is_served(status_source: StatusSource) -> None:
     if not socket.has_ipv6:
         pytest.skip("no IPv6 here")
 
-    async with health_port.serve(HttpConfig(listen="[::1]:0"), board):
+    async with health_port.serve(HttpConfig(listen="[::1]:0"), status_source):
         pass
 
 
 async def test_empty_address_serves_nothing(
-    board: Board, caplog: pytest.LogCaptureFixture
+    status_source: StatusSource, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
 
-    async with health_port.serve(HttpConfig(listen=""), board):
+    async with health_port.serve(HttpConfig(listen=""), status_source):
         assert caplog.messages == []
 
 
@@ -765,21 +784,21 @@ async def test_empty_address_serves_nothing(
     "listen", ["{taken}", "no.such.host.invalid:80", "a..b:80", "x" * 70 + ":80"]
 )
 async def test_address_that_cannot_be_listened_on_is_one_clear_error(
-    listen: str, board: Board
+    listen: str, status_source: StatusSource
 ) -> None:
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as other:
         taken = listen.replace("{taken}", f"127.0.0.1:{other.getsockname()[1]}")
 
         with pytest.raises(BridgeError, match=r"^http\.listen: cannot listen on "):
-            async with health_port.serve(HttpConfig(listen=taken), board):
+            async with health_port.serve(HttpConfig(listen=taken), status_source):
                 pytest.fail("it is open")  # pragma: no cover - must not come here
 
 
 async def test_fault_of_what_runs_beside_is_not_taken_for_one_of_the_port(
-    board: Board,
+    status_source: StatusSource,
 ) -> None:
     with pytest.raises(FileNotFoundError):
-        async with health_port.serve(HttpConfig(listen="127.0.0.1:0"), board):
+        async with health_port.serve(HttpConfig(listen="127.0.0.1:0"), status_source):
             raise FileNotFoundError("state.db")
 
 
@@ -787,9 +806,9 @@ async def test_fault_of_what_runs_beside_is_not_taken_for_one_of_the_port(
 
 
 @pytest.fixture
-async def opened(board: Board, port: int) -> AsyncIterator[int]:
+async def opened(status_source: StatusSource, port: int) -> AsyncIterator[int]:
     """Open the health port, which nobody has asked yet."""
-    async with health_port.serve(HttpConfig(listen=f"127.0.0.1:{port}"), board):
+    async with health_port.serve(HttpConfig(listen=f"127.0.0.1:{port}"), status_source):
         yield port
 
 
@@ -847,10 +866,10 @@ def held_on(port: int) -> int:
 
 @pytest.mark.parametrize("turns", range(8))
 async def test_port_closes_on_who_has_connected_and_is_not_answered_yet(
-    turns: int, board: Board, port: int
+    turns: int, status_source: StatusSource, port: int
 ) -> None:
     """Whether it was accepted, waits for the server, or was given to it."""
-    async with health_port.serve(HttpConfig(listen=f"127.0.0.1:{port}"), board):
+    async with health_port.serve(HttpConfig(listen=f"127.0.0.1:{port}"), status_source):
         waiting = socket.create_connection(("127.0.0.1", port))
         for _ in range(turns):
             await asyncio.sleep(0)

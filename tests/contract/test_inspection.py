@@ -17,11 +17,11 @@ from bridge.configuration import load as configuration
 from bridge.configuration.load import Config
 from bridge.diagnostics import status_query, traffic_check
 from bridge.diagnostics.host_checks import Finding
-from bridge.events.build import Teller
+from bridge.events.build import EventContext
 from bridge.events.command_result import CommandResult, from_command
 from bridge.foundation.errors import OutboxCorruptError, OutboxError, Reason
 from bridge.health import port as health
-from bridge.health.status import Board
+from bridge.health.status import StatusSource
 from bridge.outbox.records import Decision
 from bridge.outbox.store import Outbox
 from bridge.telemetry.metrics import Metrics
@@ -57,14 +57,14 @@ def config_of(state: Path, listen: str = "", token: str = "") -> Config:
 
 @pytest.fixture
 async def lived(
-    state_path: Path, clock: FakeClock, metrics: Metrics, teller: Teller
+    state_path: Path, clock: FakeClock, metrics: Metrics, event_context: EventContext
 ) -> Path:
     """Return the state file of a forwarder that has seen an event and ended."""
     metadata = FakeMetadata()
     metadata.says(body_of(imds_event()))
     async with Outbox.open(state_path, router()) as outbox:
         await settle(outbox.database, ME, "")
-        poller, _ = observed(metadata, outbox, teller, clock, metrics)
+        poller, _ = observed(metadata, outbox, event_context, clock, metrics)
         await poller.step()
     return state_path
 
@@ -120,7 +120,7 @@ async def test_last_error_is_that_of_the_newest_dead_letter(
 ) -> None:
     async with Outbox.open(lived, router()) as outbox:
         (delivery,), _ = await outbox.due(SINK, now=clock.now().timestamp(), limit=1)
-        await outbox.bury(
+        await outbox.dead_letter(
             delivery, now=0, error="siem answered 400", reason=Reason.REJECTED
         )
 
@@ -204,7 +204,7 @@ async def running(
     config: Config, clock: FakeClock, metrics: Metrics
 ) -> AsyncIterator[None]:
     """Serve the health port of a forwarder that is starting."""
-    async with health.serve(config.http, Board(clock=clock, metrics=metrics)):
+    async with health.serve(config.http, StatusSource(clock=clock, metrics=metrics)):
         yield
 
 
@@ -357,12 +357,12 @@ async def test_pending_work_shows_how_old_it_is(
 
 
 async def test_last_commands_are_shown_without_what_they_wrote(
-    lived: Path, clock: FakeClock, teller: Teller
+    lived: Path, clock: FakeClock, event_context: EventContext
 ) -> None:
     async with Outbox.open(lived, router()) as outbox:
         for number in range(12):
             result = failed(because=f"no {number}")
-            done = from_command(teller, result, START)
+            done = from_command(event_context, result, START)
             await outbox.commit([done], now=number)
 
     status = await status_of(config_of(lived), clock)

@@ -38,7 +38,9 @@ async def became(outbox: Outbox, **states: str) -> None:
         (delivery,) = await outbox.find(A, name)
         if state == "dead":
             error = f"{name} was refused"
-            await outbox.bury(delivery, now=NOW, error=error, reason=Reason.REJECTED)
+            await outbox.dead_letter(
+                delivery, now=NOW, error=error, reason=Reason.REJECTED
+            )
         else:
             await outbox.delivered(delivery, now=NOW)
 
@@ -470,7 +472,7 @@ async def test_settled_delivery_has_no_next_attempt(
 
 ACTIONS = st.lists(
     st.tuples(
-        st.sampled_from(["put", "deliver", "bury", "retry", "force", "discard"]),
+        st.sampled_from(["put", "deliver", "dead_letter", "retry", "force", "discard"]),
         st.sampled_from(["K", "L"]),
     ),
     max_size=20,
@@ -497,8 +499,8 @@ async def act(action: str, key: str, name: str, outbox: Outbox, ledger: Ledger) 
     mine = [d.cloud_event_id or "" for d in found if d.key == key]
     if action == "put":
         await put(outbox, name, key=key)
-    elif action in {"deliver", "bury"}:
-        state = {"deliver": "delivered", "bury": "dead"}[action]
+    elif action in {"deliver", "dead_letter"}:
+        state = {"deliver": "delivered", "dead_letter": "dead"}[action]
         await became(outbox, **dict.fromkeys(mine, state))
     elif action == "discard":
         await ledger.discard(Selection(event_id=key), now=NOW)

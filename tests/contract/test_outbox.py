@@ -66,8 +66,8 @@ async def postpone(outbox: Outbox, delivery: Delivery, due_at: float) -> None:
     await outbox.postpone(delivery, due=due_at, error="no", reason=Reason.SERVER)
 
 
-async def bury(outbox: Outbox, delivery: Delivery) -> None:
-    await outbox.bury(delivery, now=NOW, error="no", reason=Reason.REJECTED)
+async def dead_letter(outbox: Outbox, delivery: Delivery) -> None:
+    await outbox.dead_letter(delivery, now=NOW, error="no", reason=Reason.REJECTED)
 
 
 def at(seconds: float) -> datetime:
@@ -107,7 +107,7 @@ async def test_dead_letter_leaves_the_order(outbox: Outbox) -> None:
     await put(outbox, "1", "2", key="K")
     (first,) = await rows(outbox)
 
-    await bury(outbox, first)
+    await dead_letter(outbox, first)
 
     assert await due(outbox) == ["2"]
 
@@ -359,12 +359,14 @@ async def test_what_is_settled_stays_settled(outbox: Outbox, end: str) -> None:
     await put(outbox, "1")
     (found,) = await rows(outbox)
     await (
-        outbox.delivered(found, now=NOW) if end == "delivered" else bury(outbox, found)
+        outbox.delivered(found, now=NOW)
+        if end == "delivered"
+        else dead_letter(outbox, found)
     )
 
     await postpone(outbox, found, NOW)
     await outbox.delivered(found, now=NOW)
-    await bury(outbox, found)
+    await dead_letter(outbox, found)
 
     assert await due(outbox) == []
     tally = (await outbox.tallies())[SINK]
@@ -388,7 +390,7 @@ async def test_tallies_tell_how_each_sink_stands(state_path: Path) -> None:
         await put(outbox, "1", "2", "3")
         zero, one, two, _ = await rows(outbox, sink=A)
         await outbox.delivered(zero, now=NOW)
-        await bury(outbox, one)
+        await dead_letter(outbox, one)
         await postpone(outbox, two, NOW + 5)
 
         assert await outbox.tallies() == {
@@ -400,7 +402,7 @@ async def test_tallies_tell_how_each_sink_stands(state_path: Path) -> None:
 async def test_last_error_is_of_what_waits_longest(outbox: Outbox) -> None:
     await put(outbox, "1", "2")
     one, two = await rows(outbox)
-    await bury(outbox, one)
+    await dead_letter(outbox, one)
     await outbox.postpone(two, due=NOW, error="busy", reason=Reason.SERVER)
 
     assert (await outbox.tallies())[SINK].last_error == "busy"
@@ -408,7 +410,7 @@ async def test_last_error_is_of_what_waits_longest(outbox: Outbox) -> None:
 
 async def test_last_error_is_of_the_dead_when_nothing_waits(outbox: Outbox) -> None:
     await put(outbox, "1")
-    await bury(outbox, (await rows(outbox))[0])
+    await dead_letter(outbox, (await rows(outbox))[0])
 
     assert (await outbox.tallies())[SINK].last_error == "no"
 
@@ -617,7 +619,7 @@ async def test_recent_outcomes_are_told_newest_first(outbox: Outbox) -> None:
     assert await outbox.recent_outcomes(2) == [b"3", b"2"]
 
 
-# -- upkeep --------------------------------------------------------------------
+# -- housekeeping --------------------------------------------------------------------
 
 
 async def prune(outbox: Outbox, *alive: str, limit: int = 500) -> int:
@@ -647,7 +649,7 @@ async def test_what_is_pending_or_dead_is_never_dropped(state_path: Path) -> Non
         await put(outbox, "pending", "dead")
         for delivery in await rows(outbox, sink=A):
             await outbox.delivered(delivery, now=NOW)
-        await bury(outbox, (await rows(outbox, sink=B))[1])
+        await dead_letter(outbox, (await rows(outbox, sink=B))[1])
 
         assert await prune(outbox) == 0
         assert await due(outbox, sink=B) == ["pending"]
@@ -1103,7 +1105,7 @@ class OutboxMachine(RuleBasedStateMachine):
         if end == "delivered":
             self.runner.run(self.outbox.delivered(delivery, now=self.now))
         else:
-            self.runner.run(bury(self.outbox, delivery))
+            self.runner.run(dead_letter(self.outbox, delivery))
         self._settle(sink, delivery.key or f"none{name}", name, end)
 
     def _settle(self, sink: str, key: str, name: str, end: str) -> None:

@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestServer
 from bridge.foundation.values import Secret
 from bridge.health.config import HttpConfig
 from bridge.health.server import application
-from bridge.health.status import Board
+from bridge.health.status import StatusSource
 from bridge.health.status_page import HEADERS, page
 from bridge.telemetry.metrics import Metrics
 from tests.browser import Browser
@@ -134,9 +134,9 @@ async def test_browser_logs_in_with_the_token(
     browser: Browser, clock: FakeClock, metrics: Metrics
 ) -> None:
     config = HttpConfig(token=Secret("S3CR3T", {}))
-    board = Board(clock=clock, metrics=metrics)
+    status_source = StatusSource(clock=clock, metrics=metrics)
 
-    async with TestServer(application(config, board)) as server:
+    async with TestServer(application(config, status_source)) as server:
         inside = server.make_url("/").with_user("me").with_password("S3CR3T")
 
         assert "The bridge is starting" in await browser.dom(str(inside))

@@ -124,7 +124,7 @@ async def test_lock_that_was_removed_is_noticed_and_taken_anew(
         await put(outbox, "1")
         Path(f"{state_path}.lock").unlink()
 
-        await outbox.database.stamp()  # as the upkeep does every two seconds
+        await outbox.database.stamp()  # as the housekeeping does every two seconds
 
         assert outbox.database.is_degraded
         await outbox.database.heal()

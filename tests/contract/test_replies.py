@@ -140,7 +140,7 @@ async def test_dead_reply_can_be_looked_at_and_sent_again(
 ) -> None:
     await outbox.commit([], now=0, reply=Reply(key="n", body=b"{}"))
     ((dead,), _) = await outbox.due(REPLIES, now=0, limit=1)
-    await outbox.bury(dead, now=0, error="no", reason=Reason.NOT_FOUND)
+    await outbox.dead_letter(dead, now=0, error="no", reason=Reason.NOT_FOUND)
     ledger = Ledger(outbox.database)
 
     assert await ledger.find(Selection(states=("dead",))) == []

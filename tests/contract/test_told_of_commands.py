@@ -19,7 +19,7 @@ from bridge.sinks.syslog import cef
 from bridge.sinks.webhook.body import Shape
 from bridge.sinks.webhook.presets.preset import PresetName
 from bridge.sinks.webhook.presets.registry import PRESETS
-from tests.builders import EVENT_ID, imds_event, teller_of
+from tests.builders import EVENT_ID, event_context_of, imds_event
 from tests.contract.slack_world import World, slack_world, step
 from tests.fakes import START
 
@@ -46,7 +46,7 @@ def told(
         output=OUTPUT if has_failed else None,
         reason="exit code 1" if has_failed else None,
     )
-    found = from_command(teller_of(), result, at).event
+    found = from_command(event_context_of(), result, at).event
     return CloudEvent.from_json(found.to_json())
 
 
@@ -54,7 +54,7 @@ def traffic(way: str, event_id: str | None = EVENT_ID) -> CloudEvent:
     why = {"eventId": event_id, "since": "2026-03-02T12:00:00Z"}
     reason = "scheduled" if way == "out" else None
     return from_bridge(
-        teller_of(), f"traffic-{way}", observed_at=START, reason=reason, more=why
+        event_context_of(), f"traffic-{way}", observed_at=START, reason=reason, more=why
     ).event
 
 

@@ -41,7 +41,7 @@ from bridge.sinks.webhook.presets.preset import PresetName
 from bridge.sinks.webhook.presets.registry import PRESETS
 from bridge.sinks.webhook.signing import SignatureConfig, signed
 from bridge.sinks.webhook.sink import WebhookSinkConfig
-from tests.builders import document, imds_event, teller_of
+from tests.builders import document, event_context_of, imds_event
 from tests.contract.sink_fixtures import (
     Inbox,
     cloud_event,
@@ -189,7 +189,9 @@ def golden_event() -> CloudEvent:
         announced=True,
         unobserved=3,
     )
-    told = from_transition(teller_of(), step, incarnation=2, observed_at=START, told=0)
+    told = from_transition(
+        event_context_of(), step, incarnation=2, observed_at=START, told=0
+    )
     return told.event
 
 
@@ -266,7 +268,11 @@ def odd_cloud_events(draw: st.DrawFn) -> CloudEvent:
             unobserved=None,
         )
         return from_transition(
-            teller_of(), step, incarnation=doc.incarnation, observed_at=START, told=0
+            event_context_of(),
+            step,
+            incarnation=doc.incarnation,
+            observed_at=START,
+            told=0,
         ).event
     if kind == "outcome":
         texts = {key: draw(TEXTS) for key in ("messageId", "approvedBy", "reason")}
@@ -280,9 +286,9 @@ def odd_cloud_events(draw: st.DrawFn) -> CloudEvent:
             request={**texts, "enqueuedAt": None, "expiresAt": None},
             origin=("q", "m", 1),
         )
-        return from_outcome(teller_of(), outcome, START).event
+        return from_outcome(event_context_of(), outcome, START).event
     return from_document(
-        teller_of(), doc, previous_incarnation=None, observed_at=START, told=0
+        event_context_of(), doc, previous_incarnation=None, observed_at=START, told=0
     ).event
 
 
@@ -340,7 +346,7 @@ def test_no_service_refuses_what_is_long_or_deep(raw: dict[str, object]) -> None
         unobserved=0,
     )
     told = from_transition(
-        teller_of(), step, incarnation=2**64 - 1, observed_at=START, told=0
+        event_context_of(), step, incarnation=2**64 - 1, observed_at=START, told=0
     )
     found = {name: error_of(name, told.event) for name in NAMES}
 

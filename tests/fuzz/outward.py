@@ -28,7 +28,7 @@ from bridge.sinks.webhook import content_mode
 from bridge.sinks.webhook.handshake import granted_rate
 from bridge.sinks.webhook.presets.registry import PRESETS
 from bridge.sinks.webhook.response import SuccessConfig, by_rule
-from tests.builders import EVENT_ID, imds_event, route, router, teller_of, told
+from tests.builders import EVENT_ID, event_context_of, imds_event, route, router, told
 from tests.fuzz.target import brief
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -122,7 +122,7 @@ _STYLES = tuple(
 def event_file(body: bytes) -> None:
     """``render`` and ``route --event``: what is taken can be shown to every sink."""
     try:
-        found = read(body, teller_of(), NOW)
+        found = read(body, event_context_of(), NOW)
     except ValueError as error:
         one_line(str(error))
         return

@@ -55,7 +55,7 @@ from bridge.simulator.servicebus.config import parse_entities
 from bridge.simulator.servicebus.config_fields import ConfigError as EntitiesError
 from bridge.sinks.base import ApprovalAddress
 from bridge.sinks.slack.blocks import render
-from tests.builders import EVENT_ID, imds_event, teller_of
+from tests.builders import EVENT_ID, event_context_of, imds_event
 from tests.fuzz import outward
 from tests.fuzz.target import Target, brief
 
@@ -83,7 +83,11 @@ def document(body: bytes) -> None:
     watch, steps = diff(Watch(), found, now, poll_interval=1, relayed=frozenset())
     for step in steps:
         told = from_transition(
-            teller_of(), step, incarnation=found.incarnation, observed_at=NOW, told=0
+            event_context_of(),
+            step,
+            incarnation=found.incarnation,
+            observed_at=NOW,
+            told=0,
         )
         body = told.event.to_json()
         assert len(body) <= 60 * 1024

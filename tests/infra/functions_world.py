@@ -38,7 +38,7 @@ from bridge.simulator.servicebus.settings import (
 from bridge.sinks.base import ApprovalAddress
 from bridge.sinks.servicebus.sink import render
 from function_app import app
-from tests.builders import teller_of
+from tests.builders import event_context_of
 from tests.fakes import START
 
 PATIENCE = 40.0  # seconds: the machine may be busy with other tests
@@ -78,7 +78,7 @@ def cloud_event(
     )
     when: datetime = START + timedelta(seconds=after)
     return from_transition(
-        teller_of(), transition, incarnation=2, observed_at=when, told=0
+        event_context_of(), transition, incarnation=2, observed_at=when, told=0
     ).event
 
 
@@ -96,7 +96,7 @@ def outcome_event(
         request={"messageId": message_id},
         origin=(APPROVALS, message_id, 1),
     )
-    return from_outcome(teller_of(), found, START).event
+    return from_outcome(event_context_of(), found, START).event
 
 
 def on_the_bus(event: CloudEvent, at: ApprovalAddress = ADDRESS) -> Message:

@@ -28,7 +28,7 @@ from bridge.approvals.message import parse
 from bridge.events.build import Outcome as BridgeOutcome
 from bridge.events.build import from_outcome
 from bridge.events.samples import marked_event
-from tests.builders import EVENT_ID, imds_event, teller_of
+from tests.builders import EVENT_ID, event_context_of, imds_event
 from tests.fakes import START
 from tests.infra.functions_world import (
     SIGNING_SECRET,
@@ -89,7 +89,7 @@ def test_outcome_of_the_bridge_is_understood(event_id: str | None) -> None:
         request={"messageId": "m-1"},
         origin=("q", "m-1", 1),
     )
-    body = from_outcome(teller_of(), outcome, START).event.to_json()
+    body = from_outcome(event_context_of(), outcome, START).event.to_json()
 
     expected = Outcome(outcome="denied", event_id=EVENT_ID, message_id="m-1")
     assert announcements.read(body, "sebridge") == (expected if event_id else None)
@@ -166,7 +166,7 @@ def test_binary_event_is_an_error_whatever_it_is_of() -> None:
 
 
 def test_test_event_of_the_bridge_is_passed_over() -> None:
-    event = marked_event(teller_of(), "Reboot", unique="1", now=START)
+    event = marked_event(event_context_of(), "Reboot", unique="1", now=START)
 
     assert announcements.read(event.to_json(), "sebridge") is None
 

@@ -18,7 +18,7 @@ from msgspec import ValidationError, convert
 from bridge.configuration import json_schema
 from bridge.events.build import (
     Outcome,
-    Told,
+    OutgoingEvent,
     from_bridge,
     from_document,
     from_outcome,
@@ -32,7 +32,7 @@ from bridge.events.truncate import MAX_BYTES
 from bridge.sinks.webhook.presets import elastic
 from bridge.sinks.webhook.presets.sentinel import record
 from bridge.telemetry.metrics import COMMAND_OUTCOMES, OUTCOMES
-from tests.builders import EVENT_ID, document, imds_event, started, teller_of
+from tests.builders import EVENT_ID, document, event_context_of, imds_event, started
 from tests.fakes import START
 
 HERE = Path(__file__).parents[2] / "infra" / "siem"
@@ -70,7 +70,7 @@ def sent() -> list[dict[str, Any]]:
 
 def told() -> list[CloudEvent]:
     """Return one event of each kind."""
-    teller = teller_of()
+    event_context = event_context_of()
     doc = document(imds_event(), started("other"))
     announced, running = doc.events.values()
     request = {
@@ -91,13 +91,13 @@ def told() -> list[CloudEvent]:
         )
         for kind in TransitionKind
     ]
-    found: list[Told] = [
-        from_transition(teller, s, incarnation=2, observed_at=START, told=0)
+    found: list[OutgoingEvent] = [
+        from_transition(event_context, s, incarnation=2, observed_at=START, told=0)
         for s in steps
     ]
     found += [
         from_outcome(
-            teller,
+            event_context,
             Outcome(
                 outcome=outcome,
                 event_id=EVENT_ID,
@@ -115,19 +115,24 @@ def told() -> list[CloudEvent]:
     rotation = {"eventId": EVENT_ID, "since": "2026-03-02T12:00:00Z"}
     numbers = {"pending": 1, "dead": 0, "freeDiskBytes": 2**40}
     found += [
-        from_bridge(teller, "heartbeat", observed_at=START, more=numbers),
-        from_bridge(teller, "imds-unreachable", observed_at=START, reason="no answer"),
-        from_bridge(teller, "traffic-out", observed_at=START, more=rotation),
-        *(from_command(teller, result(outcome), START) for outcome in COMMAND_OUTCOMES),
+        from_bridge(event_context, "heartbeat", observed_at=START, more=numbers),
+        from_bridge(
+            event_context, "imds-unreachable", observed_at=START, reason="no answer"
+        ),
+        from_bridge(event_context, "traffic-out", observed_at=START, more=rotation),
+        *(
+            from_command(event_context, result(outcome), START)
+            for outcome in COMMAND_OUTCOMES
+        ),
         from_document(
-            teller,
+            event_context,
             doc,
             previous_incarnation=1,
             observed_at=START + timedelta(microseconds=5),
             told=0,
         ),
     ]
-    test = marked_event(teller, "Reboot", unique="1", now=START)
+    test = marked_event(event_context, "Reboot", unique="1", now=START)
     return [*(t.event for t in found), test]
 
 
@@ -136,7 +141,7 @@ def result(outcome: str) -> CommandResult:
         sink="drain",
         outcome=outcome,
         action="prepare",
-        cause=marked_event(teller_of(), "Reboot", unique="1", now=START),
+        cause=marked_event(event_context_of(), "Reboot", unique="1", now=START),
         exit_code=None if outcome == "failed" else 0,
         signal="SIGKILL" if outcome == "failed" else None,
         timed_out=outcome == "failed",

@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from bridge.approvals import policy
-from bridge.approvals.context import Desk
+from bridge.approvals.context import ApprovalContext
 from bridge.approvals.message_flow import Handling
 from bridge.approvals.posting import Poster
 from bridge.approvals.reply import ReplyRules
 from bridge.approvals.rules import judge
-from bridge.approvals.start_request import Pursuit
+from bridge.approvals.start_request import StartRequestFlow
 from bridge.events import transitions
 from bridge.events.look import Look
 from bridge.events.start_result import StartAnswer, StartResult
@@ -31,47 +31,49 @@ from tests.simulation.planting import Patch, bug
 
 @bug
 def post_is_not_marked_before_it_is_begun(patch: Patch) -> None:
-    async def mark(self: Pursuit) -> None:
+    async def mark(self: StartRequestFlow) -> None:
         pass
 
-    patch.setattr(Pursuit, "mark", mark)
+    patch.setattr(StartRequestFlow, "mark", mark)
 
 
 @bug
 def intent_is_ignored_after_a_crash(patch: Patch) -> None:
-    begin = Pursuit.__post_init__
+    begin = StartRequestFlow.__post_init__
 
-    def forgetful(self: Pursuit) -> None:
+    def forgetful(self: StartRequestFlow) -> None:
         self.was_tried = False
         begin(self)
 
-    patch.setattr(Pursuit, "__post_init__", forgetful)
+    patch.setattr(StartRequestFlow, "__post_init__", forgetful)
 
 
 @bug
 def post_without_an_answer_did_not_work(patch: Patch) -> None:
-    answered = Pursuit._answered
+    answered = StartRequestFlow._answered
 
-    async def sure(self: Pursuit, answer: StartAnswer, stop: asyncio.Event) -> Any:
+    async def sure(
+        self: StartRequestFlow, answer: StartAnswer, stop: asyncio.Event
+    ) -> Any:
         if answer.result is StartResult.IN_DOUBT:
             answer = StartAnswer(result=StartResult.UNAVAILABLE, text=answer.text)
         return await answered(self, answer, stop)
 
-    patch.setattr(Pursuit, "_answered", sure)
+    patch.setattr(StartRequestFlow, "_answered", sure)
 
 
 @bug
 def message_is_settled_before_its_outcome_is_kept(patch: Patch) -> None:
-    conclude, later = Desk.conclude, set[asyncio.Task[None]]()
+    conclude, later = ApprovalContext.conclude, set[asyncio.Task[None]]()
 
-    async def soon(self: Desk, *given: Any, **named: Any) -> None:
+    async def soon(self: ApprovalContext, *given: Any, **named: Any) -> None:
         async def after() -> None:
             await asyncio.sleep(0.5)
             await conclude(self, *given, **named)
 
         later.add(asyncio.get_running_loop().create_task(after()))
 
-    patch.setattr(Desk, "conclude", soon)
+    patch.setattr(ApprovalContext, "conclude", soon)
 
 
 @bug

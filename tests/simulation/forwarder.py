@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
-from bridge.approvals.auto_approve import Autopilot
-from bridge.approvals.context import Desk
+from bridge.approvals.auto_approve import AutoApprover
+from bridge.approvals.context import ApprovalContext
 from bridge.approvals.listener import Listener
 from bridge.approvals.policy import Terms
 from bridge.approvals.posting import Poster
@@ -23,12 +23,12 @@ from bridge.outbox.deliveries import Delivery
 from bridge.outbox.records import REPLIES, Decision
 from bridge.outbox.store import Outbox
 from bridge.pipeline.acting import ActingRelay
-from bridge.pipeline.housekeeping import Upkeep
+from bridge.pipeline.housekeeping import Housekeeping
 from bridge.pipeline.observer import Observer
 from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
-from tests.builders import ME, observed, teller_of
+from tests.builders import ME, event_context_of, observed
 from tests.simulation.approval_queue import SimulatedQueue
 from tests.simulation.edges import SimulatedSink
 from tests.simulation.hooks import CONFIG, DRAIN, actor_of
@@ -111,21 +111,21 @@ class Forwarder:
         outbox.marked, outbox.lost = life.world.marked, life.lose
         outbox.slow_marks = life.world.plan.slow_marks
         outbox.chance = chance_of(life, "mark")
-        made = observed(life.imds, outbox, teller_of(), life.clock, metrics)
+        made = observed(life.imds, outbox, event_context_of(), life.clock, metrics)
         poller, observer = made
         await observer.restore()
         return cls(life, outbox, poller, observer, metrics)
 
     def workers(self) -> list[Worker]:
         """Return everything that runs."""
-        plan, desk = self.life.world.plan, self._desk()
+        plan, context = self.life.world.plan, self._desk()
         relays = [
             Relay(deliver=SimulatedSink(name, self.life).deliver, **self._common(name))
             for name in (*ROUTES, REPLIES)
         ]
         if plan.has("commands"):
             relays.append(self._acting())
-        upkeep = Upkeep(
+        housekeeping = Housekeeping(
             outbox=self.outbox,
             observer=self.observer,
             relays=relays,
@@ -134,16 +134,16 @@ class Forwarder:
             retention=plan.retention,
             max_size=10**9,
         )
-        listener = Listener(SimulatedQueue(self.life), desk)
-        autopilots = [Autopilot(desk)] if plan.has("rules") else []
-        return [self.poller, upkeep, *relays, listener, *autopilots]
+        listener = Listener(SimulatedQueue(self.life), context)
+        auto_approvers = [AutoApprover(context)] if plan.has("rules") else []
+        return [self.poller, housekeeping, *relays, listener, *auto_approvers]
 
     def _acting(self) -> Relay:
         """Return the relay that has commands run."""
         return ActingRelay(
             deliver=_nowhere,
             actor=actor_of(self.life, self.observer),
-            teller=teller_of,
+            event_context=event_context_of,
             **self._common(DRAIN),
         )
 
@@ -163,9 +163,9 @@ class Forwarder:
             backoff=backoff, max_age=self.life.world.plan.max_age, slots=3
         )
 
-    def _desk(self) -> Desk:
+    def _desk(self) -> ApprovalContext:
         life, poller = self.life, self.poller
-        return Desk(
+        return ApprovalContext(
             entity=ENTITY,
             terms=Terms(
                 unknown_grace=15.0,
@@ -175,7 +175,7 @@ class Forwarder:
             abandons_unknown=False,
             replies=ReplyRules.of(["repl*", "vm-*"], [ENTITY]),
             outbox=self.outbox,
-            teller=teller_of(),
+            event_context=event_context_of(),
             watcher=poller,
             poster=Poster(
                 turns=life.imds.turns,

@@ -27,7 +27,7 @@ from bridge.sinks.slack.text import tell, tell_card
 from bridge.sinks.syslog import cef
 from bridge.sinks.webhook.presets import elastic
 from bridge.sinks.webhook.presets.fields import facts
-from tests.builders import EVENT_ID, ME, imds_event, router, teller_of
+from tests.builders import EVENT_ID, ME, event_context_of, imds_event, router
 from tests.contract.sink_fixtures import cloud_event, config_faults, sink_config
 
 NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
@@ -307,7 +307,7 @@ def result(**fields: object) -> CommandResult:
     [("succeeded", "INFO"), ("failed", "ERROR"), ("skipped", "INFO")],
 )
 def test_result_is_an_event_as_the_schema_has_it(outcome: str, severity: str) -> None:
-    told = from_command(teller_of(), result(outcome=outcome), NOW)
+    told = from_command(event_context_of(), result(outcome=outcome), NOW)
     sent = json.loads(told.event.to_json())
 
     schema = json.loads(json_schema.text("event"))
@@ -320,12 +320,12 @@ def test_result_is_an_event_as_the_schema_has_it(outcome: str, severity: str) ->
 
 def test_id_of_a_result_is_of_vm_sink_cause_and_outcome_alone() -> None:
     def told_id(**fields: object) -> str:
-        return from_command(teller_of(), result(**fields), NOW).event.id
+        return from_command(event_context_of(), result(**fields), NOW).event.id
 
     first = told_id()
     assert first == told_id(seconds=9.0, attempts=1, output=None)
     others = {told_id(sink="x"), told_id(outcome="skipped"), first}
-    later = from_command(teller_of(), result(), NOW + timedelta(days=1))
+    later = from_command(event_context_of(), result(), NOW + timedelta(days=1))
     assert later.event.id == first
     assert len(others) == 3
 
@@ -359,7 +359,9 @@ def test_material_is_what_an_approver_would_have_to_know(
 
 
 def told_event(outcome: str = "failed") -> CloudEvent:
-    body = from_command(teller_of(), result(outcome=outcome), NOW).event.to_json()
+    body = from_command(
+        event_context_of(), result(outcome=outcome), NOW
+    ).event.to_json()
     return CloudEvent.from_json(body)
 
 
@@ -402,7 +404,7 @@ def test_headline_of_presets_names_the_command() -> None:
 
 
 def test_result_that_was_received_is_routed_as_it_was() -> None:
-    found = samples.read(told_event().to_json(), teller_of(), NOW)
+    found = samples.read(told_event().to_json(), event_context_of(), NOW)
 
     assert found.subject.transition is None
     assert not found.subject.is_lifecycle

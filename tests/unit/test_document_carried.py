@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.events import checkpoint
-from bridge.events.build import Told, from_document, from_transition
+from bridge.events.build import OutgoingEvent, from_document, from_transition
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import Document, exact, parse
 from bridge.events.transitions import diff
 from bridge.events.watch import Moment, Watch
 from bridge.foundation.errors import MalformedDocumentError
 from bridge.foundation.hashing import hash32
-from tests.builders import teller_of
+from tests.builders import event_context_of
 
 NOW = Moment(at=datetime(2026, 3, 2, 12, tzinfo=UTC), monotonic=None)
 LONG = b"1234567890123456789012345"
@@ -128,22 +128,26 @@ def test_any_bytes_are_carried_or_refused(body: bytes, at: int, noise: bytes) ->
         assert_told(told)
 
 
-def told_of(found: Document) -> list[Told]:
+def told_of(found: Document) -> list[OutgoingEvent]:
     watch, steps = diff(Watch(), found, NOW, poll_interval=1)
     _, ends = diff(watch, parse(b'{"Events": []}'), NOW, poll_interval=1)
     told = [
         from_transition(
-            teller_of(), step, incarnation=found.incarnation, observed_at=NOW.at, told=0
+            event_context_of(),
+            step,
+            incarnation=found.incarnation,
+            observed_at=NOW.at,
+            told=0,
         )
         for step in (*steps, *ends)
     ]
     whole = from_document(
-        teller_of(), found, previous_incarnation=None, observed_at=NOW.at, told=0
+        event_context_of(), found, previous_incarnation=None, observed_at=NOW.at, told=0
     )
     return [*told, whole]
 
 
-def assert_told(told: Told) -> None:
+def assert_told(told: OutgoingEvent) -> None:
     written = told.event.to_json()
     again = CloudEvent.from_json(written)
 

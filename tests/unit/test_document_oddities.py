@@ -16,7 +16,7 @@ from bridge.events.transitions import diff
 from bridge.events.watch import Moment, Watch
 from bridge.foundation.errors import MalformedDocumentError
 from bridge.foundation.hashing import hash32
-from tests.builders import teller_of
+from tests.builders import event_context_of
 
 NOW = Moment(at=datetime(2026, 3, 2, 12, tzinfo=UTC), monotonic=None)
 LONG = "1234567890123456789012345"
@@ -130,7 +130,11 @@ def test_whatever_is_read_can_be_told_hashed_and_remembered(
     watch, steps = diff(Watch(), found, NOW, poll_interval=1, relayed=frozenset())
     (step,) = steps
     told = from_transition(
-        teller_of(), step, incarnation=found.incarnation, observed_at=NOW.at, told=0
+        event_context_of(),
+        step,
+        incarnation=found.incarnation,
+        observed_at=NOW.at,
+        told=0,
     )
     again = CloudEvent.from_json(told.event.to_json())
     assert again.to_json() == told.event.to_json()

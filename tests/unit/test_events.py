@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from bridge.events.build import (
     EventsConfig,
     Outcome,
-    Told,
+    OutgoingEvent,
     cause_of,
     cause_of_document,
     from_bridge,
@@ -41,10 +41,10 @@ from tests.builders import (
     ME,
     body_of,
     document,
+    event_context_of,
     imds_event,
     not_before,
     started,
-    teller_of,
 )
 from tests.fakes import START
 from tests.strategies import JSON_VALUES, bodies, events
@@ -88,13 +88,17 @@ def tell(
     told: int = 0,
     at: datetime = START,
     incarnation: int | None = 2,
-) -> Told:
+) -> OutgoingEvent:
     return from_transition(
-        teller_of(identity), step, incarnation=incarnation, observed_at=at, told=told
+        event_context_of(identity),
+        step,
+        incarnation=incarnation,
+        observed_at=at,
+        told=told,
     )
 
 
-def data_of(told: Told) -> dict[str, object]:
+def data_of(told: OutgoingEvent) -> dict[str, object]:
     found: dict[str, object] = orjson.loads(told.event.to_json())["data"]
     return found
 
@@ -365,7 +369,7 @@ def test_severity_of_a_transition(
     ],
 )
 def test_severity_of_an_outcome(what: str, text: str) -> None:
-    event = from_outcome(teller_of(), outcome(what), START).event
+    event = from_outcome(event_context_of(), outcome(what), START).event
 
     assert event.extensions["severitytext"] == text
 
@@ -378,7 +382,7 @@ def test_severity_of_an_outcome(what: str, text: str) -> None:
     ],
 )
 def test_severity_of_the_bridges_own_life(what: str, text: str) -> None:
-    event = from_bridge(teller_of(), what, observed_at=START).event
+    event = from_bridge(event_context_of(), what, observed_at=START).event
 
     assert event.extensions["severitytext"] == text
 
@@ -449,7 +453,9 @@ def test_routing_sees_the_event_before_and_after() -> None:
 
 
 def test_outcome_is_told_as_the_contract_says() -> None:
-    found = from_outcome(teller_of(), outcome("denied", reason="EventChanged"), START)
+    found = from_outcome(
+        event_context_of(), outcome("denied", reason="EventChanged"), START
+    )
 
     event = found.event
     assert event.type == "sebridge.startrequest.denied.v1"
@@ -467,13 +473,13 @@ def test_outcome_is_told_as_the_contract_says() -> None:
         "reason": "EventChanged",
         "request": {"messageId": "m1", "approvedBy": "ada", "reason": None},
         "observedAt": "2026-03-02T12:00:00Z",
-        "reporter": teller_of().reporter,
+        "reporter": event_context_of().reporter,
     }
 
 
 def test_outcome_without_a_readable_event_id_has_no_subject() -> None:
     found = from_outcome(
-        teller_of(), outcome("invalid", event_id=None, event=None), START
+        event_context_of(), outcome("invalid", event_id=None, event=None), START
     )
 
     assert found.event.subject is None
@@ -483,7 +489,7 @@ def test_outcome_without_a_readable_event_id_has_no_subject() -> None:
 
 def test_outcome_names_the_event_as_the_document_spells_it() -> None:
     """Sessions and subjects have case: it must join the event's other steps."""
-    found = from_outcome(teller_of(), outcome(event_id=EVENT_ID.lower()), START)
+    found = from_outcome(event_context_of(), outcome(event_id=EVENT_ID.lower()), START)
 
     assert found.event.subject == EVENT_ID
     assert found.event.extensions["correlationid"] == EVENT_ID
@@ -493,7 +499,7 @@ def test_outcome_names_the_event_as_the_document_spells_it() -> None:
 def test_outcome_without_an_event_names_it_as_the_approver_spelled_it() -> None:
     told = outcome("unknown-event", event_id=EVENT_ID.lower(), event=None)
 
-    found = from_outcome(teller_of(), told, START)
+    found = from_outcome(event_context_of(), told, START)
 
     assert found.event.subject == EVENT_ID.lower()
     assert found.event.extensions["correlationid"] == EVENT_ID.lower()
@@ -501,7 +507,11 @@ def test_outcome_without_an_event_names_it_as_the_approver_spelled_it() -> None:
 
 def test_bridges_own_event_is_told_as_the_contract_says() -> None:
     found = from_bridge(
-        teller_of(), "heartbeat", observed_at=START, reason="r", more={"pending": 3}
+        event_context_of(),
+        "heartbeat",
+        observed_at=START,
+        reason="r",
+        more={"pending": 3},
     )
 
     kind = "sebridge.bridge.heartbeat.v1"
@@ -511,7 +521,7 @@ def test_bridges_own_event_is_told_as_the_contract_says() -> None:
     assert (found.key, found.not_before) == (None, None)
     assert data_of(found) == {
         "observedAt": "2026-03-02T12:00:00Z",
-        "reporter": teller_of().reporter,
+        "reporter": event_context_of().reporter,
         "reason": "r",
         "pending": 3,
     }
@@ -520,7 +530,11 @@ def test_bridges_own_event_is_told_as_the_contract_says() -> None:
 def test_change_of_the_document_is_told_with_all_of_it() -> None:
     seen_document = document(imds_event(), incarnation=7)
     found = from_document(
-        teller_of(), seen_document, previous_incarnation=6, observed_at=START, told=0
+        event_context_of(),
+        seen_document,
+        previous_incarnation=6,
+        observed_at=START,
+        told=0,
     )
 
     kind = "sebridge.document.changed.v1"
@@ -534,9 +548,13 @@ def test_change_of_the_document_is_told_with_all_of_it() -> None:
 
 def test_repeated_document_gets_another_id() -> None:
     seen_document = document(incarnation=7)
-    cause = cause_of_document(teller_of(), seen_document)
+    cause = cause_of_document(event_context_of(), seen_document)
     found = from_document(
-        teller_of(), seen_document, previous_incarnation=6, observed_at=START, told=2
+        event_context_of(),
+        seen_document,
+        previous_incarnation=6,
+        observed_at=START,
+        told=2,
     )
 
     assert found.event.id == hash32([*cause, 2])
@@ -591,7 +609,7 @@ def test_what_nobody_knows_is_dropped_last() -> None:
 def test_document_too_large_to_send_is_dropped() -> None:
     large = document(imds_event(Description="x" * 70_000), incarnation=7)
     found = from_document(
-        teller_of(), large, previous_incarnation=6, observed_at=START, told=0
+        event_context_of(), large, previous_incarnation=6, observed_at=START, told=0
     )
 
     data = data_of(found)
@@ -680,7 +698,7 @@ def test_outcome_of_any_size_fits(
     result = outcome(
         event_id=event_id, event=seen(long_event(fields, event_id)), request=request
     )
-    event = from_outcome(teller_of(), result, START).event
+    event = from_outcome(event_context_of(), result, START).event
 
     assert len(event.to_json()) <= MAX_BYTES
     assert event.data["request"] == request
@@ -703,7 +721,7 @@ def test_list_where_text_belongs_is_not_taken_for_small(field: str) -> None:
 def test_outcome_of_more_than_a_message_can_hold_is_told_all_the_same() -> None:
     """Nothing of it can be cut: too large is better than unsaid."""
     result = outcome("invalid", event=None, reason="r" * 70_000)
-    found = from_outcome(teller_of(), result, START)
+    found = from_outcome(event_context_of(), result, START)
 
     assert data_of(found)["reason"] == "r" * 70_000
     assert "truncated" not in data_of(found)
@@ -750,18 +768,22 @@ def test_independent_readers_take_any_outcome(
         what, event=seen(raw), event_id=raw["EventId"], request={"reason": request}
     )
 
-    valid(from_outcome(teller_of(), result, START).event)
+    valid(from_outcome(event_context_of(), result, START).event)
 
 
 @pytest.mark.parametrize("identity", [ME, Identity()])
 def test_independent_readers_take_the_bridges_own_life(identity: Identity) -> None:
-    valid(from_bridge(teller_of(identity), "started", observed_at=START).event)
+    valid(from_bridge(event_context_of(identity), "started", observed_at=START).event)
 
 
 @given(bodies(events() | JSON_VALUES))
 def test_independent_readers_take_any_change_of_the_document(body: bytes) -> None:
     found = from_document(
-        teller_of(), parse(body), previous_incarnation=1, observed_at=START, told=0
+        event_context_of(),
+        parse(body),
+        previous_incarnation=1,
+        observed_at=START,
+        told=0,
     )
 
     valid(found.event)

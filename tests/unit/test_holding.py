@@ -10,7 +10,7 @@ from bridge.events.document import Document
 from bridge.events.transitions import diff
 from bridge.events.watch import Moment, Watch
 from bridge.pipeline.held import Held, Observation, told_of
-from tests.builders import document, teller_of
+from tests.builders import document, event_context_of
 from tests.fakes import START
 from tests.strategies import histories
 
@@ -31,7 +31,7 @@ def seen(watch: Watch, document: Document, number: int) -> tuple[Watch, Observat
 def story(*told: Observation) -> Story:
     """Return the ids that are told, by EventId, in order."""
     found: Story = defaultdict(list)
-    for one in told_of(teller_of(), told, {}):
+    for one in told_of(event_context_of(), told, {}):
         found[one.key].append(one.event.id)
     return found
 

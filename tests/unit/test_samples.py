@@ -13,11 +13,11 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.events.identity import Identity
 from bridge.events.routing import Subject
 from bridge.events.samples import Sample, marked_event, sample
-from tests.builders import ME, body_of, imds_event, started, teller_of
+from tests.builders import ME, body_of, event_context_of, imds_event, started
 from tests.contract.sink_fixtures import cloud_event
 from tests.fakes import START
 
-TELLER = teller_of()
+TELLER = event_context_of()
 
 
 def read(body: bytes) -> Sample:
@@ -40,7 +40,9 @@ def test_sample_is_an_event_of_this_vm() -> None:
     assert data["affectsThisVm"] is True
     assert (data["noticeSeconds"], data["event"]["EventType"]) == (900, "Reboot")
     assert made.subject.transition == "scheduled"
-    assert data_of(sample(teller_of(Identity()), START).event)["event"]["Resources"]
+    assert data_of(sample(event_context_of(Identity()), START).event)["event"][
+        "Resources"
+    ]
 
 
 def test_test_event_has_the_real_shape_and_says_that_it_is_none() -> None:

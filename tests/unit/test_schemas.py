@@ -18,7 +18,7 @@ from bridge.approvals.message import parse
 from bridge.configuration import json_schema
 from bridge.events.build import (
     Outcome,
-    Told,
+    OutgoingEvent,
     from_bridge,
     from_document,
     from_outcome,
@@ -31,7 +31,7 @@ from bridge.events.watch import Moment, Watch
 from bridge.foundation.errors import MalformedApprovalError
 from bridge.imds.client import ImdsConfig
 from bridge.telemetry.metrics import COMMAND_OUTCOMES, OUTCOMES
-from tests.builders import EVENT_ID, document, imds_event, started, teller_of
+from tests.builders import EVENT_ID, document, event_context_of, imds_event, started
 from tests.fakes import START
 from tests.strategies import histories, odd_documents
 
@@ -46,7 +46,7 @@ def faults(what: str, value: object) -> list[str]:
     return [f"{e.json_path}: {e.message}" for e in validator.iter_errors(value)]
 
 
-def sent(told: Told) -> dict[str, Any]:
+def sent(told: OutgoingEvent) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(told.event.to_json())
     return found
 
@@ -218,14 +218,20 @@ def test_every_kind_of_transition_is_valid() -> None:
     assert len(kinds) == 6
 
 
-def step(watch: Watch, found: Document, second: int) -> tuple[Watch, list[Told]]:
+def step(
+    watch: Watch, found: Document, second: int
+) -> tuple[Watch, list[OutgoingEvent]]:
     """Return the watch after a document, and what is told of it."""
     at = datetime.fromtimestamp(START.timestamp() + second, UTC)
     moment = Moment(at=at, monotonic=float(second))
     after, steps = diff(watch, found, moment, poll_interval=1, relayed=frozenset())
     return after, [
         from_transition(
-            teller_of(), one, incarnation=found.incarnation, observed_at=at, told=0
+            event_context_of(),
+            one,
+            incarnation=found.incarnation,
+            observed_at=at,
+            told=0,
         )
         for one in steps
     ]
@@ -240,7 +246,7 @@ def test_whatever_imds_says_is_told_as_the_schema_has_it(
         watch, told = step(watch, found, number)
         told.append(
             from_document(
-                teller_of(),
+                event_context_of(),
                 found,
                 previous_incarnation=watch.incarnation,
                 observed_at=START,
@@ -283,7 +289,10 @@ def outcome(kind: str, **fields: Any) -> Outcome:
 
 @pytest.mark.parametrize("kind", OUTCOMES)
 def test_every_outcome_of_an_approval_is_valid(kind: str) -> None:
-    assert faults("event", sent(from_outcome(teller_of(), outcome(kind), START))) == []
+    assert (
+        faults("event", sent(from_outcome(event_context_of(), outcome(kind), START)))
+        == []
+    )
 
 
 def test_outcome_of_what_could_not_be_read_is_valid() -> None:
@@ -295,7 +304,7 @@ def test_outcome_of_what_could_not_be_read_is_valid() -> None:
         confirmed=None,
         origin=("q", None, None),
     )
-    told = from_outcome(teller_of(Identity()), nothing, START)
+    told = from_outcome(event_context_of(Identity()), nothing, START)
 
     assert faults("event", sent(told)) == []
 
@@ -319,7 +328,7 @@ def test_event_of_the_bridge_itself_is_valid(
     what: str, more: Mapping[str, object]
 ) -> None:
     told = from_bridge(
-        teller_of(Identity()), what, observed_at=START, reason="429", more=more
+        event_context_of(Identity()), what, observed_at=START, reason="429", more=more
     )
 
     assert faults("event", sent(told)) == []
@@ -375,8 +384,8 @@ def test_type_that_the_bridge_never_sends_is_invalid(kind: str) -> None:
 def test_data_belongs_to_the_type() -> None:
     """Of all that is sent, data of another kind fits none."""
     kinds = [
-        sent(from_bridge(teller_of(), "started", observed_at=START)),
-        sent(from_outcome(teller_of(), outcome("relayed"), START)),
+        sent(from_bridge(event_context_of(), "started", observed_at=START)),
+        sent(from_outcome(event_context_of(), outcome("relayed"), START)),
         sent(step(Watch(), document(imds_event(), incarnation=2), 1)[1][0]),
         sent(changed_document()),
     ]
@@ -388,9 +397,9 @@ def test_data_belongs_to_the_type() -> None:
         assert faults("event", {**one, "dataschema": other["dataschema"]})
 
 
-def changed_document() -> Told:
+def changed_document() -> OutgoingEvent:
     return from_document(
-        teller_of(),
+        event_context_of(),
         document(imds_event(), incarnation=2),
         previous_incarnation=1,
         observed_at=START,
@@ -413,7 +422,7 @@ def changed_document() -> Told:
 def test_event_that_the_bridge_never_sends_is_invalid(
     attribute: str, value: object
 ) -> None:
-    event = sent(from_bridge(teller_of(), "started", observed_at=START))
+    event = sent(from_bridge(event_context_of(), "started", observed_at=START))
 
     assert faults("event", {**event, attribute: value})
 

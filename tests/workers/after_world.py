@@ -1,6 +1,6 @@
 """A world in which a command runs before an event, and a rule approves after it.
 
-Outbox, poller, relay and autopilot are real; IMDS, the command and time are played.
+Outbox, poller, relay and auto_approver are real; IMDS, the command and time are played.
 """
 
 import asyncio
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bridge.approvals.auto_approve import Autopilot
-from bridge.approvals.context import Desk
+from bridge.approvals.auto_approve import AutoApprover
+from bridge.approvals.context import ApprovalContext
 from bridge.approvals.evidence import SuccessCheck
 from bridge.approvals.policy import Terms
 from bridge.approvals.posting import Poster
@@ -44,10 +44,10 @@ from tests.builders import (
     EVENT_ID,
     ME,
     body_of,
+    event_context_of,
     imds_event,
     observed,
     router,
-    teller_of,
 )
 from tests.fakes import FakeClock, settled
 from tests.workers.test_acting import ScriptedRunner, config_of
@@ -142,7 +142,7 @@ class Life:
     poller: Poller = field(init=False)
     observer: Observer = field(init=False)
     relay: ActingRelay = field(init=False)
-    pilot: Autopilot = field(init=False)
+    pilot: AutoApprover = field(init=False)
 
     def __post_init__(self) -> None:
         self.config = config_of(name=DRAIN, **self.options)
@@ -151,12 +151,12 @@ class Life:
         self.poller, self.observer = observed(
             self.imds,
             self.outbox,
-            teller_of(self.me),
+            event_context_of(self.me),
             self.clock,
             Metrics((DRAIN, SIEM), "1", acting=(DRAIN,)),
         )
         self.relay = self._relay()
-        self.pilot = Autopilot(self.desk())
+        self.pilot = AutoApprover(self.context())
 
     @property
     def identity(self) -> Identity:
@@ -189,17 +189,17 @@ class Life:
             chance=lambda: 0.5,
             pace=Pace(most=self.config.max_rate),
             actor=actor,
-            teller=lambda: teller_of(self.me),
+            event_context=lambda: event_context_of(self.me),
         )
 
-    def desk(self) -> Desk:
-        return Desk(
+    def context(self) -> ApprovalContext:
+        return ApprovalContext(
             entity="",
             terms=Terms(unknown_grace=15, max_age=86400, rules=self.rules, me=self.me),
             abandons_unknown=False,
             replies=ReplyRules.of([], []),
             outbox=self.outbox,
-            teller=teller_of(self.me),
+            event_context=event_context_of(self.me),
             watcher=self.poller,
             poster=Poster(
                 self.imds.turns, self.poller, self.imds, self.clock, poll_interval=1.0

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from bridge.approvals.context import Desk
+from bridge.approvals.context import ApprovalContext
 from bridge.approvals.listener import Queue
 from bridge.approvals.message_flow import Handling, Settlement, key_of
 from bridge.approvals.policy import Terms
@@ -31,7 +31,7 @@ from bridge.outbox import deliveries as rows
 from bridge.outbox.records import REPLIES, Checkpoint
 from bridge.outbox.store import Outbox
 from bridge.servicebus.message import ReceivedMessage
-from tests.builders import SINK, document, router, teller_of
+from tests.builders import SINK, document, event_context_of, router
 from tests.fakes import START
 
 ENTITY = "vm-approvals"
@@ -205,14 +205,14 @@ class World:
     clock: HastyClock
     outbox: Outbox
     imds: PlayedImds
-    desk: Desk
+    context: ApprovalContext
     counts: list[str]
 
     async def handle(
         self, message: ReceivedMessage, stop: asyncio.Event | None = None
     ) -> Settlement | None:
         """Handle one delivery of a message, as if by a bridge that just began."""
-        handling = Handling(self.desk, message, key_of(ENTITY, message))
+        handling = Handling(self.context, message, key_of(ENTITY, message))
         return await handling.run(stop or asyncio.Event())
 
     async def outcomes(self) -> list[CloudEvent]:
@@ -230,29 +230,29 @@ class World:
         found, _ = await self.outbox.due(REPLIES, now=9e12, limit=100)
         return [json.loads(delivery.body) for delivery in found]
 
-    def with_starter(self, starter: Starter) -> Desk:
-        """Return the desk with somebody else who takes StartRequests."""
-        poster = replace(self.desk.poster, starter=starter)
-        return replace(self.desk, poster=poster)
+    def with_starter(self, starter: Starter) -> ApprovalContext:
+        """Return the context with somebody else who takes StartRequests."""
+        poster = replace(self.context.poster, starter=starter)
+        return replace(self.context, poster=poster)
 
     def with_terms(self, **terms: object) -> None:
-        self.desk = replace(self.desk, terms=replace(self.desk.terms, **terms))  # type: ignore[arg-type]  # a test's own words
+        self.context = replace(self.context, terms=replace(self.context.terms, **terms))  # type: ignore[arg-type]  # a test's own words
 
 
 @asynccontextmanager
 async def world_of(path: Path, **changes: object) -> AsyncIterator[World]:
-    """Open a world over a state file; ``changes`` are those of its desk."""
+    """Open a world over a state file; ``changes`` are those of its context."""
     clock = HastyClock()
     async with Outbox.open(path, router()) as outbox:
         imds = PlayedImds(clock, outbox)
         counts: list[str] = []
-        desk = Desk(
+        context = ApprovalContext(
             entity=ENTITY,
             terms=Terms(unknown_grace=15.0, max_age=86400.0),
             abandons_unknown=False,
             replies=ReplyRules.of(["replies"], [ENTITY]),
             outbox=outbox,
-            teller=teller_of(),
+            event_context=event_context_of(),
             watcher=imds,
             poster=Poster(Turns(clock), imds, imds, clock, poll_interval=1.0),
             waits=Waits(imds, clock),
@@ -260,8 +260,8 @@ async def world_of(path: Path, **changes: object) -> AsyncIterator[World]:
             chance=lambda: 0.5,
             count=counts.append,
         )
-        desk = replace(desk, **changes)  # type: ignore[arg-type]  # a test's own words
-        yield World(clock, outbox, imds, desk, counts)
+        context = replace(context, **changes)  # type: ignore[arg-type]  # a test's own words
+        yield World(clock, outbox, imds, context, counts)
 
 
 def message(

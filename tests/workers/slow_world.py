@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import aiohttp
 
-from bridge.app.approvals import Reception
+from bridge.app.approvals import ApprovalWorkers
 from bridge.approvals.config import ApprovalsConfig
 from bridge.approvals.listener import Listener
 from bridge.approvals.reply import ReplyRules
@@ -32,14 +32,14 @@ from bridge.outbox.storage.transactions import Job
 from bridge.outbox.store import Outbox
 from bridge.servicebus.message import ReceivedMessage
 from bridge.telemetry.metrics import Metrics
-from tests.builders import SINK, imds_event, observed, router, teller_of
+from tests.builders import SINK, event_context_of, imds_event, observed, router
 from tests.simulation.life import end_all
 from tests.simulation.machine import InlineDatabase
 from tests.simulation.timeline import VirtualClock, VirtualLoop, Wall, true_time
 from tests.workers.approval_world import message
 
 if TYPE_CHECKING:
-    from bridge.approvals.auto_approve import Autopilot
+    from bridge.approvals.auto_approve import AutoApprover
     from bridge.foundation.workers import Worker
     from tests.simulation.life import Life
 
@@ -277,7 +277,11 @@ async def slow_world(
 ) -> AsyncIterator[SlowWorld]:
     """Let the approval path work on messages in virtual time."""
     config = ApprovalsConfig(queue="vm-approvals", rules=rules, **(settings or {}))  # type: ignore[arg-type]  # a test's own words
-    clock, metrics, teller = VirtualClock(Wall()), Metrics([SINK], "1"), teller_of()
+    clock, metrics, event_context = (
+        VirtualClock(Wall()),
+        Metrics([SINK], "1"),
+        event_context_of(),
+    )
     timings = ImdsConfig(poll_interval=Duration(poll_interval))
     session = cast("aiohttp.ClientSession", imds)
     client = MetadataClient(session, timings, clock, metrics)
@@ -289,20 +293,20 @@ async def slow_world(
         database.life = cast("Life", _Undying())
         database.connection.execute("PRAGMA synchronous = OFF")
         outbox = Outbox(database, router())
-        poller, _ = observed(client, outbox, teller, clock, metrics)
-        reception = Reception(
+        poller, _ = observed(client, outbox, event_context, clock, metrics)
+        approval_workers = ApprovalWorkers(
             config=config,
             outbox=outbox,
             poller=poller,
             client=client,
-            teller=teller,
+            event_context=event_context,
             clock=clock,
             metrics=metrics,
             reply_rules=ReplyRules.of((), ()),
         )
         queue, stop = LongQueue(list(messages)), asyncio.Event()
-        pilots: list[Autopilot] = reception.autopilots()
-        listener = Listener(queue, reception._desk())
+        pilots: list[AutoApprover] = approval_workers.auto_approvers()
+        listener = Listener(queue, approval_workers._desk())
         workers: list[Worker] = [poller, listener, *pilots]
         async with asyncio.TaskGroup() as group:
             for worker in workers:

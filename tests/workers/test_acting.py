@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
-from bridge.events.build import Told, from_transition
+from bridge.events.build import OutgoingEvent, from_transition
 from bridge.events.document import Document
 from bridge.events.identity import Identity
 from bridge.events.routing import Route, When
@@ -19,7 +19,7 @@ from bridge.events.transitions import diff
 from bridge.events.watch import Moment, Watch
 from bridge.foundation.rate_limit import Pace
 from bridge.foundation.retry import RetryPolicy
-from bridge.health.status import Board
+from bridge.health.status import StatusSource
 from bridge.imds.poller import Poller
 from bridge.outbox.admin import Ledger, Selection
 from bridge.outbox.deliveries import Delivery
@@ -37,12 +37,12 @@ from tests.builders import (
     EVENT_ID,
     ME,
     document,
+    event_context_of,
     imds_event,
     not_before,
     observed,
     router,
     started,
-    teller_of,
 )
 from tests.fakes import FakeClock, FakeMetadata, settled
 
@@ -148,7 +148,7 @@ class World:
             chance=lambda: 0.5,
             pace=Pace(),
             actor=actor,
-            teller=lambda: teller_of(self.identity),
+            event_context=lambda: event_context_of(self.identity),
         )
 
     def begin_new_life(self) -> None:
@@ -170,7 +170,7 @@ class World:
         watch, steps = diff(self.watch, found, moment, poll_interval=POLL)
         told = [
             from_transition(
-                teller_of(self.identity),
+                event_context_of(self.identity),
                 step,
                 incarnation=self.incarnation,
                 observed_at=at,
@@ -183,7 +183,7 @@ class World:
         if looks:
             await self.look()
 
-    async def commit(self, *told: Told) -> None:
+    async def commit(self, *told: OutgoingEvent) -> None:
         await self.outbox.commit(told, now=self.clock.now().timestamp())
 
     async def look(self) -> float:
@@ -252,7 +252,7 @@ def rebooting() -> dict[str, object]:
 
 def poller_of(world: World) -> Poller:
     poller, _ = observed(
-        FakeMetadata(), world.outbox, teller_of(), world.clock, world.metrics
+        FakeMetadata(), world.outbox, event_context_of(), world.clock, world.metrics
     )
     return poller
 
@@ -808,15 +808,17 @@ async def test_run_that_ends_while_the_relay_looks_is_not_begun_again(
 
 
 async def test_bridge_is_not_ready_while_no_command_can_be_run(world: World) -> None:
-    board = Board(clock=world.clock, metrics=world.metrics, outbox=world.outbox)
-    board.poller = poller_of(world)
-    board.relays = [world.relay]
+    status_source = StatusSource(
+        clock=world.clock, metrics=world.metrics, outbox=world.outbox
+    )
+    status_source.poller = poller_of(world)
+    status_source.relays = [world.relay]
     world.identity = Identity()
     unknown = "sinks.drain: this VM's name is not known: no command is run"
-    assert unknown in board.missing()
+    assert unknown in status_source.missing()
 
     world.identity = ME
-    assert unknown not in board.missing()
+    assert unknown not in status_source.missing()
 
 
 async def test_heartbeat_is_left_alone(world: World) -> None:

@@ -1,6 +1,6 @@
 """A rule with ``after``: no approval without the success of the command, and why not.
 
-Outbox, poller, relay and autopilot are real; IMDS, the command and time are played.
+Outbox, poller, relay and auto_approver are real; IMDS, the command and time are played.
 """
 
 import asyncio
@@ -16,14 +16,21 @@ from bridge.events.document import ScheduledEvent
 from bridge.events.identity import Identity
 from bridge.events.routing import When
 from bridge.foundation.hashing import hash32
-from bridge.health.status import Board
+from bridge.health.status import StatusSource
 from bridge.health.status_view import overview
 from bridge.outbox.admin import Ledger, Selection
 from bridge.sinks.command.process import Exit
 from bridge.sinks.slack.text import tell
 from bridge.traffic.config import TrafficConfig
 from bridge.traffic.gate import Gate
-from tests.builders import EVENT_ID, ME, imds_event, not_before, started, teller_of
+from tests.builders import (
+    EVENT_ID,
+    ME,
+    event_context_of,
+    imds_event,
+    not_before,
+    started,
+)
 from tests.workers.after_world import DRAIN, Life, Stage, after_rule, reboot
 from tests.workers.approval_world import message
 
@@ -242,10 +249,13 @@ async def test_status_shows_why_an_event_is_held(stage: Stage) -> None:
         await life.sees(reboot())
         await is_held(life, WAITS)
 
-        board = Board(clock=stage.clock, metrics=life.poller.metrics)
-        board.outbox, board.poller = life.outbox, life.poller
-        board.teller, board.autopilots = teller_of(), [life.pilot]
-        status = await board.status()
+        status_source = StatusSource(clock=stage.clock, metrics=life.poller.metrics)
+        status_source.outbox, status_source.poller = life.outbox, life.poller
+        status_source.event_context, status_source.auto_approvers = (
+            event_context_of(),
+            [life.pilot],
+        )
+        status = await status_source.status()
         assert status["withheld"] == [
             {"eventId": EVENT_ID, "rule": "drained", "reason": WAITS}
         ]
@@ -266,9 +276,9 @@ async def test_approval_that_somebody_sends_passes_in_the_middle_of_a_command(
         await life.sees(reboot())
         await life.ran()
         came = stage.clock.monotonic()
-        desk = life.desk()
+        context = life.context()
         asked = message(EVENT_ID)
-        handling = Handling(desk, asked, key_of(desk.entity, asked))
+        handling = Handling(context, asked, key_of(context.entity, asked))
         running = asyncio.create_task(handling.run(asyncio.Event()))
         await life.until(running.done)
 

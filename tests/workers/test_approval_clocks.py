@@ -8,7 +8,7 @@ import pytest
 
 from bridge.approvals.message import Approval
 from bridge.approvals.policy import Conclusion, OutcomeKind, Post, Request
-from bridge.approvals.start_request import Pursuit
+from bridge.approvals.start_request import StartRequestFlow
 from bridge.foundation.errors import MetadataUnavailableError
 from tests.builders import EVENT_ID, imds_event, not_before
 from tests.fakes import START
@@ -114,17 +114,17 @@ async def test_decision_counts_the_time_since_the_look(
         event_id=EVENT_ID,
         enqueued_at=START + HOUR,
     )
-    pursuit = Pursuit(
-        desk=world.desk,
+    flow = StartRequestFlow(
+        context=world.context,
         request=request,
         message="m",
         sequence=1,
         was_tried=False,
-        terms=world.desk.terms,
+        terms=world.context.terms,
     )
 
     world.clock.pass_by(waited)
-    step = await pursuit.decide(look)
+    step = await flow.decide(look)
 
     if kind is None:
         assert isinstance(step, Post)

@@ -55,16 +55,16 @@ class HangingQueue(PlayedQueue):
 async def die(world: World, place: str, approval: ReceivedMessage = APPROVAL) -> None:
     """Run a listener until it is where it is to die, and kill it there."""
     reached = asyncio.Event()
-    desk, queue = world.desk, PlayedQueue()
+    context, queue = world.context, PlayedQueue()
     if place == "intent":
         await world.imds.look()
         world.imds.gate = asyncio.Event()  # which is never opened
     elif place == "post":
-        desk = world.with_starter(Hanging(reached))
+        context = world.with_starter(Hanging(reached))
     else:
         queue = HangingQueue(reached=reached)
     queue.waiting.put_nowait(approval)
-    running = asyncio.create_task(Listener(queue, desk).run(asyncio.Event()))
+    running = asyncio.create_task(Listener(queue, context).run(asyncio.Event()))
     key = key_of(ENTITY, approval)
     async with asyncio.timeout(60):
         if place == "intent":
@@ -82,7 +82,7 @@ async def live_again(world: World, approval: ReceivedMessage = APPROVAL) -> Play
     """Run a listener that gets the message once more, until it is settled."""
     stop, queue = asyncio.Event(), PlayedQueue()
     queue.waiting.put_nowait(replace(approval, lock_token="second", delivery_count=1))
-    running = asyncio.create_task(Listener(queue, world.desk).run(stop))
+    running = asyncio.create_task(Listener(queue, world.context).run(stop))
     async with asyncio.timeout(60):
         while not queue.settled:
             await asyncio.sleep(0)

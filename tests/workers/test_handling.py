@@ -50,7 +50,7 @@ async def test_delivery_that_comes_while_settling_is_settled_too(world: World) -
     queue, stop = RedeliveringQueue(), asyncio.Event()
     queue.again = message(EVENT_ID, lock_token="new")
     queue.waiting.put_nowait(message(EVENT_ID, lock_token="old"))
-    running = asyncio.create_task(Listener(queue, world.desk).run(stop))
+    running = asyncio.create_task(Listener(queue, world.context).run(stop))
     async with asyncio.timeout(60):
         while not queue.settled:
             await asyncio.sleep(0)
@@ -94,7 +94,7 @@ async def test_redelivery_does_only_the_rest(world: World) -> None:
     """What was told of one EventId is not told again for the sake of another."""
     world.imds.shows(imds_event())
     still = Waits(world.imds, FakeClock())  # the other one waits on for now
-    world.desk, hasty = replace(world.desk, waits=still), world.desk
+    world.context, hasty = replace(world.context, waits=still), world.context
     stop = asyncio.Event()
     asked = message(EVENT_ID, OTHER_ID, reply_to="replies")
     handling = asyncio.create_task(world.handle(asked, stop))
@@ -104,7 +104,7 @@ async def test_redelivery_does_only_the_rest(world: World) -> None:
     assert await handling is None
     assert not await world.replies()
 
-    world.desk = hasty
+    world.context = hasty
     world.imds.shows(imds_event(), imds_event(OTHER_ID))
     await world.handle(asked)
 

@@ -558,7 +558,7 @@ async def test_reply_goes_only_where_it_may(world: World, entity: str | None) ->
 async def listening(world: World, queue: PlayedQueue, until: int) -> None:
     """Run a listener until so many messages are settled."""
     stop = asyncio.Event()
-    listener = Listener(queue, world.desk)
+    listener = Listener(queue, world.context)
     running = asyncio.create_task(listener.run(stop))
     async with asyncio.timeout(60):
         while len(queue.settled) < until:
@@ -584,7 +584,7 @@ async def test_receiver_that_is_away_for_long_is_tried_again_soon(
     world: World, caplog: pytest.LogCaptureFixture, *, is_refusal: bool, most: float
 ) -> None:
     """An approval may have half a minute; a refusal is for a person to mend."""
-    world.desk = replace(world.desk, chance=lambda: 1.0)
+    world.context = replace(world.context, chance=lambda: 1.0)
     world.imds.shows(imds_event())
     queue = PlayedQueue()
     for _ in range(50):
@@ -671,7 +671,7 @@ async def test_settlement_that_fails_ends_nothing(world: World) -> None:
 
 
 async def test_no_more_than_a_hundred_are_handled_at_once(world: World) -> None:
-    world.desk = replace(world.desk, clock=FakeClock())
+    world.context = replace(world.context, clock=FakeClock())
     world.imds.shows(*(imds_event(str(n)) for n in range(108)))
     world.imds.gate = asyncio.Event()
     queue = PlayedQueue()
@@ -727,7 +727,7 @@ async def test_look_that_grew_old_before_the_post_is_repeated(world: World) -> N
                 world.imds.shows(started())
 
     frozen = Freezing(world.outbox.database, world.outbox.router)
-    world.desk = replace(world.desk, outbox=frozen)
+    world.context = replace(world.context, outbox=frozen)
 
     assert await world.handle(message(EVENT_ID)) == COMPLETE
     assert not world.imds.posts
@@ -813,7 +813,7 @@ async def test_message_that_waits_when_the_bridge_stops_is_given_back(
     world.imds.gate = asyncio.Event()
     queue, stop = PlayedQueue(), asyncio.Event()
     queue.waiting.put_nowait(message(EVENT_ID))
-    running = asyncio.create_task(Listener(queue, world.desk).run(stop))
+    running = asyncio.create_task(Listener(queue, world.context).run(stop))
     while queue.waiting.qsize():
         await asyncio.sleep(0)
     stop.set()

@@ -9,7 +9,7 @@ from datetime import timedelta
 import orjson
 import pytest
 
-from bridge.events.build import Teller
+from bridge.events.build import EventContext
 from bridge.events.look import Watcher
 from bridge.events.watch import Moment
 from bridge.foundation.errors import (
@@ -55,16 +55,21 @@ class Rig:
         self,
         metadata: FakeMetadata,
         outbox: Outbox,
-        teller: Teller,
+        event_context: EventContext,
         clock: FakeClock,
         metrics: Metrics,
         *,
         with_documents: bool = False,
     ) -> None:
         self.metadata, self.outbox, self.clock = metadata, outbox, clock
-        self.metrics, self.teller = metrics, teller
+        self.metrics, self.event_context = metrics, event_context
         self.poller, self.observer = observed(
-            metadata, outbox, teller, clock, metrics, with_documents=with_documents
+            metadata,
+            outbox,
+            event_context,
+            clock,
+            metrics,
+            with_documents=with_documents,
         )
 
     async def sees(self, *bodies: bytes | None, etag: str | None = None) -> None:
@@ -83,7 +88,9 @@ class Rig:
             self.clock.pass_by(1)
 
     async def restart(self) -> "Rig":
-        later = Rig(self.metadata, self.outbox, self.teller, self.clock, self.metrics)
+        later = Rig(
+            self.metadata, self.outbox, self.event_context, self.clock, self.metrics
+        )
         await later.observer.restore()
         return later
 
@@ -105,11 +112,11 @@ class Rig:
 def rig(
     metadata: FakeMetadata,
     outbox: Outbox,
-    teller: Teller,
+    event_context: EventContext,
     clock: FakeClock,
     metrics: Metrics,
 ) -> Rig:
-    return Rig(metadata, outbox, teller, clock, metrics)
+    return Rig(metadata, outbox, event_context, clock, metrics)
 
 
 def configured(rig: Rig, **values: float) -> None:

@@ -6,18 +6,18 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from bridge.events.build import Teller, Told
+from bridge.events.build import EventContext, OutgoingEvent
 from bridge.events.identity import Identity
 from bridge.foundation.errors import OutboxFullError
 from bridge.outbox.deliveries import Delivery
 from bridge.outbox.records import Checkpoint
 from bridge.outbox.store import Outbox
 from bridge.telemetry.metrics import Metrics
-from tests.builders import body_of, imds_event, not_before, started, teller_of
+from tests.builders import body_of, event_context_of, imds_event, not_before, started
 from tests.fakes import FakeClock, FakeMetadata
 from tests.workers.test_poller import Rig, data_of, running, unavailable
 
-NOBODY = replace(teller_of(Identity()), source="urn:sebridge:host")
+NOBODY = replace(event_context_of(Identity()), source="urn:sebridge:host")
 SOON = imds_event("SOON", NotBefore=not_before(30), EventType="Preempt")
 LATER = imds_event("LATER")
 EMPTY = body_of(incarnation=1)
@@ -46,9 +46,15 @@ def reporter(delivery: Delivery) -> object:
     return found["vmName"]
 
 
-async def next_life(rig: Rig, teller: Teller | None = None) -> Rig:
+async def next_life(rig: Rig, event_context: EventContext | None = None) -> Rig:
     """Return the next life after a crash; it knows who it is unless told otherwise."""
-    later = Rig(rig.metadata, rig.outbox, teller or teller_of(), rig.clock, rig.metrics)
+    later = Rig(
+        rig.metadata,
+        rig.outbox,
+        event_context or event_context_of(),
+        rig.clock,
+        rig.metrics,
+    )
     await later.observer.restore()
     return later
 
@@ -124,7 +130,7 @@ async def test_what_waited_is_told_as_it_was_seen_once_the_identity_is_known(
     await rig.sees(body_of(LATER), body_of(LATER))
     rig.clock.pass_by(40)
 
-    await rig.observer.introduce(teller_of())
+    await rig.observer.introduce(event_context_of())
 
     (delivery,) = await rig.deliveries()
     data = data_of(delivery)
@@ -140,14 +146,14 @@ async def test_what_waited_is_told_although_imds_is_away_by_then(rig: Rig) -> No
     await rig.sees(body_of(LATER))
     await rig.fails(unavailable(), unavailable("timeout"))
 
-    await rig.observer.introduce(teller_of())
+    await rig.observer.introduce(event_context_of())
 
     assert await told(rig) == [("LATER", "scheduled")]
 
 
 async def test_after_the_introduction_nothing_waits(rig: Rig) -> None:
     await rig.sees(EMPTY)
-    await rig.observer.introduce(teller_of())
+    await rig.observer.introduce(event_context_of())
 
     await rig.sees(body_of(LATER))
 
@@ -163,7 +169,7 @@ async def test_what_came_and_went_while_waiting_is_told_in_full(rig: Rig) -> Non
     )
     assert await told(rig) == []
 
-    await rig.observer.introduce(teller_of())
+    await rig.observer.introduce(event_context_of())
 
     found = await rig.deliveries()
     assert [brief(one) for one in found] == [
@@ -178,7 +184,7 @@ async def test_end_of_what_could_not_wait_waits(rig: Rig) -> None:
     await rig.sees(EMPTY, body_of(started("SOON")), body_of(incarnation=3))
     assert await told(rig) == [("SOON", "started")]
 
-    await rig.observer.introduce(teller_of())
+    await rig.observer.introduce(event_context_of())
 
     assert await told(rig) == [("SOON", "completed")]
 
@@ -191,7 +197,7 @@ async def test_documents_wait_as_such(
     await rig.sees(EMPTY, body_of(SOON, incarnation=2), body_of(incarnation=3))
     first = await rig.told()
 
-    await rig.observer.introduce(teller_of())
+    await rig.observer.introduce(event_context_of())
 
     assert first == ["scheduled"]
     assert await rig.told() == ["changed", "cancelled", "changed"]
@@ -265,7 +271,7 @@ async def test_stop_while_something_waits_loses_nothing(rig: Rig) -> None:
 async def test_event_of_the_last_life_that_is_gone_is_not_forgotten_while_it_waits(
     rig: Rig,
 ) -> None:
-    await rig.observer.introduce(teller_of())
+    await rig.observer.introduce(event_context_of())
     await rig.sees(EMPTY, body_of(LATER))
     assert await told(rig) == [("LATER", "scheduled")]
     second = await next_life(rig, NOBODY)
@@ -288,7 +294,7 @@ class FullOutbox(Outbox):
     is_full = False
 
     async def commit(  # type: ignore[override]  # what a poller says
-        self, events: Sequence[Told], *, now: float, checkpoint: Checkpoint
+        self, events: Sequence[OutgoingEvent], *, now: float, checkpoint: Checkpoint
     ) -> None:
         if self.is_full:
             raise OutboxFullError("neither disk nor memory has room")
@@ -302,7 +308,7 @@ async def test_what_finds_no_room_when_the_identity_is_known_is_told_at_the_next
     rig.observer.outbox = full
     await rig.sees(EMPTY, body_of(LATER))
     full.is_full = True
-    await rig.observer.introduce(teller_of())
+    await rig.observer.introduce(event_context_of())
     assert await told(rig) == []
 
     full.is_full = False

@@ -55,7 +55,7 @@ class Asker:
             await self.gate.wait()
 
     def asks(self, stop: asyncio.Event | None = None) -> "asyncio.Task[object]":
-        poster = self.world.desk.poster
+        poster = self.world.context.poster
         return asyncio.create_task(poster.post(self, stop or asyncio.Event()))
 
 
@@ -98,7 +98,7 @@ async def test_who_comes_while_others_are_marked_is_decided_and_shares_the_post(
 
 
 async def test_who_is_cancelled_leaves_the_others_in_line(world: World) -> None:
-    poster = world.desk.poster
+    poster = world.context.poster
     others = [Asker(world), Asker(world, DENIED), Asker(world)]
     async with poster.turns.read():
         tasks = [asker.asks() for asker in others]
@@ -126,7 +126,7 @@ class Hanging:
 async def test_post_that_is_cut_short_is_in_doubt_for_all(world: World) -> None:
     """The process is about to end; whoever is left must not take it for undone."""
     hanging = Hanging()
-    world.desk = world.with_starter(hanging)
+    world.context = world.with_starter(hanging)
     leader, follower = Asker(world).asks(), Asker(world).asks()
     await hanging.reached.wait()
     leader.cancel()

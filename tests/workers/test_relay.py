@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.events.build import Told
+from bridge.events.build import OutgoingEvent
 from bridge.foundation.errors import (
     OutboxError,
     PermanentDeliveryError,
@@ -67,7 +67,7 @@ class Rig:
     wait: float = 0.0
     looks_at: float = 0.0
 
-    async def put(self, *events: Told) -> None:
+    async def put(self, *events: OutgoingEvent) -> None:
         await self.outbox.commit(events, now=self.clock.now().timestamp())
 
     async def look(self) -> None:

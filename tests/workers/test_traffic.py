@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.approvals.auto_approve import Autopilot
+from bridge.approvals.auto_approve import AutoApprover
 from bridge.approvals.rules import Rule
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import ScheduledEvent
@@ -28,11 +28,11 @@ from tests.builders import (
     ME,
     SINK,
     body_of,
+    event_context_of,
     imds_event,
     not_before,
     observed,
     started,
-    teller_of,
 )
 from tests.fakes import START, FakeClock, FakeMetadata, settled
 from tests.workers.approval_world import World, message, world_of
@@ -67,7 +67,7 @@ class Life:
         self.poller, self.observer = observed(
             self.metadata,
             self.outbox,
-            teller_of(self.me),
+            event_context_of(self.me),
             self.clock,
             self.metrics,
             is_waiting=is_waiting,
@@ -78,7 +78,7 @@ class Life:
             clock=self.clock,
             blind_after=30.0,
             watch=lambda: self.observer.watch,
-            me=lambda: self.observer.teller.identity,
+            me=lambda: self.observer.event_context.identity,
         )
         body = await self.outbox.load(TRAFFIC)
         record = decode(body) if body else None
@@ -262,7 +262,7 @@ async def test_change_waits_to_be_told_until_it_is_known_who_this_vm_is(
     assert early.is_in == 0
     assert await early.told() == []
 
-    await early.observer.introduce(teller_of())
+    await early.observer.introduce(event_context_of())
     await early.announcer.step()
     assert await early.brief() == [("traffic-out", "scheduled")]
 
@@ -359,7 +359,7 @@ async def test_approved_event_holds_it_out_in_a_later_life(
 
 @dataclass
 class Approving:
-    """A desk whose approvals go by way of a gate, over one played IMDS."""
+    """A context whose approvals go by way of a gate, over one played IMDS."""
 
     world: World
     gate: Gate
@@ -367,7 +367,7 @@ class Approving:
     async def rule_approves(self) -> None:
         stop = asyncio.Event()
         async with asyncio.timeout(60), asyncio.TaskGroup() as pursuits:
-            await Autopilot(self.world.desk).step(stop, pursuits)
+            await AutoApprover(self.world.context).step(stop, pursuits)
 
 
 @pytest.fixture
@@ -380,7 +380,7 @@ async def approving(tmp_path: Path) -> AsyncIterator[Approving]:
             watch=lambda: world.imds.watch,
             me=lambda: ME,
         )
-        world.desk = replace(world.desk, rotation=gate)
+        world.context = replace(world.context, rotation=gate)
         world.with_terms(rules=(Rule(action="auto-approve", delay=Duration(0)),))
         yield Approving(world, gate)
 

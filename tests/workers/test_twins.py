@@ -47,7 +47,7 @@ def resent(twin: ReceivedMessage, world: World) -> ReceivedMessage:
 async def die_with_a_rest(world: World, approval: ReceivedMessage) -> None:
     """Die when one EventId was told of, and the other still waits to be known."""
     still = Waits(world.imds, FakeClock())
-    world.desk = replace(world.desk, waits=still)
+    world.context = replace(world.context, waits=still)
     handling = asyncio.create_task(world.handle(approval))
     async with asyncio.timeout(30):
         while not world.counts:

@@ -203,7 +203,7 @@ class Queue:
             raise RefusedError(
                 Condition.NOT_ALLOWED, "a dead letter cannot be dead-lettered again"
             )
-        self.storage.bury(self._locks.take(lock_token), reason, description)
+        self.storage.dead_letter(self._locks.take(lock_token), reason, description)
 
     def renew_lock(self, lock_token: UUID) -> float:
         """Lock a message for another lock duration.

@@ -98,7 +98,7 @@ class Storage:
         entry.delivery_count += failed
         limit = self._settings.max_delivery_count
         if self._dead_letters is not None and entry.delivery_count >= limit:
-            self.bury(
+            self.dead_letter(
                 entry,
                 "MaxDeliveryCountExceeded",
                 f"Message could not be consumed after {limit} delivery attempts.",
@@ -128,7 +128,9 @@ class Storage:
             entry.expiry.cancel()
         self.backlog.remove(entry)
 
-    def bury(self, entry: Entry, reason: str | None, description: str | None) -> None:
+    def dead_letter(
+        self, entry: Entry, reason: str | None, description: str | None
+    ) -> None:
         """Move a message to the dead-letter queue."""
         self.remove(entry)
         self._send_to_dead_letters(entry, reason, description)
@@ -166,7 +168,7 @@ class Storage:
 
     def _expire(self, entry: Entry) -> None:
         if self._settings.dead_letter_expired:
-            self.bury(
+            self.dead_letter(
                 entry,
                 "TTLExpiredException",
                 "The message expired and was dead lettered.",

@@ -50,7 +50,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
         step: the last transition; "" where only an approval told of the event.
         time: of that step, RFC 3339.
         not_before: RFC 3339; None = not known, or it has started.
-        teller: name of the VM that told it.
+        event_context: name of the VM that told it.
         is_whole: False where not all Resources are known.
         is_test: whether the event was made up, to try the way.
         rulings: what became of the last approvals.
@@ -65,7 +65,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     step: str
     time: str
     not_before: str | None
-    teller: str
+    event_context: str
     is_whole: bool = True
     is_test: bool = False
     rulings: tuple[Ruling, ...] = ()
@@ -212,7 +212,9 @@ def _fresh(event: CloudEvent, step: str) -> Card:
         step=step,
         time=event.time,
         not_before=_text(event.data.get("notBefore")) or None,
-        teller=_text(reporter.get("vmName") if isinstance(reporter, dict) else None),
+        event_context=_text(
+            reporter.get("vmName") if isinstance(reporter, dict) else None
+        ),
         is_whole=not (
             isinstance(truncated, list) and any(cut in truncated for cut in _CUTS)
         ),

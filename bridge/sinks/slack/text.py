@@ -133,7 +133,7 @@ def tell_card(card: Card, now: datetime) -> Telling:
         headline=f"{_type(raw)} {step}: {machines(raw, most=3)}",
         facts=_known(facts),
         paragraphs=(*_paragraphs(raw), *map(_ruling, card.rulings)),
-        footer=_signed(_text(raw.get("EventId"), _LINE) or "-", card.teller),
+        footer=_signed(_text(raw.get("EventId"), _LINE) or "-", card.event_context),
     )
 
 
@@ -390,8 +390,8 @@ def _reporter(event: CloudEvent) -> object:
     return _table(event.data.get("reporter")).get("vmName")
 
 
-def _signed(what: str, teller: object) -> str:
-    told_by = _text(teller, _NAME)
+def _signed(what: str, event_context: object) -> str:
+    told_by = _text(event_context, _NAME)
     return f"{what} told by {told_by}" if told_by else what
 
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 import orjson
 
 from bridge.events.build import (
+    EventContext,
     Outcome,
-    Teller,
     from_bridge,
     from_document,
     from_outcome,
@@ -32,7 +32,7 @@ _ME = Identity(
     location="westeurope",
     vm_scale_set_name="",
 )
-_TELLER = Teller(
+_TELLER = EventContext(
     prefix="sebridge",
     source="/subscriptions/00000000-0000-0000-0000-000000000000/resourcegroups/web"
     "/providers/microsoft.compute",

@@ -84,8 +84,8 @@ def _machines(seen: Facts) -> str:
 
 
 def _footer(event: CloudEvent, seen: Facts) -> str:
-    teller = text(seen.reporter.get("vmName"))
-    by = f", told by {_safe(teller, _NAME)}" if teller else ""
+    event_context = text(seen.reporter.get("vmName"))
+    by = f", told by {_safe(event_context, _NAME)}" if event_context else ""
     return _safe(event.subject or event.id, _NAME) + by
 
 

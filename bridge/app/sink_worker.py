@@ -27,7 +27,7 @@ class Opening:
 
 
 @dataclass(slots=True)
-class Outlet:
+class SinkWorker:
     """Opens one sink, and runs its relay.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Upkeep: old rows go in steps, and what another process changes is noticed."""
+"""Housekeeping: old rows go in steps, and what another process changes is noticed."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bridge.events.build import Teller
+from bridge.events.build import EventContext
 from bridge.foundation.errors import OutboxCorruptError, Reason, RefusedDeliveryError
 from bridge.foundation.retry import RetryPolicy
 from bridge.foundation.workers import Worker
@@ -18,7 +18,7 @@ from bridge.outbox.records import Decision
 from bridge.outbox.statements import size
 from bridge.outbox.storage.connection import connect
 from bridge.outbox.store import Outbox
-from bridge.pipeline.housekeeping import Upkeep
+from bridge.pipeline.housekeeping import Housekeeping
 from bridge.pipeline.observer import Observer
 from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
@@ -30,7 +30,7 @@ WEEK = 7 * 86400.0
 DECISION = Decision(
     message="m", key=EVENT_ID, event_id=EVENT_ID, sequence=1, state="relayed"
 )
-_WORKER: type[Worker] = Upkeep
+_WORKER: type[Worker] = Housekeeping
 
 
 @pytest.fixture
@@ -44,11 +44,11 @@ def poller(
 def observer(
     outbox: Outbox,
     metadata: FakeMetadata,
-    teller: Teller,
+    event_context: EventContext,
     clock: FakeClock,
     metrics: Metrics,
 ) -> Observer:
-    return observed(metadata, outbox, teller, clock, metrics)[1]
+    return observed(metadata, outbox, event_context, clock, metrics)[1]
 
 
 @pytest.fixture
@@ -72,10 +72,10 @@ def relay(
 
 
 @pytest.fixture
-def upkeep(
+def housekeeping(
     outbox: Outbox, observer: Observer, relay: Relay, clock: FakeClock, metrics: Metrics
-) -> Upkeep:
-    return Upkeep(
+) -> Housekeeping:
+    return Housekeeping(
         outbox=outbox,
         observer=observer,
         relays=[relay],
@@ -107,183 +107,185 @@ def make(sql: str) -> Callable[[Any], Any]:
 
 @pytest.mark.parametrize(("age", "kept"), [(WEEK - 1, 3), (WEEK + 1, 0)])
 async def test_what_was_delivered_is_kept_for_the_retention(
-    age: float, kept: int, upkeep: Upkeep, clock: FakeClock
+    age: float, kept: int, housekeeping: Housekeeping, clock: FakeClock
 ) -> None:
-    await delivered(upkeep.outbox, clock, 3)
+    await delivered(housekeeping.outbox, clock, 3)
     clock.pass_by(age)
 
-    await upkeep.step()
+    await housekeeping.step()
 
-    assert await left(upkeep.outbox) == kept
+    assert await left(housekeeping.outbox) == kept
 
 
 async def test_much_is_pruned_in_steps_so_that_nobody_waits_long(
-    upkeep: Upkeep, clock: FakeClock
+    housekeeping: Housekeeping, clock: FakeClock
 ) -> None:
-    await delivered(upkeep.outbox, clock, 1200)
+    await delivered(housekeeping.outbox, clock, 1200)
     clock.pass_by(WEEK + 1)
 
     kept = []
     for _ in range(4):
-        await upkeep.step()
-        kept.append(await left(upkeep.outbox))
+        await housekeeping.step()
+        kept.append(await left(housekeeping.outbox))
 
     assert kept == [700, 200, 0, 0]
 
 
-async def test_pruning_is_done_once_an_hour(upkeep: Upkeep, clock: FakeClock) -> None:
-    await upkeep.step()
-    await delivered(upkeep.outbox, clock, 1)
-    upkeep.retention = 10
+async def test_pruning_is_done_once_an_hour(
+    housekeeping: Housekeeping, clock: FakeClock
+) -> None:
+    await housekeeping.step()
+    await delivered(housekeeping.outbox, clock, 1)
+    housekeeping.retention = 10
 
     clock.pass_by(3599)
-    await upkeep.step()
-    assert await left(upkeep.outbox) == 1
+    await housekeeping.step()
+    assert await left(housekeeping.outbox) == 1
 
     clock.pass_by(1)
-    await upkeep.step()
-    assert await left(upkeep.outbox) == 0
+    await housekeeping.step()
+    assert await left(housekeeping.outbox) == 0
 
 
 async def test_wall_clock_set_ahead_prunes_no_sooner(
-    upkeep: Upkeep, clock: FakeClock
+    housekeeping: Housekeeping, clock: FakeClock
 ) -> None:
-    await upkeep.step()
-    await delivered(upkeep.outbox, clock, 1)
+    await housekeeping.step()
+    await delivered(housekeeping.outbox, clock, 1)
 
     clock.jump(10 * WEEK)
-    await upkeep.step()
+    await housekeeping.step()
 
-    assert await left(upkeep.outbox) == 1
+    assert await left(housekeeping.outbox) == 1
 
 
 @pytest.mark.parametrize("jumps", [[2], [400], [-400, 400], [400, -400]])
 async def test_clock_that_is_set_makes_nothing_older_that_is_kept(
-    jumps: list[float], upkeep: Upkeep, clock: FakeClock
+    jumps: list[float], housekeeping: Housekeeping, clock: FakeClock
 ) -> None:
     """What was decided on an approval is known for the retention, whatever it says."""
-    upkeep.retention = 86400
-    outbox = upkeep.outbox
-    await upkeep.step()
+    housekeeping.retention = 86400
+    outbox = housekeeping.outbox
+    await housekeeping.step()
     await delivered(outbox, clock, 1)
     await outbox.commit([], now=clock.now().timestamp(), decisions=[DECISION])
     for days in jumps:
         clock.jump(days * 86400)
-        await upkeep.step()
+        await housekeeping.step()
 
     clock.pass_by(86400 - 10)
-    await upkeep.step()
+    await housekeeping.step()
     assert await outbox.decisions("m")
     assert await left(outbox) == 1
 
     clock.pass_by(2 * 3600)
-    await upkeep.step()
+    await housekeeping.step()
     if jumps[-1] > 0:  # what was written ahead is of the moment that it is found
         assert not await outbox.decisions("m")
         assert not await left(outbox)
 
 
 async def test_clock_that_is_set_writes_no_row_anew(
-    upkeep: Upkeep, clock: FakeClock
+    housekeeping: Housekeeping, clock: FakeClock
 ) -> None:
     """With a million rows that would be one write of minutes."""
-    await upkeep.step()
-    await delivered(upkeep.outbox, clock, 500)
-    before = await upkeep.outbox.database.read(lambda db: db.total_changes)
+    await housekeeping.step()
+    await delivered(housekeeping.outbox, clock, 500)
+    before = await housekeeping.outbox.database.read(lambda db: db.total_changes)
 
     clock.jump(2 * 86400)
-    await upkeep.step()
+    await housekeeping.step()
 
-    after = await upkeep.outbox.database.read(lambda db: db.total_changes)
+    after = await housekeeping.outbox.database.read(lambda db: db.total_changes)
     assert after - before < 10
 
 
 async def test_clock_set_ahead_and_back_in_part_keeps_the_age(
-    upkeep: Upkeep, clock: FakeClock
+    housekeeping: Housekeeping, clock: FakeClock
 ) -> None:
-    upkeep.retention = 86400
-    await upkeep.step()
-    await delivered(upkeep.outbox, clock, 1)
+    housekeeping.retention = 86400
+    await housekeeping.step()
+    await delivered(housekeeping.outbox, clock, 1)
     for days in (1, 4, -3, 7):
         clock.pass_by(60)
         clock.jump(days * 86400)
-        await upkeep.step()
+        await housekeeping.step()
 
     clock.pass_by(86400 - 300)
-    await upkeep.step()
-    assert await left(upkeep.outbox) == 1
+    await housekeeping.step()
+    assert await left(housekeeping.outbox) == 1
 
     clock.pass_by(3600)
-    await upkeep.step()
-    assert not await left(upkeep.outbox)
+    await housekeeping.step()
+    assert not await left(housekeeping.outbox)
 
 
 async def test_what_a_clock_that_was_ahead_has_left_is_not_kept_for_ever(
-    upkeep: Upkeep, clock: FakeClock
+    housekeeping: Housekeeping, clock: FakeClock
 ) -> None:
     clock.jump(3650 * 86400)
-    await delivered(upkeep.outbox, clock, 1)
+    await delivered(housekeeping.outbox, clock, 1)
     now = clock.now().timestamp()
-    await upkeep.outbox.commit([], now=now, decisions=[DECISION])
+    await housekeeping.outbox.commit([], now=now, decisions=[DECISION])
     clock.jump(-3650 * 86400)
-    await upkeep.step()
+    await housekeeping.step()
 
     clock.pass_by(WEEK + 3600)
-    await upkeep.step()
+    await housekeeping.step()
 
-    assert not await left(upkeep.outbox)
-    assert not await upkeep.outbox.decisions("m")
+    assert not await left(housekeeping.outbox)
+    assert not await housekeeping.outbox.decisions("m")
 
 
 async def test_clock_put_right_makes_what_waits_no_older_in_the_status(
-    upkeep: Upkeep, clock: FakeClock
+    housekeeping: Housekeeping, clock: FakeClock
 ) -> None:
-    await upkeep.step()
-    await upkeep.outbox.commit([told("1")], now=clock.now().timestamp())
+    await housekeeping.step()
+    await housekeeping.outbox.commit([told("1")], now=clock.now().timestamp())
     clock.pass_by(18)
     clock.jump(2 * 86400)
 
-    await upkeep.step()
+    await housekeeping.step()
 
-    oldest = (await upkeep.outbox.tallies())[SINK].oldest
+    oldest = (await housekeeping.outbox.tallies())[SINK].oldest
     assert oldest == clock.now().timestamp() - 18
 
 
 async def test_what_is_not_delivered_is_kept_whatever_its_age(
-    upkeep: Upkeep, clock: FakeClock
+    housekeeping: Housekeeping, clock: FakeClock
 ) -> None:
-    await upkeep.outbox.commit([told("1")], now=clock.now().timestamp())
+    await housekeeping.outbox.commit([told("1")], now=clock.now().timestamp())
     clock.pass_by(10 * WEEK)
 
-    await upkeep.step()
+    await housekeeping.step()
 
-    assert await left(upkeep.outbox) == 1
+    assert await left(housekeeping.outbox) == 1
 
 
 async def test_event_still_in_the_document_is_remembered_whatever_its_age(
-    upkeep: Upkeep, poller: Poller, metadata: FakeMetadata, clock: FakeClock
+    housekeeping: Housekeeping, poller: Poller, metadata: FakeMetadata, clock: FakeClock
 ) -> None:
     """It may be announced further ahead than the retention."""
     metadata.says(body_of(imds_event()))
     await poller.step()
     clock.pass_by(WEEK + 1)
 
-    await upkeep.step()
+    await housekeeping.step()
 
-    assert await upkeep.outbox.was_seen(EVENT_ID)
+    assert await housekeeping.outbox.was_seen(EVENT_ID)
 
 
 async def test_event_that_is_gone_is_forgotten_after_the_retention(
-    upkeep: Upkeep, poller: Poller, metadata: FakeMetadata, clock: FakeClock
+    housekeeping: Housekeeping, poller: Poller, metadata: FakeMetadata, clock: FakeClock
 ) -> None:
     metadata.says(body_of(imds_event()), body_of(incarnation=3))
     await poller.step()
     await poller.step()
     clock.pass_by(WEEK + 1)
 
-    await upkeep.step()
+    await housekeeping.step()
 
-    assert not await upkeep.outbox.was_seen(EVENT_ID)
+    assert not await housekeeping.outbox.was_seen(EVENT_ID)
 
 
 # -- size ------------------------------------------------------------------------
@@ -296,9 +298,9 @@ async def large(outbox: Outbox, clock: FakeClock, *names: str) -> None:
 
 
 async def test_file_that_grows_too_large_drops_what_is_delivered_oldest_first(
-    upkeep: Upkeep, clock: FakeClock, caplog: pytest.LogCaptureFixture
+    housekeeping: Housekeeping, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    outbox, now = upkeep.outbox, clock.now().timestamp()
+    outbox, now = housekeeping.outbox, clock.now().timestamp()
     await large(outbox, clock, *(f"{n}" for n in range(40)))
     for n in range(30):
         (one,) = await outbox.find(SINK, f"{n}")
@@ -306,9 +308,9 @@ async def test_file_that_grows_too_large_drops_what_is_delivered_oldest_first(
     await large(outbox, clock, "new")
     (one,) = await outbox.find(SINK, "new")
     await outbox.delivered(one, now=now)
-    upkeep.max_size = await outbox.database.read(size) - 1
+    housekeeping.max_size = await outbox.database.read(size) - 1
 
-    await upkeep.step()
+    await housekeeping.step()
 
     found = await Ledger(outbox.database).find(Selection())
     kept = [one.cloud_event_id for one in found]
@@ -317,29 +319,31 @@ async def test_file_that_grows_too_large_drops_what_is_delivered_oldest_first(
 
 
 async def test_what_is_not_delivered_is_never_dropped_for_size(
-    upkeep: Upkeep, clock: FakeClock, caplog: pytest.LogCaptureFixture
+    housekeeping: Housekeeping, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await large(upkeep.outbox, clock, *(f"{n}" for n in range(5)))
-    upkeep.max_size = 1000
+    await large(housekeeping.outbox, clock, *(f"{n}" for n in range(5)))
+    housekeeping.max_size = 1000
 
     for _ in range(3):
-        await upkeep.step()
+        await housekeeping.step()
         clock.pass_by(60)
 
-    assert await left(upkeep.outbox) == 5
+    assert await left(housekeeping.outbox) == 5
     assert [r.message.split(":")[0] for r in caplog.records] == [
         "state file is larger than state.max_size"
     ]
 
 
-async def test_much_is_dropped_in_steps(upkeep: Upkeep, clock: FakeClock) -> None:
-    await delivered(upkeep.outbox, clock, 50)
-    upkeep.max_size = 1000
+async def test_much_is_dropped_in_steps(
+    housekeeping: Housekeeping, clock: FakeClock
+) -> None:
+    await delivered(housekeeping.outbox, clock, 50)
+    housekeeping.max_size = 1000
 
     counts = []
     for _ in range(4):
-        await upkeep.step()
-        counts.append(await left(upkeep.outbox))
+        await housekeeping.step()
+        counts.append(await left(housekeeping.outbox))
 
     assert counts == [30, 10, 0, 0]
 
@@ -348,47 +352,49 @@ async def test_much_is_dropped_in_steps(upkeep: Upkeep, clock: FakeClock) -> Non
 
 
 async def test_relays_look_again_when_another_process_has_acted(
-    upkeep: Upkeep, state_path: Path
+    housekeeping: Housekeeping, state_path: Path
 ) -> None:
-    news = upkeep.outbox.news(SINK)
-    await upkeep.step()
+    news = housekeeping.outbox.news(SINK)
+    await housekeeping.step()
     news.clear()
 
     async with Outbox.open(state_path, router()) as other:
         await other.save({"x": b""})
-    await upkeep.step()
+    await housekeeping.step()
 
     assert news.is_set()
 
 
 async def test_relays_are_left_alone_when_only_this_process_writes(
-    upkeep: Upkeep,
+    housekeeping: Housekeeping,
 ) -> None:
-    news = upkeep.outbox.news(SINK)
-    await upkeep.step()
+    news = housekeeping.outbox.news(SINK)
+    await housekeeping.step()
     news.clear()
 
-    await upkeep.outbox.save({"x": b""})
-    await upkeep.step()
+    await housekeeping.outbox.save({"x": b""})
+    await housekeeping.step()
 
     assert not news.is_set()
 
 
-async def test_change_is_noticed_once(upkeep: Upkeep, state_path: Path) -> None:
-    news = upkeep.outbox.news(SINK)
-    await upkeep.step()
+async def test_change_is_noticed_once(
+    housekeeping: Housekeeping, state_path: Path
+) -> None:
+    news = housekeeping.outbox.news(SINK)
+    await housekeeping.step()
     async with Outbox.open(state_path, router()) as other:
         await other.save({"x": b""})
-    await upkeep.step()
+    await housekeeping.step()
     news.clear()
 
-    await upkeep.step()
+    await housekeeping.step()
 
     assert not news.is_set()
 
 
 async def test_change_within_one_tick_of_the_files_time_is_noticed_in_the_end(
-    upkeep: Upkeep,
+    housekeeping: Housekeeping,
     state_path: Path,
     clock: FakeClock,
     monkeypatch: pytest.MonkeyPatch,
@@ -396,16 +402,16 @@ async def test_change_within_one_tick_of_the_files_time_is_noticed_in_the_end(
     async def same(_: object) -> tuple[int, int]:
         return 1, 1
 
-    monkeypatch.setattr(type(upkeep.outbox.database), "stamp", same)
-    news = upkeep.outbox.news(SINK)
-    await upkeep.step()
+    monkeypatch.setattr(type(housekeeping.outbox.database), "stamp", same)
+    news = housekeeping.outbox.news(SINK)
+    await housekeeping.step()
     async with Outbox.open(state_path, router()) as other:
         await other.save({"x": b""})
-    await upkeep.step()
+    await housekeeping.step()
     assert not news.is_set()
 
     clock.pass_by(30)
-    await upkeep.step()
+    await housekeeping.step()
 
     assert news.is_set()
 
@@ -430,14 +436,14 @@ async def parked(relay: Relay, sink: RecordingSink, clock: FakeClock) -> None:
 
 @pytest.mark.parametrize("asked", [SINK, None])
 async def test_parked_sink_is_tried_at_once_when_a_person_asks_for_it(  # noqa: PLR0913, PLR0917 - fixtures
-    upkeep: Upkeep,
+    housekeeping: Housekeeping,
     relay: Relay,
     sink: RecordingSink,
     clock: FakeClock,
     state_path: Path,
     asked: str | None,
 ) -> None:
-    await upkeep.step()
+    await housekeeping.step()
     await parked(relay, sink, clock)
     await look(relay)
     tried, sink.always = len(sink.tried), None
@@ -446,42 +452,42 @@ async def test_parked_sink_is_tried_at_once_when_a_person_asks_for_it(  # noqa: 
         selection = Selection(sink=asked, states=("dead",))
         now = clock.now().timestamp()
         await Ledger(other.database).retry(selection, now=now, force=False)
-    await upkeep.step()
+    await housekeeping.step()
     await look(relay)
 
     assert (relay.state, len(sink.tried)) == ("ok", tried + 1)
 
 
 async def test_sink_that_nobody_asked_for_stays_parked(
-    upkeep: Upkeep,
+    housekeeping: Housekeeping,
     relay: Relay,
     sink: RecordingSink,
     clock: FakeClock,
     state_path: Path,
 ) -> None:
-    await upkeep.step()
+    await housekeeping.step()
     await parked(relay, sink, clock)
 
     async with Outbox.open(state_path, router()) as other:
         selection = Selection(sink="other")
         await Ledger(other.database).retry(selection, now=0, force=False)
-    await upkeep.step()
+    await housekeeping.step()
 
     assert relay.state == "parked"
 
 
 async def test_what_another_process_discards_is_counted(
-    upkeep: Upkeep, metrics: Metrics, clock: FakeClock, state_path: Path
+    housekeeping: Housekeeping, metrics: Metrics, clock: FakeClock, state_path: Path
 ) -> None:
-    await upkeep.step()
+    await housekeeping.step()
     now = clock.now().timestamp()
-    await upkeep.outbox.commit([told("1"), told("2")], now=now)
+    await housekeeping.outbox.commit([told("1"), told("2")], now=now)
 
     async with Outbox.open(state_path, router()) as other:
         await Ledger(other.database).discard(Selection(), now=now)
-    await upkeep.step()
+    await housekeeping.step()
     clock.pass_by(2 * WEEK)
-    await upkeep.step()
+    await housekeeping.step()
 
     assert metrics.deliveries.labels(SINK, "discarded").value == 2
 
@@ -490,62 +496,62 @@ async def test_what_another_process_discards_is_counted(
 
 
 async def test_state_file_that_cannot_be_written_is_told_once_and_tried_again(
-    upkeep: Upkeep, clock: FakeClock, caplog: pytest.LogCaptureFixture
+    housekeeping: Housekeeping, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A full disk must not end the forwarder: pruning is what may help it."""
-    await delivered(upkeep.outbox, clock, 1)
+    await delivered(housekeeping.outbox, clock, 1)
     clock.pass_by(WEEK + 1)
-    await upkeep.outbox.database.read(make("PRAGMA query_only = ON"))
+    await housekeeping.outbox.database.read(make("PRAGMA query_only = ON"))
 
     for _ in range(3):
-        await upkeep.step()
+        await housekeeping.step()
     assert caplog.messages == ["upkeep of the state file put off"]
 
-    await upkeep.outbox.database.read(make("PRAGMA query_only = OFF"))
-    await upkeep.step()
-    assert await left(upkeep.outbox) == 0
+    await housekeeping.outbox.database.read(make("PRAGMA query_only = OFF"))
+    await housekeeping.step()
+    assert await left(housekeeping.outbox) == 0
 
 
 async def test_state_file_held_by_another_process_is_no_reason_to_end(
-    upkeep: Upkeep, state_path: Path
+    housekeeping: Housekeeping, state_path: Path
 ) -> None:
-    await upkeep.outbox.database.run(make("PRAGMA busy_timeout = 10"))
+    await housekeeping.outbox.database.run(make("PRAGMA busy_timeout = 10"))
     other = connect(state_path)
     other.execute("BEGIN IMMEDIATE")
 
-    await upkeep.step()
+    await housekeeping.step()
 
     other.close()
 
 
 async def test_what_is_in_memory_goes_to_disk_as_soon_as_it_can(
-    upkeep: Upkeep, clock: FakeClock, state_path: Path
+    housekeeping: Housekeeping, clock: FakeClock, state_path: Path
 ) -> None:
     async with statefile.open_database(state_path, None) as database:
-        upkeep.outbox = Outbox(database, router())
+        housekeeping.outbox = Outbox(database, router())
         await database.read(make("PRAGMA busy_timeout = 50"))
         other = connect(state_path)
         other.execute("BEGIN IMMEDIATE")
-        await upkeep.outbox.commit([told("1")], now=clock.now().timestamp())
-        await upkeep.step()
+        await housekeeping.outbox.commit([told("1")], now=clock.now().timestamp())
+        await housekeeping.step()
         assert database.is_degraded
         other.close()
 
-        await upkeep.step()
+        await housekeeping.step()
 
         assert not database.is_degraded
-        assert await left(upkeep.outbox) == 1
+        assert await left(housekeeping.outbox) == 1
 
 
 async def test_trouble_is_told_again_after_it_was_over(
-    upkeep: Upkeep, clock: FakeClock, caplog: pytest.LogCaptureFixture
+    housekeeping: Housekeeping, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(2):
-        await upkeep.outbox.database.read(make("PRAGMA query_only = ON"))
+        await housekeeping.outbox.database.read(make("PRAGMA query_only = ON"))
         clock.pass_by(3600)
-        await upkeep.step()
-        await upkeep.outbox.database.read(make("PRAGMA query_only = OFF"))
-        await upkeep.step()
+        await housekeeping.step()
+        await housekeeping.outbox.database.read(make("PRAGMA query_only = OFF"))
+        await housekeeping.step()
 
     assert len(caplog.messages) == 2
 
@@ -559,26 +565,30 @@ class DamagedOutbox(Outbox):
         raise OutboxCorruptError("the state file is damaged")
 
 
-async def test_damaged_state_file_ends_the_forwarder(upkeep: Upkeep) -> None:
+async def test_damaged_state_file_ends_the_forwarder(
+    housekeeping: Housekeeping,
+) -> None:
     """It is moved aside at the next start."""
-    upkeep.outbox = DamagedOutbox(upkeep.outbox.database, upkeep.outbox.router)
+    housekeeping.outbox = DamagedOutbox(
+        housekeeping.outbox.database, housekeeping.outbox.router
+    )
 
     with pytest.raises(OutboxCorruptError):
-        await upkeep.step()
+        await housekeeping.step()
 
 
 # -- the loop --------------------------------------------------------------------
 
 
 async def test_upkeep_looks_every_two_seconds_until_asked_to_stop(
-    upkeep: Upkeep, clock: FakeClock
+    housekeeping: Housekeeping, clock: FakeClock
 ) -> None:
     stop = asyncio.Event()
-    task = asyncio.ensure_future(upkeep.run(stop))
+    task = asyncio.ensure_future(housekeeping.run(stop))
     for _ in range(3):
-        await settled(upkeep.outbox)
+        await settled(housekeeping.outbox)
         await clock.advance(2)
-    await settled(upkeep.outbox)
+    await settled(housekeeping.outbox)
     assert not task.done()
 
     stop.set()
@@ -588,12 +598,14 @@ async def test_upkeep_looks_every_two_seconds_until_asked_to_stop(
     assert len(clock.waits) == 4
 
 
-async def test_nothing_is_begun_after_a_stop(upkeep: Upkeep, clock: FakeClock) -> None:
-    await delivered(upkeep.outbox, clock, 1)
+async def test_nothing_is_begun_after_a_stop(
+    housekeeping: Housekeeping, clock: FakeClock
+) -> None:
+    await delivered(housekeeping.outbox, clock, 1)
     clock.pass_by(WEEK + 1)
     stop = asyncio.Event()
     stop.set()
 
-    await upkeep.run(stop)
+    await housekeeping.run(stop)
 
-    assert await left(upkeep.outbox) == 1
+    assert await left(housekeeping.outbox) == 1

@@ -6,7 +6,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from bridge.events.build import Teller
+from bridge.events.build import EventContext
 from bridge.events.routing import Route, When
 from bridge.foundation.errors import Reason
 from bridge.foundation.hashing import hash32
@@ -14,7 +14,7 @@ from bridge.foundation.retry import RetryPolicy
 from bridge.outbox.deliveries import Delivery
 from bridge.outbox.records import REPLIES, Reply
 from bridge.outbox.store import Outbox
-from bridge.pipeline.lifecycle_events import Vitals
+from bridge.pipeline.lifecycle_events import LifecycleEvents
 from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
@@ -23,20 +23,22 @@ from tests.fakes import FakeClock, FakeMetadata, RecordingSink, settled
 
 
 class Rig:
-    """Vitals with a poller whose IMDS is a script, and relays whose sinks record."""
+    """LifecycleEvents with a poller whose IMDS is a script; its sinks record."""
 
-    def __init__(self, outbox: Outbox, teller: Teller, path: Path, *names: str) -> None:
+    def __init__(
+        self, outbox: Outbox, event_context: EventContext, path: Path, *names: str
+    ) -> None:
         self.outbox, self.clock = outbox, FakeClock()
         self.metadata, self.metrics = FakeMetadata(), Metrics(names, "1")
         self.sinks = {name: RecordingSink() for name in names}
         self.poller, _ = observed(
-            self.metadata, outbox, teller, self.clock, self.metrics
+            self.metadata, outbox, event_context, self.clock, self.metrics
         )
-        self.vitals = Vitals(
+        self.lifecycle = LifecycleEvents(
             outbox=outbox,
             poller=self.poller,
             relays=[self.relay(name) for name in names],
-            teller=teller,
+            event_context=event_context,
             clock=self.clock,
             heartbeat=0,
             state_path=path,
@@ -68,7 +70,7 @@ class Rig:
     async def beaten(self) -> list[dict[str, object]]:
         """Return the data of the heartbeats that reach the sinks now."""
         async with asyncio.TaskGroup() as group:
-            for relay in self.vitals.relays:
+            for relay in self.lifecycle.relays:
                 await relay.step(group)
         taken = [one for sink in self.sinks.values() for one in sink.taken]
         beats = [one for one in taken if "heartbeat" in one.type]
@@ -76,8 +78,8 @@ class Rig:
 
 
 @pytest.fixture
-def rig(outbox: Outbox, teller: Teller, state_path: Path) -> Rig:
-    return Rig(outbox, teller, state_path, SINK)
+def rig(outbox: Outbox, event_context: EventContext, state_path: Path) -> Rig:
+    return Rig(outbox, event_context, state_path, SINK)
 
 
 # -- IMDS lost and found -------------------------------------------------------
@@ -87,21 +89,21 @@ async def test_nothing_is_said_while_imds_answers(rig: Rig) -> None:
     for _ in range(10):
         await rig.answers()
         rig.clock.pass_by(29)
-        await rig.vitals.step()
+        await rig.lifecycle.step()
 
     assert await rig.told() == []
 
 
 async def test_nothing_is_said_during_the_patient_first_request(rig: Rig) -> None:
     rig.clock.pass_by(130)
-    await rig.vitals.step()
+    await rig.lifecycle.step()
 
     assert await rig.told() == []
 
 
 async def test_imds_that_never_answered_is_told_after_its_patience(rig: Rig) -> None:
     rig.clock.pass_by(131)
-    await rig.vitals.step()
+    await rig.lifecycle.step()
 
     (event,) = await rig.stored()
     assert event.type == "sebridge.bridge.imds-unreachable.v1"
@@ -112,10 +114,10 @@ async def test_imds_lost_and_found_is_told_once_each(rig: Rig) -> None:
     await rig.answers()
     for _ in range(5):
         rig.clock.pass_by(31)
-        await rig.vitals.step()
+        await rig.lifecycle.step()
     await rig.answers()
     for _ in range(5):
-        await rig.vitals.step()
+        await rig.lifecycle.step()
 
     assert await rig.told() == [
         "bridge.imds-unreachable.v1",
@@ -127,7 +129,7 @@ async def test_imds_lost_and_found_is_told_once_each(rig: Rig) -> None:
 
 
 async def test_what_is_told_is_stored_with_its_time_and_id(rig: Rig) -> None:
-    cloud_event_id = await rig.vitals.tell("stopped", "signal")
+    cloud_event_id = await rig.lifecycle.tell("stopped", "signal")
 
     (event,) = await rig.stored()
     kind = "sebridge.bridge.stopped.v1"
@@ -140,7 +142,7 @@ async def test_what_is_told_is_stored_with_its_time_and_id(rig: Rig) -> None:
 async def test_started_is_told_first(rig: Rig) -> None:
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as group:
-        group.create_task(rig.vitals.run(stop))
+        group.create_task(rig.lifecycle.run(stop))
         await settled(rig.outbox)
         assert await rig.told() == ["bridge.started.v1"]
         stop.set()
@@ -150,7 +152,7 @@ async def test_stopped_is_told_last_and_tried_once(rig: Rig) -> None:
     stop = asyncio.Event()
     stop.set()
 
-    await rig.vitals.run(stop)
+    await rig.lifecycle.run(stop)
 
     tried = [one.type for sink in rig.sinks.values() for one in sink.tried]
     assert set(tried) == {"sebridge.bridge.stopped.v1"}
@@ -160,7 +162,7 @@ async def test_stopped_is_told_last_and_tried_once(rig: Rig) -> None:
 async def test_imds_is_looked_at_every_few_seconds(rig: Rig) -> None:
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as group:
-        group.create_task(rig.vitals.run(stop))
+        group.create_task(rig.lifecycle.run(stop))
         for _ in range(140):
             await rig.clock.advance(1)
             await settled(rig.outbox)
@@ -176,17 +178,17 @@ async def test_imds_is_looked_at_every_few_seconds(rig: Rig) -> None:
 async def test_no_heart_beats_unless_it_is_wanted(rig: Rig) -> None:
     rig.clock.pass_by(86400)
     await rig.answers()
-    await rig.vitals.step()
+    await rig.lifecycle.step()
 
     assert await rig.beaten() == []
 
 
 async def test_heart_beats_at_its_interval_and_not_at_the_start(rig: Rig) -> None:
-    rig.vitals.heartbeat = 7
+    rig.lifecycle.heartbeat = 7
     await rig.answers()
     stop, counts = asyncio.Event(), []
     async with asyncio.TaskGroup() as group:
-        group.create_task(rig.vitals.run(stop))
+        group.create_task(rig.lifecycle.run(stop))
         for _ in range(22):
             await settled(rig.outbox)
             counts.append(len(await rig.beaten()))
@@ -199,11 +201,11 @@ async def test_heart_beats_at_its_interval_and_not_at_the_start(rig: Rig) -> Non
 
 
 async def test_heart_is_looked_after_no_later_than_its_beat(rig: Rig) -> None:
-    rig.vitals.heartbeat = 7
+    rig.lifecycle.heartbeat = 7
     await rig.answers()
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as group:
-        group.create_task(rig.vitals.run(stop))
+        group.create_task(rig.lifecycle.run(stop))
         for _ in range(14):
             await settled(rig.outbox)
             await rig.clock.advance(1)
@@ -220,9 +222,9 @@ async def test_heartbeat_tells_what_waits_and_what_is_dead_but_no_replies(
     )
     await rig.outbox.commit([], now=0, reply=Reply(key="n", body=b""))
     ((dead,), _) = await rig.outbox.due(REPLIES, now=0, limit=1)
-    await rig.outbox.bury(dead, now=0, error="no", reason=Reason.EXPIRED)
-    rig.vitals.heartbeat = 60
-    await rig.vitals.step()
+    await rig.outbox.dead_letter(dead, now=0, error="no", reason=Reason.EXPIRED)
+    rig.lifecycle.heartbeat = 60
+    await rig.lifecycle.step()
 
     (data,) = await rig.beaten()
     assert (data["pending"], data["dead"]) == (2, 0)
@@ -234,23 +236,23 @@ async def test_heartbeat_tells_what_waits_and_what_is_dead_but_no_replies(
 
 
 async def test_heartbeat_is_not_stored(rig: Rig) -> None:
-    rig.vitals.heartbeat = 60
-    await rig.vitals.step()
+    rig.lifecycle.heartbeat = 60
+    await rig.lifecycle.step()
 
     assert len(await rig.beaten()) == 1
     assert await rig.outbox.tallies() == {}
 
 
 async def test_heartbeat_goes_where_lifecycle_is_wanted(
-    state_path: Path, teller: Teller
+    state_path: Path, event_context: EventContext
 ) -> None:
     quiet = Route(when=When(), scope="all", lifecycle=False)
     loud = Route(when=When(), scope="all", lifecycle=True)
     routes = router({"quiet": quiet, "loud": loud})
     async with Outbox.open(state_path, routes) as outbox:
-        rig = Rig(outbox, teller, state_path, "quiet", "loud")
-        rig.vitals.heartbeat = 60
-        await rig.vitals.step()
+        rig = Rig(outbox, event_context, state_path, "quiet", "loud")
+        rig.lifecycle.heartbeat = 60
+        await rig.lifecycle.step()
         await rig.beaten()
 
     assert [len(rig.sinks[name].taken) for name in ("quiet", "loud")] == [0, 1]
@@ -258,9 +260,9 @@ async def test_heartbeat_goes_where_lifecycle_is_wanted(
 
 async def test_heart_beats_although_the_disk_cannot_be_asked(rig: Rig) -> None:
     """It is the sign of life: what cannot be known is left out of it."""
-    rig.vitals.heartbeat = 60
-    rig.vitals.state_path = Path("/nowhere/at/all/state.db")
-    await rig.vitals.step()
+    rig.lifecycle.heartbeat = 60
+    rig.lifecycle.state_path = Path("/nowhere/at/all/state.db")
+    await rig.lifecycle.step()
 
     (data,) = await rig.beaten()
     assert "freeDiskBytes" not in data
@@ -270,10 +272,10 @@ async def test_last_event_is_tried_although_many_came_after_it(rig: Rig) -> None
     """Other workers end at the same time, and may bring many events."""
     rig.clock.pass_by(30)
     since = rig.clock.now().timestamp()
-    event = await rig.vitals.tell("stopped")
+    event = await rig.lifecycle.tell("stopped")
     late = [told(str(number)) for number in range(1200)]
     await rig.outbox.commit(late, now=rig.clock.now().timestamp())
-    (relay,) = rig.vitals.relays
+    (relay,) = rig.lifecycle.relays
 
     await relay.last_call(event, since)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.approvals.auto_approve import Autopilot
+from bridge.approvals.auto_approve import AutoApprover
 from bridge.approvals.message_flow import Settlement
 from bridge.approvals.rules import Action, Rule, content_of
 from bridge.events import checkpoint
@@ -56,10 +56,10 @@ def show(world: World, *events: object) -> None:
     world.imds.watch, _ = diff(world.imds.watch, found, now, poll_interval=1.0)
 
 
-async def tick(world: World, pilot: Autopilot | None = None) -> None:
-    """Let an autopilot, a new one by default, look once and end what it begins."""
+async def tick(world: World, pilot: AutoApprover | None = None) -> None:
+    """Let an auto_approver, a new one by default, look once and end what it begins."""
     async with asyncio.timeout(60), asyncio.TaskGroup() as pursuits:
-        await (pilot or Autopilot(world.desk)).step(asyncio.Event(), pursuits)
+        await (pilot or AutoApprover(world.context)).step(asyncio.Event(), pursuits)
 
 
 async def looks_at_a_tick(world: World) -> int:
@@ -101,7 +101,7 @@ async def test_event_is_approved_without_a_message(world: World) -> None:
 
 async def test_it_is_approved_once_as_it_is(world: World) -> None:
     show(world, REBOOT)
-    pilot = Autopilot(world.desk)
+    pilot = AutoApprover(world.context)
 
     for _ in range(3):
         await tick(world, pilot)
@@ -183,7 +183,7 @@ async def test_rule_waits_for_its_time(
 ) -> None:
     world.with_terms(rules=(waiting,))
     show(world, REBOOT)
-    pilot = Autopilot(world.desk)
+    pilot = AutoApprover(world.context)
 
     world.clock.pass_by(seconds)
     await tick(world, pilot)
@@ -238,7 +238,7 @@ async def test_event_that_has_changed_since_is_not_posted_but_spoken_of_anew(
 ) -> None:
     show(world, REBOOT)
     world.imds.shows(LATER)
-    pilot = Autopilot(world.desk)
+    pilot = AutoApprover(world.context)
 
     await tick(world, pilot)
     assert not world.imds.posts
@@ -257,7 +257,7 @@ async def test_what_came_to_nothing_rests_before_it_is_tried_again(
     show(world, REBOOT)
     world.clock.pass_by(1.0)
     skewed = SkewedImds(world.imds)
-    pilot = Autopilot(replace(world.desk, watcher=skewed))
+    pilot = AutoApprover(replace(world.context, watcher=skewed))
 
     for _ in range(31):
         await tick(world, pilot)
@@ -309,7 +309,7 @@ async def test_post_in_doubt_of_an_event_that_changes_is_told_and_not_repeated(
 async def test_imds_that_cannot_be_reached_in_time_is_told_once(world: World) -> None:
     show(world, REBOOT)
     world.imds.is_dark = lambda: world.clock.now() < START + timedelta(seconds=1000)
-    pilot = Autopilot(world.desk)
+    pilot = AutoApprover(world.context)
 
     await tick(world, pilot)
     world.clock.pass_by(200.0)
@@ -336,7 +336,7 @@ async def test_imds_that_refuses_is_told_once(world: World) -> None:
 async def test_delay_begins_anew_with_every_change(world: World) -> None:
     world.with_terms(rules=(rule(delay=300.0),))
     show(world, REBOOT)
-    pilot = Autopilot(world.desk)
+    pilot = AutoApprover(world.context)
     world.clock.pass_by(299.0)
     show(world, LATER)
 
@@ -432,13 +432,13 @@ class Hanging:
 
 
 async def die(world: World, place: str) -> None:
-    """Run an autopilot until it is where it is to die, and kill it there."""
+    """Run an auto_approver until it is where it is to die, and kill it there."""
     reached = asyncio.Event()
     if place == "intent":
         world.imds.on_look = reached.set
     hanging = Hanging(asyncio.Event() if place == "intent" else reached)
     clock = FakeClock()
-    pilot = Autopilot(replace(world.with_starter(hanging), clock=clock))
+    pilot = AutoApprover(replace(world.with_starter(hanging), clock=clock))
     running = asyncio.create_task(pilot.run(asyncio.Event()))
     async with asyncio.timeout(60):
         await reached.wait()
@@ -447,9 +447,9 @@ async def die(world: World, place: str) -> None:
 
 
 async def live(world: World, outcomes: int) -> None:
-    """Run an autopilot until it has told so much, and has nothing open."""
+    """Run an auto_approver until it has told so much, and has nothing open."""
     stop, clock = asyncio.Event(), FakeClock()
-    pilot = Autopilot(replace(world.desk, clock=clock))
+    pilot = AutoApprover(replace(world.context, clock=clock))
     running = asyncio.create_task(pilot.run(stop))
     async with asyncio.timeout(60):
         while len(world.counts) < outcomes or not await is_without_intent(world):
@@ -549,7 +549,7 @@ async def test_stop_takes_back_what_was_not_begun(world: World) -> None:
     show(world, REBOOT)
     world.imds.gate = asyncio.Event()
     stop = asyncio.Event()
-    pilot = Autopilot(replace(world.desk, clock=FakeClock()))
+    pilot = AutoApprover(replace(world.context, clock=FakeClock()))
     running = asyncio.create_task(pilot.run(stop))
     async with asyncio.timeout(60):
         while await is_without_intent(world):
