@@ -9,16 +9,16 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from msgspec.structs import replace as with_fields
 
 from bridge import __version__
 from bridge.app.identify import Origin
 from bridge.app.sink_worker import Opening, SinkWorker
-from bridge.app.supervisor import Supervisor
+from bridge.app.surroundings import Surroundings
 from bridge.approvals.config import ApprovalsConfig, connection_faults
-from bridge.approvals.rotation import STAYS, Rotation
+from bridge.approvals.rotation import STAYS
 from bridge.configuration.load import Config
 from bridge.events.build import EventContext
 from bridge.events.document import Document
@@ -30,11 +30,8 @@ from bridge.foundation.errors import ConfigError
 from bridge.foundation.rate_limit import Pace
 from bridge.foundation.retry import RetryPolicy
 from bridge.foundation.workers import Worker
-from bridge.health.status import Standing, StatusSource
-from bridge.imds.client import MetadataClient
 from bridge.imds.poller import Poller
 from bridge.net.http_client import open_session
-from bridge.outbox.lock import StateLock
 from bridge.outbox.sink_state import SinkMemory
 from bridge.outbox.storage.database import Database
 from bridge.outbox.store import Outbox
@@ -49,44 +46,6 @@ from bridge.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from bridge.approvals.reply import ReplyRules
-
-
-class Gate(Rotation, Standing, Protocol):
-    """Knows whether this VM is in rotation."""
-
-
-class Probe(Protocol):
-    """The traffic probe, which is loaded only where it is configured."""
-
-    @property
-    def rotation(self) -> Gate:
-        """Says how this VM stands."""
-        ...
-
-    async def attach(self, outbox: Outbox, observer: Observer) -> Worker:
-        """Go on with the state file that is open now; returns who tells of changes."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What is there before the state file is open.
-
-    Attributes:
-        supervisor: is told when all is open.
-        patience: seconds for which it is asked who this VM is.
-        lock: of the state file.
-        probe: answers probes; None where none is configured.
-    """
-
-    clock: Clock
-    metrics: Metrics
-    status_source: StatusSource
-    client: MetadataClient
-    supervisor: Supervisor
-    patience: float
-    lock: StateLock
-    probe: Probe | None = None
 
 
 class Common(TypedDict):

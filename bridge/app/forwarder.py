@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bridge import __version__
-from bridge.app.composition import Forwarder, Probe, Surroundings
+from bridge.app.composition import Forwarder
 from bridge.app.identify import PATIENCE, introduce, meet, provisional, settle
 from bridge.app.supervisor import NOBODY, Supervisor, attended
+from bridge.app.surroundings import Probe, Surroundings
 from bridge.configuration.load import Config
 from bridge.events.identity import Identity, IdentityConfig
 from bridge.foundation import daemon_threads

@@ -33,7 +33,7 @@ from bridge.configuration.secret_standins import StandIns
 from bridge.configuration.sink_names import check_name, place_of
 from bridge.configuration.sink_targets import sink_targets
 from bridge.configuration.toml_file import TomlFile
-from bridge.events.build import EventsConfig
+from bridge.events.config import EventsConfig
 from bridge.events.identity import IdentityConfig
 from bridge.events.routing import Route, When
 from bridge.foundation.errors import ConfigError

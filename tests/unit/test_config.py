@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bridge.approvals.config import ApprovalsConfig
 from bridge.configuration.load import Config, Settings, load, parse
-from bridge.events.build import EventsConfig
+from bridge.events.config import EventsConfig
 from bridge.events.document import EVENT_TYPES
 from bridge.foundation.errors import ConfigError
 from bridge.foundation.sections import Section

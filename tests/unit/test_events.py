@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.events.build import (
-    EventsConfig,
     Outcome,
     OutgoingEvent,
     cause_of,
@@ -28,6 +27,7 @@ from bridge.events.build import (
     rfc3339,
 )
 from bridge.events.cloudevent import STRUCTURED_TYPE, CloudEvent
+from bridge.events.config import EventsConfig
 from bridge.events.document import ScheduledEvent, parse
 from bridge.events.identity import Identity
 from bridge.events.transitions import Transition, TransitionKind, diff

@@ -1,0 +1,45 @@
+"""What ``[events]`` says: how events are called, and which are published."""
+
+import re
+from collections.abc import Iterator
+from typing import Literal
+
+from bridge.foundation.sections import Section
+from bridge.foundation.values import Duration
+
+# What CloudEvents forbids in a string attribute: controls and noncharacters.
+FORBIDDEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff"
+    + "".join(f"{chr(p * 65536 + 65534)}{chr(p * 65536 + 65535)}" for p in range(1, 17))
+    + "]"
+)
+
+
+class EventsConfig(Section, frozen=True, kw_only=True):
+    """``[events]``: what the events are called and which are told.
+
+    Attributes:
+        type_prefix: what the type of every event begins with. Example: ``"sebridge"``.
+        source: the source of every event; "" is taken from instance metadata, and the
+            same for all VMs of a resource group. Example: ``"/contoso/web"``.
+        scope: "all" events of the document, or only "own": those that name this VM.
+        documents: whether each change of the document makes a document.changed event,
+            too.
+        heartbeat: how often a bridge.heartbeat event is sent, so that silence can be
+            noticed; 0 is never.
+    """
+
+    type_prefix: str = "sebridge"
+    source: str = ""
+    scope: Literal["all", "own"] = "all"
+    documents: bool = False
+    heartbeat: Duration = Duration(0)
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """Check the prefix and the source."""
+        if not re.fullmatch(r"[a-zA-Z0-9][a-zA-Z0-9.-]*", self.type_prefix):
+            yield "type_prefix", "must be letters, digits, dots and hyphens"
+        if re.search(r"[^\x21-\x7e]", self.source):
+            yield "source", "must be a URI reference: no spaces, ASCII only"
+        if 0 < self.heartbeat < 1:
+            yield "heartbeat", 'must be "0s" (off) or at least 1s'
