@@ -16,6 +16,7 @@ from bridge.health.status_fields import plain as _plain
 from bridge.health.status_fields import table as _object
 from bridge.health.status_fields import text as _text
 from bridge.health.status_fields import texts as _texts
+from bridge.health.status_times import countdown, span
 
 Mood = Literal["", "good", "warning", "bad"]
 
@@ -214,24 +215,6 @@ def _not_before(event: Mapping[str, object], now: datetime) -> Cell:
         is_started = _text(event, "EventStatus") == "Started"
         return Cell("under way" if is_started else text or "not said")
     return Cell(countdown(moment, now), "warning", moment)
-
-
-def countdown(moment: datetime, now: datetime) -> str:
-    """Return how far off a moment is; the page's script says it in the same words."""
-    left = (moment - now).total_seconds()
-    return f"in {span(int(left))}" if left > 0 else f"{span(int(-left))} ago"
-
-
-def span(seconds: int) -> str:
-    """Return a time in the two largest units that matter."""
-    minutes, second = divmod(seconds, 60)
-    hours, minute = divmod(minutes, 60)
-    days, hour = divmod(hours, 24)
-    if days:
-        return f"{days} d {hour} h"
-    if hours:
-        return f"{hours} h {minute:02} min"
-    return f"{minutes} min {second:02} s" if minutes else f"{second} s"
 
 
 def _resources(event: Mapping[str, object], me: str) -> str:

@@ -32,8 +32,9 @@ from typing import Any, TypeVar
 from bridge.foundation.errors import OutboxError, OutboxThreadDiedError
 from bridge.outbox.checksum import checksum_of_value, whole
 from bridge.outbox.storage.connection import SHORT_BUSY_SECONDS, Connection, connect
+from bridge.outbox.storage.disk import Place
 from bridge.outbox.storage.front import End, Front, Heal, OnTrouble
-from bridge.outbox.storage.keeper import Keeper, Place
+from bridge.outbox.storage.keeper import Keeper
 from bridge.outbox.storage.shift import Shift
 from bridge.outbox.storage.transactions import Job, Result, Ticket
 

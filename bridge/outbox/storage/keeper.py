@@ -6,11 +6,10 @@ not return to a thread that was relieved meanwhile.
 
 import logging
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
 
 from bridge.foundation.errors import OutboxError, OutboxUnavailableError
 from bridge.outbox.storage.connection import (
@@ -21,6 +20,7 @@ from bridge.outbox.storage.connection import (
     is_unwritable,
     translated,
 )
+from bridge.outbox.storage.disk import OnDisk, Place
 from bridge.outbox.storage.mirror import (
     EXTENT,
     Changes,
@@ -34,44 +34,12 @@ from bridge.outbox.storage.transactions import Result, Ticket, look, told, trans
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 _HEAL_BUSY_SECONDS = 0.1  # nobody waits long for another process's lock
 
 
 # What is wrong with the connection itself: it was opened on a file system that could
 # only be read, or that is gone. The same file opened anew may be well.
 _STALE = ("SQLITE_READONLY", "SQLITE_IOERR")
-
-
-class Place(Protocol):
-    """Knows where the file lies, and whether it is this process's own."""
-
-    def opened(self) -> None:
-        """Note that the file was opened."""
-        ...
-
-    def fault(self) -> str | None:
-        """Return why the file is not to be used; None = it may be."""
-        ...
-
-    def regain(self, file: Connection | None) -> bool:
-        """Make the file one that may be used again.
-
-        Returns:
-            Whether it has to be opened anew.
-
-        Raises:
-            OutboxError: that cannot be done now.
-        """
-        ...
-
-
-class OnDisk(Protocol):
-    """Does what may hang."""
-
-    def __call__(self, work: Callable[[], T], group: list[Ticket], /) -> T:
-        """Do it; ``group`` is what is done for whom."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
