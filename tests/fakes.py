@@ -14,7 +14,7 @@ from bridge.foundation.workers import Worker
 from bridge.imds.client import Answer, ImdsConfig
 from bridge.imds.poller import Metadata
 from bridge.imds.turns import Turns
-from bridge.outbox.deliveries import Delivery
+from bridge.outbox.delivery import Delivery
 from bridge.outbox.store import Outbox
 from bridge.pipeline.attempt import Deliver
 

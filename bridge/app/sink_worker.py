@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import ConfigError, Reason, TransientDeliveryError
 from bridge.foundation.workers import waking
-from bridge.outbox.deliveries import Delivery
+from bridge.outbox.delivery import Delivery
 from bridge.pipeline.relay import Relay
 from bridge.sinks.base import Resources, Sink, SinkConfig
 

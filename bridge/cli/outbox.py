@@ -26,7 +26,7 @@ from bridge.foundation.clock import SystemClock
 from bridge.foundation.sections import nearest
 from bridge.outbox.admin import Ledger, Selection, State
 from bridge.outbox.admin import as_json as as_json_of
-from bridge.outbox.deliveries import Delivery
+from bridge.outbox.delivery import Delivery
 from bridge.outbox.records import value_of
 from bridge.outbox.statefile import is_there
 from bridge.outbox.storage.database import Database

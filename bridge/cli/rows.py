@@ -10,7 +10,7 @@ from bridge.cli.common import painter
 from bridge.events.document import parse_time
 from bridge.health.status_view import Cell, Mood
 from bridge.outbox.admin import Observation
-from bridge.outbox.deliveries import Delivery
+from bridge.outbox.delivery import Delivery
 from bridge.outbox.records import value_of
 from bridge.telemetry.metrics import printable
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 from bridge.events.build import rfc3339
 from bridge.outbox import deliveries as rows
-from bridge.outbox.deliveries import Delivery
+from bridge.outbox.delivery import Delivery, select
 from bridge.outbox.records import REPLIES
 from bridge.outbox.statements import ask_to_retry
 from bridge.outbox.storage.database import Database
@@ -76,7 +76,7 @@ class Ledger:
         condition, values = selection.condition
         ordered = f"{condition} ORDER BY d.id LIMIT ?"
         return await self.database.read(
-            lambda db: rows.select(db, ordered, (*values, limit))
+            lambda db: select(db, ordered, (*values, limit))
         )
 
     async def newest(
@@ -93,7 +93,7 @@ class Ledger:
         named = ",".join(map(str, also))
         either = f"({condition}) OR d.id IN ({named}) ORDER BY d.id DESC LIMIT ?"
         found = await self.database.read(
-            lambda db: rows.select(db, either, (*values, count))
+            lambda db: select(db, either, (*values, count))
         )
         return found[::-1]
 
@@ -114,7 +114,7 @@ class Ledger:
         def job(db: sqlite3.Connection) -> list[Observation]:
             found = db.execute(query, (after, key, key, newest)).fetchall()
             return [
-                Observation(n, body, tuple(rows.select(db, _OF_ITEM, (n,))))
+                Observation(n, body, tuple(select(db, _OF_ITEM, (n,))))
                 for n, body in reversed(found)
             ]
 
@@ -158,7 +158,7 @@ class Ledger:
             db: sqlite3.Connection,
         ) -> tuple[list[Delivery], list[Delivery], int]:
             condition, values = selection.condition
-            found = rows.select(db, f"{condition} ORDER BY d.id", values)
+            found = select(db, f"{condition} ORDER BY d.id", values)
             told = {} if force else _last_told(db, found)
             sent, late = list[Delivery](), list[Delivery]()
             for delivery in found:
@@ -178,7 +178,7 @@ class Ledger:
         def job(db: sqlite3.Connection) -> list[Delivery]:
             condition, values = selection.condition
             undelivered = f"{condition} AND d.state IN ('pending', 'dead')"
-            found = rows.select(db, f"{undelivered} ORDER BY d.id", values)
+            found = select(db, f"{undelivered} ORDER BY d.id", values)
             for delivery in found:
                 db.execute(
                     """UPDATE deliveries SET state = 'discarded', is_head = 0,

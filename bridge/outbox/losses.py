@@ -7,7 +7,7 @@ from bridge.events.build import OutgoingEvent
 from bridge.foundation.errors import OutboxFullError, Reason
 from bridge.outbox import deliveries as rows
 from bridge.outbox import statements
-from bridge.outbox.deliveries import Delivery
+from bridge.outbox.delivery import Delivery
 
 log = logging.getLogger(__name__)
 

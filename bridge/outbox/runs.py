@@ -13,7 +13,7 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.outbox import deliveries as rows
 from bridge.outbox import successes
 from bridge.outbox.checksum import Content
-from bridge.outbox.deliveries import Delivery
+from bridge.outbox.delivery import Delivery, select_checked
 from bridge.outbox.records import Success
 from bridge.outbox.storage.connection import Connection
 from bridge.outbox.store import Outbox
@@ -47,7 +47,7 @@ class Runs:
         """Return what is pending, oldest first; what is damaged is given up here."""
         condition = "d.sink = ? AND d.state = 'pending' ORDER BY d.id LIMIT ?"
         found = await self.outbox.database.read(
-            lambda db: rows.select_checked(db, condition, (self.sink, _MOST))
+            lambda db: select_checked(db, condition, (self.sink, _MOST))
         )
         for delivery in found:
             if delivery.damage is not None:

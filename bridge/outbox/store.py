@@ -23,7 +23,7 @@ from bridge.foundation.errors import OutboxFullError, Reason
 from bridge.outbox import clock_jumps, losses, statements, successes
 from bridge.outbox import decisions as approvals
 from bridge.outbox import deliveries as rows
-from bridge.outbox.deliveries import Delivery
+from bridge.outbox.delivery import Delivery, select_checked
 from bridge.outbox.records import (
     REPLIES,
     Checkpoint,
@@ -367,7 +367,7 @@ class Outbox:
             WHERE created >= ? AND cloud_event_id = ?)"""
         values = (sink, since, cloud_event_id)
         found = await self.database.read(
-            lambda db: rows.select_checked(db, condition, values)
+            lambda db: select_checked(db, condition, values)
         )
         return [delivery for delivery in found if delivery.damage is None]
 

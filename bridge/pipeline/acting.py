@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from bridge.events.build import EventContext
 from bridge.events.cloudevent import CloudEvent
-from bridge.outbox.deliveries import Delivery
+from bridge.outbox.delivery import Delivery
 from bridge.outbox.runs import Runs, Standing
 from bridge.pipeline.at_start import Beginning
 from bridge.pipeline.endings import Endings, Run

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from bridge.events.build import EventContext, from_bridge
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.clock import Clock
-from bridge.outbox.deliveries import Delivery
+from bridge.outbox.delivery import Delivery
 from bridge.outbox.runs import Runs
 from bridge.sinks.acting import Action, Actor
 

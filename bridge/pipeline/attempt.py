@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from bridge.foundation.errors import DeliveryError, Reason, TransientDeliveryError
-from bridge.outbox.deliveries import Delivery
+from bridge.outbox.delivery import Delivery
 from bridge.pipeline.circuit import Circuit, is_for_sinks_sake
 from bridge.pipeline.due_times import DueTimes
 from bridge.pipeline.in_flight import Attempt, Attempts

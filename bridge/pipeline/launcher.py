@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from bridge.foundation.clock import Clock
 from bridge.foundation.rate_limit import Pace
-from bridge.outbox.deliveries import Delivery
+from bridge.outbox.delivery import Delivery
 from bridge.pipeline.attempt import Trying
 from bridge.pipeline.in_flight import Attempt
 from bridge.pipeline.policy import is_urgent

@@ -9,7 +9,7 @@ from pathlib import Path
 from bridge.events.build import EventContext, OutgoingEvent, from_bridge
 from bridge.foundation.clock import Clock
 from bridge.imds.poller import Poller
-from bridge.outbox.deliveries import Delivery
+from bridge.outbox.delivery import Delivery
 from bridge.outbox.records import REPLIES
 from bridge.outbox.store import Outbox
 from bridge.pipeline.relay import Relay

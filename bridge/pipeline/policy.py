@@ -12,7 +12,7 @@ from bridge.foundation.errors import (
     RefusedDeliveryError,
 )
 from bridge.foundation.retry import LONGEST_WISH, RetryPolicy
-from bridge.outbox.deliveries import Delivery
+from bridge.outbox.delivery import Delivery
 
 URGENT_ATTEMPTS = 2  # before NotBefore, whatever the sink wishes
 _LEAST_ATTEMPTS = 3

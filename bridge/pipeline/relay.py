@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from bridge.foundation.clock import Clock
 from bridge.foundation.rate_limit import Pace
 from bridge.foundation.workers import waking
-from bridge.outbox.deliveries import Delivery
+from bridge.outbox.delivery import Delivery
 from bridge.outbox.store import Outbox
 from bridge.pipeline.attempt import Deliver, Trying
 from bridge.pipeline.circuit import Circuit, SinkState

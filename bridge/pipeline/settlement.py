@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import DeliveryError, Reason
-from bridge.outbox.deliveries import Delivery
+from bridge.outbox.delivery import Delivery
 from bridge.outbox.store import Outbox
 from bridge.telemetry.counters import Count, Spread
 from bridge.telemetry.metrics import Metrics, failure_label

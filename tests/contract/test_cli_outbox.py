@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from bridge.cli.main import main
 from bridge.foundation.errors import Reason
 from bridge.outbox.admin import Ledger, Selection
-from bridge.outbox.deliveries import Delivery
+from bridge.outbox.delivery import Delivery
 from bridge.outbox.store import Outbox
 from tests.builders import SINK, router, told
 from tests.disks import hide

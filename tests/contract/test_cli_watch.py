@@ -15,7 +15,7 @@ from bridge.cli.events import following, sight_of
 from bridge.cli.rows import deliveries, delivery_row
 from bridge.cli.watch import Show, watching
 from bridge.outbox.admin import Ledger, Selection, as_json
-from bridge.outbox.deliveries import Delivery
+from bridge.outbox.delivery import Delivery
 from bridge.outbox.store import Outbox
 from tests.builders import SINK, router, told
 from tests.fakes import START, FakeClock, settled

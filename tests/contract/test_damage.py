@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.outbox.deliveries import Delivery
+from bridge.outbox.delivery import Delivery
 from tests.damage import NEW, Files, Lived, damaged, is_of_its_id, life, lived
 
 MOST_STARTS = 3

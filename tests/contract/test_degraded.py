@@ -16,7 +16,7 @@ import pytest
 from bridge.foundation.errors import OutboxCorruptError, OutboxFullError, Reason
 from bridge.outbox import statefile
 from bridge.outbox.admin import Ledger, Selection
-from bridge.outbox.deliveries import Delivery
+from bridge.outbox.delivery import Delivery
 from bridge.outbox.records import CHECKPOINT, Checkpoint, Decision
 from bridge.outbox.storage.database import Database
 from bridge.outbox.storage.keeper import Keeper

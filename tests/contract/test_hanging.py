@@ -25,7 +25,7 @@ from bridge.cli.process import until_stopped
 from bridge.foundation.errors import OutboxError, OutboxFullError, OutboxThreadDiedError
 from bridge.foundation.workers import run_workers
 from bridge.outbox.admin import Ledger, Selection
-from bridge.outbox.deliveries import Delivery
+from bridge.outbox.delivery import Delivery
 from bridge.outbox.records import CHECKPOINT, Checkpoint, Decision
 from bridge.outbox.storage.connection import Connection, connect
 from bridge.outbox.storage.database import Database

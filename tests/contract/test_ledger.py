@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bridge.foundation.errors import Reason
 from bridge.outbox.admin import Ledger, Selection, State, as_json
-from bridge.outbox.deliveries import Delivery
+from bridge.outbox.delivery import Delivery
 from bridge.outbox.records import Reply
 from bridge.outbox.store import Outbox
 from tests.builders import route, router, told

@@ -22,7 +22,7 @@ from bridge.foundation.errors import (
     OutboxError,
     Reason,
 )
-from bridge.outbox.deliveries import Delivery
+from bridge.outbox.delivery import Delivery
 from bridge.outbox.records import (
     CHECKPOINT,
     REPLIES,

@@ -23,8 +23,9 @@ from bridge.foundation.errors import (
 )
 from bridge.sinks.base import ApprovalAddress, Resources
 from bridge.sinks.slack.blocks import render
+from bridge.sinks.slack.phrases import safe
 from bridge.sinks.slack.terminal import command
-from bridge.sinks.slack.text import safe, tell
+from bridge.sinks.slack.text import tell
 from tests.contract.sink_fixtures import (
     EVENT_ID,
     Inbox,

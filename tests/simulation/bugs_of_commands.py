@@ -6,7 +6,7 @@ from typing import Any
 
 from bridge.events.transitions import TransitionKind
 from bridge.outbox import successes
-from bridge.outbox.deliveries import Delivery
+from bridge.outbox.delivery import Delivery
 from bridge.outbox.runs import Runs, Standing
 from bridge.outbox.store import Outbox
 from bridge.pipeline.acting import ActingRelay

@@ -19,7 +19,7 @@ from bridge.foundation.errors import (
 from bridge.foundation.values import Duration
 from bridge.imds.client import Answer, ImdsConfig
 from bridge.imds.turns import Turns
-from bridge.outbox.deliveries import Delivery
+from bridge.outbox.delivery import Delivery
 from tests.simulation.on_the_spot import judge_post
 from tests.simulation.plan import (
     POLL,

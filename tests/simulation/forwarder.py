@@ -19,7 +19,7 @@ from bridge.foundation.retry import RetryPolicy
 from bridge.foundation.values import Duration
 from bridge.foundation.workers import Worker
 from bridge.imds.poller import Poller
-from bridge.outbox.deliveries import Delivery
+from bridge.outbox.delivery import Delivery
 from bridge.outbox.records import REPLIES, Decision
 from bridge.outbox.store import Outbox
 from bridge.pipeline.acting import ActingRelay

@@ -13,7 +13,7 @@ from bridge.events import transitions
 from bridge.events.document import Document, ScheduledEvent, parse
 from bridge.foundation.errors import Reason
 from bridge.outbox import deliveries as rows
-from bridge.outbox.deliveries import Delivery
+from bridge.outbox.delivery import Delivery, select
 from bridge.outbox.records import CHECKPOINT, Decision
 from bridge.outbox.storage.keeper import Keeper
 from bridge.outbox.store import Outbox
@@ -47,7 +47,7 @@ def later_steps_do_not_wait_for_earlier_ones(patch: Patch) -> None:
         db: sqlite3.Connection, sink: str, now: float, limit: int, but: Sequence[int]
     ) -> list[Delivery]:
         condition = "d.sink = ? AND d.state = 'pending' AND d.due <= ? LIMIT ?"
-        found = rows.select(db, condition, (sink, now, limit))
+        found = select(db, condition, (sink, now, limit))
         return [delivery for delivery in found if delivery.id not in but]
 
     patch.setattr(rows, "due", due)

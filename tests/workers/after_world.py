@@ -31,7 +31,7 @@ from bridge.foundation.values import Duration
 from bridge.imds.client import Answer, ImdsConfig
 from bridge.imds.poller import Metadata, Poller
 from bridge.imds.turns import Turns
-from bridge.outbox import deliveries as rows
+from bridge.outbox.delivery import select
 from bridge.outbox.storage.database import Database
 from bridge.outbox.store import Outbox
 from bridge.pipeline.acting import ActingRelay
@@ -239,7 +239,7 @@ class Life:
     async def told(self) -> list[CloudEvent]:
         """Return the outcomes that were told, oldest first."""
         found = await self.file.database.read(
-            lambda db: rows.select(db, "d.sink = ? ORDER BY d.id", (SIEM,))
+            lambda db: select(db, "d.sink = ? ORDER BY d.id", (SIEM,))
         )
         events = [CloudEvent.from_json(delivery.body) for delivery in found]
         return [event for event in events if ".startrequest." in event.type]
@@ -269,7 +269,7 @@ class Life:
     async def states(self) -> list[str]:
         """Return how the steps for the command stand, oldest first."""
         found = await self.file.database.read(
-            lambda db: rows.select(db, "d.sink = ? ORDER BY d.id", (DRAIN,))
+            lambda db: select(db, "d.sink = ? ORDER BY d.id", (DRAIN,))
         )
         return [delivery.state for delivery in found]
 

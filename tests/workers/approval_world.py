@@ -27,7 +27,7 @@ from bridge.foundation.errors import (
     MetadataUnavailableError,
 )
 from bridge.imds.turns import Turns
-from bridge.outbox import deliveries as rows
+from bridge.outbox.delivery import select
 from bridge.outbox.records import REPLIES, Checkpoint
 from bridge.outbox.store import Outbox
 from bridge.servicebus.message import ReceivedMessage
@@ -218,7 +218,7 @@ class World:
     async def outcomes(self) -> list[CloudEvent]:
         """Return the outcome events in the outbox, oldest first."""
         found = await self.outbox.database.read(
-            lambda db: rows.select(db, "d.sink = ? ORDER BY d.id", (SINK,))
+            lambda db: select(db, "d.sink = ? ORDER BY d.id", (SINK,))
         )
         events = [CloudEvent.from_json(delivery.body) for delivery in found]
         return [event for event in events if ".startrequest." in event.type]

@@ -26,7 +26,7 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.values import Duration
 from bridge.imds.client import ImdsConfig, MetadataClient
 from bridge.imds.poller import Poller
-from bridge.outbox import deliveries as rows
+from bridge.outbox.delivery import select
 from bridge.outbox.storage.keeper import Keeper
 from bridge.outbox.storage.transactions import Job
 from bridge.outbox.store import Outbox
@@ -254,7 +254,7 @@ class SlowWorld:
     async def outcomes(self) -> list[CloudEvent]:
         """Return the outcome events in the outbox, oldest first."""
         found = await self.outbox.database.read(
-            lambda db: rows.select(db, "d.sink = ? ORDER BY d.id", (SINK,))
+            lambda db: select(db, "d.sink = ? ORDER BY d.id", (SINK,))
         )
         events = [CloudEvent.from_json(delivery.body) for delivery in found]
         return [event for event in events if ".startrequest." in event.type]

@@ -22,7 +22,7 @@ from bridge.foundation.retry import RetryPolicy
 from bridge.health.status import StatusSource
 from bridge.imds.poller import Poller
 from bridge.outbox.admin import Ledger, Selection
-from bridge.outbox.deliveries import Delivery
+from bridge.outbox.delivery import Delivery
 from bridge.outbox.records import Success
 from bridge.outbox.runs import Runs
 from bridge.outbox.store import Outbox

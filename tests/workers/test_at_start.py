@@ -9,7 +9,7 @@ import pytest
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.identity import Identity
 from bridge.events.routing import When
-from bridge.outbox import deliveries as rows
+from bridge.outbox.delivery import select
 from bridge.sinks.command.process import Exit
 from bridge.sinks.slack.text import tell
 from tests.builders import EVENT_ID, ME
@@ -28,7 +28,7 @@ def stage(tmp_path: Path) -> Stage:
 async def results(life: Life) -> list[dict[str, Any]]:
     """Return what was told of commands, oldest first."""
     found = await life.file.database.read(
-        lambda db: rows.select(db, "d.sink = ? ORDER BY d.id", (SIEM,))
+        lambda db: select(db, "d.sink = ? ORDER BY d.id", (SIEM,))
     )
     bodies = [orjson.loads(delivery.body) for delivery in found]
     return [body for body in bodies if ".command." in body["type"]]

@@ -11,7 +11,7 @@ from bridge.events.routing import Route, When
 from bridge.foundation.errors import Reason
 from bridge.foundation.hashing import hash32
 from bridge.foundation.retry import RetryPolicy
-from bridge.outbox.deliveries import Delivery
+from bridge.outbox.delivery import Delivery
 from bridge.outbox.records import REPLIES, Reply
 from bridge.outbox.store import Outbox
 from bridge.pipeline.lifecycle_events import LifecycleEvents

@@ -22,7 +22,7 @@ from bridge.foundation.errors import (
 from bridge.foundation.values import Duration
 from bridge.imds.client import ImdsConfig
 from bridge.imds.poller import Poller
-from bridge.outbox.deliveries import Delivery
+from bridge.outbox.delivery import Delivery
 from bridge.outbox.records import Decision
 from bridge.outbox.store import Outbox
 from bridge.telemetry.metrics import Metrics

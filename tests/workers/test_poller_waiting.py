@@ -9,7 +9,7 @@ import pytest
 from bridge.events.build import EventContext, OutgoingEvent
 from bridge.events.identity import Identity
 from bridge.foundation.errors import OutboxFullError
-from bridge.outbox.deliveries import Delivery
+from bridge.outbox.delivery import Delivery
 from bridge.outbox.records import Checkpoint
 from bridge.outbox.store import Outbox
 from bridge.telemetry.metrics import Metrics

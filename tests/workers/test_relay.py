@@ -23,7 +23,7 @@ from bridge.foundation.errors import (
 )
 from bridge.foundation.retry import RetryPolicy
 from bridge.outbox.admin import Ledger, Selection, as_json
-from bridge.outbox.deliveries import Delivery
+from bridge.outbox.delivery import Delivery
 from bridge.outbox.records import Tally
 from bridge.outbox.store import Outbox
 from bridge.pipeline.attempt import Deliver

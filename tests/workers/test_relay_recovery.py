@@ -16,7 +16,7 @@ from bridge.foundation.errors import (
 )
 from bridge.foundation.retry import RetryPolicy
 from bridge.outbox.admin import Ledger, Selection
-from bridge.outbox.deliveries import Delivery
+from bridge.outbox.delivery import Delivery
 from bridge.outbox.storage.connection import Connection
 from bridge.outbox.store import Outbox
 from bridge.pipeline.policy import RelayPolicy

@@ -14,7 +14,7 @@ from bridge.events.document import ScheduledEvent
 from bridge.events.identity import Identity
 from bridge.foundation.values import Duration
 from bridge.imds.poller import Poller
-from bridge.outbox import deliveries as rows
+from bridge.outbox.delivery import select
 from bridge.outbox.records import TRAFFIC
 from bridge.outbox.store import Outbox
 from bridge.pipeline.observer import Observer
@@ -104,7 +104,7 @@ class Life:
 
     async def told(self) -> list[CloudEvent]:
         found = await self.outbox.database.read(
-            lambda db: rows.select(db, "d.sink = ? ORDER BY d.id", (SINK,))
+            lambda db: select(db, "d.sink = ? ORDER BY d.id", (SINK,))
         )
         events = [CloudEvent.from_json(delivery.body) for delivery in found]
         return [event for event in events if ".traffic-" in event.type]

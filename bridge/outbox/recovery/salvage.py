@@ -20,7 +20,7 @@ from bridge.foundation.clock import Clock
 from bridge.foundation.errors import Reason
 from bridge.outbox import statements
 from bridge.outbox.checksum import BROKEN, Content, damage_of
-from bridge.outbox.deliveries import UNREADABLE
+from bridge.outbox.delivery import UNREADABLE
 from bridge.outbox.records import CHECKPOINT
 from bridge.outbox.recovery.soundness import (
     KEYED,

@@ -6,7 +6,7 @@ has changed is found by SQLite's ``data_version``, and then the mirror is loaded
 
 It holds what is remembered of events, and what is pending. Of a long backlog it holds
 the bodies of a part only. A pending delivery without its body is never due, since
-``rows.select_checked`` joins the two; but it is the head of its key, and so an EventId
+``select_checked`` joins the two; but it is the head of its key, and so an EventId
 whose earlier step is only on the disk waits, while all others go.
 """
 

@@ -16,8 +16,9 @@ from bridge.events.routing import resources_of
 from bridge.sinks.base import ApprovalAddress
 from bridge.sinks.slack.buttons import Action, Signer
 from bridge.sinks.slack.card import Card, after, family_of, moment
+from bridge.sinks.slack.phrases import names_of
 from bridge.sinks.slack.terminal import command
-from bridge.sinks.slack.text import Telling, names_of, tell, tell_card, tell_step
+from bridge.sinks.slack.text import Telling, tell, tell_card, tell_step
 
 if TYPE_CHECKING:
     from slack_sdk.models.blocks import Block, ButtonElement, TextObject
