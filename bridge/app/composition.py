@@ -19,7 +19,7 @@ from bridge.app.sink_worker import Opening, SinkWorker
 from bridge.app.surroundings import Surroundings
 from bridge.approvals.config import ApprovalsConfig, connection_faults
 from bridge.approvals.rotation import STAYS
-from bridge.configuration.load import Config
+from bridge.configuration.config import Config
 from bridge.events.build import EventContext
 from bridge.events.document import Document
 from bridge.events.identity import Identity

@@ -19,7 +19,7 @@ from bridge.app.composition import Forwarder
 from bridge.app.identify import PATIENCE, introduce, meet, provisional, settle
 from bridge.app.supervisor import NOBODY, Supervisor, attended
 from bridge.app.surroundings import Probe, Surroundings
-from bridge.configuration.load import Config
+from bridge.configuration.config import Config
 from bridge.events.identity import Identity, IdentityConfig
 from bridge.foundation import daemon_threads
 from bridge.foundation.clock import Clock

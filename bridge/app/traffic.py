@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from bridge.app.identify import IDENTITY, remembered
-from bridge.configuration.load import Config
+from bridge.configuration.config import Config
 from bridge.events import checkpoint
 from bridge.events.identity import Identity, IdentityConfig
 from bridge.events.watch import Watch

@@ -17,7 +17,7 @@ from bridge.cli import completion
 from bridge.cli.common import FAILED, WRONG, config_option, echo_json, fail
 from bridge.cli.progress import shown
 from bridge.configuration import load as configuration
-from bridge.configuration.load import Config, Settings
+from bridge.configuration.config import Config, Settings
 from bridge.diagnostics import dry_run
 from bridge.diagnostics.dry_run import Guise, Report, Routing
 from bridge.events import samples

@@ -21,6 +21,7 @@ from bridge.cli.common import (
 from bridge.cli.progress import shown
 from bridge.configuration import json_schema
 from bridge.configuration import load as configuration
+from bridge.configuration.config import Config
 from bridge.diagnostics import doctor, host_checks, status_query, traffic_check
 from bridge.diagnostics.host_checks import Finding
 from bridge.foundation.clock import SystemClock
@@ -92,7 +93,7 @@ def _fault_as_json(fault: str) -> dict[str, str | int | None]:
     return {"line": None, "place": "", "text": fault}  # of the file as a whole
 
 
-async def _examined(config: configuration.Config) -> list[Finding]:
+async def _examined(config: Config) -> list[Finding]:
     configure_logging(LogConfig(level="error", format="text"))  # the SDK is talkative
     answer = await status_query.running(config)
     found = await doctor.examine(config, SystemClock())

@@ -14,7 +14,7 @@ import msgspec
 
 from bridge.approvals.config import ApprovalsConfig
 from bridge.configuration import approval_schema, event_schema
-from bridge.configuration.load import Config, Settings
+from bridge.configuration.config import Config, Settings
 from bridge.configuration.schema_parts import DRAFT, Json
 from bridge.foundation.sections import Reader, Section
 from bridge.foundation.values import Address, Duration, FilePath, Rate, Secret, Size

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from bridge import __version__
 from bridge.approvals.config import ApprovalsConfig
-from bridge.configuration.load import Config
+from bridge.configuration.config import Config
 from bridge.diagnostics import tokens
 from bridge.diagnostics.host_checks import Finding
 from bridge.diagnostics.tokens import TokenUse

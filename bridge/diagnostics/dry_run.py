@@ -15,8 +15,8 @@ from msgspec.structs import replace as with_fields
 from bridge import __version__
 from bridge.app.identify import makeshift_source, remembered
 from bridge.configuration import secret_standins
+from bridge.configuration.config import Config, Settings
 from bridge.configuration.environment import no_such_sink
-from bridge.configuration.load import Config, Settings
 from bridge.events import samples
 from bridge.events.build import EventContext
 from bridge.events.cloudevent import CloudEvent

@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from bridge import __version__
-from bridge.configuration.load import Config
+from bridge.configuration.config import Config
 from bridge.health.config import HttpConfig
 from bridge.outbox.statefile import StateConfig
 

@@ -9,7 +9,7 @@ import msgspec
 import orjson
 
 from bridge.app.identify import remembered
-from bridge.configuration.load import Settings
+from bridge.configuration.config import Settings
 from bridge.events import checkpoint
 from bridge.events.build import rfc3339
 from bridge.events.identity import Identity

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from bridge.configuration.load import Config
+from bridge.configuration.config import Config
 from bridge.foundation.values import Address
 from bridge.net.entra import CredentialKind, open_credential
 from bridge.servicebus.namespace import NamespaceConfig

@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Final
 
-from bridge.health.status_view import Cell, Overview, Table, overview
+from bridge.health.status_cells import Cell, Table
+from bridge.health.status_view import Overview, overview
 
 _REFRESH_SECONDS = 30
 

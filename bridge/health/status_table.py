@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
-from bridge.health.status_view import Cell, Mood, Table, overview
+from bridge.health.status_cells import Cell, Mood, Table
+from bridge.health.status_view import overview
 
 _GAP = "  "
 _INDENT = "  "

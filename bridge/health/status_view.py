@@ -7,18 +7,16 @@ unexpected type counts as absent, and what cannot be printed is escaped. Pure.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
 
 from bridge.events.document import parse_time
 from bridge.events.identity import bare
+from bridge.health.status_cells import Cell, Mood, Table
 from bridge.health.status_fields import objects as _objects
 from bridge.health.status_fields import plain as _plain
 from bridge.health.status_fields import table as _object
 from bridge.health.status_fields import text as _text
 from bridge.health.status_fields import texts as _texts
 from bridge.health.status_times import countdown, span
-
-Mood = Literal["", "good", "warning", "bad"]
 
 _MOST_RESOURCES = 10
 _MOST_EVENTS = 100
@@ -35,32 +33,7 @@ _QUIET_STATES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One value.
-
-    Attributes:
-        text: as it was when it was looked at.
-        mood: whether it is well.
-        moment: what ``text`` counts down to, or up from; None where it does not.
-    """
-
-    text: str
-    mood: Mood = ""
-    moment: datetime | None = None
-
-
 _READY = Cell("Ready.", "good")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """Rows under heads; ``empty`` is said where there are none."""
-
-    title: str
-    heads: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    empty: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

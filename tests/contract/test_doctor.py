@@ -15,7 +15,7 @@ from azure.servicebus.exceptions import (
 )
 
 from bridge.configuration import load as configuration
-from bridge.configuration.load import Config
+from bridge.configuration.config import Config
 from bridge.diagnostics import doctor
 from bridge.diagnostics.host_checks import Finding
 from bridge.foundation.clock import SystemClock

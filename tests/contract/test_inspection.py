@@ -14,7 +14,7 @@ from aiohttp import web
 from bridge.app.identify import settle
 from bridge.app.traffic import open_probe
 from bridge.configuration import load as configuration
-from bridge.configuration.load import Config
+from bridge.configuration.config import Config
 from bridge.diagnostics import status_query, traffic_check
 from bridge.diagnostics.host_checks import Finding
 from bridge.events.build import EventContext

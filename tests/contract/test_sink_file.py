@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from bridge.configuration.load import Config, parse
+from bridge.configuration.config import Config
+from bridge.configuration.load import parse
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import (
     ConfigError,

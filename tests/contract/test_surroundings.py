@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bridge.configuration import load as configuration
-from bridge.configuration.load import Config
+from bridge.configuration.config import Config
 from bridge.diagnostics import host_checks
 from bridge.diagnostics.host_checks import Finding
 from tests.disks import hide

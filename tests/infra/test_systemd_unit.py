@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bridge.configuration.load import Settings, load
+from bridge.configuration.config import Settings
+from bridge.configuration.load import load
 from bridge.foundation.errors import ConfigError
 from bridge.outbox.statefile import default_path
 from bridge.sinks.command.unit_files import Places

@@ -16,7 +16,7 @@ from typing import Any, Union, get_args, get_origin
 import msgspec
 
 from bridge.approvals.config import ApprovalsConfig
-from bridge.configuration.load import Settings
+from bridge.configuration.config import Settings
 from bridge.foundation.sections import Section
 from bridge.foundation.values import Secret
 from bridge.sinks.registry import SINK_TYPES

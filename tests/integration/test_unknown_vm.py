@@ -12,6 +12,7 @@ import pytest
 
 from bridge.app import forwarder as app
 from bridge.configuration import load as configuration
+from bridge.configuration.config import Config
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import ConfigError
 from bridge.simulator.faults import parse_fault
@@ -45,7 +46,7 @@ class Place:
     tables: dict[str, object] = field(default_factory=dict)
     sinks: list[dict[str, object]] = field(default_factory=list)
 
-    def config(self) -> configuration.Config:
+    def config(self) -> Config:
         siem = {"name": "siem", "type": "webhook", "url": f"{self.inbox.url}/siem"}
         tables = {
             "shutdown_grace": "1s",

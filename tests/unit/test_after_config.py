@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from bridge.app.approve_request import address
-from bridge.configuration.load import Config, load, load_for_approver, load_for_sink
+from bridge.configuration.config import Config
+from bridge.configuration.load import load, load_for_approver, load_for_sink
 from bridge.foundation.errors import ConfigError
 
 DRAIN = """

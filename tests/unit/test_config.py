@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.approvals.config import ApprovalsConfig
-from bridge.configuration.load import Config, Settings, load, parse
+from bridge.configuration.config import Config, Settings
+from bridge.configuration.load import load, parse
 from bridge.events.config import EventsConfig
 from bridge.events.document import EVENT_TYPES
 from bridge.foundation.errors import ConfigError

@@ -2,7 +2,8 @@
 
 import pytest
 
-from bridge.configuration.load import Config, parse
+from bridge.configuration.config import Config
+from bridge.configuration.load import parse
 from bridge.events.identity import Identity
 from bridge.foundation.errors import ConfigError
 

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.health.status import nothing_known
+from bridge.health.status_cells import Cell, Table
 from bridge.health.status_times import countdown, span
-from bridge.health.status_view import Cell, Table, overview
+from bridge.health.status_view import overview
 from tests.builders import EVENT_ID, imds_event, started
 from tests.fakes import START
 from tests.strategies import JSON_VALUES, odd_events

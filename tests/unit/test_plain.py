@@ -1,8 +1,8 @@
 """The status at a shell: aligned where it fits, one value a line where it does not."""
 
 from bridge.health.status import nothing_known
+from bridge.health.status_cells import Mood
 from bridge.health.status_table import plain
-from bridge.health.status_view import Mood
 from tests.builders import imds_event
 from tests.fakes import START
 from tests.unit.test_overview import status_of

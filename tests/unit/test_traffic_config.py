@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from bridge.configuration.load import Config, parse
+from bridge.configuration.config import Config
+from bridge.configuration.load import parse
 from bridge.foundation.errors import ConfigError
 from bridge.foundation.values import Duration
 from bridge.traffic.config import TrafficConfig

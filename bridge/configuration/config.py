@@ -1,0 +1,190 @@
+"""The configuration as a whole: a field for each table, and what holds between them."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Self, TypeVar
+
+from msgspec.structs import replace
+
+from bridge.approvals.config import ApprovalsConfig
+from bridge.configuration.lint import (
+    doubts_of,
+    literal_secrets,
+    misspelt_words,
+    odd_replies,
+    odd_rules,
+    odd_waits,
+    secrets_in,
+    short_stops,
+    taken_for_granted,
+)
+from bridge.events.config import EventsConfig
+from bridge.events.identity import IdentityConfig
+from bridge.foundation.errors import ConfigError
+from bridge.foundation.sections import Section
+from bridge.foundation.values import Duration, Secret, placeholder_faults
+from bridge.health.config import HttpConfig
+from bridge.imds.client import ImdsConfig
+from bridge.outbox.statefile import StateConfig
+from bridge.sinks.base import SinkConfig
+from bridge.telemetry.metrics import LogConfig
+from bridge.traffic.config import TrafficConfig
+
+_EVERYWHERE = {"0.0.0.0", "::"}  # noqa: S104 - compared with  # nosec B104
+
+
+_ENTITY_KEYS = ("queue", "topic", "subscription")
+
+
+_LOOP = "the bridge would take its own events for approvals"
+
+
+class Settings(Section, frozen=True, kw_only=True):
+    """Everything but the sinks and approvals: those have types of their own.
+
+    Attributes:
+        shutdown_grace: how long a stop waits for what is in flight; the rest stays in
+            the outbox.
+        imds: where and how often the document of scheduled events is read. Example:
+            ``{"poll_interval": "1s"}``.
+        events: what the events are called, and which are told. Example: ``{"scope":
+            "own"}``.
+        identity: who this VM is, in place of what instance metadata says. Example:
+            ``{"vm_name": "web-1"}``.
+        state: where, and how long, things are remembered. Example: ``{"path":
+            "/var/lib/sebridge/state.db"}``.
+        http: where the health port listens. Example: ``{"listen": "127.0.0.1:9465"}``.
+        log: how much is logged, and in which form. Example: ``{"level": "info"}``.
+        traffic: the probe that says whether a balancer may send this VM work; left out:
+            there is none. Example: ``{"listen": "0.0.0.0:9466"}``.
+    """
+
+    shutdown_grace: Duration = Duration(10)
+    imds: ImdsConfig = ImdsConfig()
+    events: EventsConfig = EventsConfig()
+    identity: IdentityConfig = IdentityConfig()
+    state: StateConfig = StateConfig()
+    http: HttpConfig = HttpConfig()
+    log: LogConfig = LogConfig()
+    traffic: TrafficConfig | None = None
+
+
+class Config(Settings, frozen=True, kw_only=True):
+    """A whole configuration, without a fault.
+
+    Attributes:
+        sinks: where events go. Example: ``[{"name": "ops", "type": "slack",
+            "webhook_url": "env:SLACK_WEBHOOK_URL"}]``.
+        approvals: where approvals come from, and what is allowed; left out: nothing is
+            approved through this bridge. Example: ``{"namespace":
+            "contoso.servicebus.windows.net", "queue": "vm-approvals"}``.
+    """
+
+    sinks: tuple[SinkConfig, ...] = ()
+    approvals: ApprovalsConfig | None = None
+
+    @property
+    def approval_entity(self) -> ApprovalsConfig | None:
+        """Where approvals are received from; None where nothing is received."""
+        approvals = self.approvals
+        return approvals if approvals and approvals.has_entity else None
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """Check the names of entities, and that no sink feeds the approvals."""
+        for place, section in self._parts():
+            for key in _ENTITY_KEYS:
+                for what in placeholder_faults(getattr(section, key, "")):
+                    yield f"{place}.{key}", what
+        yield from self._loops()
+        yield from self._shared_files()
+        yield from self._shared_port()
+
+    def filled_in(self, expand: Callable[[str], str]) -> Self:
+        """Return the configuration with the names of entities as they are here.
+
+        Args:
+            expand: fills in ``{vm_id}``, ``{vm_name}``, ``{group}``; ValueError.
+
+        Raises:
+            ConfigError: a placeholder has no value on this machine.
+        """
+        sinks = tuple(_named(s, f"sinks.{s.name}", expand) for s in self.sinks)
+        approvals = self.approvals and _named(self.approvals, "approvals", expand)
+        return replace(self, sinks=sinks, approvals=approvals)
+
+    def _parts(self) -> Iterator[tuple[str, Section]]:
+        for sink in self.sinks:
+            yield f"sinks.{sink.name}", sink
+        if self.approvals is not None:
+            yield "approvals", self.approvals
+
+    def _loops(self) -> Iterator[tuple[str, str]]:
+        """Refuse a sink that sends to where approvals come from."""
+        if self.approval_entity is None:
+            return
+        inlet = self.approval_entity.target
+        for sink in self.sinks:
+            if (target := sink.target) == inlet:
+                place = f"sinks.{sink.name}.{target.key}"
+                yield place, f"must not be approvals.{inlet.key}: {_LOOP}"
+
+    def _shared_files(self) -> Iterator[tuple[str, str]]:
+        """Refuse a file that somebody else writes to."""
+        owners = {str(Path(self.state.path).resolve()): "the state file"}
+        for sink in self.sinks:
+            if (file := sink.file) is None:
+                continue
+            if file in owners:
+                yield f"sinks.{sink.name}.path", f"is that of {owners[file]}"
+            owners.setdefault(file, f"sinks.{sink.name}")
+
+    def _shared_port(self) -> Iterator[tuple[str, str]]:
+        """Refuse a port that two are to listen on."""
+        if self.traffic is None or not self.http.listen:
+            return
+        (host, port), (other, taken) = self.traffic.address, self.http.address
+        if port == taken != 0 and (host == other or {host, other} & _EVERYWHERE):
+            yield "traffic.listen", "must not be that of http.listen"
+
+    def secrets(self) -> Iterator[tuple[str, Secret]]:
+        """Yield every secret with its place, such as ``sinks.ops.webhook_url``."""
+        for place, _, secret in secrets_in(self):
+            yield place, secret
+
+    def warnings(self) -> list[str]:
+        """Return what is allowed but hardly meant."""
+        found = [
+            *literal_secrets(self),
+            *misspelt_words(self.sinks, self.approvals, self.traffic),
+        ]
+        if self.approvals is not None:
+            found += odd_rules(self.approvals)
+            found += odd_waits(self.approvals, self.sinks)
+        if self.approval_entity is not None:
+            targets = [sink.target for sink in self.sinks]
+            found += odd_replies(self.approval_entity, targets)
+        if not self.sinks:
+            found.append("sinks: there are none: events are observed and not sent")
+        found += short_stops(self.sinks, self.shutdown_grace)
+        found += doubts_of(self.sinks)
+        return found
+
+    def notes(self) -> list[str]:
+        """Return what the bridge believes of its surroundings, and cannot look up."""
+        entity = self.approval_entity
+        return [] if entity is None else list(taken_for_granted(entity))
+
+
+S = TypeVar("S", bound=Section)
+
+
+def _named(part: S, place: str, expand: Callable[[str], str]) -> S:
+    """Return a section with the placeholders in its entity's name filled in."""
+    names = {}
+    for key in _ENTITY_KEYS:
+        if text := getattr(part, key, ""):
+            try:
+                names[key] = expand(text)
+            except ValueError as error:
+                raise ConfigError([f"{place}.{key}: {error}"]) from error
+    return replace(part, **names)
