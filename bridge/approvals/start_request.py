@@ -68,6 +68,9 @@ class _Anchor:
 class StartRequestFlow:
     """The way of one EventId, within one delivery of its message.
 
+    Each method is a step of that way, and each field what an earlier step has left for a
+    later one: they are one class because any of them may be the last.
+
     Attributes:
         message: the key that the message is known by.
         was_tried: whether an earlier try began a POST, and died before its outcome.

@@ -40,7 +40,10 @@ from bridge.outbox.storage.database import Database
 
 @dataclass(slots=True)
 class Outbox:
-    """The state file in the house's terms. Times are seconds since the epoch.
+    """The state file in the other packages' terms. Times are seconds since the epoch.
+
+    It has one method for each thing that is asked of the file or kept in it, in four
+    groups: what was observed, deliveries, approvals, upkeep. Each is one transaction.
 
     Attributes:
         lost: told the sink of each delivery that is given up here: there was no room

@@ -115,7 +115,7 @@ def test_samples_are_of_every_type() -> None:
         "bridge",
         "document",
     }
-    assert len(kinds) == 6 + 9 + 3 + 7 + 1
+    assert len(kinds) == 6 + 10 + 3 + 7 + 1
 
 
 def test_samples_without_lifecycle_are_of_what_such_a_sink_is_told() -> None:

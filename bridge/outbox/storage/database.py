@@ -56,6 +56,9 @@ def _ignore(_: str) -> None:
 class Database:
     """The state file, off the event loop.
 
+    It is wide because all that may go wrong between the loop and the thread is decided
+    here: who waits, how long, whether the thread lives, when it is closed.
+
     Attributes:
         patience: after how many seconds a disk that does not answer counts as failed.
         on_trouble: told of jobs that failed as none does on a sound file.

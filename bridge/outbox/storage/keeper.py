@@ -59,6 +59,8 @@ class _Done:
 class Keeper:
     """The state file, its mirror, and what stands in for the disk.
 
+    It is wide because one object has to know at any moment which of the three is true.
+
     Attributes:
         may_degrade: whether to go on in memory where the disk fails.
         mirrors: whether to keep a mirror for it all the time; False = it is loaded when

@@ -56,6 +56,9 @@ _OUTPUTS = {
 class CommandActor:
     """Runs one command; see ``bridge.sinks.acting.Actor``.
 
+    Half of its methods answer the questions of that contract; the others are the parts
+    of two answers, whether a step may begin and what an end means.
+
     Attributes:
         account: who may write it, beside root; None where files have no such owner.
         outer: the forwarder's environment.
