@@ -68,7 +68,7 @@ class _Anchor:
 class StartRequestFlow:
     """The way of one EventId, within one delivery of its message.
 
-    Each method is a step of that way, and each field what an earlier step has left for a
+    Each method is a step of that way, and each field what an earlier step left for a
     later one: they are one class because any of them may be the last.
 
     Attributes:
