@@ -202,13 +202,14 @@ def _create(path: Path, text: str, mode: int, undo: ExitStack) -> None:
     number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     undo.callback(path.unlink)
     with os.fdopen(number, "w", encoding="utf-8", newline="\n") as file:
-        if sys.platform != "win32":
-            _share(file.fileno(), path.parent)
+        _share(file.fileno(), path.parent)
         file.write(text)
 
 
 def _share(number: int, folder: Path) -> None:
     """Let the group read that a closed directory is shared with: the service's."""
+    if sys.platform == "win32":
+        return  # rights come from the folder there
     found = folder.stat()
     if not found.st_mode & stat.S_IRWXO and found.st_gid != os.fstat(number).st_gid:
         with suppress(PermissionError):  # only root, or a member of it, may do so

@@ -186,6 +186,6 @@ class Forwarder:
             ),
             waits=Waits(poller, life.clock),
             clock=life.clock,
-            chance=chance_of(life, "pursuit"),
+            chance=chance_of(life, "flow"),
             count=lambda _: None,
         )

@@ -3,6 +3,8 @@
     begin ──exits──▶ read for a second more ──▶ ended
       └──too long, or asked to stop──▶ SIGTERM to the group ──10 s──▶ SIGKILL ──▶ ended
 
+On Windows it is CTRL_BREAK and a Job Object: see ``process_group``.
+
 Its input is a file, so that nobody waits for who does not read it; its output is read
 as it comes, and little of it is kept.
 """
@@ -10,17 +12,17 @@ as it comes, and little of it is kept.
 import asyncio
 import errno
 import os
-import signal
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from bridge.foundation.clock import Clock
 from bridge.sinks.command.output import Kept
+from bridge.sinks.command.process_group import Group, Groups, own_groups
 
 _CHUNK = 64 * 1024
 _LOOK_EVERY = 0.05  # whether anybody of a group that was told to end is left
@@ -89,11 +91,13 @@ class ProcessRunner:
         patience: seconds between SIGTERM and SIGKILL.
         linger: seconds for which output is read after the end: a child that stays may
             hold it open for ever.
+        groups: what ends a process with all that it has started.
     """
 
     clock: Clock
     patience: float = 10.0
     linger: float = 1.0
+    groups: Groups = field(default_factory=own_groups)
 
     async def run(
         self,
@@ -113,11 +117,11 @@ class ProcessRunner:
                 return _never_ran(error)
             finally:
                 reading.close_end()
-            group = _Group(process)
-            try:
-                is_over = await self._over(process, limit, stop)
-            finally:
-                await self._finish(process, group)
+            with closing(self.groups.of(process)) as group:
+                try:
+                    is_over = await self._over(process, limit, stop)
+                finally:
+                    await self._finish(process, group)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.linger):
                     await reading.is_over.wait()
@@ -144,12 +148,11 @@ class ProcessRunner:
             ended.cancel()
             stopped.cancel()
 
-    async def _finish(
-        self, process: asyncio.subprocess.Process, group: "_Group"
-    ) -> None:
+    async def _finish(self, process: asyncio.subprocess.Process, group: Group) -> None:
         """End what still runs, with all that it has started."""
         if process.returncode is not None:
-            return  # what it left behind on purpose, such as a service, goes on
+            group.release()  # what it left on purpose, such as a service, goes on
+            return
         group.terminate()
         with suppress(TimeoutError):
             async with asyncio.timeout(self.patience):
@@ -181,46 +184,6 @@ def _never_ran(error: OSError | ValueError) -> Exit:
     cause = getattr(error, "strerror", None) or "it has a character no program can"
     text = _NO_PROGRAM if number == errno.ENOEXEC else cause
     return Exit(code=None, fault=text, is_passing=number in _PASSING)
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """A process and all that it has started, unless they went away on purpose."""
-
-    process: asyncio.subprocess.Process
-
-    def terminate(self) -> None:
-        """Ask all of it to end."""
-        if sys.platform == "win32":
-            with suppress(ProcessLookupError, OSError):
-                self.process.send_signal(signal.CTRL_BREAK_EVENT)
-        else:
-            self._signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """End all of it."""
-        if sys.platform == "win32":
-            with suppress(ProcessLookupError, OSError):
-                self.process.kill()
-        else:
-            self._signal(signal.SIGKILL)
-
-    def is_there(self) -> bool:
-        """Whether anything of it is left."""
-        if sys.platform == "win32":
-            return self.process.returncode is None
-        return self._signal(0)
-
-    def _signal(self, number: int) -> bool:
-        """Send a signal to all of it; return whether there was anybody."""
-        if sys.platform != "win32":
-            try:
-                os.killpg(self.process.pid, number)
-            except ProcessLookupError:
-                return False
-            except PermissionError:  # of another account: it cannot be ended from here
-                return self.process.returncode is None
-        return True
 
 
 @dataclass(slots=True)
