@@ -43,7 +43,7 @@ class Outbox:
     """The state file in the other packages' terms. Times are seconds since the epoch.
 
     It has one method for each thing that is asked of the file or kept in it, in four
-    groups: what was observed, deliveries, approvals, housekeeping. Each is one transaction.
+    groups: observations, deliveries, approvals, housekeeping. Each is one transaction.
 
     Attributes:
         lost: told the sink of each delivery that is given up here: there was no room
