@@ -6,6 +6,8 @@ from typing import Any
 from bridge.approvals import evidence, rules
 from bridge.approvals.auto_approve import Autopilot, Withheld
 from bridge.approvals.evidence import Evidence, Lack, SuccessCheck
+from bridge.outbox.runs import Runs
+from bridge.pipeline.acting import ActingRelay
 from tests.simulation.planting import Patch, bug
 
 
@@ -33,6 +35,17 @@ def command_that_failed_is_good_enough(patch: Patch) -> None:
 @bug
 def delay_after_a_success_is_skipped(patch: Patch) -> None:
     patch.setattr(SuccessCheck, "_age", lambda *_: float("inf"))
+
+
+@bug
+def success_counts_though_a_later_run_has_failed(patch: Patch) -> None:
+    act = ActingRelay._act
+
+    async def trusting(self: ActingRelay, run: Any, outbox: Runs) -> None:
+        run.step = replace(run.step, done=None)
+        await act(self, run, outbox)
+
+    patch.setattr(ActingRelay, "_act", trusting)
 
 
 @bug

@@ -59,9 +59,8 @@ def _is_good(world: "World", run: "HookRun", event: Event) -> bool:
     """Whether a run has succeeded for an event as it is, and nothing has voided it."""
     if run.action != "prepare" or run.code != 0 or is_worse(run.event, event):
         return False
-    others = (r for r in world.runs if r.key == run.key and r.began > run.began)
-    is_undone = any(other.action == "restore" for other in others)
-    return not is_undone and not _has_gone(world, run)
+    is_last = not any(r.key == run.key and r.began > run.began for r in world.runs)
+    return is_last and not _has_gone(world, run)
 
 
 def _has_gone(world: "World", run: "HookRun") -> bool:

@@ -52,6 +52,7 @@ SEEDS = {
     "rule_frees_machines_that_have_not_acted": 197,
     "command_that_failed_is_good_enough": 77,
     "delay_after_a_success_is_skipped": 37,
+    "success_counts_though_a_later_run_has_failed": 1637,
     "event_that_was_withheld_stays_withheld": 77,
     "change_of_the_description_is_no_change": 0,
     "start_is_told_as_an_update": 2,
