@@ -8,12 +8,14 @@ from bridge.approvals.auto_approve import Autopilot, Withheld
 from bridge.approvals.evidence import Evidence, Lack, SuccessCheck
 from bridge.outbox.runs import Runs
 from bridge.pipeline.acting import ActingRelay
+from bridge.sinks.command import actor
 from tests.simulation.planting import Patch, bug
 
 
 @bug
 def success_counts_whatever_the_event_has_become(patch: Patch) -> None:
-    patch.setattr(evidence, "_counts", lambda *_: True)
+    for module in (evidence, actor):
+        patch.setattr(module, "is_material", lambda *_: False)
 
 
 @bug
