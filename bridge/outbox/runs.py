@@ -107,7 +107,7 @@ class Runs:
         self.outbox.news(self.sink).set()
 
     async def void(self, key: str) -> None:
-        """Forget the success for an EventId: what was done is undone now."""
+        """Forget the success for an EventId: it is undone, or done anew, now."""
         await self.outbox.database.run(lambda db: successes.void(db, self.sink, key))
 
     async def settle(  # noqa: PLR0913 - what one commit holds

@@ -194,8 +194,8 @@ class ActingRelay(Relay):
         action = self.actor.action(run.step.event)
         self._endings.note_beginning(run, action)
         try:
-            if action is Action.RESTORE:
-                await outbox.void(run.step.key)
+            if action is Action.RESTORE or run.step.done is not None:
+                await outbox.void(run.step.key)  # it was for what the event has been
             ending = await self._attempted(run)
             self._stop_what_is_void(await outbox.standings([run.delivery]))
             await self._endings.conclude(outbox, run, ending)

@@ -9,10 +9,21 @@ import os
 import sys
 import time
 
-from tests.simulation import bugs_of_approvals, bugs_of_commands, bugs_of_events
+from tests.simulation import (
+    bugs_of_after,
+    bugs_of_approvals,
+    bugs_of_commands,
+    bugs_of_events,
+)
 from tests.simulation.planting import BUGS, found_after, planted
 
-__all__ = ["BUGS", "bugs_of_approvals", "bugs_of_commands", "bugs_of_events"]
+__all__ = [
+    "BUGS",
+    "bugs_of_after",
+    "bugs_of_approvals",
+    "bugs_of_commands",
+    "bugs_of_events",
+]
 
 
 def main() -> None:

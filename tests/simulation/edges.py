@@ -21,6 +21,7 @@ from bridge.imds.client import Answer, ImdsConfig
 from bridge.imds.turns import Turns
 from bridge.outbox.delivery import Delivery
 from tests.simulation.on_the_spot import judge_post
+from tests.simulation.on_the_spot_after import judge_release
 from tests.simulation.plan import (
     POLL,
     Event,
@@ -194,6 +195,7 @@ class Imds:
         at, number = self.life.now(), len(world.azure.posts)
         world.requests.append((at, self.life.number))
         judge_post(self.life, event_id)
+        judge_release(self.life, event_id)
         shown = self.shown.events.get(event_id) if self.shown else None
         luck = plan.chance("post", number) if plan.has("post-errors") else 1.0
         is_lost = 0.1 <= luck < 0.4

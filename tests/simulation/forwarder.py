@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from bridge.approvals.auto_approve import AutoApprover
 from bridge.approvals.context import ApprovalContext
+from bridge.approvals.evidence import SuccessCheck
 from bridge.approvals.listener import Listener
 from bridge.approvals.policy import Terms
 from bridge.approvals.posting import Poster
@@ -32,7 +33,13 @@ from tests.builders import ME, event_context_of, observed
 from tests.simulation.approval_queue import SimulatedQueue
 from tests.simulation.edges import SimulatedSink
 from tests.simulation.hooks import CONFIG, DRAIN, actor_of
-from tests.simulation.plan import ALLOW_DELAY, AUTO_DELAY, POLL
+from tests.simulation.plan import (
+    AFTER_TYPES,
+    ALLOW_DELAY,
+    AUTO_DELAY,
+    POLL,
+    Plan,
+)
 
 if TYPE_CHECKING:
     from tests.simulation.life import Life
@@ -53,6 +60,21 @@ _RULES = (
     ),
     Rule(name="later", action="allow", delay=Duration(ALLOW_DELAY)),
 )
+
+
+def rules_of(plan: Plan) -> tuple[Rule, ...]:
+    """Return the rules that are configured."""
+    if not plan.has("after"):
+        return _RULES if plan.has("rules") else ()
+    drained = Rule(
+        name="drained",
+        action="auto-approve",
+        event_types=AFTER_TYPES,
+        after=(DRAIN,),
+        others=plan.others,
+        delay=Duration(plan.after_delay),
+    )
+    return (drained,)
 
 
 class WatchedOutbox(Outbox):
@@ -135,7 +157,8 @@ class Forwarder:
             max_size=10**9,
         )
         listener = Listener(SimulatedQueue(self.life), context)
-        auto_approvers = [AutoApprover(context)] if plan.has("rules") else []
+        is_wanted = any(rule.action == "auto-approve" for rule in context.terms.rules)
+        auto_approvers = [AutoApprover(context)] if is_wanted else []
         return [self.poller, housekeeping, *relays, listener, *auto_approvers]
 
     def _acting(self) -> Relay:
@@ -170,8 +193,10 @@ class Forwarder:
             terms=Terms(
                 unknown_grace=15.0,
                 max_age=4 * 3600.0,
-                rules=_RULES if life.world.plan.has("rules") else (),
+                rules=rules_of(life.world.plan),
+                me=ME,
             ),
+            successes=SuccessCheck() if life.world.plan.has("after") else None,
             abandons_unknown=False,
             replies=ReplyRules.of(["repl*", "vm-*"], [ENTITY]),
             outbox=self.outbox,
@@ -186,6 +211,6 @@ class Forwarder:
             ),
             waits=Waits(poller, life.clock),
             clock=life.clock,
-            chance=chance_of(life, "flow"),
+            chance=chance_of(life, "pursuit"),
             count=lambda _: None,
         )

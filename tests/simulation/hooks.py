@@ -145,6 +145,8 @@ def _fate(life: "Life", number: int) -> tuple[float, int]:
         seconds = 5 + 30 * (pace - 0.5)
     if pace > 0.9:
         seconds = 10 * HOOK_TIMEOUT  # it hangs
+    if number >= plan.fails_from:
+        return 2 * pace, 1
     if luck > 0.3:
         return seconds, 0
     return seconds, 75 if luck > 0.15 else 1 if luck > 0.05 else _KILLED

@@ -41,8 +41,15 @@ def judge_post(life: "Life", event_id: str) -> None:
         world.blame(f"POST of {event_id}, of which nothing is on the disk")
     if world.plan.has("rules"):
         _judge_rules(world, key, event, life.now())
-    elif not any(asks(m, key, event, life.now()) for m in world.broker.messages):
+    elif not is_asked_for(world, key, event, life.now()):
+        if world.plan.has("after"):
+            return  # whether the rule with ``after`` may ask for it is judged elsewhere
         world.blame(f"POST of {event_id}, which nobody asks for by now")
+
+
+def is_asked_for(world: "World", key: str, event: Event, now: float) -> bool:
+    """Whether a person asks for the event as it is now."""
+    return any(asks(message, key, event, now) for message in world.broker.messages)
 
 
 def asks(message: "Message", key: str, event: Event, now: float) -> bool:
@@ -72,8 +79,7 @@ def _judge_rules(world: "World", key: str, event: Event, now: float) -> None:
     kind = event["EventType"]
     if kind == "Redeploy":
         world.blame(f"POST of {key}, which a rule denies")
-    messages = world.broker.messages
-    is_asked = any(asks(message, key, event, now) for message in messages)
+    is_asked = is_asked_for(world, key, event, now)
     delay = ALLOW_DELAY
     if kind == "Freeze":
         delay = 0.0 if is_asked else AUTO_DELAY

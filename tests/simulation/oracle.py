@@ -9,6 +9,7 @@ import sqlite3
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.oracle_after import judge_after
 from tests.simulation.oracle_age import judge_ages
 from tests.simulation.oracle_approvals import judge_approvals
 from tests.simulation.oracle_commands import STEPS, fits, judge_commands
@@ -40,6 +41,7 @@ def judge(world: "World") -> None:
     judge_deliveries(world, states)
     judge_order(world)
     judge_approvals(world)
+    judge_after(world)
     judge_time(world)
     judge_ages(world)
 

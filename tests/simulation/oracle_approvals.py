@@ -147,7 +147,7 @@ def judge_doubt(world: "World", row: "Row") -> None:
     names = {m.planned.message_id for m in asking}
     if len(asking) != 1 or names != {row.message_id}:
         return  # whose POST it was cannot be told
-    if not world.plan.is_calm("rules", "short-retention"):
+    if not world.plan.is_calm("rules", "after", "short-retention"):
         return
     is_doubtful = any(
         post.event_id.upper() == key

@@ -8,7 +8,7 @@ trouble and not others: a run with everything at once hides more than it shows.
 import random
 from dataclasses import dataclass, field
 from email.utils import format_datetime
-from typing import Any
+from typing import Any, Literal
 
 from tests.simulation.timeline import true_time
 
@@ -34,7 +34,7 @@ _BY_CHANCE = (
     "little-memory",
     "outage",
 )
-TROUBLES = (*_BY_CHANCE, "commands")
+TROUBLES = (*_BY_CHANCE, "commands", "after")
 _NOT_WITH_COMMANDS = {"disk-full", "little-memory", "short-retention"}
 JUMPS = (-7200.0, -90.0, 90.0, 7200.0)
 POLL = 2.0
@@ -46,6 +46,7 @@ ALLOW_DELAY = 10.0
 EXPIRES_SOON = 40.0
 HOOK_TIMEOUT = 30.0
 DRAINED_TYPES = ("Reboot", "Redeploy", "Preempt")
+AFTER_TYPES = ("Reboot", "Redeploy")  # that a rule approves after the command
 
 Event = dict[str, Any]
 
@@ -90,6 +91,9 @@ class Plan:
     latency: float = 0.02  # of IMDS, at most
     slow_marks: float = 0.0  # seconds that the mark of a POST may take
     outage: tuple[float, float, str] = (0.0, 0.0, "")  # of a sink: from, to, how
+    others: Literal["withhold", "ignore"] = "withhold"  # of the rule with ``after``
+    after_delay: float = 0.0  # of that rule, from the success on
+    fails_from: float = float("inf")  # the run from which on the command always fails
     end: float = 0.0
 
     def chance(self, *name: object) -> float:

@@ -5,14 +5,26 @@ import random
 from tests.simulation import stories, stories_of_commands
 from tests.simulation.plan import Plan, plan_of
 from tests.simulation.stories import STORIES, Story
+from tests.simulation.stories_of_after import AFTER
 
-__all__ = ["STORIES", "planned", "stories", "stories_of_commands", "story_of"]
+__all__ = [
+    "AFTER",
+    "STORIES",
+    "planned",
+    "stories",
+    "stories_of_commands",
+    "story_of",
+]
 
 _EVERY = 4
+_EVERY_AFTER, _FIRST_AFTER = 20, 17  # of rules that wait for a command
 
 
 def story_of(seed: int) -> Story | None:
     """Return the story that a seed tells; None where its plan is made by chance."""
+    number, place = divmod(seed, _EVERY_AFTER)
+    if place == _FIRST_AFTER:
+        return AFTER[number % len(AFTER)]
     number, place = divmod(seed, _EVERY)
     return STORIES[number % len(STORIES)] if place == _EVERY - 1 else None
 

@@ -468,6 +468,27 @@ async def test_success_of_an_event_that_was_gone_does_not_count(stage: Stage) ->
         await is_approved(life)
 
 
+async def test_failed_run_for_a_change_voids_a_success_though_the_change_is_undone(
+    stage: Stage,
+) -> None:
+    """What the failed run has left behind is not known: the command is run again."""
+    stage.rules = (after_rule(delay=30),)
+    stage.runner.ends = [Exit(code=0), Exit(code=1)]
+    async with stage.life() as life:
+        await life.sees(reboot())
+        await life.until(lambda: stage.imds.successes() == [DRAIN])
+        await life.sees(reboot(DurationInSeconds=60))
+        await is_held(life, FAILED)
+        await life.sees(reboot())
+        await life.passes(60)
+        assert not stage.imds.posts
+        assert not stage.imds.successes()
+
+        stage.runner.let.set()
+        await is_approved(life)
+        assert len(stage.runner.ran) == 3
+
+
 async def test_restore_voids_a_success_from_the_step_that_asks_for_it(
     stage: Stage,
 ) -> None:
