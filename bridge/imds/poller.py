@@ -87,6 +87,10 @@ class Observer(Protocol):
         """
         ...
 
+    async def follow_clock(self) -> None:
+        """Keep on disk when the document was last seen, if the clock was set."""
+        ...
+
     async def touch_now_and_then(self) -> None:
         """Keep on disk, once a minute, when the document was last seen."""
         ...
@@ -243,10 +247,11 @@ class Poller:
         return self.clock.monotonic() - self._patience.started > patience
 
     async def _pause(self, stop: asyncio.Event, began: float) -> None:
-        await self.observer.touch_now_and_then()
+        await self.observer.follow_clock()
         if self._patience.wait:
             await self._hold_back(stop)
             return
+        await self.observer.touch_now_and_then()
         left = began + self.client.config.poll_interval - self.clock.monotonic()
         await self.clock.wait(self._wake, left)
 

@@ -98,14 +98,17 @@ class Observer:
         async with self._keeping:
             return await self._take(body, read)
 
-    async def touch_now_and_then(self) -> None:
-        """Keep on disk, once a minute, when the document was last seen.
+    async def follow_clock(self) -> None:
+        """Keep on disk when the document was last seen, if the clock was set.
 
-        And at once where the clock was set: a later life would take the jump for time
-        that has passed.
+        A later life would take the jump for time that has passed.
         """
-        is_due = self.clock.monotonic() - self._touched >= _TOUCH_EVERY
-        if self._is_clock_set() or is_due:
+        if self._is_clock_set():
+            await self.touch()
+
+    async def touch_now_and_then(self) -> None:
+        """Keep on disk, once a minute, when the document was last seen."""
+        if self.clock.monotonic() - self._touched >= _TOUCH_EVERY:
             await self.touch()
 
     def _is_clock_set(self) -> bool:
