@@ -4,8 +4,9 @@
 deadline: a busy machine is no bug.
 """
 
+import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,20 @@ settings.register_profile(
     "ci", deadline=None, suppress_health_check=_QUIET, derandomize=True
 )
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+@pytest.fixture(autouse=True)
+def log_as_it_was() -> Iterator[None]:
+    """Leave the log of this process as it was: commands that run in it set it up."""
+    root = logging.getLogger()
+    loggers = {name: logging.getLogger(name) for name in ("azure", "asyncio")}
+    level, handlers = root.level, root.handlers[:]
+    levels = {name: one.level for name, one in loggers.items()}
+    yield
+    root.setLevel(level)
+    root.handlers[:] = [one for one in root.handlers if one in handlers] or handlers
+    for name, one in loggers.items():
+        one.setLevel(levels[name])
 
 
 @pytest.fixture

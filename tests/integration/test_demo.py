@@ -64,7 +64,7 @@ async def test_demo_of_an_eviction_drains_and_leaves_rotation(tmp_path: Path) ->
 async def test_eviction_that_is_too_fast_to_drain_is_shown_without(
     tmp_path: Path,
 ) -> None:
-    process = await demo(tmp_path, "--scenario", "spot-eviction", "--speed", "60")
+    process = await demo(tmp_path, "--scenario", "spot-eviction", "--speed", "6")
     text = await text_of(process)
 
     assert process.returncode == 0, text

@@ -5,6 +5,7 @@ The forwarder is a process of its own, which runs until it has read the document
 """
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 
@@ -43,7 +44,7 @@ WITHOUT = {
 # Of the packages that most can do without: what [approvals], [traffic], a sink and the
 # health port are configured with, and the sink that is configured.
 WITH = {
-    "approvals": {"config", "rotation", "rules"},
+    "approvals": {"config", "evidence", "rotation", "rules"},
     "cli": {"process"},
     "demo": set(),
     "diagnostics": set(),
@@ -54,6 +55,11 @@ WITH = {
     "telemetry": {"counters", "log_summary", "metrics", "unseen_errors"},
     "traffic": {"config"},
 }
+
+
+def unmeasured() -> dict[str, str]:
+    """Return the environment of a process that loads no measure of coverage."""
+    return {n: v for n, v in os.environ.items() if not n.startswith("COVERAGE")}
 
 
 async def loaded(folder: Path) -> set[str]:
@@ -79,6 +85,7 @@ async def loaded(folder: Path) -> set[str]:
         process = await started(
             *(sys.executable, "-c", LISTING, "run", "-c", str(path)),
             stdout=asyncio.subprocess.PIPE,
+            env=unmeasured(),
         )
         async with asyncio.timeout(PATIENCE):
             await is_enough.wait()

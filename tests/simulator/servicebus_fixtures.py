@@ -26,6 +26,7 @@ SDK_ENTITIES = Entities(
     queues=(
         QueueSettings(name="plain"),
         QueueSettings(name="strict", max_delivery_count=2, dead_letter_expired=True),
+        QueueSettings(name="quick", lock_duration=timedelta(seconds=2)),
         QueueSettings(name="unique", duplicate_window=timedelta(minutes=1)),
         QueueSettings(name="sessions", requires_session=True),
         QueueSettings(

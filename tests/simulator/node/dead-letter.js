@@ -4,9 +4,9 @@
 const { assert, main, receiveNothing, receiveOne } = require("./common");
 
 main(async (client) => {
-  const sender = client.createSender("quick");
-  const receiver = client.createReceiver("quick");
-  const dead = client.createReceiver("quick", { subQueueType: "deadLetter" });
+  const sender = client.createSender("strict");
+  const receiver = client.createReceiver("strict");
+  const dead = client.createReceiver("strict", { subQueueType: "deadLetter" });
 
   await sender.sendMessages({ body: "bad", applicationProperties: { kept: 1 } });
   await receiver.deadLetterMessage(await receiveOne(receiver), {

@@ -47,7 +47,7 @@ main(async (client) => {
   const quick = client.createReceiver("quick", { maxAutoLockRenewalDurationInMs: 0 });
   await client.createSender("quick").sendMessages({ body: "late" });
   const late = await receiveOne(quick);
-  await sleep(800);
+  await sleep(2300);
   await rejectsWithCode(quick.completeMessage(late), "MessageLockLost");
   const returned = await receiveOne(quick);
   assert.equal(returned.deliveryCount, 1);
