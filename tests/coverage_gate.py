@@ -15,12 +15,16 @@ from pathlib import Path
 LEAST = {
     "bridge/__main__.py": 90.0,
     "bridge/app/": 95.0,
+    "bridge/approvals/evidence.py": 97.0,
     "bridge/cli/": 95.0,
+    "bridge/configuration/lint.py": 98.0,
+    "bridge/configuration/starter.py": 97.0,
     "bridge/demo/": 90.0,
     "bridge/diagnostics/": 95.0,
     "bridge/foundation/daemon_threads.py": 90.0,
     "bridge/foundation/sections.py": 97.0,
     "bridge/foundation/values.py": 97.0,
+    "bridge/health/port.py": 98.0,  # a connection that is lost before it was made
     "bridge/imds/client.py": 97.0,
     "bridge/net/": 93.0,
     "bridge/outbox/": 93.0,
@@ -32,6 +36,7 @@ LEAST = {
     "bridge/sinks/command/": 97.0,
     "bridge/sinks/command/process.py": 80.0,  # what is of Windows runs nowhere
     "bridge/sinks/command/process_group.py": 90.0,  # nor does this, nor another account
+    "bridge/sinks/command/at_start.py": 91.0,
     "bridge/sinks/file/": 95.0,
     "bridge/sinks/servicebus/": 95.0,
     "bridge/sinks/slack/bot.py": 97.0,
@@ -40,6 +45,7 @@ LEAST = {
     "bridge/sinks/syslog/wire.py": 94.0,
     "bridge/sinks/webhook/auth.py": 97.0,
     "bridge/sinks/webhook/sink.py": 97.0,
+    "bridge/telemetry/counters.py": 96.0,
 }
 WHOLE = 97.0
 
