@@ -5,7 +5,7 @@ import signal
 import sys
 from types import FrameType
 
-_UNTIL_STOPPED = {"run", "simulate", "demo"}
+_UNTIL_STOPPED = {"run", "hub", "simulate", "demo"}
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs the forwarder of this clone as a systemd service. Run it again after a change
-# of the clone or of /etc/sebridge/secrets: what is as it should be stays as it is.
+# Installs the forwarder as a systemd service: that of this clone, of a wheel, or of the
+# wheels that lie beside this script. Run it again after a change of any of them, of
+# bridge.toml or of /etc/sebridge/secrets: what is as it should be stays as it is.
 set -euo pipefail
 umask 022
 here=$(cd "$(dirname "$0")" && pwd)
@@ -10,7 +11,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 usage() {
   cat <<'TEXT'
 usage: [PYTHON=…] [DESTDIR=…] infra/install.sh [--dry-run] [--no-start] [--traffic]
-       [--hook NAME=FILE]… [--wheel FILE]
+       [--hook NAME=FILE]… [--wheel FILE] [--packaged]
+       infra/install.sh --rollback
 
   --dry-run     print what would be done, and do nothing
   --no-start    install, but neither enable nor start the service
@@ -18,23 +20,32 @@ usage: [PYTHON=…] [DESTDIR=…] infra/install.sh [--dry-run] [--no-start] [--t
                 balancer; from then on that is kept at each run
   --hook NAME=FILE
                 make FILE the hook /etc/sebridge/hooks/NAME, which root runs for a sink
-                with unit = "sebridge-hook@NAME.service"
-  --wheel FILE  install this wheel and not the clone
+                with unit = "sebridge-hook@NAME.service"; bridge.toml is given that sink
+  --wheel FILE  install this wheel and not the clone, also where the version is the same
+  --packaged    leave out what the .deb and the .rpm hold as files
+  --rollback    use the version before the present one again, and restart
 
-  PYTHON    which Python, 3.11 or newer (default: python3)
-  DESTDIR   install into a tree, such as an image's: no account is made, nothing started
+  PYTHON    which Python, 3.11 or newer (default: python3, else the newest that is there)
+  DESTDIR   install into a tree, such as an image's: no account is made, nothing started.
+            The tree can be moved; its Python must lie where PYTHON does here
 
-What it makes: the account sebridge; /opt/sebridge (the program) with a link to it in
-/usr/local/bin and its completion for bash; /etc/sebridge (configuration; bridge.toml is
+What it makes: the account sebridge; /opt/sebridge-versions (the program: the present
+version and the one before) with the link /opt/sebridge to the present one, a link to its
+command in /usr/local/bin and its completion for bash; /etc/sebridge (configuration; bridge.toml is
 never overwritten); /etc/systemd/system/sebridge.service and
 sebridge.service.d/credentials.conf, which loads each file of /etc/sebridge/secrets; with
 --traffic sebridge-traffic.socket and sebridge.service.d/traffic.conf; with --hook
 /etc/sebridge/hooks, sebridge-hook@.path and sebridge-hook@.service.
+
+The service is restarted if something has changed. If the new version does not get ready,
+the one before is used again, and the exit code is 1.
 TEXT
 }
 
 start=yes
 traffic=no
+packaged=no
+rollback=no
 package=$(dirname "$here")
 wanted=()
 while [ $# -gt 0 ]; do
@@ -42,6 +53,8 @@ while [ $# -gt 0 ]; do
     --dry-run) dry_run=yes ;;
     --no-start) start=no ;;
     --traffic) traffic=yes ;;
+    --packaged) packaged=yes ;;
+    --rollback) rollback=yes ;;
     --hook)
       [[ $# -ge 2 && $2 == *=* ]] || fail "--hook wants NAME=FILE" 2
       hook_name "${2%%=*}" || fail "--hook: a name is letters, digits, '-' and '_'" 2
@@ -60,11 +73,14 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-python=${PYTHON:-python3}
-
 need_root
-"$python" -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
-  fail "$python must be Python 3.11 or newer with venv (Debian: python3-venv)"
+# shellcheck source=infra/program.sh
+. "$here/program.sh"
+if [ "$rollback" = yes ]; then
+  back
+  exit
+fi
+choose_python
 if [ -z "$root" ] && [ "$dry_run" = no ]; then
   version=$(systemctl --version 2>/dev/null | sed -n '1s/^systemd \([0-9]*\).*/\1/p')
   [ "${version:-0}" -ge 247 ] || fail "systemd 247 or newer is needed: LoadCredential"
@@ -88,29 +104,34 @@ for file in "$root$settings/secrets"/*; do
 done
 
 say "# account"
-[ -d "$root$accounts" ] || run mkdir -p "$root$accounts"
-put "$accounts/sebridge.conf" 0644 root <"$here/systemd/sysusers.conf"
-on_machine systemd-sysusers "$accounts/sebridge.conf"
+if [ "$packaged" = yes ]; then
+  on_machine systemd-sysusers /usr/lib/sysusers.d/sebridge.conf
+else
+  [ -d "$root$accounts" ] || run mkdir -p "$root$accounts"
+  put "$accounts/sebridge.conf" 0644 root <"$here/systemd/sysusers.conf"
+  on_machine systemd-sysusers "$accounts/sebridge.conf"
+fi
 
 say "# program"
-[ -x "$root$program/bin/pip" ] || run "$python" -m venv "$root$program"
-run "$root$program/bin/pip" install --quiet --disable-pip-version-check \
-  --constraint "$(dirname "$here")/constraints.txt" "${package}[slack,template]"
+stage
+last_version=$(current)
+older_version=$(previous)
+switch "$wanted_version"
+[ "$last_version" = "$(current)" ] || last_version=$(previous)
 
-say "# command"
-if [ "$(readlink "$root$command")" = "$program/bin/sebridge" ]; then
-  say "= $root$command"
-elif [ -e "$root$command" ]; then
-  say "! $root$command is not this one, and stays"
-else
-  [ -d "$root${command%/*}" ] || run mkdir -p "$root${command%/*}"
-  run ln -sfn "$program/bin/sebridge" "$root$command"
+if [ "$packaged" = no ]; then
+  say "# command"
+  if [ "$(readlink "$root$command")" = "$program/bin/sebridge" ]; then
+    say "= $root$command"
+  elif [ -e "$root$command" ]; then
+    say "! $root$command is not this one, and stays"
+  else
+    [ -d "$root${command%/*}" ] || run mkdir -p "$root${command%/*}"
+    run ln -sfn "$program/bin/sebridge" "$root$command"
+  fi
+  [ -d "$root${completion%/*}" ] || run mkdir -p "$root${completion%/*}"
+  put "$completion" 0644 root <"$here/systemd/completion.bash"
 fi
-[ -d "$root${completion%/*}" ] || run mkdir -p "$root${completion%/*}"
-# Read when TAB is pressed for the first time, and made by what is installed then.
-# shellcheck disable=SC2016 # it is the shell of whoever presses TAB that runs it
-printf '%s\n' 'eval "$(_SEBRIDGE_COMPLETE=bash_source sebridge)"' |
-  put "$completion" 0644 root
 
 say "# configuration"
 folder "$settings" 0750 sebridge
@@ -135,20 +156,27 @@ if [ ${#wanted[@]} -gt 0 ] || [ -d "$root$hooks" ]; then
   for unit in sebridge-hook@.path sebridge-hook@.service; do
     put "$units/$unit" 0644 root <"$here/systemd/$unit"
   done
+  for hook in ${wanted[@]+"${wanted[@]}"}; do
+    ask_for "${hook%%=*}"
+  done
 fi
 
 say "# service"
 [ -d "$root$units/sebridge.service.d" ] || run mkdir -p "$root$units/sebridge.service.d"
-put "$units/sebridge.service" 0644 root <"$here/systemd/sebridge.service"
+if [ "$packaged" = no ]; then
+  put "$units/sebridge.service" 0644 root <"$here/systemd/sebridge.service"
+elif [ -f "$root$units/sebridge.service" ]; then
+  say "! $root$units/sebridge.service is used, and not that of the package: remove it"
+fi
 credentials | put "$units/sebridge.service.d/credentials.conf" 0644 root
 [ ! -f "$root$units/sebridge-traffic.socket" ] || traffic=yes
 if [ "$traffic" = yes ]; then
   put "$units/sebridge-traffic.socket" 0644 root <"$here/systemd/sebridge-traffic.socket"
   put "$units/sebridge.service.d/traffic.conf" 0644 root <"$here/systemd/traffic.conf"
 fi
-on_machine systemctl daemon-reload
+on_service systemctl daemon-reload
 for hook in ${wanted[@]+"${wanted[@]}"}; do
-  on_machine systemctl enable --now "sebridge-hook@${hook%%=*}.path"
+  on_service systemctl enable --now "sebridge-hook@${hook%%=*}.path"
 done
 configured() { grep -q '^[[:space:]]*\[' "$root$settings/bridge.toml" 2>/dev/null; }
 if [ "$traffic" = yes ] && ! grep -q '^[[:space:]]*\[traffic\]' \
@@ -158,15 +186,16 @@ fi
 if [ "$start" = yes ] && ! configured; then
   on_machine systemctl enable sebridge.service
   say "! $settings/bridge.toml names no sink yet: edit it, then restart sebridge.service"
+  note
 elif [ "$start" = yes ]; then
-  on_machine env "CREDENTIALS_DIRECTORY=$settings/secrets" \
-    "$program/bin/sebridge" check -c "$settings/bridge.toml"
+  or_back check
   on_machine systemctl enable sebridge.service
   if [ "$traffic" = yes ] && ! systemctl is-active --quiet \
     sebridge-traffic.socket 2>/dev/null; then
     # A running forwarder holds the port itself, and is to let go of it first.
-    on_machine systemctl stop sebridge.service
-    on_machine systemctl enable --now sebridge-traffic.socket
+    on_service systemctl stop sebridge.service
+    on_service systemctl enable --now sebridge-traffic.socket
   fi
-  on_machine systemctl restart sebridge.service
+  or_back start_anew
 fi
+tidy

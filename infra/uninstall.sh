@@ -7,20 +7,23 @@ here=$(cd "$(dirname "$0")" && pwd)
 
 usage() {
   cat <<'TEXT'
-usage: [DESTDIR=…] infra/uninstall.sh [--dry-run] [--purge]
+usage: [DESTDIR=…] infra/uninstall.sh [--dry-run] [--purge] [--packaged]
 
   --dry-run  print what would be done, and do nothing
   --purge    also remove /etc/sebridge with its hooks, /var/lib/sebridge (what is not
              delivered yet is lost), /var/lib/sebridge-hooks, drop-ins of your own, and
              the account
+  --packaged leave what the .deb and the .rpm hold as files
 TEXT
 }
 
 purge=no
+packaged=no
 while [ $# -gt 0 ]; do
   case $1 in
     --dry-run) dry_run=yes ;;
     --purge) purge=yes ;;
+    --packaged) packaged=yes ;;
     -h | --help) usage && exit 0 ;;
     *) usage >&2 && fail "unknown argument: $1" 2 ;;
   esac
@@ -30,16 +33,22 @@ need_root
 
 # gone PATH: remove it, where it is there.
 gone() {
-  if [ -e "$root$1" ]; then run rm -rf -- "$root$1"; fi
+  if [ -e "$root$1" ] || [ -L "$root$1" ]; then run rm -rf -- "$root$1"; fi
+}
+
+# on_service COMMAND…: as on_machine, but not where no systemd runs.
+on_service() {
+  if [ "$dry_run" = yes ] || [ -d /run/systemd/system ]; then on_machine "$@"; fi
 }
 
 # The socket first: the next probe would start the service again.
 [ ! -e "$root$units/sebridge-traffic.socket" ] ||
-  on_machine systemctl disable --now sebridge-traffic.socket
-[ ! -e "$root$units/sebridge.service" ] ||
-  on_machine systemctl disable --now sebridge.service
+  on_service systemctl disable --now sebridge-traffic.socket
+if [ -e "$root$units/sebridge.service" ] || [ "$packaged" = yes ]; then
+  on_service systemctl disable --now sebridge.service
+fi
 for wants in "$root$units"/*.wants/sebridge-hook@*.path; do
-  [ ! -L "$wants" ] || on_machine systemctl disable --now "${wants##*/}"
+  [ ! -L "$wants" ] || on_service systemctl disable --now "${wants##*/}"
 done
 gone "$units/sebridge-hook@.path"
 gone "$units/sebridge-hook@.service"
@@ -49,12 +58,13 @@ gone "$units/sebridge.service"
 gone "$units/sebridge.service.d/credentials.conf"
 drop_ins=$root$units/sebridge.service.d
 if [ -d "$drop_ins" ] && [ -z "$(ls -A "$drop_ins")" ]; then run rmdir "$drop_ins"; fi
-on_machine systemctl daemon-reload
+on_service systemctl daemon-reload
 if [ "$(readlink "$root$command")" = "$program/bin/sebridge" ]; then
   run rm -f -- "$root$command"
 fi
 gone "$completion"
 gone "$program"
+gone "$versions"
 
 if [ "$purge" = yes ]; then
   gone "$units/sebridge.service.d"

@@ -6,6 +6,7 @@ deadline: a busy machine is no bug.
 
 import logging
 import os
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -15,16 +16,28 @@ from hypothesis import HealthCheck, settings
 from bridge.events.build import EventContext
 from bridge.outbox.store import Outbox
 from bridge.telemetry.metrics import Metrics
-from tests.browser import browser
-from tests.builders import SINK, event_context_of, router
-from tests.disks import disk, frozen
-from tests.fakes import FakeClock, FakeMetadata
-from tests.ports import free_port
+from tests.support.browser import browser
+from tests.support.builders import SINK, event_context_of, router
+from tests.support.disks import disk, frozen
+from tests.support.fakes import FakeClock, FakeMetadata
+from tests.support.ports import free_port
+from tests.support.servers import brisk_sdk, broker, inbox, namespace, resources
 
-__all__ = ["browser", "disk", "frozen"]  # fixtures from elsewhere
+__all__ = [  # fixtures from elsewhere
+    "brisk_sdk",
+    "broker",
+    "browser",
+    "disk",
+    "frozen",
+    "inbox",
+    "namespace",
+    "resources",
+]
 
-# Tests start hundreds of processes. Where nothing is kept, each compiles all anew.
+# Tests start hundreds of processes. Where nothing is kept, each compiles all anew; and
+# this one rewrites the assertions of 200 files, which takes ten seconds.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 _QUIET = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 settings.register_profile("dev", deadline=None, suppress_health_check=_QUIET)

@@ -1,1 +1,1 @@
-"""What the process consists of: composition and start."""
+"""Builds all parts of the forwarder's process, and runs them."""

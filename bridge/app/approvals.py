@@ -1,4 +1,4 @@
-"""Composes the approval path: receivers, listeners, and the relay of replies."""
+"""Builds the parts for approvals: receivers, listeners, and the relay of replies."""
 
 import random
 from contextlib import AsyncExitStack
@@ -24,24 +24,26 @@ from bridge.outbox.records import REPLIES
 from bridge.outbox.store import Outbox
 from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
+from bridge.servicebus.timings import TIMINGS, Timings
 from bridge.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from bridge.approvals.listener import Listener
     from bridge.servicebus.receiver import ApprovalQueue
 
-_REPLY_AGE = 3600.0  # whoever asked has given up by then
+_REPLY_AGE = 3600.0  # after an hour, the approver no longer waits for the reply
 _REPLY_BACKOFF = 30.0
 _REPLY_SLOTS = 4
 
 
 @dataclass(slots=True, kw_only=True)
 class ApprovalWorkers:
-    """What the approval path is built from.
+    """Builds the workers for approvals.
 
     Attributes:
-        reply_rules: which entities may be answered.
-        rotation: takes this VM out for what is about to be approved.
+        reply_rules: decides to which entities a reply may be sent.
+        rotation: takes this VM out of rotation before an approval.
+        bus: the time limits of Service Bus.
     """
 
     config: ApprovalsConfig
@@ -53,6 +55,7 @@ class ApprovalWorkers:
     metrics: Metrics
     reply_rules: ReplyRules
     rotation: Rotation = STAYS
+    bus: Timings = TIMINGS
     poster: Poster = field(init=False)
     waits: Waits = field(init=False)
 
@@ -71,7 +74,7 @@ class ApprovalWorkers:
     ) -> "tuple[list[Listener], dict[str, ApprovalQueue]]":
         """Open a receiver and build a listener for each session, or for the entity.
 
-        Without an entity there is none.
+        If no entity is configured, both results are empty.
 
         Raises:
             ConfigError: a placeholder has no value on this machine.
@@ -79,7 +82,7 @@ class ApprovalWorkers:
         config = self.config
         if not config.has_entity:
             return [], {}
-        # Who receives nothing does without.
+        # Only loaded if an entity is configured: it costs memory.
         from bridge.approvals.listener import Listener  # noqa: PLC0415
         from bridge.servicebus.lock_renewal import LockTime  # noqa: PLC0415
         from bridge.servicebus.receiver import open_queue  # noqa: PLC0415
@@ -94,11 +97,11 @@ class ApprovalWorkers:
                 session=session,
             )
             queue = await stack.enter_async_context(
-                open_queue(config, source, self.clock, lock_time)
+                open_queue(config, source, self.clock, lock_time, self.bus)
             )
             queues[str(source)] = queue
             listeners.append(
-                Listener(queue, self._desk(), f"listener:{source}", str(source))
+                Listener(queue, self._context(), f"listener:{source}", str(source))
             )
         return listeners, queues
 
@@ -110,15 +113,15 @@ class ApprovalWorkers:
             raise ConfigError([f"approvals.sessions: {error}"]) from error
 
     def auto_approvers(self) -> list[AutoApprover]:
-        """Build what approves by itself; nothing where no rule says so."""
+        """Build the worker for auto-approve rules; empty if there is no such rule."""
         rules = self.config.rules
         is_wanted = any(rule.action == "auto-approve" for rule in rules)
-        return [AutoApprover(self._desk())] if is_wanted else []
+        return [AutoApprover(self._context())] if is_wanted else []
 
     def replies(self, stack: AsyncExitStack) -> list[Relay]:
-        """Build the relay that sends replies, if any message can have asked for one.
+        """Build the relay that sends replies; empty if no entity is configured.
 
-        Its sender closes with ``stack``.
+        The sender of the relay is closed with ``stack``.
         """
         if not self.config.has_entity:
             return []
@@ -126,7 +129,7 @@ class ApprovalWorkers:
             ReplySender,
         )
 
-        sender = ReplySender(self.config)
+        sender = ReplySender(self.config, timings=self.bus)
         stack.push_async_callback(sender.close)
 
         relay = Relay(
@@ -154,7 +157,7 @@ class ApprovalWorkers:
             me=self.event_context.identity,
         )
 
-    def _desk(self) -> ApprovalContext:
+    def _context(self) -> ApprovalContext:
         config, terms = self.config, self._terms()
         return ApprovalContext(
             entity=config.entity_path,

@@ -1,15 +1,15 @@
-"""Where an approver waits for the reply to what he asked for.
+"""Waits for the reply to an approval, for ``sebridge approve --wait``.
 
-Several approvers may wait at one queue. So replies are looked at without a lock
-(peek), and everybody finds his own by its CorrelationId whatever another does
-meanwhile. Only a reply that was found is taken from the queue. What had to be locked
-to get at it is released: no failed delivery is counted, as one would be for what is
-abandoned, and ten such dead-letter a reply that nobody has read. Should a broker count
-it all the same, nobody goes past a reply for which it has done so twice. What is not
-taken stays until its time to live is over.
+Several approvers may wait at one queue. So a reply is searched for without locks
+(peek), by its CorrelationId. Only the own reply is then received and completed. To
+receive it, the replies before it must be locked, too; they are released afterwards.
+Abandoning them instead would count as failed deliveries, and Service Bus dead-letters a
+message after ten of them. If a broker counts a release as well, a reply that was
+delivered twice is not locked again: the own reply then stays in the queue. A reply that
+stays is removed at the end of its time to live.
 
-A queue that requires sessions cannot be told from another without management rights,
-so the wrong kind of receiver is tried first: there, a session of its own is accepted.
+Without management rights, it is not known whether a queue requires sessions. So a
+receiver without a session is tried first. If it is refused, a session is accepted.
 """
 
 import asyncio
@@ -34,23 +34,24 @@ if TYPE_CHECKING:
 
 _OPEN_SECONDS = 10.0
 _LOOK_SECONDS = 10.0
-_LEAST_SECONDS = 2.0  # for a look that begins when time is up
+_LEAST_SECONDS = 2.0  # for the last look, when the time is over
 _TAKE_SECONDS = 5.0
 _CLOSE_SECONDS = 1.0
 _EVERY_SECONDS = 0.25
-_MOST_DELIVERED = 2  # of a reply that is locked to get at what stands behind it
-_PAGE = 100  # so many are peeked at a time, and may be locked to get at one's own
+_MOST_DELIVERED = 2  # a reply of others that was delivered so often is not locked
+_PAGE = 100  # messages per peek; and how many may be locked to receive the own reply
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A reply that was looked at.
+    """The reply, found by a peek.
 
     Attributes:
-        before: how many stand before it.
-        delivered: how often one of those was delivered at most.
+        reply: the message.
+        before: how many messages are before it in the queue.
+        delivered: the highest delivery count of these messages.
     """
 
     reply: "ServiceBusReceivedMessage"
@@ -59,21 +60,21 @@ class Found:
 
     @property
     def may_be_taken(self) -> bool:
-        """Whether it does others no harm to get at it."""
+        """Whether the reply can be received without harm to the replies before it."""
         return self.before < _PAGE and self.delivered < _MOST_DELIVERED
 
 
 class Answers:
-    """The replies at one queue, as one approver sees them; opened by ``async with``.
+    """The replies in one queue; opened by ``async with``.
 
     Args:
-        config: how the namespace is reached.
+        config: the connection to the namespace.
         entity: the queue that replies are sent to.
-        clock: to wait by.
+        clock: measures the waits.
 
     Attributes:
-        session: what ReplyToSessionId has to be; None = the queue has no sessions.
-        last_error: why the queue could not be read last; None while it can be.
+        session: the ReplyToSessionId to use; None = the queue has no sessions.
+        last_error: why the last look failed; None if it succeeded.
     """
 
     def __init__(self, config: NamespaceConfig, entity: str, clock: Clock) -> None:
@@ -89,7 +90,7 @@ class Answers:
         """Open a receiver.
 
         Raises:
-            DeliveryError: the queue cannot be received from.
+            DeliveryError: messages of the queue cannot be received.
         """
         try:
             try:
@@ -117,11 +118,11 @@ class Answers:
         """Wait for the reply to a message.
 
         Args:
-            message_id: of the approval.
-            within: seconds.
+            message_id: the MessageId of the approval.
+            within: how many seconds to wait.
 
         Returns:
-            What became of each EventId; None if no reply came.
+            The outcome of each EventId; None if no reply came.
         """
         end = self._clock.monotonic() + within
         while (found := await self._look(message_id, end)) is None:
@@ -129,7 +130,7 @@ class Answers:
             if left <= 0:
                 return None
             await self._clock.wait(asyncio.Event(), min(_EVERY_SECONDS, left))
-        with suppress(*failures()):  # it was read: that is what counts
+        with suppress(*failures()):  # the reply was read; removing it is optional
             if found.may_be_taken:
                 await self._take(message_id, found.before)
         return _outcomes(found.reply)
@@ -139,7 +140,7 @@ class Answers:
         return f"Service Bus entity {self._entity}"
 
     async def _look(self, message_id: str, end: float) -> Found | None:
-        """Look once, also when time is up; a receiver that broke is closed."""
+        """Search once, even if the time is over; close the receiver after an error."""
         left = max(end - self._clock.monotonic(), _LEAST_SECONDS)
         try:
             async with asyncio.timeout(min(left, _LOOK_SECONDS)):
@@ -152,7 +153,7 @@ class Answers:
         return found
 
     async def _found(self, message_id: str) -> Found | None:
-        """Go through all that is there."""
+        """Search all messages of the queue for the reply."""
         receiver = await self._opened()
         before, delivered, number = 0, 0, 1
         while page := await receiver.peek_messages(_PAGE, sequence_number=number):
@@ -165,14 +166,14 @@ class Answers:
         return None
 
     async def _take(self, message_id: str, before: int) -> None:
-        """Complete a reply, and release the ``before`` that stand before it.
+        """Complete the reply, and release the ``before`` messages before it.
 
-        Another approver may just hold it: then it stays.
+        If another approver has just locked the reply, it stays in the queue.
         """
         async with asyncio.timeout(_TAKE_SECONDS):
             try:
                 held = await self._held(before + 1)
-            except failures():  # a session is lost while nobody receives from it
+            except failures():  # the session's lock may have ended since the last use
                 await self._close()
                 held = await self._held(before + 1)
             receiver = await self._opened()
@@ -198,7 +199,7 @@ class Answers:
         return guarded(client.get_queue_receiver(self._entity, session_id=self.session))
 
     async def _close(self) -> None:
-        """Close the receiver, however it takes it."""
+        """Close the receiver, and ignore errors."""
         stack, self._stack = self._stack, AsyncExitStack()
         self._receiver = None
         with suppress(*failures()):
@@ -209,10 +210,10 @@ class Answers:
 async def _release(
     receiver: "ServiceBusReceiver", message: "ServiceBusReceivedMessage"
 ) -> None:
-    """Unlock a message as if it had never been delivered.
+    """Unlock a message without counting a delivery.
 
-    The SDK does so with what comes while nobody receives, and offers it to nobody else.
-    Where the names used here have changed, the message is abandoned.
+    The SDK does this internally, but has no public method for it. If the internal names
+    used here have changed, the message is abandoned.
     """
     handler: Any = receiver._handler  # noqa: SLF001  see above
     try:
@@ -230,7 +231,7 @@ def _is_reply(message: "ServiceBusReceivedMessage", message_id: str) -> bool:
 
 
 def _outcomes(message: "ServiceBusReceivedMessage") -> list[dict[str, object]]:
-    """Return what a reply says; nothing of one that no bridge has written."""
+    """Return the outcomes in a reply; empty if a bridge has not written it."""
     try:
         body = orjson.loads(body_of(message.body))
     except orjson.JSONDecodeError:

@@ -1,10 +1,10 @@
-"""What an approver asks for, and where he has to send it: the other side of approvals.
+"""Makes the approval that ``sebridge approve`` sends, and finds out where to send it.
 
-A CloudEvent does not carry the ReplyToSessionId of the message that brought it. But
-that follows from ``approvals.sessions`` and from who reported, so it is found again
-here in the same way.
+A CloudEvent does not contain the ReplyToSessionId of its message. But that session
+follows from ``approvals.sessions`` and the event's reporter. So it is computed here in
+the same way as by the bridge.
 
-Source: DESIGN sections 2 and 5, form 2.
+Source: config/approvals.md.
 """
 
 import re
@@ -31,10 +31,10 @@ from bridge.sinks.base import ApprovalAddress
 _LONGEST_SESSION = 128
 _GUID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _EXAMPLE = "C7061BAC-AFDC-4513-B24B-AA5F13A16123"
-_SHORTEST = 4  # of what is taken for the beginning of an EventId
-_MOST = 5  # that are listed
+_SHORTEST = 4  # characters of the beginning of an EventId
+_MOST = 5  # EventIds in an error
 _OVER = frozenset({"completed", "cancelled", "ended"})
-_CUT = frozenset({"event", "Resources"})  # of data.truncated: not what was scheduled
+_CUT = frozenset({"event", "Resources"})  # if in data.truncated, the event is not whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +42,9 @@ class SeenEvent:
     """An event of the bridge, as an approver received it.
 
     Attributes:
-        event: the IMDS object.
-        event_id: as spelled in it.
-        reporter: the VM that told of it.
+        event: the scheduled event, as in IMDS.
+        event_id: its EventId, spelled as in IMDS.
+        reporter: the VM that published the event.
     """
 
     event: Mapping[str, object]
@@ -53,15 +53,16 @@ class SeenEvent:
 
     @property
     def has_started(self) -> bool:
-        """Whether it tells of an event that has started: no approval is needed."""
+        """Whether the scheduled event has started: then it needs no approval."""
         return self.event.get("EventStatus") == STARTED
 
     @classmethod
     def parse(cls, body: bytes) -> Self:
-        """Read a structured CloudEvent: a webhook's or a Service Bus message's body.
+        """Parse a structured CloudEvent: the body of a webhook or Service Bus message.
 
         Raises:
-            ValueError: it is none, or tells of no scheduled event, or not wholly.
+            ValueError: the body is not a CloudEvent, or has no scheduled event, or only
+                a part of it.
         """
         try:
             found = orjson.loads(body.removeprefix(b"\xef\xbb\xbf"))
@@ -72,10 +73,10 @@ class SeenEvent:
         data, event = _of(found, "data"), _of(_of(found, "data"), "event")
         event_id = event.get("EventId")
         if not (isinstance(event_id, str) and event_id):
-            raise ValueError("tells of no scheduled event: no data.event.EventId in it")
+            raise ValueError("has no scheduled event: data.event.EventId is missing")
         if data.get("transition") in _OVER:
             raise ValueError(
-                f"tells that the event is over ({data['transition']}): there is "
+                f"says that the event is over ({data['transition']}): there is "
                 "nothing to approve"
             )
         if data.get("test") is True:
@@ -91,7 +92,7 @@ class SeenEvent:
 
 
 def _of(members: Mapping[str, object], name: str) -> Mapping[str, object]:
-    """Return a member that is to be an object; empty where it is none."""
+    """Return a member that must be an object; empty if it is not one."""
     found = members.get(name)
     return found if isinstance(found, dict) else {}
 
@@ -103,17 +104,17 @@ def event_id_of(
     known: Callable[[str], Sequence[str]] = lambda _start: (),
     force: bool = False,
 ) -> str:
-    """Return the EventId that is meant.
+    """Return the EventId to approve.
 
     Args:
-        given: by the approver: an EventId, or the beginning of one.
-        seen: what he received.
-        known: returns the EventIds with a start that were observed here.
-        force: whether anything else is taken as it is.
+        given: the argument: an EventId, or the beginning of one.
+        seen: the event of --from-event; None if not given.
+        known: returns the observed EventIds that begin with a text.
+        force: whether to accept any text as an EventId.
 
     Raises:
-        ValueError: none is given, or another one than was received, or what is no
-            EventId and the beginning of none or several.
+        ValueError: nothing is given; or ``given`` is not the EventId of ``seen``; or
+            ``given`` is neither an EventId nor the beginning of exactly one.
     """
     if seen is None:
         if given is None:
@@ -125,7 +126,7 @@ def event_id_of(
 
 
 def _meant(given: str, found: Sequence[str]) -> str:
-    """Return the EventId that has been begun.
+    """Return the EventId that begins with a text.
 
     Raises:
         ValueError: there is none, or there are several.
@@ -149,13 +150,13 @@ def address(
     """Return the approval entity, and the session that the event's bridge accepts.
 
     Args:
-        config: as ``load_for_approver`` read it.
-        session: as the approver names it; goes before all else.
-        seen: what he received.
+        config: the configuration, read by ``load_for_approver``.
+        session: --session; takes precedence.
+        seen: the event of --from-event; None if not given.
 
     Raises:
-        ConfigError: no entity is configured, or its name is not known here.
-        ValueError: no session can be told from what is given.
+        ConfigError: no entity is configured, or its name has an unknown placeholder.
+        ValueError: the session cannot be computed from these values.
     """
     who = seen.reporter if seen else Identity().overridden(config.identity)
     approvals = config.filled_in(who.expand).approval_entity
@@ -182,14 +183,14 @@ def address(
 
 
 def reply_entity(config: ApprovalsConfig, targets: Iterable[Entity]) -> str:
-    """Return the entity to be answered at: the first that ``reply_to`` names in full.
+    """Return the queue for the reply: the first one in ``reply_to`` without wildcards.
 
     Args:
-        config: of the approvals.
-        targets: where the sinks of the same file send to.
+        config: ``[approvals]``.
+        targets: the entities that the sinks of the same file send to.
 
     Raises:
-        ValueError: there is none that the bridge would answer.
+        ValueError: ``reply_to`` has no queue to which the bridge would reply.
     """
     rules = config.reply_rules(targets)
     if (found := first_named(config.reply_to, rules)) is not None:
@@ -203,12 +204,12 @@ def reply_entity(config: ApprovalsConfig, targets: Iterable[Entity]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approval:
-    """What an approver says of one event.
+    """The approval of one event.
 
     Attributes:
-        id: of the CloudEvent and of the message: no two are equal.
-        approved_by: who he is, by his own word.
-        approved_event: the IMDS object as he saw it.
+        id: the id of the CloudEvent and of the message; unique.
+        approved_by: the name that the approver gives; not checked.
+        approved_event: the scheduled event as the approver saw it.
     """
 
     id: str
@@ -218,17 +219,17 @@ class Approval:
     approved_event: Mapping[str, object] | None = None
 
     def as_event(self, *, prefix: str, host: str, now: datetime) -> CloudEvent:
-        """Return the CloudEvent that asks the bridge to relay it.
+        """Return the CloudEvent that asks the bridge to send a StartRequest.
 
         Args:
             prefix: ``events.type_prefix``.
             host: the name of the approver's machine.
-            now: the present moment.
+            now: the present time.
 
         Raises:
-            ValueError: the bridge would call it invalid.
+            ValueError: the bridge would reject the event as invalid.
         """
-        told = {
+        optional = {
             "approvedBy": self.approved_by,
             "reason": self.reason,
             "approvedEvent": self.approved_event,
@@ -242,7 +243,7 @@ class Approval:
             dataschema="urn:sebridge:schema:approval:v1",
             data={
                 "StartRequests": [{"EventId": self.event_id}],
-                **{key: value for key, value in told.items() if value is not None},
+                **{key: value for key, value in optional.items() if value is not None},
             },
         )
         try:

@@ -1,7 +1,7 @@
-"""The forwarder put together: outbox, poller, sinks, approvals.
+"""Builds the forwarder: outbox, poller, sinks, approvals.
 
-What observes and delivers does without knowing who this VM is; what speaks for it
-(its own life, approvals) does not, and is built when that is known.
+The workers that observe and deliver can be built before the identity of this VM is
+known. The others (lifecycle events, approvals) need the identity.
 """
 
 import random
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 class Common(TypedDict):
-    """What the relay of every sink has."""
+    """The arguments for the relay of every sink."""
 
     sink: str
     deliver: Deliver
@@ -64,11 +64,13 @@ class Common(TypedDict):
 
 @dataclass(slots=True)
 class Forwarder:
-    """Everything that lives as long as the state file is open.
+    """All parts that exist as long as the state file is open.
 
     Attributes:
-        config: as it was read; with placeholders filled in once this VM is known.
-        origin: who tells, as far as it is known.
+        config: the configuration; its placeholders are filled in when the identity of
+            this VM is known.
+        around: the parts that were opened before.
+        origin: identity and source, as far as known.
     """
 
     config: Config
@@ -83,7 +85,7 @@ class Forwarder:
 
     @property
     def event_context(self) -> EventContext:
-        """Who tells, as far as it is known."""
+        """Prefix, source and VM of the events, as far as known."""
         return EventContext(
             prefix=self.config.events.type_prefix,
             source=self.origin.source,
@@ -91,33 +93,33 @@ class Forwarder:
             version=__version__,
         )
 
-    async def furnish(self) -> list[Worker]:
-        """Open the sinks and build the workers: this VM is known.
+    async def build_workers(self) -> list[Worker]:
+        """Open the sinks and build all workers; the identity of this VM is known.
 
         Raises:
             ConfigError: a placeholder has no value on this machine.
             MissingExtraError: an optional package is not installed.
         """
         self.config = self.config.filled_in(self.origin.identity.expand)
-        workers = await self._furnish(is_waiting=False)
+        workers = await self._build(is_waiting=False)
         approvals = self._approval_address()
         for sink_worker in self.sink_workers:
             await sink_worker.open(self._opening(sink_worker, approvals))
-        return [*workers, *await self._speak(self.stack)]
+        return [*workers, *await self._build_identity_workers(self.stack)]
 
-    async def furnish_early(self) -> list[Worker]:
-        """Build the workers that do without knowing who this VM is."""
-        workers = await self._furnish(is_waiting=True)
+    async def build_early_workers(self) -> list[Worker]:
+        """Build the workers that do not need the identity of this VM."""
+        workers = await self._build(is_waiting=True)
         approvals = None
         with suppress(ConfigError):
             approvals = self._approval_address()
         for sink_worker in self.sink_workers:
-            with suppress(ConfigError):  # the sink waits
+            with suppress(ConfigError):  # this sink is not opened early
                 sink_worker.begin_with(self._opening(sink_worker, approvals))
         return workers
 
-    async def introduce(self, stack: AsyncExitStack) -> list[Worker]:
-        """Go on as who this VM turned out to be; returns what had to wait for it.
+    async def set_identity(self, stack: AsyncExitStack) -> list[Worker]:
+        """Use the identity, which is known now; return the workers that had to wait.
 
         Raises:
             ConfigError: a placeholder has no value on this machine.
@@ -125,15 +127,15 @@ class Forwarder:
         event_context = self.event_context
         self.outbox.router = self._router()
         self.around.status_source.event_context = event_context
-        await self.observer.introduce(event_context)
+        await self.observer.set_identity(event_context)
         self.config = self.config.filled_in(event_context.identity.expand)
         approvals = self._approval_address()
         for sink_worker in self.sink_workers:
             sink_worker.settle(self._opening(sink_worker, approvals))
-        return await self._speak(stack)
+        return await self._build_identity_workers(stack)
 
-    async def _furnish(self, *, is_waiting: bool) -> list[Worker]:
-        """Build what observes and delivers."""
+    async def _build(self, *, is_waiting: bool) -> list[Worker]:
+        """Build the workers that observe and deliver."""
         around, config = self.around, self.config
         self.outbox = Outbox(self.database, self._router(), lost=self._note_loss)
         self.sink_workers = [await self._sink_worker(sink) for sink in config.sinks]
@@ -176,8 +178,8 @@ class Forwarder:
             workers.append(await around.probe.attach(self.outbox, self.observer))
         return workers
 
-    async def _speak(self, stack: AsyncExitStack) -> list[Worker]:
-        """Build what speaks for this VM: of the bridge's own life, and to approvers."""
+    async def _build_identity_workers(self, stack: AsyncExitStack) -> list[Worker]:
+        """Build the workers that need the identity: lifecycle events and approvals."""
         lifecycle = LifecycleEvents(
             outbox=self.outbox,
             poller=self.poller,
@@ -186,14 +188,30 @@ class Forwarder:
             clock=self.around.clock,
             heartbeat=self.config.events.heartbeat,
             state_path=Path(self.config.state.path),
+            offer=self._offer(),
         )
-        return [lifecycle, *await self._reception(stack)]
+        return [lifecycle, *await self._build_approval_workers(stack)]
 
-    async def _reception(self, stack: AsyncExitStack) -> list[Worker]:
+    def _offer(self) -> dict[str, object] | None:
+        """Return what this bridge tells of its approvals; None where it takes none.
+
+        Raises:
+            ConfigError: a placeholder has no value on this machine.
+        """
+        if (config := self.config.approvals) is None:
+            return None
+        from bridge.approvals.offer import offer  # noqa: PLC0415 - only if configured
+
+        try:
+            return offer(config, self.event_context.identity.expand)
+        except ValueError as error:
+            raise ConfigError([f"approvals.sessions: {error}"]) from error
+
+    async def _build_approval_workers(self, stack: AsyncExitStack) -> list[Worker]:
         config, around = self.config.approvals, self.around
         if config is None:
             return []
-        from bridge.app.approvals import (  # noqa: PLC0415 - not for who has none
+        from bridge.app.approvals import (  # noqa: PLC0415 - only if configured
             ApprovalWorkers,
         )
 
@@ -207,6 +225,7 @@ class Forwarder:
             metrics=around.metrics,
             reply_rules=self._reply_rules(config),
             rotation=around.probe.rotation if around.probe else STAYS,
+            bus=around.timings.bus,
         )
         listeners, around.status_source.receivers = await approval_workers.open(stack)
         around.status_source.listeners = listeners
@@ -217,7 +236,7 @@ class Forwarder:
 
     def _reply_rules(self, config: ApprovalsConfig) -> "ReplyRules":
         if not config.has_entity:
-            from bridge.approvals.reply import (  # noqa: PLC0415 - not for who has none
+            from bridge.approvals.reply import (  # noqa: PLC0415 - only if configured
                 ReplyRules,
             )
 
@@ -250,13 +269,14 @@ class Forwarder:
             pace=pace,
             clock=clock,
             memory=SinkMemory(self.database, config.name, clock),
+            bus=self.around.timings.bus,
         )
         sink_worker = SinkWorker(config, resources, self.stack)
         sink_worker.relay = self._relay(sink_worker, pace)
         return sink_worker
 
     def _relay(self, sink_worker: SinkWorker, pace: Pace) -> Relay:
-        """Return what has the steps of a sink sent, or acted on."""
+        """Return the relay of a sink: one that sends, or one that acts."""
         config = sink_worker.config
         common = Common(
             sink=config.name,
@@ -267,7 +287,7 @@ class Forwarder:
             policy=RelayPolicy(
                 backoff=RetryPolicy(max_backoff=config.retry.max_backoff),
                 max_age=config.retry.max_age,
-                slots=config.concurrency,
+                slots=config.slots,
             ),
             chance=random.random,
             pace=pace,
@@ -276,7 +296,7 @@ class Forwarder:
         actor = config.actor(View(self), sink_worker.resources)
         if actor is None:
             return Relay(**common)
-        from bridge.pipeline.acting import ActingRelay  # noqa: PLC0415 - who acts pays
+        from bridge.pipeline.acting import ActingRelay  # noqa: PLC0415 - only if needed
 
         return ActingRelay(
             **common, actor=actor, event_context=lambda: self.event_context
@@ -285,7 +305,7 @@ class Forwarder:
     def _opening(
         self, sink_worker: SinkWorker, approvals: ApprovalAddress | None
     ) -> Opening:
-        """Return how a sink is opened with what is known of this VM.
+        """Return what a sink is opened with, by the present identity of this VM.
 
         Raises:
             ConfigError: a placeholder has no value on this machine.
@@ -309,21 +329,21 @@ class Forwarder:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What is known now, for who acts on it; see ``bridge.sinks.acting.Outlook``."""
+    """What is known now, for sinks that act; see ``bridge.sinks.acting.Outlook``."""
 
     forwarder: Forwarder
 
     @property
     def identity(self) -> Identity:
-        """Who this VM is, as far as that is known."""
+        """The identity of this VM, as far as known."""
         return self.forwarder.origin.identity
 
     @property
     def document(self) -> Document | None:
-        """The last good document of this life; None before the first."""
+        """The last valid document since the start; None before the first."""
         return self.forwarder.observer.document
 
     @property
     def watch(self) -> Watch:
-        """What is known after it."""
+        """What is known of the scheduled events after this document."""
         return self.forwarder.observer.watch

@@ -1,11 +1,11 @@
 """The composition root: opens every resource, builds the workers, runs them.
 
-Knows nothing of signals, arguments or exit codes, so that it can run anywhere.
+It does not use signals, arguments or exit codes, so that it can run anywhere.
 
-    lock → traffic probe → health port → who am I → state file → sinks → workers … stop
+    lock → traffic probe → health port → identity → state file → sinks → workers … stop
 
-Where nobody says at once who this VM is, the document is read all the same, and what
-cannot wait is delivered with what is known; the rest begins when it is known.
+If the identity of this VM is not known at once, the document is read nevertheless, and
+events that cannot wait are delivered. The other workers begin when it is known.
 """
 
 import asyncio
@@ -16,9 +16,14 @@ from pathlib import Path
 
 from bridge import __version__
 from bridge.app.composition import Forwarder
-from bridge.app.identify import PATIENCE, introduce, meet, provisional, settle
-from bridge.app.supervisor import NOBODY, Supervisor, attended
-from bridge.app.surroundings import Probe, Surroundings
+from bridge.app.identify import (
+    ask_once,
+    ask_repeatedly,
+    provisional,
+    settle,
+)
+from bridge.app.supervisor import NO_SUPERVISOR, Supervisor, attended
+from bridge.app.surroundings import TIMINGS, Probe, Surroundings, Timings
 from bridge.configuration.config import Config
 from bridge.events.identity import Identity, IdentityConfig
 from bridge.foundation import daemon_threads
@@ -28,6 +33,7 @@ from bridge.health import port
 from bridge.health.status import StatusSource
 from bridge.imds.client import open_client
 from bridge.outbox import statefile
+from bridge.outbox.owner import is_foreign, set_owner
 from bridge.telemetry.metrics import Metrics
 from bridge.telemetry.unseen_errors import log_unseen_errors
 
@@ -38,20 +44,20 @@ async def run(
     config: Config,
     stop: asyncio.Event,
     clock: Clock,
-    supervisor: Supervisor = NOBODY,
-    patience: float = PATIENCE,
+    supervisor: Supervisor = NO_SUPERVISOR,
+    timings: Timings = TIMINGS,
 ) -> None:
-    """Run the forwarder until ``stop`` is set, and tell ``supervisor`` how it fares.
+    """Run the forwarder until ``stop`` is set.
 
     Args:
-        config: as it was read.
-        stop: when to stop.
-        clock: what time it is.
-        supervisor: is told how it fares.
-        patience: seconds for which it is asked who this VM is.
+        config: the configuration, with its placeholders.
+        stop: set to stop the forwarder.
+        clock: the clock of the process.
+        supervisor: is notified when the forwarder is ready, alive, and stopping.
+        timings: the time limits of what the forwarder asks.
 
     Raises:
-        BridgeError: it cannot start or go on; also inside an ExceptionGroup.
+        BridgeError: the forwarder cannot start or go on; may be in an ExceptionGroup.
     """
     path = Path(config.state.path)
     daemon_threads.lend()
@@ -80,23 +86,23 @@ async def run(
             status_source=status_source,
             client=client,
             supervisor=supervisor,
-            patience=patience,
+            timings=timings,
             lock=lock,
             probe=probe,
         )
-        identity = await unless(stop, meet(client, config.identity))
+        identity = await unless(stop, ask_once(client, config.identity))
         while not stop.is_set():
-            identity = await _live(config, identity, stop, around)
+            identity = await _run_on_state(config, identity, stop, around)
     log.info("forwarder stopped")
 
 
 async def _probe(
     config: Config, clock: Clock, metrics: Metrics, stack: AsyncExitStack
 ) -> Probe | None:
-    """Open the traffic probe; it closes after all that is opened later."""
+    """Open the traffic probe; it is closed after all parts that are opened later."""
     if config.traffic is None:
         return None
-    # Who has no balancer does without.
+    # Only loaded if it is configured: it costs memory.
     from bridge.app.traffic import open_probe  # noqa: PLC0415 - see above
 
     return await stack.enter_async_context(
@@ -104,7 +110,7 @@ async def _probe(
     )
 
 
-async def _live(
+async def _run_on_state(
     config: Config,
     identity: Identity | None,
     stop: asyncio.Event,
@@ -113,14 +119,14 @@ async def _live(
     """Run on one state file until ``stop`` is set.
 
     Args:
-        config: as it was read.
-        identity: who this VM is; None while it is not known.
-        stop: when to stop.
-        around: what is there already.
+        config: the configuration, with its placeholders.
+        identity: the identity of this VM; None while it is not known.
+        stop: set to stop the forwarder.
+        around: the parts that are open already.
 
     Returns:
-        Who this VM is, if the state file turned out to be another VM's: it was opened
-        before that was known, and is to be opened again.
+        None after the stop. The identity of this VM, if the state file turned out to
+        belong to another VM: then the state file must be opened again.
     """
     path, given = Path(config.state.path), config.identity
     vm_id = identity.vm_id if identity else given.vm_id
@@ -132,7 +138,7 @@ async def _live(
         if identity is not None:
             origin = await settle(database, identity, source)
             forwarder = Forwarder(config, around, database, stack, origin)
-            workers = await forwarder.furnish()
+            workers = await forwarder.build_workers()
             log.info(
                 "forwarder started", extra={"vm": forwarder.event_context.reporter}
             )
@@ -141,59 +147,60 @@ async def _live(
             return None
         origin = await provisional(database, given, source)
         forwarder = Forwarder(config, around, database, stack, origin)
-        introducer = Introducer(forwarder, given)
-        workers = [*await forwarder.furnish_early(), introducer]
+        finder = IdentityFinder(forwarder, given)
+        workers = [*await forwarder.build_early_workers(), finder]
         reporter = forwarder.event_context.reporter
         log.warning(
-            "polling begins before it is known who this VM is", extra={"vm": reporter}
+            "polling begins before the identity of this VM is known",
+            extra={"vm": reporter},
         )
         around.supervisor.ready()
         over = asyncio.Event()
         async with waking(stop, over):
             await run_workers(workers, over, grace=config.shutdown_grace)
-        return introducer.other
+        return finder.other
 
 
 @dataclass(slots=True)
-class Introducer:
-    """Finds out who this VM is while the document is read already.
+class IdentityFinder:
+    """Finds out the identity of this VM while the document is read already.
 
     Attributes:
         given: ``[identity]``.
-        other: who this VM is, if the state file is another VM's.
+        other: the identity of this VM, if the state file belongs to another VM.
     """
 
     forwarder: Forwarder
     given: IdentityConfig
     other: Identity | None = None
-    name: str = "introducer"
+    name: str = "identity"
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run what had to wait for the identity, as soon as it is known.
+        """Run the workers that had to wait for the identity, as soon as it is known.
 
-        Sets ``stop`` where the state file turns out to be another VM's.
+        Sets ``stop`` if the state file belongs to another VM.
 
         Raises:
             ConfigError: a placeholder has no value on this machine.
         """
         forwarder, around = self.forwarder, self.forwarder.around
-        identity = await introduce(
-            around.client, self.given, around.clock, stop, around.patience
+        identity = await ask_repeatedly(
+            around.client, self.given, around.clock, stop, around.timings.identity
         )
         if stop.is_set():
             return
         vm_id = identity.vm_id if identity else None
-        if vm_id and await statefile.is_foreign(forwarder.database, vm_id):
+        if vm_id and await is_foreign(forwarder.database, vm_id):
             self.other = identity
             around.status_source.outbox = around.status_source.poller = None
             stop.set()
             return
         if vm_id:
-            await forwarder.database.own(vm_id)
+            await set_owner(forwarder.database, vm_id)
         source = forwarder.config.events.source
         forwarder.origin = await settle(forwarder.database, identity, source)
         async with AsyncExitStack() as stack:
-            workers = await forwarder.introduce(stack)
+            workers = await forwarder.set_identity(stack)
             log.info(
                 "forwarder started", extra={"vm": forwarder.event_context.reporter}
             )

@@ -1,10 +1,10 @@
-"""Finding out who this VM is.
+"""Finds out the identity of this VM.
 
-Instance metadata is asked patiently; what it does not say comes from the last life
-of this bridge, and in the end there is a name that says that nothing is known.
+The values come from instance metadata. Missing values are those that were stored before
+the restart. If nothing is known, the source names this host.
 
-    meet ──an answer, or [identity] says all──▶ settle
-      └──no answer──▶ provisional, while introduce asks for a minute ──▶ settle
+    ask_once ──answer, or [identity] is complete──▶ settle
+      └──no answer──▶ provisional, while ask_repeatedly asks for a minute ──▶ settle
 """
 
 import asyncio
@@ -20,8 +20,8 @@ import msgspec
 from bridge.events.identity import Identity, IdentityConfig
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import MetadataError
-from bridge.outbox.statements import load, save
 from bridge.outbox.storage.database import Database
+from bridge.outbox.tables.values import load, save
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ _SOURCE = "source"
 
 
 class Instance(Protocol):
-    """Who can be asked who this VM is."""
+    """Reads instance metadata."""
 
     async def instance(
         self,
@@ -44,17 +44,17 @@ class Instance(Protocol):
         """Return the ``compute`` object of instance metadata.
 
         Raises:
-            MetadataError: it cannot be had now.
+            MetadataError: instance metadata cannot be read now.
         """
         ...
 
 
-async def meet(client: Instance, config: IdentityConfig) -> Identity | None:
-    """Ask instance metadata once who this VM is, for a second at most.
+async def ask_once(client: Instance, config: IdentityConfig) -> Identity | None:
+    """Read instance metadata once, for at most a second.
 
     Returns:
-        The identity, overridden by ``[identity]``; None if metadata does not answer
-        and the configuration does not say all that matters.
+        The identity, with the values of ``[identity]`` where given; None if metadata
+        does not answer and ``[identity]`` is not complete.
     """
     try:
         return await _asked(client, config, _FIRST_TIMEOUT)
@@ -65,21 +65,21 @@ async def meet(client: Instance, config: IdentityConfig) -> Identity | None:
         return None
 
 
-async def introduce(
+async def ask_repeatedly(
     client: Instance,
     config: IdentityConfig,
     clock: Clock,
     stop: asyncio.Event,
     patience: float = PATIENCE,
 ) -> Identity | None:
-    """Ask instance metadata who this VM is again and again, while patience lasts.
+    """Read instance metadata again and again, for at most ``patience`` seconds.
 
-    Its requests are short at first: while one is on its way, the document cannot be
-    read.
+    The first requests have a short timeout, because the document cannot be read during
+    a request.
 
     Returns:
-        The identity, overridden by ``[identity]``; None if it is not to be had and
-        the configuration does not say enough either.
+        The identity, with the values of ``[identity]`` where given; None if nothing is
+        known.
     """
     deadline = clock.monotonic() + patience
     timeout, wait = _FIRST_TIMEOUT, _FIRST_WAIT
@@ -90,7 +90,8 @@ async def introduce(
         except MetadataError as error:
             timeout, wait = 2 * timeout, min(2 * wait, _LONGEST_WAIT)
             if clock.monotonic() + wait > deadline:
-                log.warning("who this VM is cannot be had", extra={"fault": str(error)})
+                fault = {"fault": str(error)}
+                log.warning("identity of this VM cannot be read", extra=fault)
                 break
     given = Identity().overridden(config)
     return given if given.is_known else None
@@ -107,7 +108,7 @@ async def _asked(
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who tells: what goes into the event_context."""
+    """The identity and the source for the EventContext."""
 
     identity: Identity
     source: str
@@ -116,11 +117,11 @@ class Origin:
 async def provisional(
     database: Database, config: IdentityConfig, configured_source: str
 ) -> Origin:
-    """Return who tells of what cannot wait until this VM is known.
+    """Return identity and source for events that cannot wait for the identity.
 
-    Only what is configured is taken for its identity: the disk may be a copy of another
-    VM's, and who takes himself for that one keeps silent about what is his. Where the
-    name is not configured, ``affectsThisVm`` is null and every scope lets events pass.
+    The identity contains only configured values, not stored ones: the disk may be a
+    copy of another VM's, and with the wrong name this VM's own events would be left
+    out. Without a name, ``affectsThisVm`` is null, and every scope lets events through.
 
     Args:
         database: the state file.
@@ -135,11 +136,11 @@ async def provisional(
 async def settle(
     database: Database, identity: Identity | None, configured_source: str
 ) -> Origin:
-    """Decide on identity and source, and remember both.
+    """Decide on identity and source, and store both.
 
     Args:
         database: the state file.
-        identity: as learned; None when it is not known.
+        identity: from instance metadata and ``[identity]``; None if not known.
         configured_source: ``events.source``; "" = not configured.
     """
     identity = _completed(identity or Identity(), await remembered(database))
@@ -152,13 +153,13 @@ async def settle(
         )
     values = {_SOURCE: source.encode(), IDENTITY: msgspec.json.encode(identity)}
     if source.startswith("urn:sebridge:"):
-        del values[_SOURCE]  # a makeshift: what is learned later is better
+        del values[_SOURCE]  # only a substitute: do not use it after a restart
     await database.run(lambda db: save(db, values))
     return Origin(identity, source)
 
 
 async def _source(database: Database, identity: Identity, configured: str) -> str:
-    """Return the source as far as it is known; "" where it is not."""
+    """Return the source: configured, from the identity, or stored; "" if unknown."""
     last = await database.run(lambda db: load(db, _SOURCE))
     return (
         configured or identity.source or (last.decode(errors="replace") if last else "")
@@ -166,15 +167,15 @@ async def _source(database: Database, identity: Identity, configured: str) -> st
 
 
 def makeshift_source() -> str:
-    """Return the source of events where no resource group is known: this host."""
+    """Return the source of events if no resource group is known: it names this host."""
     return f"urn:sebridge:{quote(platform.node().lower() or 'unknown', safe='')}"
 
 
 def _completed(identity: Identity, last: Identity | None) -> Identity:
-    """Fill in from the last life what only instance metadata could have said.
+    """Add the stored values, if instance metadata has not answered.
 
-    Metadata always names a subscription, so without one it has not answered; what
-    it leaves out when it answers is not so any more.
+    Metadata always contains a subscription. So without one it has not answered. If it
+    has answered, a value that it leaves out is no longer valid.
     """
     if last is None or identity.subscription_id is not None:
         return identity
@@ -183,7 +184,7 @@ def _completed(identity: Identity, last: Identity | None) -> Identity:
 
 
 async def remembered(database: Database) -> Identity | None:
-    """Return the identity that the last life of this bridge knew."""
+    """Return the identity that was stored before the restart; None if there is none."""
     body = await database.run(lambda db: load(db, IDENTITY))
     if body is None:
         return None
@@ -191,5 +192,5 @@ async def remembered(database: Database) -> Identity | None:
         return msgspec.json.decode(body, type=Identity)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         fault = {"fault": f"{type(error).__name__}: {error}"}
-        log.error("who this VM was cannot be read", extra=fault)  # noqa: TRY400 - the text says it all
+        log.error("stored identity of this VM is damaged", extra=fault)  # noqa: TRY400 - a traceback would not help
         return None

@@ -1,26 +1,31 @@
-"""A sink as it is opened: at once, or in two steps where this VM is not known yet.
+"""Opens a sink and runs its relay: at once, or twice if this VM is not known yet.
 
-    early ──this VM is known──▶ what is in flight ends ──▶ opened again for good
-      └── not at all, if the sink wants to be told what is not known yet
+    opened early ──this VM is known──▶ attempts in flight end ──▶ closed, opened again
+      └── not opened early, if the sink needs a value that is not known yet
 
-It is closed before it is opened for good: a file has one writer.
+The sink is closed before it is opened again, because a file has only one writer.
 """
 
 import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import ConfigError, Reason, TransientDeliveryError
 from bridge.foundation.workers import waking
 from bridge.outbox.delivery import Delivery
+from bridge.pipeline.policy import is_urgent
 from bridge.pipeline.relay import Relay
 from bridge.sinks.base import Resources, Sink, SinkConfig
+
+if TYPE_CHECKING:
+    from bridge.pipeline.batches import Batches
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """How a sink is opened: with its placeholders filled in, and what it is lent."""
+    """What a sink is opened with: its configuration, with placeholders filled in."""
 
     config: SinkConfig
     resources: Resources
@@ -31,10 +36,10 @@ class SinkWorker:
     """Opens one sink, and runs its relay.
 
     Attributes:
-        config: as it was read, with placeholders.
-        resources: what the sink is lent, but for what depends on this VM.
-        stack: closes the sink when everybody has stopped.
-        relay: tries to deliver, by way of ``deliver``; given once it is made.
+        config: the configuration with its placeholders.
+        resources: the sink's resources, without those that depend on this VM.
+        stack: closes the sink after all workers have stopped.
+        relay: calls ``deliver`` for each attempt; set after the relay is made.
     """
 
     config: SinkConfig
@@ -42,13 +47,14 @@ class SinkWorker:
     stack: AsyncExitStack
     relay: Relay = field(init=False)
     _sink: Sink | None = None
+    _batches: "Batches | None" = None
     _early: Opening | None = None
     _final: Opening | None = None
     _is_settled: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def name(self) -> str:
-        """How the worker is called."""
+        """The name of the worker."""
         return self.relay.name
 
     async def deliver(self, delivery: Delivery) -> None:
@@ -57,10 +63,17 @@ class SinkWorker:
         Raises:
             DeliveryError: as ``Sink.deliver``.
         """
-        if self._sink is None:  # the last call came before the sink was opened
+        if self._sink is None:  # stopped before the sink was opened
             text = "the sink is not open: this VM is not known yet"
             raise TransientDeliveryError(text, Reason.CONNECTION)
-        await self._sink.deliver(CloudEvent.from_json(delivery.body))
+        event = CloudEvent.from_json(delivery.body)
+        if self._batches is None:
+            await self._sink.deliver(event)
+            return
+        now = self.resources.clock.now().timestamp()
+        await self._batches.deliver(
+            event, len(delivery.body), is_urgent=is_urgent(delivery, now)
+        )
 
     async def open(self, opening: Opening) -> None:
         """Open the sink for good.
@@ -69,13 +82,13 @@ class SinkWorker:
             ConfigError: a placeholder has no value on this machine.
             MissingExtraError: an optional package is not installed.
         """
-        self._sink = await self.stack.enter_async_context(
-            opening.config.open(opening.resources)
+        self._use(
+            await self.stack.enter_async_context(opening.config.open(opening.resources))
         )
         self._is_settled.set()
 
     def begin_with(self, opening: Opening) -> None:
-        """Let ``run`` open the sink with what is known; ``settle`` follows."""
+        """Let ``run`` open the sink early; ``settle`` must follow."""
         self._early = opening
 
     def settle(self, opening: Opening) -> None:
@@ -84,7 +97,7 @@ class SinkWorker:
         self._is_settled.set()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Deliver until asked to stop.
+        """Deliver until ``stop`` is set.
 
         Raises:
             ConfigError: as ``open``; also in an ExceptionGroup.
@@ -106,10 +119,21 @@ class SinkWorker:
         async with AsyncExitStack() as stack:
             context = self._early.config.open(self._early.resources)
             try:
-                self._sink = await stack.enter_async_context(context)
-            except ConfigError:  # it is told if it still is one when this VM is known
+                self._use(await stack.enter_async_context(context))
+            except ConfigError:  # raised again by ``run`` if it still holds then
                 return
             try:
                 await self.relay.run(self._is_settled)
             finally:
                 self._sink = None
+
+    def _use(self, sink: Sink) -> None:
+        """Deliver to an open sink from now on."""
+        self._sink, limits = sink, self.config.batch_limits
+        if limits is None:
+            return
+        from bridge.pipeline.batches import Batches  # noqa: PLC0415 - only if needed
+        from bridge.sinks.batch import BatchSink  # noqa: PLC0415 - likewise
+
+        assert isinstance(sink, BatchSink)  # noqa: S101 - for mypy  # nosec B101
+        self._batches = Batches(sink, limits, self.resources.clock)

@@ -1,7 +1,7 @@
-"""What a service manager is told of the forwarder: ready, alive, stopping.
+"""Notifies the service manager of the forwarder's state: ready, alive, stopping.
 
-On Linux that is systemd, by datagrams to ``$NOTIFY_SOCKET`` (sd_notify(3)); elsewhere,
-and where nobody asked, it is nobody.
+On Linux this is systemd, which gets datagrams at ``$NOTIFY_SOCKET`` (sd_notify(3)).
+Elsewhere, or without that variable, no service manager is notified.
 """
 
 import asyncio
@@ -18,75 +18,76 @@ from bridge.foundation.clock import Clock
 
 log = logging.getLogger(__name__)
 
-_PER_WATCHDOG = 3  # one sign of life may be late, and one be lost
+_PER_WATCHDOG = 3  # of three signs of life, one may be late and one may be lost
 
 
 class Supervisor(Protocol):
-    """Whoever started the forwarder and wants to know how it fares."""
+    """The service manager that started the forwarder."""
 
     @property
     def interval(self) -> float:
-        """Seconds between two signs of life; 0 = none are wanted."""
+        """Seconds between two signs of life; 0 = none are expected."""
         ...
 
     def ready(self) -> None:
-        """All is open, and the workers run."""
+        """Notify that all is open, and the workers run."""
         ...
 
     def alive(self) -> None:
-        """The loop turns, and so does what it waits for."""
+        """Notify that the event loop and the thread of the state file still work."""
         ...
 
     def stopping(self) -> None:
-        """A stop was asked for, and what is in flight ends."""
+        """Notify that the forwarder is stopping."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Nobody:
-    """Nobody asked."""
+class NoSupervisor:
+    """Stands for a missing service manager: notifies nothing."""
 
     interval: float = 0.0
 
     def ready(self) -> None:
-        """Tell nobody."""
+        """Do nothing."""
 
     def alive(self) -> None:
-        """Tell nobody."""
+        """Do nothing."""
 
     def stopping(self) -> None:
-        """Tell nobody."""
+        """Do nothing."""
 
 
-NOBODY = Nobody()
+NO_SUPERVISOR = NoSupervisor()
 
 
 @dataclass(frozen=True, slots=True)
 class Systemd:
-    """systemd, of a unit with ``Type=notify``.
+    """systemd, for a unit with ``Type=notify``.
 
     Attributes:
-        address: of its socket; "@" stands for the null byte of an abstract one.
-        interval: seconds between two signs of life; 0 = none are wanted.
+        address: the address of its socket; "@" stands for the null byte of an abstract
+            socket.
+        interval: seconds between two signs of life; 0 = none are expected.
     """
 
     address: str
     interval: float = 0.0
 
     def ready(self) -> None:
-        """The unit is active."""
+        """Notify that the unit is active."""
         self._send("READY=1")
 
     def alive(self) -> None:
-        """Feed the watchdog."""
+        """Reset the watchdog."""
         self._send("WATCHDOG=1")
 
     def stopping(self) -> None:
-        """The unit is deactivating."""
+        """Notify that the unit is deactivating."""
         self._send("STOPPING=1")
 
     def _send(self, text: str) -> None:
-        """Send without waiting: who does not listen holds up nothing."""
+        """Send without waiting, even if systemd does not read from the socket."""
         address = self.address.replace("@", "\0", 1)
         try:
             family = socket.AF_UNIX  # type: ignore[attr-defined,unused-ignore]  # POSIX
@@ -95,27 +96,27 @@ class Systemd:
                 out.sendto(text.encode(), address)
         except OSError as error:
             log.warning(
-                "service manager cannot be told",
+                "service manager cannot be notified",
                 extra={"text": text, "fault": error.strerror or str(error)},
             )
 
 
 def supervisor_of(environ: Mapping[str, str]) -> Supervisor:
-    """Return who is to be told, as systemd writes it into the environment.
+    """Return the service manager that the environment variables of systemd name.
 
     Source: sd_notify(3), sd_watchdog_enabled(3). ``vsock:`` addresses are for the
     first process of a virtual machine.
     """
     address = environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
-        return NOBODY
+        return NO_SUPERVISOR
     return Systemd(address, _watchdog(environ) / _PER_WATCHDOG)
 
 
 def _watchdog(environ: Mapping[str, str]) -> float:
-    """Return after how many seconds without a sign of life this process is killed."""
+    """Return the time limit of systemd's watchdog in seconds; 0 = none."""
     if environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
-        return 0.0  # it is meant for another process
+        return 0.0  # the watchdog watches another process
     text = environ.get("WATCHDOG_USEC", "")
     return int(text) / 1e6 if text.isascii() and text.isdigit() else 0.0
 
@@ -127,41 +128,41 @@ async def attended(
     clock: Clock,
     is_alive: Callable[[], bool] = lambda: True,
 ) -> AsyncIterator[None]:
-    """Give signs of life as long as the context is open, and tell of the stop.
+    """Send signs of life while the context is open, and notify of the stop.
 
-    They end last of all: a slow stop is no dead loop.
+    The signs of life go on during the stop, so that a slow stop is not killed.
 
     Args:
-        supervisor: who is told.
-        stop: set when a stop is asked for.
-        clock: when to tell.
-        is_alive: whether what the loop waits for is alive, beside the loop itself.
+        supervisor: the service manager.
+        stop: set when the forwarder is asked to stop.
+        clock: measures the interval.
+        is_alive: returns whether the thread of the state file still works.
     """
     async with AsyncExitStack() as stack:
-        telling = in_background(
-            lambda: _tell_of(stop, supervisor),
+        stopping = in_background(
+            lambda: _notify_of_stop(stop, supervisor),
             name="stopping",
             clock=clock,
             may_end=True,
         )
-        await stack.enter_async_context(telling)
+        await stack.enter_async_context(stopping)
         if supervisor.interval:
-            living = in_background(
-                lambda: _live(supervisor, clock, is_alive),
+            alive = in_background(
+                lambda: _send_signs_of_life(supervisor, clock, is_alive),
                 name="alive",
                 clock=clock,
                 pause=supervisor.interval,
             )
-            await stack.enter_async_context(living)
+            await stack.enter_async_context(alive)
         yield
 
 
-async def _tell_of(stop: asyncio.Event, supervisor: Supervisor) -> None:
+async def _notify_of_stop(stop: asyncio.Event, supervisor: Supervisor) -> None:
     await stop.wait()
     supervisor.stopping()
 
 
-async def _live(
+async def _send_signs_of_life(
     supervisor: Supervisor, clock: Clock, is_alive: Callable[[], bool]
 ) -> None:
     never = asyncio.Event()

@@ -1,8 +1,9 @@
-"""What a forwarder is given, whoever this VM is."""
+"""The parts of the process that do not depend on the identity of this VM."""
 
 from dataclasses import dataclass
 from typing import Protocol
 
+from bridge.app.identify import PATIENCE
 from bridge.app.supervisor import Supervisor
 from bridge.approvals.rotation import Rotation
 from bridge.foundation.clock import Clock
@@ -12,6 +13,8 @@ from bridge.imds.client import MetadataClient
 from bridge.outbox.lock import StateLock
 from bridge.outbox.store import Outbox
 from bridge.pipeline.observer import Observer
+from bridge.servicebus.timings import TIMINGS as BUS_TIMINGS
+from bridge.servicebus.timings import Timings as BusTimings
 from bridge.telemetry.metrics import Metrics
 
 
@@ -20,27 +23,43 @@ class Gate(Rotation, Standing, Protocol):
 
 
 class Probe(Protocol):
-    """The traffic probe, which is loaded only where it is configured."""
+    """The traffic probe, which is loaded only if it is configured."""
 
     @property
     def rotation(self) -> Gate:
-        """Says how this VM stands."""
+        """Knows whether this VM is in rotation."""
         ...
 
     async def attach(self, outbox: Outbox, observer: Observer) -> Worker:
-        """Go on with the state file that is open now; returns who tells of changes."""
+        """Use the open state file; return the worker that announces changes."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What is there before the state file is open.
+class Timings:
+    """The time limits of what the forwarder asks.
 
     Attributes:
-        supervisor: is told when all is open.
-        patience: seconds for which it is asked who this VM is.
-        lock: of the state file.
-        probe: answers probes; None where none is configured.
+        identity: for how many seconds to ask for the identity of this VM.
+        bus: the time limits of Service Bus.
+    """
+
+    identity: float = PATIENCE
+    bus: BusTimings = BUS_TIMINGS
+
+
+TIMINGS = Timings()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """The parts that are opened before the state file.
+
+    Attributes:
+        supervisor: is notified when all is open.
+        lock: the lock of the state file.
+        probe: the traffic probe; None if none is configured.
+        timings: the time limits of what the forwarder asks.
     """
 
     clock: Clock
@@ -48,6 +67,6 @@ class Surroundings:
     status_source: StatusSource
     client: MetadataClient
     supervisor: Supervisor
-    patience: float
     lock: StateLock
     probe: Probe | None = None
+    timings: Timings = TIMINGS

@@ -1,8 +1,8 @@
-"""Composes the traffic probe: open before anything else is, and closed last.
+"""Builds the traffic probe, which is opened first and closed last.
 
-    a glance at the state file ─▶ the port opens ─▶ attach: the state file is open ─▶ …
+    read the state file once ─▶ open the port ─▶ attach: the state file is open ─▶ …
 
-Until it is attached, it answers by what an earlier life has left behind.
+Until it is attached, the probe answers by what was stored before the restart.
 """
 
 import os
@@ -38,13 +38,13 @@ from bridge.traffic.rotation import Record, decode
 
 @dataclass(slots=True)
 class Known:
-    """What is known just now: at first what the state file shows at a glance.
+    """What is known now: at first, what was read from the state file.
 
     Attributes:
-        given: ``[identity]``, which goes before all else.
-        last: who this VM was in an earlier life.
-        early: the document as an earlier life saw it.
-        observer: knows it better, once it is there.
+        given: ``[identity]``, which takes precedence.
+        last: the identity that was stored before the restart.
+        early: the watch that was stored before the restart.
+        observer: has the present watch and identity; None until it exists.
     """
 
     given: IdentityConfig
@@ -53,11 +53,11 @@ class Known:
     observer: Observer | None = None
 
     def watch(self) -> Watch:
-        """Return what is known of the document."""
+        """Return what is known of the scheduled events."""
         return self.early if self.observer is None else self.observer.watch
 
     def me(self) -> Identity:
-        """Return who this VM is; until that is known, who it was."""
+        """Return the identity of this VM; until it is known, the stored one."""
         if self.observer is not None and self.observer.event_context.identity.vm_name:
             return self.observer.event_context.identity
         return self.last.overridden(self.given)
@@ -68,7 +68,7 @@ class Probe:
     """The probe while the forwarder runs.
 
     Attributes:
-        rotation: says how this VM stands.
+        rotation: knows whether this VM is in rotation.
     """
 
     rotation: Gate
@@ -77,13 +77,13 @@ class Probe:
     gauge: Level
 
     async def attach(self, outbox: Outbox, observer: Observer) -> Announcer:
-        """Go on with the state file that is open now; returns who tells of changes.
+        """Use the state file, which is open now; return the worker for changes.
 
-        What was seen of another VM's state file at a glance is forgotten by that.
+        Values that were read early from the state file of another VM are dropped.
         """
         self.known.last = await remembered(outbox.database) or Identity()
         self.known.observer = observer
-        record = _record(await outbox.load(TRAFFIC))
+        record = _record(await outbox.observations.load(TRAFFIC))
         self.rotation.restore(record.standing if record else None)
         observer.changed = self.rotation.changed.set
         return Announcer(
@@ -104,10 +104,10 @@ async def open_probe(
     metrics: Metrics,
     environ: MutableMapping[str, str] = os.environ,
 ) -> AsyncIterator[Probe]:
-    """Answer probes as long as the context is open.
+    """Answer probes while the context is open.
 
     Raises:
-        BridgeError: the address cannot be listened on.
+        BridgeError: the probe cannot listen on its address.
     """
     found = await glance(Path(config.state.path), (CHECKPOINT, IDENTITY, TRAFFIC))
     known = Known(

@@ -1,1 +1,1 @@
-"""What comes back: approvals from the queue, relayed to IMDS."""
+"""Approvals: messages and rules that lead to StartRequests at IMDS."""

@@ -1,16 +1,17 @@
-"""The auto_approver: approves unasked what a rule with ``auto-approve`` speaks of.
+"""The auto-approver: approves events by rules with the action ``auto-approve``.
 
-    each second: what is known of the document
-        ─▶ a rule approves, nothing holds it, its delay is over
-           ─▶ pursued as an approval message is ─▶ outcome and decision in one commit
-        ─▶ a rule approves, but what it waits for is not done ─▶ withheld, told once
+    each second, for each known event:
+        ─▶ a rule approves, nothing holds the event, the delay has passed
+           ─▶ the same flow as for a message ─▶ outcome and decision in one commit
+        ─▶ a rule approves, but its commands have not succeeded ─▶ withheld, published
+                                                                   once
 
-An event is approved once as it is: what was decided on its content is kept on disk,
-as is the intent before the POST, so that a restart neither repeats nor forgets it.
-Other VMs that see the same event may approve it too: whoever comes second finds it
-Started, or is answered 200 once more. A request that comes to nothing before any
-POST is not told of: nobody had asked. That an event is withheld is told once for each
-content and reason, also over restarts.
+An event is approved once for its present content. The intent before the POST and the
+decision are stored, so a restart neither repeats nor forgets them. Other VMs that see
+the same event may approve it, too: the second VM finds it Started, or IMDS answers 200
+again. If a request ends before any POST, no outcome is published, because no person had
+asked. That an event is withheld is published once for each content and reason, also
+across restarts.
 """
 
 import asyncio
@@ -40,18 +41,18 @@ from bridge.outbox.records import Decision
 log = logging.getLogger(__name__)
 
 _LOOK_EVERY = 1.0
-_REST = 30.0  # before what was decided, or came to nothing, is looked at again
+_REST = 30.0  # after a decision or a failure, the event is not considered for so long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withheld:
-    """An event that a rule would approve, but for a reason.
+    """An event to which an auto-approve rule applies, but which is held.
 
     Attributes:
-        event_id: in the document's own spelling.
-        content: what the event is now, by ``content_of``.
-        rule: what the rule is called.
-        reason: why it is not approved yet.
+        event_id: spelled as in the document.
+        content: ``content_of`` the event.
+        rule: the label of the rule.
+        reason: why the event is not approved yet.
     """
 
     event_id: str
@@ -62,10 +63,10 @@ class Withheld:
 
 @dataclass(slots=True)
 class AutoApprover:
-    """Watches what is known of the document, and approves where a rule says so.
+    """Watches the known events, and approves them where a rule says so.
 
     Attributes:
-        withheld: what is held now, by key of the EventId.
+        withheld: the events that are held now, by key.
     """
 
     context: ApprovalContext
@@ -74,17 +75,17 @@ class AutoApprover:
     _resting: dict[str, float] = field(default_factory=dict)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Approve until asked to stop; what is in doubt from before comes first."""
-        async with asyncio.TaskGroup() as pursuits:
-            for intent in await self.context.outbox.open_initiatives():
+        """Approve until ``stop`` is set; intents from before a restart come first."""
+        async with asyncio.TaskGroup() as flows:
+            for intent in await self.context.outbox.approvals.open_initiatives():
                 initiative = Initiative(rule=str(intent.rule), content=intent.message)
-                self._begin(intent.event_id, initiative, stop, pursuits)
+                self._begin(intent.event_id, initiative, stop, flows)
             while not stop.is_set():
-                await self.step(stop, pursuits)
+                await self.step(stop, flows)
                 await self.context.clock.wait(stop, _LOOK_EVERY)
 
-    async def step(self, stop: asyncio.Event, pursuits: asyncio.TaskGroup) -> None:
-        """Begin to approve what is to be approved now, and tell of what is withheld.
+    async def step(self, stop: asyncio.Event, flows: asyncio.TaskGroup) -> None:
+        """Begin flows for the events to approve now, and publish what is withheld.
 
         Raises:
             OutboxError: the state file cannot be read or written.
@@ -97,7 +98,7 @@ class AutoApprover:
         }
         withheld = {}
         for key, known in watch.known.items():
-            is_there = known.seen == watch.seen  # it was in the last document
+            is_there = known.seen == watch.seen  # the last document contained it
             ruling = await self._ruling(known) if is_there else None
             if ruling is None or ruling.rule is None:
                 continue
@@ -107,7 +108,7 @@ class AutoApprover:
                 initiative = Initiative(
                     rule=ruling.rule, content=content_of(known.event)
                 )
-                self._begin(known.event.event_id, initiative, stop, pursuits)
+                self._begin(known.event.event_id, initiative, stop, flows)
         self.withheld = withheld
 
     async def _ruling(self, known: Known) -> Ruling | None:
@@ -119,7 +120,7 @@ class AutoApprover:
     async def _withhold(
         self, event: ScheduledEvent, ruling: Ruling, reason: str
     ) -> Withheld:
-        """Tell that an event is withheld, and why, unless that was told before."""
+        """Publish that an event is withheld, and why, unless that was published."""
         initiative = Initiative(rule=str(ruling.rule), content=content_of(event))
         found = Withheld(
             event_id=event.event_id,
@@ -128,12 +129,12 @@ class AutoApprover:
             reason=reason,
         )
         kind = OutcomeKind.WITHHELD
-        told = hash32([kind.value, found.content, reason])
+        key = hash32([kind.value, found.content, reason])
         is_known = self.withheld.get(event.key) == found
-        if not is_known and not await self.context.outbox.decisions(told):
+        if not is_known and not await self.context.outbox.approvals.of_message(key):
             request = self._request(event.event_id, initiative)
             conclusion = Conclusion(kind=kind, event=event, reason=reason)
-            await asyncio.shield(self._conclude(request, conclusion, message=told))
+            await asyncio.shield(self._conclude(request, conclusion, message=key))
         return found
 
     def _begin(
@@ -141,13 +142,13 @@ class AutoApprover:
         event_id: str,
         initiative: Initiative,
         stop: asyncio.Event,
-        pursuits: asyncio.TaskGroup,
+        flows: asyncio.TaskGroup,
     ) -> None:
         if initiative.content in self._resting:
             return
         self._resting[initiative.content] = float("inf")
         request = self._request(event_id, initiative)
-        pursuits.create_task(self._approve(request, initiative, stop))
+        flows.create_task(self._approve(request, initiative, stop))
 
     def _request(self, event_id: str, initiative: Initiative) -> Request:
         by = f"rule:{initiative.rule}"
@@ -161,15 +162,15 @@ class AutoApprover:
     async def _approve(
         self, request: Request, initiative: Initiative, stop: asyncio.Event
     ) -> None:
-        decisions = await self.context.outbox.decisions(initiative.content)
+        decisions = await self.context.outbox.approvals.of_message(initiative.content)
         earlier, rest = decisions.get(request.key), _REST
         if earlier is None or earlier.state == INTENT:
             was_tried = earlier is not None and earlier.posted
-            kind = await self._pursue(request, initiative, stop, was_tried=was_tried)
+            kind = await self._run_flow(request, initiative, stop, was_tried=was_tried)
             rest = 0.0 if kind is OutcomeKind.WITHHELD else _REST
         self._resting[initiative.content] = self.context.clock.monotonic() + rest
 
-    async def _pursue(
+    async def _run_flow(
         self,
         request: Request,
         initiative: Initiative,
@@ -196,7 +197,7 @@ class AutoApprover:
     async def _conclude(
         self, request: Request, conclusion: Conclusion, *, message: str
     ) -> None:
-        """Tell what became of a request of a rule, and keep it under ``message``."""
+        """Publish the outcome of a rule's request, and store it under ``message``."""
         context, now = self.context, self.context.clock.now()
         initiative = request.initiative
         outcome = Outcome(
@@ -215,14 +216,14 @@ class AutoApprover:
             },
             origin=(context.entity, initiative.content if initiative else None, None),
         )
-        told = from_outcome(context.event_context, outcome, now)
+        outgoing = from_outcome(context.event_context, outcome, now)
         decision = Decision(
             message=message,
             key=request.key,
             event_id=request.event_id,
             sequence=None,
             state=conclusion.kind.value,
-            data=orjson.dumps(told.event.data),
+            data=orjson.dumps(outgoing.event.data),
             rule=initiative.rule if initiative else None,
         )
-        await context.conclude(outcome, told, decision, now=now.timestamp())
+        await context.conclude(outcome, outgoing, decision, now=now.timestamp())

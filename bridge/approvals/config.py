@@ -1,4 +1,4 @@
-"""``[approvals]``: where approvals come from, and what is allowed."""
+"""The section ``[approvals]``: where approvals come from, and what is allowed."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -19,15 +19,15 @@ from bridge.sinks.base import ApprovalAddress
 if TYPE_CHECKING:
     from bridge.approvals.reply import ReplyRules
 
-_MOST_DELIVERIES = 2000  # that Service Bus lets be configured
+_MOST_DELIVERIES = 2000  # the highest MaxDeliveryCount of Service Bus
 
 
 @contextmanager
 def connection_faults(place: str) -> Iterator[None]:
-    """Name a connection string that could be read when the bridge began.
+    """Name the key of a connection string that cannot be read any more.
 
     Raises:
-        ConfigError: it cannot be read any more.
+        ConfigError: in place of the ValueError of the connection string.
     """
     try:
         yield
@@ -38,30 +38,33 @@ def connection_faults(place: str) -> Iterator[None]:
 class ApprovalsConfig(NamespaceConfig, frozen=True, kw_only=True):
     """``[approvals]``: where approvals come from, and what is allowed.
 
-    With rules alone nothing is received: the bridge approves by itself.
+    With rules only, and no queue or topic, no message is received: the bridge approves
+    by its rules.
 
     Attributes:
-        queue: the queue that approvals come from; or topic and subscription. Example:
-            ``"vm-approvals"``.
+        queue: the queue that approvals come from. Use either this key, or topic and
+            subscription. Example: ``"vm-approvals"``.
         topic: the topic that approvals come from, with subscription. Example:
             ``"vm-approvals"``.
-        subscription: the subscription of the topic: one for each VM where no VM may
-            read what is for another. Example: ``"web-1"``.
-        sessions: the sessions that are accepted; [] is an entity without sessions, only
-            for bridges that see the same document. Example: ``["{vm_id}", "group-7"]``.
-        reply_to: patterns for the entities that replies may be sent to; [] is no
+        subscription: the subscription of the topic. Use one for each VM if a VM must
+            not read messages for another VM. Example: ``"web-1"``.
+        sessions: the sessions to accept. [] is for an entity without sessions; then all
+            bridges on it must see the same document. Example:
+            ``["{vm_id}", "group-7"]``.
+        reply_to: patterns for the entities to which replies may be sent; [] means no
             replies. Example: ``["replies"]``.
-        on_unknown: what is done with an approval of an event that is not known here;
-            "abandon" where another VM on the same queue may know it.
-        max_delivery_count: how often the entity delivers a message at most: its
-            MaxDeliveryCount. On the last delivery a message about an unknown event is
-            not given back any more. Example: ``10``.
-        unknown_grace: how long to wait for an unknown event: IMDS may show it to
+        on_unknown: what to do with an approval of an event that is not known here. Use
+            "abandon" if another VM on the same queue may know the event.
+        max_delivery_count: the MaxDeliveryCount of the entity: how often it delivers a
+            message. On the last delivery, a message about an unknown event is no longer
+            abandoned. Example: ``10``.
+        unknown_grace: how long to wait for an unknown event, since IMDS may show it to
             another VM first.
-        allow_event_types: the types of events that may be approved; [] is all. Example:
+        allow_event_types: the EventTypes that may be approved; [] is all. Example:
             ``["Freeze", "Reboot"]``.
-        max_age: an approval that waited longer in the queue is refused as expired.
-        rules: in order: the first rule that fits the event decides. Example:
+        max_age: an approval that has waited longer than this in the queue is refused as
+            expired.
+        rules: the rules, in order: the first rule that fits the event decides. Example:
             ``[{"resources": ["web-*"], "max_duration": "30s", "action": "allow"}]``.
     """
 
@@ -79,28 +82,29 @@ class ApprovalsConfig(NamespaceConfig, frozen=True, kw_only=True):
 
     @property
     def has_entity(self) -> bool:
-        """Whether approvals are received; else there are rules and nothing more."""
+        """Whether messages are received; if not, there are only rules."""
         own = (self.queue, self.topic, self.subscription, self.sessions, self.reply_to)
         namespace = (self.namespace, self.connection_string, self.http_proxy)
         return not self.rules or any((*own, *namespace, self.client_id))
 
     @property
     def target(self) -> Entity:
-        """The queue or topic that approvals are sent to, to be compared."""
+        """The queue or topic that approvals are sent to, for comparisons."""
         return entity_in(self, self.queue, self.topic)
 
     @property
     def entity_path(self) -> str:
-        """How the approval entity is called in ids and status; "" without one."""
+        """The name of the approval entity in ids and status; "" without an entity."""
         if not self.has_entity:
             return ""
         return self.queue or f"{self.topic}/Subscriptions/{self.subscription}"
 
     def address(self, expand: Callable[[str], str]) -> ApprovalAddress:
-        """Return where an approval of an event is to be sent.
+        """Return where to send an approval of an event.
 
-        A session that several VMs accept comes first: with duplicate detection one
-        message speaks for all of them, and must not name a VM that may be going down.
+        A session that several VMs accept is preferred. With duplicate detection, one
+        message is enough for all of them, and it should not depend on a VM that may go
+        down.
 
         Args:
             expand: fills in the placeholders of a text.
@@ -120,17 +124,17 @@ class ApprovalsConfig(NamespaceConfig, frozen=True, kw_only=True):
         )
 
     def reply_rules(self, targets: Iterable[Entity | None]) -> "ReplyRules":
-        """Return which entities may be answered: bridge and approver ask here.
+        """Return the rules for reply entities; bridge and approver use the same rules.
 
         Args:
-            targets: where sinks send to; those of this namespace, and those of a
-                namespace that is not known, are never answered.
+            targets: the entities that sinks send to. No reply is sent to those in this
+                namespace or in an unknown namespace.
 
         Raises:
             ValueError: the connection string cannot be read any more.
         """
         others = [t.name for t in targets if t and t.host in {self.host, UNKNOWN_HOST}]
-        # Who has no approvals does without.
+        # Only loaded if approvals are configured: it costs memory.
         from bridge.approvals.reply import ReplyRules  # noqa: PLC0415 - see above
 
         return ReplyRules.of(self.reply_to, [self.target.name, *others])

@@ -1,4 +1,4 @@
-"""What every handling of an approval works with."""
+"""The settings and parts that are shared by all approvals of one entity."""
 
 import logging
 from collections.abc import Callable
@@ -23,18 +23,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalContext:
-    """The collaborators and settings that all approvals of one entity share.
+    """The parts and settings that all approvals of one entity share.
 
     Attributes:
-        entity: what the approval entity is called in ids.
-        abandons_unknown: whether a message about an event that is not known here is
-            given back: another VM may know it.
-        max_delivery_count: how often the entity delivers a message at most.
-        chance: a random number in [0, 1) at each call.
+        entity: the name of the approval entity in ids.
+        abandons_unknown: whether a message about an unknown event is abandoned, because
+            another VM may know the event.
+        max_delivery_count: how often the entity delivers a message.
+        chance: returns a random number in [0, 1) at each call.
         count: called with each outcome.
-        rotation: takes this VM out before an event of its own is approved.
-        successes: says what counts of what commands have done; None where no rule
-            waits for any.
+        rotation: takes this VM out of rotation before an event of its own is approved.
+        successes: decides which successes of commands count; None if no rule requires
+            a command.
     """
 
     entity: str
@@ -54,7 +54,7 @@ class ApprovalContext:
     successes: SuccessCheck | None = None
 
     async def evidences(self, event: ScheduledEvent) -> Evidences:
-        """Return what the commands that rules wait for have done for an event.
+        """Return the results, for an event, of the commands that rules require.
 
         Raises:
             OutboxError: the state file cannot be read.
@@ -62,29 +62,29 @@ class ApprovalContext:
         if self.successes is None:
             return NO_EVIDENCE
         names = self.terms.commands
-        standings = await self.outbox.command_standings(event.key, names)
+        standings = await self.outbox.commands.standings(event.key, names)
         now = Moment(at=self.clock.now(), monotonic=self.clock.monotonic())
         return self.successes.evidences(event, standings, now)
 
     async def conclude(
         self,
         outcome: Outcome,
-        told: OutgoingEvent,
+        outgoing: OutgoingEvent,
         decision: Decision,
         *,
         now: float,
         reply: Reply | None = None,
     ) -> None:
-        """Keep what became of an EventId, in one commit, and say so.
+        """Store the outcome of an EventId in one commit, count and log it.
 
         Args:
-            outcome: what became of it.
-            told: what is told of it.
-            decision: what is remembered of it.
+            outcome: the outcome.
+            outgoing: the event about the outcome.
+            decision: the record of the outcome.
             now: seconds since the epoch.
-            reply: with the last outcome of a message.
+            reply: the reply, with the last outcome of a message; else None.
         """
-        await self.outbox.commit([told], now=now, decisions=[decision], reply=reply)
+        await self.outbox.commit([outgoing], now=now, decisions=[decision], reply=reply)
         self.count(outcome.outcome)
         log.info(
             "approval decided",

@@ -1,8 +1,11 @@
-"""What the commands that a rule waits for have done for an event. Pure.
+"""Checks whether the commands that a rule requires have succeeded for an event. Pure.
 
-success, and the event has not become another ─▶ met
-no success: still to come, failed, or never run ─▶ held, with the reason
-the event names other machines as well ──────────▶ held, whatever was done
+success, and the event has not become worse since ─▶ the requirement is met
+no success: waits, failed, or never run ───────────▶ held, with the reason
+the event also names other VMs ────────────────────▶ held in any case
+
+Worse: another EventType, a longer or newly unknown duration, or a further resource
+(``events.material``). A lesser change keeps a success.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,21 +24,21 @@ from bridge.outbox.records import CommandStanding, Success
 
 
 class Lack(StrEnum):
-    """Why an event is not approved yet; the values stand in reasons."""
+    """Why an event is not approved yet; reasons contain these values."""
 
-    OTHER_RESOURCES = "OtherResources"  # an approval would free them, too
-    FAILED = "CommandFailed"
-    NOT_RUN = "CommandNotRun"  # nothing waits, and nothing that counts was run
-    WAITS = "CommandWaits"  # for its time, or it runs
+    OTHER_RESOURCES = "OtherResources"  # an approval would hold for other VMs, too
+    FAILED = "CommandFailed"  # the last run failed
+    NOT_RUN = "CommandNotRun"  # no run is pending, and no earlier run counts
+    WAITS = "CommandWaits"  # a run is pending, or in progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What one command has done for an event as it is now.
+    """The result of one command for an event with its present content.
 
     Attributes:
-        lack: what it has not; None = it has succeeded.
-        age: seconds for which the success has surely stood.
+        lack: why the command does not count as successful; None = it has succeeded.
+        age: how many seconds ago, at least, the command succeeded.
     """
 
     lack: Lack | None
@@ -48,11 +51,14 @@ _WORST = (Lack.FAILED, Lack.NOT_RUN, Lack.WAITS)
 
 
 def reason_to_hold(after: Sequence[str], found: Evidences) -> str | None:
-    """Return why an event is held: the gravest lack, and the command that has it.
+    """Return why an event is held: the worst lack, and the name of its command.
 
     Args:
-        after: names of commands that must have succeeded.
-        found: what they have done, by name.
+        after: the names of the commands that must have succeeded.
+        found: the results of commands, by name.
+
+    Returns:
+        The reason; None if all commands have succeeded.
     """
     lacks = {
         name: found[name].lack if name in found else Lack.NOT_RUN for name in after
@@ -65,14 +71,14 @@ def reason_to_hold(after: Sequence[str], found: Evidences) -> str | None:
 
 
 def names_others(event: ScheduledEvent, me: Identity) -> bool:
-    """Whether an approval would free another machine, too, as far as is known."""
+    """Return whether an event names another VM, for which an approval would hold."""
     own = bare(me.vm_name or "")
     return any(bare(name) != own for name in event.resources)
 
 
 @dataclass(slots=True)
 class SuccessCheck:
-    """Says which successes of commands count for an event as it is now."""
+    """Decides which successes of commands count for an event now."""
 
     _since: dict[str, tuple[float, Moment]] = field(default_factory=dict)
 
@@ -82,7 +88,7 @@ class SuccessCheck:
         standings: Mapping[str, CommandStanding],
         now: Moment,
     ) -> Evidences:
-        """Return what each command has done for an event as it is now."""
+        """Return the result of each command for the event with its present content."""
         return {
             name: self._evidence(name, event, standing, now)
             for name, standing in standings.items()
@@ -92,7 +98,7 @@ class SuccessCheck:
         self, name: str, event: ScheduledEvent, standing: CommandStanding, now: Moment
     ) -> Evidence:
         success = standing.success
-        if standing.is_pending:  # it may be a restore, or for the event as it is now
+        if standing.is_pending:  # a restore, or a run for the present content
             return Evidence(lack=Lack.WAITS)
         if success is not None and _counts(event, success):
             return Evidence(lack=None, age=self._age(name, success, now))
@@ -100,7 +106,7 @@ class SuccessCheck:
         return Evidence(lack=Lack.FAILED if has_failed else Lack.NOT_RUN)
 
     def _age(self, name: str, success: Success, now: Moment) -> float:
-        """Return how old a success is, which no jump of the clock adds to."""
+        """Return the age of a success in seconds; a jump of the clock adds nothing."""
         place = f"{name} {success.key}"
         at, since = self._since.get(place, (None, None))
         if since is None or at != success.at:
@@ -111,13 +117,13 @@ class SuccessCheck:
 
 
 def _counts(event: ScheduledEvent, success: Success) -> bool:
-    """Whether the event is still the one that the command was run for."""
+    """Return whether a success counts: the event has not become worse since."""
     seen = _seen(success, event)
     return seen is not None and not is_material(seen, event)
 
 
 def _seen(success: Success, event: ScheduledEvent) -> ScheduledEvent | None:
-    """Return the event as the command was told of it; None where it is damaged."""
+    """Return the event that was given to the command; None if the record is damaged."""
     try:
         raw = CloudEvent.from_json(success.content).data.get("event")
     except msgspec.ValidationError:

@@ -1,15 +1,15 @@
-"""The approval listener: messages in, each handled on its own, then settled.
+"""The approval listener: receives messages, handles each one, and settles it.
 
     receive ─▶ one handling per message ─▶ complete | dead-letter | abandon
-                 100 act, 1,000 wait
+                 100 active, 1,000 waiting
 
-A message that waits, for time, for IMDS or for its turn, holds up no other: once it has
-begun to wait it takes none of the hundred places. With a thousand of them no more are
-received, and readiness says so. One that is delivered again while
-its first delivery is still being handled is not handled twice: the handling that
-runs settles the latest delivery, whose lock is the one that holds. The same message
-sent twice has its second handled after its first, and so finds what was decided.
-What still waits when the bridge stops is given back, for whoever is there then.
+At most 100 messages are active. A message that waits (for a time, for IMDS or for its
+turn) does not count as active, so it does not block others. When 1,000 messages wait,
+no more are received, and readiness reports that. If a message is redelivered while it
+is handled, no second handling begins: the running one settles the latest delivery,
+whose lock is valid. If equal messages are sent, they are handled one after the other,
+so the second one finds the decision on the first. At the stop, messages that still wait
+are abandoned, so that another bridge or the next start can handle them.
 """
 
 import asyncio
@@ -27,8 +27,8 @@ from bridge.servicebus.message import ReceivedMessage
 log = logging.getLogger(__name__)
 
 MOST_ACTING = 100
-MOST_WAITING = 1000  # so many locks can be renewed in time, even half-minute ones
-_AWAY = RetryPolicy(first=1.0, max_backoff=3.0)  # an approval may have half a minute
+MOST_WAITING = 1000  # so many locks can be renewed in time, even locks of 30 s
+_AWAY = RetryPolicy(first=1.0, max_backoff=3.0)  # an approval may be valid for 30 s
 _REFUSED = RetryPolicy(first=1.0, max_backoff=30.0)
 _LEAST_WAIT = 0.5
 _SAY_EVERY = 60.0
@@ -42,25 +42,26 @@ class Queue(Protocol):
     """The receiving end of the approval entity."""
 
     async def receive(self, stop: asyncio.Event) -> list[ReceivedMessage]:
-        """Wait for messages; none when ``stop`` is set or nothing comes.
+        """Wait for messages; return none if ``stop`` is set or no message comes.
 
         Raises:
-            ApprovalQueueError: there is no receiver now; the next call opens one.
+            ApprovalQueueError: messages cannot be received now; the next call opens a
+                new receiver.
         """
         ...
 
     async def complete(self, message: ReceivedMessage) -> None:
-        """Settle: it was dealt with. Raises ApprovalQueueError."""
+        """Complete a message: it was handled. Raises ApprovalQueueError."""
         ...
 
     async def abandon(self, message: ReceivedMessage) -> None:
-        """Give it back. Raises ApprovalQueueError."""
+        """Abandon a message: it is delivered again. Raises ApprovalQueueError."""
         ...
 
     async def dead_letter(
         self, message: ReceivedMessage, reason: str, description: str
     ) -> None:
-        """Put it aside. Raises ApprovalQueueError."""
+        """Dead-letter a message. Raises ApprovalQueueError."""
         ...
 
 
@@ -69,8 +70,8 @@ class Listener:
     """Receives approvals from one entity, or one session of it.
 
     Attributes:
-        source: the entity, as it is called in readiness and log lines.
-        is_full: whether so many approvals wait that no more are received.
+        source: the name of the entity or session in readiness and log lines.
+        is_full: whether no more messages are received, because too many wait.
     """
 
     queue: Queue
@@ -87,13 +88,13 @@ class Listener:
     _said: float = float("-inf")
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Listen until asked to stop; what is decided is still settled."""
+        """Receive until ``stop`` is set; then settle the messages in progress."""
         async with asyncio.TaskGroup() as handlings:
             while not stop.is_set():
                 await self.step(stop, handlings)
 
     async def step(self, stop: asyncio.Event, handlings: asyncio.TaskGroup) -> None:
-        """Receive once, and begin to handle what came."""
+        """Receive once, and begin to handle the messages."""
         self._room.clear()
         if not self._has_room():
             await self.context.clock.wait(self._room, _LOOK_FOR_ROOM)
@@ -108,7 +109,7 @@ class Listener:
             self._begin(message, stop, handlings)
 
     def _has_room(self) -> bool:
-        """Whether another message may come; says so once where too many wait."""
+        """Return whether to receive another message; log once if too many wait."""
         waiting = sum(handling.rests for handling in self._running.values())
         was_full, self.is_full = self.is_full, waiting >= MOST_WAITING
         if self.is_full and not was_full:
@@ -144,7 +145,7 @@ class Listener:
             async with turn:
                 settlement = await handling.run(stop) or Settlement("abandon")
             settled = None
-            while settled is not handling.message:  # it may come anew meanwhile
+            while settled is not handling.message:  # it may be redelivered meanwhile
                 settled = handling.message
                 await self._settle(settled, settlement)
         finally:

@@ -1,15 +1,15 @@
-"""Reads an approval message. Pure.
+"""Parses an approval message. Pure.
 
-Whoever may send to the entity may send anything: whatever the bytes are, there is
-an Approval or a MalformedApprovalError, whose text holds nothing of the message.
+A sender can send any bytes. The result is always an Approval or a
+MalformedApprovalError, whose text repeats nothing of the message.
 
     StartRequests in the object, no CloudEvents property   1  the IMDS body
     specversion in the object                              2  a structured CloudEvent
     StartRequests in the object, CloudEvents properties    3  a binary CloudEvent
 
-The object may be told with a byte order mark, and as a JSON string that holds it.
+The object may have a byte order mark, or be encoded again as a JSON string.
 
-Source: DESIGN section 5; CloudEvents 1.0 JSON format and AMQP binding.
+Source: config/approvals.md; CloudEvents 1.0 JSON format and AMQP binding.
 """
 
 import base64
@@ -25,8 +25,8 @@ from bridge.foundation.errors import MalformedApprovalError
 
 MAX_BYTES = 64 * 1024
 MAX_REQUESTS = 100
-_MAX_EVENT_ID = 1024  # no document has a longer one
-_MAX_APPROVED_BY = 256  # claims of the sender, which every outcome carries along
+_MAX_EVENT_ID = 1024  # the limit in a document, too
+_MAX_APPROVED_BY = 256  # a claim of the sender, which every outcome repeats
 _MAX_REASON = 2048
 
 _PROPERTY_PREFIXES = ("cloudEvents_", "cloudEvents:")
@@ -38,13 +38,14 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approval:
-    """What a message asks for.
+    """The content of an approval message.
 
     Attributes:
-        event_ids: as spelled in the message, each once, in its order.
-        approved_by: a claim of the sender, as is ``reason``.
-        expires_at: after which it is not to be relayed, in UTC.
-        approved_event: the IMDS object as the approver saw it.
+        event_ids: as spelled in the message, each once, in the order of the message.
+        approved_by: a claim of the sender; not checked.
+        reason: a claim of the sender; not checked.
+        expires_at: after this time no StartRequest is sent; in UTC.
+        approved_event: the scheduled event as the approver saw it.
     """
 
     event_ids: tuple[str, ...]
@@ -55,15 +56,15 @@ class Approval:
 
 
 def parse(body: bytes, properties: Mapping[str, object], *, prefix: str) -> Approval:
-    """Read an approval message.
+    """Parse an approval message.
 
     Args:
-        body: as received.
+        body: the body as received.
         properties: the application properties; text is decoded.
-        prefix: what the types of our CloudEvents begin with.
+        prefix: the first part of the type of a CloudEvent, ``events.type_prefix``.
 
     Raises:
-        MalformedApprovalError: it is none, or may not be sent on as it is.
+        MalformedApprovalError: the message is not a valid approval.
     """
     if len(body) > MAX_BYTES:
         raise MalformedApprovalError(f"the body is larger than {MAX_BYTES} bytes")
@@ -73,15 +74,15 @@ def parse(body: bytes, properties: Mapping[str, object], *, prefix: str) -> Appr
         return _plain(root, properties)
     if "StartRequests" in root:
         _check(context, prefix)
-        return _told(root)
+        return _approval(root)
     if "specversion" in root:
         _check(root, prefix)
-        return _told(_data(root))
+        return _approval(_data(root))
     raise MalformedApprovalError("the body has no StartRequests")
 
 
 def _object(value: object, what: str) -> dict[str, object]:
-    """Return the JSON object that a value is, or holds as text or bytes."""
+    """Return a value that is a JSON object, or the text or bytes of one."""
     for _ in range(2):  # the JavaScript SDK sends a text as a JSON string
         if isinstance(value, str):
             value = value.encode("utf-8", "replace")
@@ -100,7 +101,7 @@ def _json(text: bytes, what: str) -> object:
 
 
 def _context(properties: Mapping[str, object]) -> dict[str, object]:
-    """Return the attributes of a binary CloudEvent; empty where it is none."""
+    """Return the attributes of a binary CloudEvent; empty if it is not one."""
     return {
         name.removeprefix(prefix): value
         for name, value in properties.items()
@@ -131,7 +132,7 @@ def _data(event: Mapping[str, object]) -> dict[str, object]:
 
 
 def _plain(body: Mapping[str, object], properties: Mapping[str, object]) -> Approval:
-    """Read form 1: only the EventIds stand in the body."""
+    """Parse form 1: the body contains only the EventIds."""
     return Approval(
         event_ids=_event_ids(body.get("StartRequests")),
         approved_by=_claim(properties.get("approvedBy"), _MAX_APPROVED_BY),
@@ -140,8 +141,8 @@ def _plain(body: Mapping[str, object], properties: Mapping[str, object]) -> Appr
     )
 
 
-def _told(data: Mapping[str, object]) -> Approval:
-    """Read the data of forms 2 and 3."""
+def _approval(data: Mapping[str, object]) -> Approval:
+    """Parse the data of forms 2 and 3."""
     return Approval(
         event_ids=_event_ids(data.get("StartRequests")),
         approved_by=_claim(data.get("approvedBy"), _MAX_APPROVED_BY),
@@ -168,14 +169,14 @@ def _event_ids(requests: object) -> tuple[str, ...]:
 
 
 def _claim(value: object, limit: int) -> str | None:
-    """Return what is claimed, if it is text; no claim is worth a refusal."""
+    """Return a claim if it is text, else None; an invalid claim is not an error."""
     if not isinstance(value, str) or not value:
         return None
     return value[:limit].encode("utf-8", "replace").decode()
 
 
 def _timestamp(value: object) -> object:
-    """Return an AMQP timestamp, which the SDK leaves as milliseconds, as a moment."""
+    """Turn an AMQP timestamp, which the SDK returns in milliseconds, into a time."""
     if not isinstance(value, int) or isinstance(value, bool):
         return value
     try:
@@ -194,7 +195,7 @@ def _expiry(value: object) -> datetime | None:
             aware = value if value.tzinfo else value.replace(tzinfo=UTC)
             return aware.astimezone(UTC)
     except (ValueError, OverflowError) as error:
-        raise MalformedApprovalError("expiresAt is no moment there is") from error
+        raise MalformedApprovalError("expiresAt is not a valid time") from error
     raise MalformedApprovalError("expiresAt is no RFC 3339 time")
 
 

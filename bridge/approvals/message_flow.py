@@ -1,16 +1,16 @@
-"""One approval message, from its delivery to its settlement.
+"""Handles one approval message, from its delivery to its settlement.
 
-    read ─┬─ invalid ────────────────────────────────┐
-          └─ each EventId: the same again, or pursue ─┴▶ outcome, decision and reply
-                                                         in one commit ▶ settle
+    parse ─┬─ invalid ───────────────────────────────────────┐
+           └─ each EventId: earlier decision, or run a flow ─┴▶ one commit ─▶ settle
+                                              (outcome, decision and reply)
 
-A message is settled only after everything that became of it is on disk. Whatever
-dies before, the redelivery finds the decisions and goes on where it stopped.
+A message is settled only after all its outcomes are on disk. If the process dies
+earlier, the redelivery finds the stored decisions and continues there.
 
-Messages with one MessageId and one body share a decision: each of them is told once,
-and all are told the same, in the words of the first. Only a refusal that was known
-when the message was sent is no answer to it: whoever sends a dead letter once more
-wants another decision.
+Messages with the same MessageId and the same body share a decision. An outcome is
+published once for each of them, with the same data as for the first. One exception: a
+message that was sent after an earlier refusal is decided anew, because its sender, who
+may have resubmitted a dead letter, wants a new decision.
 """
 
 import asyncio
@@ -23,11 +23,7 @@ import orjson
 
 from bridge.approvals.context import ApprovalContext
 from bridge.approvals.message import Approval, parse
-from bridge.approvals.policy import (
-    Conclusion,
-    OutcomeKind,
-    Request,
-)
+from bridge.approvals.policy import Conclusion, OutcomeKind, Request
 from bridge.approvals.reply import ReplyEnvelope
 from bridge.approvals.start_request import INTENT, StartRequestFlow
 from bridge.events.build import Outcome, OutgoingEvent, from_outcome, rfc3339
@@ -37,17 +33,18 @@ from bridge.foundation.hashing import hash32
 from bridge.outbox.records import Decision, Reply
 from bridge.servicebus.message import ReceivedMessage
 
-_HOLD_UNKNOWN = 10.0  # seconds before a message is given back, doubled each time
+_HOLD_UNKNOWN = 10.0  # seconds before a message is abandoned, doubled each time
 _LONGEST_HOLD = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What is to be done with the message.
+    """How to settle the message.
 
     Attributes:
         verdict: ``complete``, ``abandon`` or ``dead-letter``.
-        reason: of a dead letter, as is ``words``.
+        reason: the DeadLetterReason; "" for the other verdicts.
+        words: the DeadLetterErrorDescription; "" for the other verdicts.
     """
 
     verdict: str
@@ -56,19 +53,20 @@ class Settlement:
 
 
 def key_of(entity: str, message: ReceivedMessage) -> str:
-    """Return what a message is known by over redeliveries and repeated sending."""
+    """Return the key of a message: equal for redeliveries and repeated messages."""
     name = message.message_id or message.sequence_number
     return hash32([entity, name, hashlib.sha256(message.body).hexdigest()])
 
 
 @dataclass(slots=True)
 class Handling:
-    """The handling of one message.
+    """Handles one message.
 
     Attributes:
-        message: its latest delivery.
-        on_rest: called once all that is left of it waits.
-        rests: whether it has come so far that all of it waits.
+        message: the latest delivery of the message.
+        key: see ``key_of``.
+        on_rest: called once, when all EventIds that are left are waiting.
+        rests: whether all EventIds that are left are waiting.
     """
 
     context: ApprovalContext
@@ -79,7 +77,7 @@ class Handling:
     _began: datetime = field(init=False)
     _approval: Approval | None = None
     _earlier: Mapping[str, Decision] = field(default_factory=dict)
-    _told: dict[str, bytes] = field(default_factory=dict)
+    _outcomes: dict[str, bytes] = field(default_factory=dict)  # data of each event
     _kinds: dict[str, OutcomeKind] = field(default_factory=dict)
     _unknown: dict[str, tuple[Request, Conclusion]] = field(default_factory=dict)
     _busy: set[str] = field(default_factory=set)
@@ -93,7 +91,7 @@ class Handling:
         Raises:
             OutboxError: the state file cannot be read or written.
         """
-        self._earlier = await self.context.outbox.decisions(
+        self._earlier = await self.context.outbox.approvals.of_message(
             self.key, self.message.sequence_number
         )
         try:
@@ -109,9 +107,9 @@ class Handling:
             for event_id in self._approval.event_ids
         ]
         self._busy = {request.key for request in requests}
-        async with asyncio.TaskGroup() as pursuits:
+        async with asyncio.TaskGroup() as flows:
             for request in requests:
-                pursuits.create_task(self._pursue(request, len(requests), stop))
+                flows.create_task(self._decide(request, len(requests), stop))
         return await self._settle(requests, stop)
 
     def _parse(self) -> Approval:
@@ -124,39 +122,41 @@ class Handling:
         )
 
     def rest(self) -> None:
-        """Note that all of it waits: others need not wait with it."""
+        """Record that all EventIds wait, so that another message can be handled."""
         if not self.rests:
             self.rests = True
             self.on_rest()
 
     def _rest(self, key: str) -> None:
-        """Note that one EventId waits."""
+        """Record that one EventId waits."""
         self._busy.discard(key)
         if not self._busy:
             self.rest()
 
     async def _refuse(self, reason: str) -> Settlement | None:
-        """Conclude that the message as a whole cannot be read."""
+        """Store the outcome "invalid" for the whole message."""
         kind = OutcomeKind.INVALID
         earlier = self._earlier.get("")
         if earlier is None or earlier.sequence != self.message.sequence_number:
             conclusion = Conclusion(kind=kind, reason=reason)
-            told = earlier if earlier and self._is_answered(kind, earlier) else None
-            await asyncio.shield(self._commit(None, conclusion, of=1, told=told))
+            same = earlier if earlier and self._is_answered(kind, earlier) else None
+            await asyncio.shield(self._commit(None, conclusion, of=1, earlier=same))
         return replace(_settlement([kind]), words=reason)
 
-    async def _pursue(self, request: Request, of: int, stop: asyncio.Event) -> None:
+    async def _decide(self, request: Request, of: int, stop: asyncio.Event) -> None:
         earlier = self._earlier.get(request.key)
         is_decided = earlier is not None and earlier.state != INTENT
         if earlier is not None and is_decided:
             kind = OutcomeKind(earlier.state)
             if earlier.sequence == self.message.sequence_number:
-                self._kinds[request.key] = kind  # told already; only to be settled
-                self._told[request.key] = earlier.data or b"{}"
+                self._kinds[request.key] = kind  # published before; only settle it
+                self._outcomes[request.key] = earlier.data or b"{}"
                 return
             if self._is_answered(kind, earlier):
-                again = _again(kind, earlier)
-                await asyncio.shield(self._commit(request, again, of=of, told=earlier))
+                same = _conclusion_of(kind, earlier)
+                await asyncio.shield(
+                    self._commit(request, same, of=of, earlier=earlier)
+                )
                 return
         flow = StartRequestFlow(
             context=self.context,
@@ -179,10 +179,10 @@ class Handling:
         await asyncio.shield(self._commit(request, conclusion, of=of))
 
     def _is_answered(self, kind: OutcomeKind, earlier: Decision) -> bool:
-        """Whether what was decided of another message with this content holds for it.
+        """Return whether a decision on an equal message holds for this one, too.
 
-        Nothing is asked for again that is so already. A refusal holds for what was
-        sent before it was known, with the same claims.
+        A good outcome always holds. A refusal holds only for a message that was sent
+        before the refusal, and with the same claims.
         """
         if kind.is_good:
             return True
@@ -197,9 +197,9 @@ class Handling:
         self, requests: list[Request], stop: asyncio.Event
     ) -> Settlement | None:
         if len(self._kinds) + len(self._unknown) < len(requests):
-            return None  # stopped in between: whoever gets it next goes on
+            return None  # stopped in between: the redelivery continues
         if len(self._unknown) == len(requests) and not self._is_last_delivery():
-            return await self._give_back(stop)
+            return await self._abandon(stop)
         for request, conclusion in self._unknown.values():
             await asyncio.shield(self._commit(request, conclusion, of=len(requests)))
         return _settlement([self._kinds[request.key] for request in requests])
@@ -207,13 +207,13 @@ class Handling:
     def _is_last_delivery(self) -> bool:
         return self.message.delivery_count + 1 >= self.context.max_delivery_count
 
-    async def _give_back(self, stop: asyncio.Event) -> Settlement:
-        """Keep the message a while, so that it does not come back at once."""
+    async def _abandon(self, stop: asyncio.Event) -> Settlement:
+        """Wait before abandoning, so that the message is not redelivered at once."""
         self.rest()
         hold = min(_HOLD_UNKNOWN * 2.0**self.message.delivery_count, _LONGEST_HOLD)
         await self.context.clock.wait(stop, hold)
         for key in self._unknown:
-            await self.context.outbox.forget(self.key, key)
+            await self.context.outbox.approvals.delete(self.key, key)
         return Settlement("abandon")
 
     async def _commit(
@@ -222,23 +222,23 @@ class Handling:
         conclusion: Conclusion,
         *,
         of: int,
-        told: Decision | None = None,
+        earlier: Decision | None = None,
     ) -> None:
-        """Keep an outcome; with the last one of the message, also the reply.
+        """Store an outcome; with the last one of the message, also the reply.
 
         Args:
-            request: the EventId; None = the message as a whole.
-            conclusion: what became of it.
+            request: the EventId; None = the whole message.
+            conclusion: the outcome.
             of: how many EventIds the message has.
-            told: what was told of it already, to another message of this content.
+            earlier: the decision on an equal message, to repeat its data; else None.
         """
         context, now = self.context, self.context.clock.now()
         outcome = self._outcome(request, conclusion)
-        news = from_outcome(context.event_context, outcome, now)
-        if told is not None and told.data is not None:
-            news = _as_before(news, orjson.loads(told.data))
+        outgoing = from_outcome(context.event_context, outcome, now)
+        if earlier is not None and earlier.data is not None:
+            outgoing = _as_before(outgoing, orjson.loads(earlier.data))
         key = request.key if request else ""
-        self._told[key] = orjson.dumps(news.event.data)
+        self._outcomes[key] = orjson.dumps(outgoing.event.data)
         self._kinds[key] = conclusion.kind
         decision = Decision(
             message=self.key,
@@ -246,11 +246,11 @@ class Handling:
             event_id=request.event_id if request else "",
             sequence=self.message.sequence_number,
             state=conclusion.kind.value,
-            data=self._told[key],
+            data=self._outcomes[key],
         )
-        reply = self._reply() if len(self._told) == of else None
+        reply = self._reply() if len(self._outcomes) == of else None
         await context.conclude(
-            outcome, news, decision, now=now.timestamp(), reply=reply
+            outcome, outgoing, decision, now=now.timestamp(), reply=reply
         )
 
     def _outcome(self, request: Request | None, conclusion: Conclusion) -> Outcome:
@@ -267,7 +267,7 @@ class Handling:
         )
 
     def _claimed(self) -> dict[str, object]:
-        """Return what is told of the message itself."""
+        """Return the member ``request`` of an outcome: the claims of the message."""
         approval, enqueued_at = self._approval, self.message.enqueued_at
         expires_at = approval.expires_at if approval else None
         return {
@@ -285,7 +285,7 @@ class Handling:
             return None
         ids = self._approval.event_ids if self._approval else ()
         keys = [event_id.upper() for event_id in ids] or [""]
-        outcomes = [orjson.loads(self._told[key]) for key in keys]
+        outcomes = [orjson.loads(self._outcomes[key]) for key in keys]
         body = orjson.dumps({"messageId": message.message_id, "outcomes": outcomes})
         envelope = ReplyEnvelope(
             entity=entity,
@@ -297,8 +297,8 @@ class Handling:
         return Reply(key=self.key, body=envelope.to_json())
 
 
-def _again(kind: OutcomeKind, earlier: Decision) -> Conclusion:
-    """Return what was concluded of an EventId that is asked for once more."""
+def _conclusion_of(kind: OutcomeKind, earlier: Decision) -> Conclusion:
+    """Return the conclusion that is stored in an earlier decision."""
     data = orjson.loads(earlier.data or b"{}")
     raw = data.get("event")
     return Conclusion(
@@ -310,15 +310,15 @@ def _again(kind: OutcomeKind, earlier: Decision) -> Conclusion:
     )
 
 
-def _as_before(news: OutgoingEvent, data: dict[str, object]) -> OutgoingEvent:
-    """Return an outcome in the words, and as of the moment, that it was told before."""
-    event = replace(news.event, data=data, time=str(data["observedAt"]))
-    return replace(news, event=event)
+def _as_before(outgoing: OutgoingEvent, data: dict[str, object]) -> OutgoingEvent:
+    """Return an event about an outcome with the data and time of an earlier one."""
+    event = replace(outgoing.event, data=data, time=str(data["observedAt"]))
+    return replace(outgoing, event=event)
 
 
 def _claims(request: Mapping[str, object]) -> dict[str, object]:
-    """Return what is told of a message, but for when it was sent."""
-    return {name: told for name, told in request.items() if name != "enqueuedAt"}
+    """Return the member ``request`` without the time of sending."""
+    return {name: value for name, value in request.items() if name != "enqueuedAt"}
 
 
 def _settlement(kinds: list[OutcomeKind]) -> Settlement:
@@ -337,10 +337,10 @@ _DEAD_LETTERS = {
 
 
 def dead_letter(kinds: Sequence[OutcomeKind]) -> tuple[str, str] | None:
-    """Return why a message is dead-lettered, as reason and words; None = complete.
+    """Return reason and description for dead-lettering a message; None = complete it.
 
     Args:
-        kinds: the outcomes of its EventIds, in the order of the body.
+        kinds: the outcomes of the message's EventIds, in the order of the body.
     """
     if any(kind.is_good for kind in kinds):
         return None

@@ -1,23 +1,28 @@
-"""Decides on one EventId of an approval, look by look. Pure: time is passed in.
+"""Decides about one EventId of an approval, after each look. Pure: time is passed in.
 
-The first row that holds decides; the rows are those of the contract, in its order:
+The first row that holds decides:
 
-    may have worked before, and Started or gone now   → relayed, not confirmed
-    past expiresAt or max_age                         → expired
+    a POST may have worked; now Started or gone       → relayed, not confirmed
+    past expiresAt or max_age, by over 60 s           → expired
     not in the document: held                         → wait
                          seen by this bridge before   → event-ended
                          absent for unknown_grace     → unknown-event, else wait
     Started                                           → already-started
     not allowed, or not what the approver saw         → denied
-    a rule asks, and what it waits for is not done    → withheld, or wait
-    a rule lets it wait                               → wait
+    asked by a rule whose commands have not succeeded → withheld, or wait
+    a rule's delay has not passed                     → wait
     anything else                                     → one POST
 
-What the POST brings (relayed, rejected, failed) is the flow's, not decided here.
-A request that a rule has made goes the same way; it is denied as soon as the event,
-or the rule that speaks of it, is no longer the one it was made for.
+The 60 s are for clocks that differ: expiresAt is a time of the sender's clock, the age
+counts from the broker's, and both are compared with IMDS's or this machine's. "Not what
+the approver saw": the event has become worse since, in EventType, duration or Resources
+(``events.material``); other changes do not matter.
 
-Source: DESIGN section 5.
+The result of the POST (relayed, rejected, failed) is handled by the flow, not here. A
+request that a rule has made is decided in the same way. It is denied if the event, or
+the rule that applies to it, has changed since the request was made.
+
+Source: config/approvals.md.
 """
 
 from dataclasses import dataclass, field
@@ -26,7 +31,7 @@ from enum import StrEnum
 
 from bridge.approvals.evidence import NO_EVIDENCE, Evidences
 from bridge.approvals.message import Approval
-from bridge.approvals.rules import NOBODY, Rule, Ruling, content_of, judge
+from bridge.approvals.rules import UNKNOWN_VM, Rule, Ruling, content_of, judge
 from bridge.events.document import STARTED, ScheduledEvent
 from bridge.events.identity import Identity
 from bridge.events.look import Look
@@ -37,7 +42,7 @@ _SKEW = timedelta(seconds=60)  # between the sender's clock, the broker's and IM
 
 
 class OutcomeKind(StrEnum):
-    """What became of one EventId; the values stand in CloudEvents types."""
+    """The outcome of one EventId; CloudEvents types contain these values."""
 
     INVALID = "invalid"
     RELAYED = "relayed"
@@ -48,42 +53,42 @@ class OutcomeKind(StrEnum):
     DENIED = "denied"
     REJECTED = "rejected"
     FAILED = "failed"
-    WITHHELD = "withheld"  # only by a rule, and of no message
+    WITHHELD = "withheld"  # only for a rule's request, never for a message
 
     @property
     def is_good(self) -> bool:
-        """Whether what was asked for is so: it is never asked for again."""
+        """Whether the event is approved: no further POST is needed."""
         return self in {OutcomeKind.RELAYED, OutcomeKind.ALREADY_STARTED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What the configuration makes of approvals; spans are in seconds.
+    """What the configuration says about approvals; durations are in seconds.
 
     Attributes:
-        me: who this VM is: a rule with ``after`` speaks of its own events alone.
+        me: the identity of this VM: a rule with ``after`` fits only its own events.
     """
 
     unknown_grace: float
     max_age: float
     allow_event_types: tuple[str, ...] = ()
     rules: tuple[Rule, ...] = ()
-    me: Identity = NOBODY
+    me: Identity = UNKNOWN_VM
 
     @property
     def commands(self) -> tuple[str, ...]:
-        """The commands that any rule waits for."""
+        """The names of all commands that rules require."""
         named = (name for rule in self.rules for name in rule.after or ())
         return tuple(dict.fromkeys(named))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Initiative:
-    """That nobody but a rule asks for it.
+    """Marks a request that an auto-approve rule made, not a message.
 
     Attributes:
-        rule: its name.
-        content: what the event was when the rule spoke, by ``content_of``.
+        rule: the label of the rule.
+        content: ``content_of`` the event when the rule made the request.
     """
 
     rule: str
@@ -92,7 +97,12 @@ class Initiative:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One EventId that an approval, or a rule, asks for."""
+    """One EventId for which an approval message or a rule asks.
+
+    Attributes:
+        enqueued_at: when the message was sent, or the rule made the request.
+        initiative: set if a rule made the request; None for a message.
+    """
 
     approval: Approval
     event_id: str
@@ -101,21 +111,22 @@ class Request:
 
     @property
     def key(self) -> str:
-        """The EventId as it is compared: without case."""
+        """The EventId in capitals, for comparisons: case does not matter."""
         return self.event_id.upper()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What this bridge knows of a request besides the document.
+    """What this bridge knows about a request, besides the document.
 
     Attributes:
-        may_have_worked: an earlier try began a POST, or one of this try was left in
-            doubt.
-        was_seen: the EventId stood in a document here, within the retention.
-        absent_for: seconds over which documents whose word counts had it not.
-        was_posted: whether any POST was begun for it, whatever came of it.
-        found: what commands have done for the event, by name.
+        may_have_worked: whether a POST was begun before a restart, or the result of a
+            POST is in doubt.
+        was_seen: whether the EventId was in a document here, within the retention.
+        absent_for: for how many seconds the EventId was absent from all documents whose
+            absences count.
+        was_posted: whether any POST was begun for the EventId.
+        found: the results of commands for the event, by name.
     """
 
     may_have_worked: bool = False
@@ -127,13 +138,14 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conclusion:
-    """What became of a request.
+    """The outcome of a request.
 
     Attributes:
-        event: as the document had it; None where it had not.
-        confirmed: of ``relayed``: whether IMDS said so.
-        reason: a word on why, where the outcome alone does not tell.
-        imds_status: what IMDS answered to the last POST.
+        kind: the outcome.
+        event: the event in the document; None if it was not there.
+        confirmed: for ``relayed``: whether IMDS confirmed the POST.
+        reason: why, if the outcome alone does not say it.
+        imds_status: the HTTP status of the last POST.
     """
 
     kind: OutcomeKind
@@ -145,17 +157,17 @@ class Conclusion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Post:
-    """The event is to be approved, now."""
+    """Decision: send a StartRequest for the event now."""
 
     event: ScheduledEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Nothing can be said yet: look again.
+    """Decision: wait, and look again.
 
     Attributes:
-        seconds: after which the same event may be spoken of anew.
+        seconds: how long to wait, if the event does not change.
     """
 
     seconds: float = 1.0
@@ -164,13 +176,14 @@ class Wait:
 def decide(
     request: Request, look: Look, standing: Standing, terms: Terms
 ) -> Conclusion | Post | Wait:
-    """Say what is to be done about a request after a fresh look.
+    """Decide about a request after a fresh look.
 
     Args:
-        request: what is asked for.
-        look: begun after the message was received, and after any POST before.
+        request: the request.
+        look: a look that began after the message was received, and after any earlier
+            POST.
         standing: what else is known.
-        terms: what is allowed.
+        terms: what the configuration allows.
     """
     event = look.document.events.get(request.key)
     if standing.may_have_worked and _is_begun_or_gone(request, look, standing):
@@ -187,13 +200,13 @@ def decide(
 def rule_that_approves(
     known: Known, now: Moment, terms: Terms, found: Evidences = NO_EVIDENCE
 ) -> Ruling | None:
-    """Return the ruling by which an event is approved unasked, now or later, if any is.
+    """Return the ruling if an auto-approve rule applies to an event, else None.
 
     Args:
         known: an event of the document.
-        now: when.
-        terms: what is allowed.
-        found: what commands have done for the event, by name.
+        now: the present time.
+        terms: what the configuration allows.
+        found: the results of commands for the event, by name.
     """
     event = known.event
     if event.status == STARTED or not _is_allowed(event, terms):
@@ -205,10 +218,10 @@ def rule_that_approves(
 
 
 def is_absent(key: str, look: Look) -> bool:
-    """Whether a look says of an event never seen here that it is not there.
+    """Return whether a look shows that an event, never seen here, does not exist.
 
-    A document with elements that could not be read, or one after the incarnation
-    fell, says nothing about what is not in it.
+    Absence does not count in a document with invalid elements, nor after the
+    incarnation fell.
     """
     return (
         key not in look.document.events
@@ -219,12 +232,13 @@ def is_absent(key: str, look: Look) -> bool:
 
 
 def deadline(request: Request, not_before: datetime | None, terms: Terms) -> datetime:
-    """Return when it makes no sense any more to try what fails.
+    """Return the time after which no further try makes sense.
 
     Args:
-        request: what is asked for.
-        not_before: of the event, as last known: then it starts anyway.
-        terms: what is allowed.
+        request: the request.
+        not_before: the last known NotBefore of the event: after it, the event starts
+            without an approval.
+        terms: what the configuration allows.
     """
     ends = (not_before, request.approval.expires_at, _oldest(request, terms))
     return min(end for end in ends if end is not None)
@@ -240,7 +254,7 @@ def _is_begun_or_gone(request: Request, look: Look, standing: Standing) -> bool:
 def _oldest(request: Request, terms: Terms) -> datetime:
     try:
         return request.enqueued_at + timedelta(seconds=terms.max_age)
-    except OverflowError:  # a max_age beyond the calendar is none
+    except OverflowError:  # a huge max_age means no limit
         return datetime.max.replace(tzinfo=request.enqueued_at.tzinfo)
 
 
@@ -270,14 +284,14 @@ def _waiting(
     standing: Standing,
     terms: Terms,
 ) -> Conclusion | Post | Wait:
-    """Decide on an event that waits to be approved."""
+    """Decide about an event that is in the document and has not started."""
     ruling = _ruling(event, look, standing, terms)
     if reason := _refusal(event, request, ruling, terms):
         return Conclusion(kind=OutcomeKind.DENIED, event=event, reason=reason)
     if ruling.action == "auto-approve" and request.initiative is None:
-        return Post(event=event)  # who asks is not kept waiting
+        return Post(event=event)  # a message does not wait for the rule
     if ruling.hold is not None and standing.was_posted:
-        return Wait()  # what became of that POST is still to be told
+        return Wait()  # the result of that POST is not known yet
     if ruling.hold is not None:
         kind = OutcomeKind.WITHHELD
         return Conclusion(kind=kind, event=event, reason=ruling.hold)
@@ -297,7 +311,7 @@ def _ruling(
 def _refusal(
     event: ScheduledEvent, request: Request, ruling: Ruling, terms: Terms
 ) -> str | None:
-    """Return why an event may not be approved, if it may not."""
+    """Return why an event may not be approved; None if it may."""
     if not _is_allowed(event, terms):
         return "EventTypeNotAllowed"
     if ruling.action == "deny":
@@ -311,7 +325,7 @@ def _refusal(
 def _change(
     event: ScheduledEvent, initiative: Initiative, ruling: Ruling
 ) -> str | None:
-    """Return what is no longer so of that which a rule has asked for."""
+    """Return what has changed since a rule made its request; None if nothing."""
     if content_of(event) != initiative.content:
         return "EventChanged"
     is_same = (ruling.action, ruling.rule) == ("auto-approve", initiative.rule)
@@ -319,9 +333,9 @@ def _change(
 
 
 def _approved(event: ScheduledEvent, approval: Approval) -> ScheduledEvent | None:
-    """Return what the approver saw of an event; None where nothing is said of it.
+    """Return the event as the approver saw it; None if the approval does not say.
 
-    Of several events that are approved at once, it can be only one that was shown.
+    If an approval has several EventIds, ``approved_event`` describes only one of them.
     """
     raw = approval.approved_event
     if raw is None:

@@ -1,13 +1,13 @@
-"""Posts StartRequests to IMDS: decides in the turn, and one POST serves all who ask.
+"""Posts StartRequests to IMDS, each after a decision within its turn.
 
     in line ──▶ turn ──newest document new enough──▶ decide ──▶ mark on disk ──▶ POST
        ▲         │ no                                  │ nothing may be posted
        └─ a read ┘                                     └──▶ the turn is given up
 
-However long the line is, and however slow IMDS: nothing is read between the decision
-and the POST, and the document was read just before. All requests for one EventId stand
-in line as one. Each of them is decided on its own, those that may be posted are marked
-on disk, and one POST answers them all.
+The document is read just before the decision, and no read comes between the decision
+and the POST, even if the line is long or IMDS is slow. All requests for one EventId
+share a place in the line. Each request is decided separately. Those that may be posted
+are marked on disk, and one POST serves them all.
 """
 
 import asyncio
@@ -30,30 +30,30 @@ _CUT_SHORT = StartAnswer(
     result=StartResult.IN_DOUBT, text="the POST to IMDS was cut short"
 )
 
-# What a request comes back with: the answer to its POST; or without any POST, why not:
-# what was decided, or no document to decide on. None = it was asked to stop.
+# The result for a request: the answer to its POST; or, without a POST, the decision, or
+# the error of reading the document. None = ``stop`` was set.
 Met = StartAnswer | Conclusion | Wait | MetadataError | None
 
 
 class Applicant(Protocol):
-    """A request that wants an EventId to be posted."""
+    """A request for a POST of one EventId."""
 
     @property
     def key(self) -> str:
-        """The EventId as it is compared."""
+        """The EventId in capitals, for comparisons."""
         ...
 
     @property
     def began(self) -> float:
-        """When the message was there, of monotonic time."""
+        """When the request began, in monotonic seconds."""
         ...
 
     async def decide(self, look: Look) -> Conclusion | Post | Wait:
-        """Decide on a look, as of now."""
+        """Decide by a look, for the present time."""
         ...
 
     async def mark(self) -> None:
-        """Note on disk that a POST is begun."""
+        """Store that a POST begins."""
         ...
 
 
@@ -65,36 +65,37 @@ class _Group:
     """All requests for one EventId.
 
     Attributes:
-        waiting: are to be decided in the turn.
-        agreed: may be posted, by what was decided in this turn.
-        met: what came of the POST that they share.
+        waiting: requests to decide in the turn.
+        agreed: requests that may be posted, by the decision in this turn.
+        met: the result of the POST that they share.
     """
 
     waiting: list[_Asked]
     agreed: list[_Asked] = field(default_factory=list)
     met: Met = None
 
-    def begin_anew(self) -> None:
-        """Let all be decided once more."""
+    def reset(self) -> None:
+        """Prepare to decide all requests again."""
         self.waiting, self.agreed = [*self.agreed, *self.waiting], []
 
     def settle(self) -> None:
-        """Tell those that still wait what came of it."""
+        """Give the result to all requests that still wait."""
         for _, future in [*self.agreed, *self.waiting]:
-            _tell(future, self.met)
+            _set_result(future, self.met)
 
 
-def _tell(future: "asyncio.Future[Met]", met: Met) -> None:
-    if not future.done():  # whoever asked was cancelled meanwhile
+def _set_result(future: "asyncio.Future[Met]", met: Met) -> None:
+    if not future.done():  # done if the caller was cancelled meanwhile
         future.set_result(met)
 
 
 @dataclass(slots=True)
 class Poster:
-    """The only way of a StartRequest to IMDS; shared by all that approve.
+    """Sends all StartRequests to IMDS; shared by listeners and auto-approvers.
 
     Attributes:
-        poll_interval: a document may be so old before a POST, and a second at least.
+        poll_interval: before a POST, the document may be so old (seconds); at least
+            one second.
     """
 
     turns: Turns
@@ -105,7 +106,7 @@ class Poster:
     _groups: dict[str, _Group] = field(default_factory=dict)
 
     async def post(self, applicant: Applicant, stop: asyncio.Event) -> Met:
-        """Post for an applicant as soon as it is its turn, if it may be then.
+        """Wait for the turn, decide, and send the POST if it is still allowed.
 
         Raises:
             OutboxError: the state file cannot be read or written.
@@ -130,7 +131,7 @@ class Poster:
         self, key: str, group: _Group, place: Place, stop: asyncio.Event
     ) -> None:
         while await place.come_up(stop):
-            group.begin_anew()
+            group.reset()
             look = self.watcher.latest
             if look is None or not self._is_good(look, group):
                 with place.aside():
@@ -140,7 +141,7 @@ class Poster:
             if event is None:
                 return
             if stop.is_set() or self._is_old(look):
-                continue  # marking it took so long: decide once more
+                continue  # storing the mark took too long: decide again
             self._close(key, group)
             place.begin()
             group.met = _CUT_SHORT
@@ -150,7 +151,7 @@ class Poster:
             return
 
     async def _read(self, stop: asyncio.Event) -> None:
-        """Let the document be read; where it cannot be had, nobody need wait on."""
+        """Read the document; if that fails, let all requests in the line fail."""
         try:
             await unless(stop, self.watcher.fresh())
         except MetadataError as error:
@@ -158,10 +159,10 @@ class Poster:
             raise
 
     async def _decide(self, look: Look, group: _Group) -> ScheduledEvent | None:
-        """Decide for all of a group, those too that come meanwhile.
+        """Decide about all requests of a group, also about those that join meanwhile.
 
         Returns:
-            What is to be posted for those that are left; None where none is.
+            The event to post; None if no request may be posted.
         """
         event: ScheduledEvent | None = None
         while group.waiting:
@@ -174,29 +175,29 @@ class Poster:
                     event = step.event
                     group.agreed.append(asked)
                 else:
-                    _tell(future, step)
+                    _set_result(future, step)
             await asyncio.gather(*(one.mark() for one, _ in group.agreed[marked:]))
         return event
 
     def _is_good(self, look: Look, group: _Group) -> bool:
-        """Whether a look may be decided on, for all of a group."""
+        """Return whether a look is new enough for all requests of a group."""
         since = max((one.began for one, _ in group.waiting), default=-math.inf)
         return look.is_unconditional and look.began >= since and not self._is_old(look)
 
     def _is_old(self, look: Look) -> bool:
-        """Whether so much time passed since the look that another is due."""
+        """Return whether a look is too old for a decision."""
         now = Moment(at=self.clock.now(), monotonic=self.clock.monotonic())
         elapsed = look.read.elapsed(now)
         most = max(_LEAST_AGE, self.poll_interval)
         return elapsed is None or elapsed > most
 
     def _urgency(self, key: str) -> float:
-        """Return the NotBefore of an event: the nearest goes first."""
+        """Return NotBefore in seconds since the epoch: the nearest goes first."""
         known = self.watcher.watch.known.get(key)
         not_before = known.event.not_before if known else None
         return not_before.timestamp() if not_before else math.inf
 
     def _close(self, key: str, group: _Group) -> None:
-        """Let nobody join a group any more."""
+        """Close a group: later requests for the EventId form a new one."""
         if self._groups.get(key) is group:
             del self._groups[key]

@@ -1,8 +1,8 @@
-"""Replies on their way: who may be answered, and how a reply rests in the outbox. Pure.
+"""Decides where a reply may be sent, and how the outbox stores it. Pure.
 
-A reply goes where the sender of an approval says, within the same namespace, so only
-entities that the configuration names are answered: and never one that would bring
-the answer back as an approval, or among the events, nor anything that lies below it.
+The sender of an approval names the entity for the reply, in the same namespace. So only
+entities that the configuration allows are accepted. Never allowed are the approval
+entity, the entities of sinks, and everything below them.
 """
 
 import re
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 import orjson
 
-# What entities are called; no "$DeadLetterQueue", "..", "%2D" or other way round.
+# Valid names of entities; not "$DeadLetterQueue", "..", "%2D" or similar tricks.
 _NAME = "[A-Za-z0-9][A-Za-z0-9._~-]*"
 _PATH = re.compile(f"{_NAME}(/{_NAME})*")
 _GLOB = frozenset("*?[")
@@ -23,12 +23,13 @@ _GLOB = frozenset("*?[")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyEnvelope:
-    """A reply with its address: the body of a ``reply`` item of the outbox.
+    """A reply with its address: the body of a delivery of kind ``reply``.
 
     Attributes:
-        message_id: a hash of its cause: the same at each attempt.
+        entity: the queue or topic for the reply.
+        message_id: a hash of the cause: the same at each attempt.
         correlation_id: the MessageId of the approval.
-        session_id: its ReplyToSessionId.
+        session_id: the ReplyToSessionId of the approval.
         body: JSON, as text.
     """
 
@@ -39,15 +40,15 @@ class ReplyEnvelope:
     body: str
 
     def to_json(self) -> bytes:
-        """Return the envelope as it is stored."""
+        """Return the envelope as JSON for the outbox."""
         return orjson.dumps({_camel(k): v for k, v in asdict(self).items()})
 
     @classmethod
     def from_json(cls, stored: bytes) -> Self:
-        """Read back what ``to_json`` wrote.
+        """Parse what ``to_json`` wrote.
 
         Raises:
-            msgspec.ValidationError: it was not written by ``to_json``.
+            msgspec.ValidationError: the bytes were not written by ``to_json``.
         """
         members = msgspec.json.decode(stored, type=dict[str, str | None])
         return msgspec.convert(
@@ -65,12 +66,12 @@ def _camel(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyRules:
-    """Which entities may be answered, compared without case.
+    """The entities to which replies may be sent; case does not matter.
 
     Attributes:
-        allowed: globs.
-        forbidden: names of the approval entity and of the sinks' in the same
-            namespace, whatever the globs say.
+        allowed: patterns (globs) for names.
+        forbidden: the names of the approval entity and of the sinks' entities in the
+            same namespace; never allowed, even if a pattern fits.
     """
 
     allowed: tuple[str, ...]
@@ -78,14 +79,14 @@ class ReplyRules:
 
     @classmethod
     def of(cls, allowed: Iterable[str], forbidden: Iterable[str]) -> Self:
-        """Make rules of names in any case."""
+        """Make rules from names; case does not matter."""
         return cls(
             allowed=tuple(glob.casefold() for glob in allowed),
             forbidden=frozenset(_bare(name) for name in forbidden),
         )
 
     def entity(self, reply_to: str) -> str | None:
-        """Return the entity that a ReplyTo names; None if it may not be answered."""
+        """Return the entity that a ReplyTo names; None if no reply may go there."""
         entity = _entity(reply_to)
         name = _bare(entity)
         if not _PATH.fullmatch(entity) or not self.forbidden.isdisjoint(_upward(name)):
@@ -94,32 +95,32 @@ class ReplyRules:
 
 
 def first_named(names: Iterable[str], rules: ReplyRules) -> str | None:
-    """Return the first name, none of them a glob, that may be answered; None = none."""
+    """Return the first allowed name that is not a pattern; None if there is none."""
     found = (rules.entity(name) for name in names if _GLOB.isdisjoint(name))
     return next((entity for entity in found if entity), None)
 
 
 def unanswered(names: Iterable[str], rules: ReplyRules) -> Iterator[str]:
-    """Yield the names, none of them a glob, that may never be answered."""
+    """Yield the names, but not patterns, to which no reply may be sent."""
     for name in names:
         if _GLOB.isdisjoint(name) and rules.entity(name) is None:
             yield name
 
 
 def _bare(entity: str) -> str:
-    """Return a name as it is compared."""
+    """Return a name for comparisons: no outer slashes, lower case."""
     return entity.strip("/").casefold()
 
 
 def _upward(name: str) -> Iterator[str]:
-    """Yield a path and all that it lies below."""
+    """Yield a path and all its parents."""
     while name:
         yield name
         name = name.rpartition("/")[0]
 
 
 def _entity(reply_to: str) -> str:
-    """Return the entity in a name, a path or a URL."""
+    """Return the entity from a name, a path or a URL; "" if the URL is invalid."""
     try:
         path = urlsplit(reply_to).path if "://" in reply_to else reply_to
     except ValueError:

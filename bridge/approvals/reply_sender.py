@@ -1,7 +1,7 @@
-"""Sends replies to whoever asked for one: the ReplyTo of an approval.
+"""Sends replies to the entity that an approval names in ReplyTo.
 
-A message may name any entity that ``approvals.reply_to`` allows, also one that is not
-there. So what an entity refuses is that reply's trouble, and never holds up another's.
+A message may name any entity that ``approvals.reply_to`` allows, even one that does not
+exist. So if an entity refuses a reply, the replies to other entities do not wait.
 """
 
 from collections import OrderedDict
@@ -17,31 +17,39 @@ from bridge.foundation.errors import (
 from bridge.outbox.delivery import Delivery
 from bridge.servicebus.namespace import NamespaceConfig
 from bridge.servicebus.sender import Message, Sender, short_id
+from bridge.servicebus.timings import TIMINGS, Timings
 
 _MOST_SENDERS = 8
-_MOST_ATTEMPTS = 3  # at an entity that is not there
-_TIME_TO_LIVE = timedelta(hours=1)  # whoever asked has given up by then
+_MOST_ATTEMPTS = 3  # if the entity does not exist
+_TIME_TO_LIVE = timedelta(hours=1)  # then the approver no longer waits for the reply
 
 
 class ReplySender:
-    """Sends replies within one namespace, with a sender per entity.
+    """Sends replies within one namespace, with a sender for each entity.
 
     Args:
-        config: how the namespace is reached.
+        config: the connection to the namespace.
         most: how many senders are kept open; each is a connection.
+        timings: how long Service Bus may take.
     """
 
-    def __init__(self, config: NamespaceConfig, most: int = _MOST_SENDERS) -> None:
+    def __init__(
+        self,
+        config: NamespaceConfig,
+        most: int = _MOST_SENDERS,
+        timings: Timings = TIMINGS,
+    ) -> None:
         self._config = config
         self._most = most
+        self._timings = timings
         self._senders: OrderedDict[str, Sender] = OrderedDict()
 
     async def deliver(self, delivery: Delivery) -> None:
-        """Send the reply that the outbox holds.
+        """Send a reply of the outbox.
 
         Raises:
-            PermanentDeliveryError: its entity is still not there.
-            TransientDeliveryError: it cannot be sent now.
+            PermanentDeliveryError: the entity does not exist, after three attempts.
+            TransientDeliveryError: the reply cannot be sent now.
         """
         envelope = ReplyEnvelope.from_json(delivery.body)
         try:
@@ -67,17 +75,17 @@ class ReplySender:
         correlation_id: str | None,
         session_id: str | None,
     ) -> None:
-        """Return when the broker has stored the reply.
+        """Send a reply; return when the broker has stored it.
 
         Args:
             entity: the queue or topic of ReplyTo.
             body: JSON.
-            message_id: the same at each attempt, so that repeats can be told.
+            message_id: the same at each attempt, so that repeats can be recognised.
             correlation_id: the MessageId of the approval.
-            session_id: its ReplyToSessionId.
+            session_id: the ReplyToSessionId of the approval.
 
         Raises:
-            DeliveryError: as the sink's.
+            DeliveryError: as ``Sender.send``.
         """
         message = Message(
             body=body,
@@ -87,19 +95,21 @@ class ReplySender:
             session_id=short_id(session_id) if session_id else None,
             time_to_live=_TIME_TO_LIVE,
         )
-        sender = self._senders.setdefault(entity, Sender(self._config, entity))
+        sender = self._senders.setdefault(
+            entity, Sender(self._config, entity, self._timings)
+        )
         self._senders.move_to_end(entity)
         await sender.send(message)
         await self._close_surplus()
 
     async def close(self) -> None:
-        """Close all senders, after what is under way."""
+        """Close all senders, after the messages in flight."""
         while self._senders:
             _, sender = self._senders.popitem()
             await sender.close()
 
     async def _close_surplus(self) -> None:
-        """Close those that were used longest ago, but none that is in use."""
+        """Close the senders beyond the limit: the least recently used idle ones."""
         surplus = len(self._senders) - self._most
         idle = [entity for entity, sender in self._senders.items() if sender.is_idle]
         for entity in idle[: max(surplus, 0)]:

@@ -1,6 +1,6 @@
-"""What approvals ask of whoever answers the probes of a balancer.
+"""What approvals need from the traffic probe.
 
-Apart from the rest, so that who has no approvals does not load them.
+In a file of its own, so that a bridge without approvals does not load them.
 """
 
 from dataclasses import dataclass
@@ -10,31 +10,32 @@ from bridge.events.document import ScheduledEvent
 
 
 class Rotation(Protocol):
-    """Takes this VM out of a balancer's rotation before it is touched."""
+    """Takes this VM out of a balancer's rotation before maintenance."""
 
     def leave(self, event: ScheduledEvent, *, settles: bool) -> float:
-        """Take this VM out for an event that is about to be approved, if it is its own.
+        """Take this VM out of rotation for an event of its own that will be approved.
 
         Args:
-            event: as the document has it.
-            settles: whether the approval waits until the probe was out for a while.
+            event: the event in the document.
+            settles: whether the approval waits until the probe has said "out" for the
+                time ``settle``.
 
         Returns:
-            For how many seconds the approval is still to wait.
+            How many seconds the approval must still wait.
         """
         ...
 
     def stay(self, key: str) -> None:
-        """Let an event hold this VM out no longer: its approval came to nothing."""
+        """Undo ``leave``: the event was not approved after all."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Stays:
-    """No balancer asks for this VM."""
+    """Stands for a missing traffic probe: changes nothing."""
 
-    def leave(self, event: ScheduledEvent, *, settles: bool) -> float:  # noqa: ARG002 - the protocol's
-        """Wait for nothing."""
+    def leave(self, event: ScheduledEvent, *, settles: bool) -> float:  # noqa: ARG002 - see the protocol
+        """Return 0: no wait is needed."""
         return 0.0
 
     def stay(self, key: str) -> None:

@@ -1,22 +1,22 @@
-"""``[[approvals.rules]]``: which events may be approved, and which unasked. Pure.
+"""``[[approvals.rules]]``: which events may be approved, also automatically. Pure.
 
 The first rule that fits an event decides:
 
-    deny           it is not approved, whoever asks
-    allow          it is approved when it is asked for; before ``delay`` is over the
-                   question waits
-    auto-approve   it is approved unasked once ``delay`` is over; who asks before is
-                   not kept waiting
+    deny           the event is never approved
+    allow          a message may approve the event; until ``delay`` has passed, the
+                   message waits
+    auto-approve   the bridge approves the event when ``delay`` has passed; a message
+                   may approve it earlier
 
-Where none fits: denied if there is any rule that allows, else allowed; never
-approved unasked. The delay is counted from the first sight of the event as it is
-now: when anything about the event changes, it begins anew.
+If no rule fits: the event is denied if there is any "allow" rule, else allowed. It is
+never approved automatically. The delay is counted from the time at which the event was
+first seen with its present content. Any change of the event starts the delay again.
 
-What an event does not tell, or tells in a form that cannot be read, fits every deny.
+A field that the event lacks, or that is invalid, fits every "deny" rule.
 
-A rule with ``after`` fits events of this VM alone, and holds each of them until the
-commands that it names have succeeded: no later rule is asked. Who asks for it is not
-kept waiting.
+A rule with ``after`` fits only events of this VM. It holds an event until the commands
+that it names have succeeded; later rules are not considered. A message may approve the
+event without waiting for the commands.
 """
 
 import math
@@ -50,35 +50,38 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}")
 
 
 class Rule(Section, frozen=True, kw_only=True):
-    """One of ``[[approvals.rules]]``: all that is given must hold; None is no limit.
+    """One of ``[[approvals.rules]]``.
 
-    A duration that Azure does not know counts as longer than any. What is missing or
-    cannot be read fits every ``deny``; for the others, such a duration is longer than
-    any, and such a NotBefore is never near.
+    A rule fits an event that meets all conditions of the rule. A condition that is left
+    out does not limit anything. A duration that Azure does not know counts as longer
+    than any limit. A field that is missing or invalid fits every "deny" rule. For the
+    other actions, a missing duration counts as longer than any limit, and a missing
+    NotBefore is never near.
 
     Attributes:
-        name: what the rule is called in reasons and in approvedBy; "" is the place of
-            the rule, such as rules[0]. Example: ``"short-web"``.
-        event_types: the types of events that the rule fits. Left out: all. Example:
+        name: the name of the rule in reasons and in approvedBy. If it is "", they show
+            the place of the rule, such as rules[0]. Example: ``"short-web"``.
+        event_types: the EventTypes that the rule fits. Left out: all. Example:
             ``["Freeze", "Reboot"]``.
-        event_sources: who made the event: Platform or User. Left out: either. Example:
-            ``["Platform"]``.
-        resources: patterns for names of VMs, without case: all resources of the event
-            must match, with "deny" any one. Example: ``["web-*"]``.
-        min_duration: the shortest impact that the rule fits. An unknown one is longer
-            than any.
+        event_sources: the EventSources that the rule fits: Platform or User. Left out:
+            both. Example: ``["Platform"]``.
+        resources: patterns for names of VMs; case does not matter. All resources of the
+            event must match; with "deny", one is enough. Example: ``["web-*"]``.
+        min_duration: the shortest impact that the rule fits. An unknown duration counts
+            as longer than any limit.
         max_duration: the longest impact that the rule fits.
-        notice_below: the rule fits when less time than this is left before NotBefore.
-        action: what the rule does: let an approval pass, deny it whoever asks, or
-            approve the event unasked.
-        delay: how long to wait, from when the event was first seen as it is now, or
-            with after from the last success; not with "deny".
-        after: command sinks, all of which must have succeeded for the event; such a
-            rule fits only events that name this VM. With "auto-approve" only. Example:
+        notice_below: the rule fits if less time than this is left before NotBefore.
+        action: "allow": an approval message may approve the event; "deny": the event is
+            never approved; "auto-approve": the bridge approves the event without a
+            message.
+        delay: how long to wait after the event was first seen with its present content;
+            with after: after the last success. Not with "deny".
+        after: command sinks that all must have succeeded for the event. Such a rule
+            fits only events that name this VM. Only with "auto-approve". Example:
             ``["drain"]``.
-        others: what is done with an event that names other machines as well, which an
-            approval frees, too: it waits for a person, or they are ignored. With
-            after only.
+        others: what to do if the event also names other VMs, for which an approval
+            holds, too. "withhold": wait for an approval message; "ignore": approve
+            nevertheless. Only with after.
     """
 
     name: str = ""
@@ -94,7 +97,7 @@ class Rule(Section, frozen=True, kw_only=True):
     others: Literal["withhold", "ignore"] = "withhold"
 
     def faults(self) -> Iterator[tuple[str, ...]]:
-        """Refuse what could never fit, and a delay of what is never done."""
+        """Refuse conditions that no event can meet, and keys against the action."""
         if self.name and not _NAME.fullmatch(self.name):
             allowed = "letters, digits, hyphens and underscores, no hyphen first"
             yield "name", f"must be 1 to 63 {allowed}"
@@ -114,26 +117,26 @@ class Rule(Section, frozen=True, kw_only=True):
             yield from self._misspelt()
 
     def _faults_of_after(self) -> Iterator[tuple[str, ...]]:
-        """Refuse what nobody would wait for, and what is said of no command."""
+        """Check that ``after`` and ``others`` fit the action."""
         if self.after and self.action != "auto-approve":
-            what = 'goes with "auto-approve" only: who asks is not kept waiting'
+            what = 'goes with "auto-approve" only: a message does not wait for commands'
             yield "after", what, "action"
         if self.after is None and self.others != "withhold":
             yield "others", "goes with after only", "after"
 
     def _misspelt(self) -> Iterator[tuple[str, str, str]]:
-        """Refuse words that no event has: such a rule would deny nothing."""
+        """Refuse words that Azure does not use: such a rule would deny nothing."""
         words = {"event_types": EVENT_TYPES, "event_sources": EVENT_SOURCES}
         for key, known in words.items():
             for word in getattr(self, key) or ():
                 if what := misspelt(word, known):
-                    yield key, f"names what no event has: {what}", "action"
+                    yield key, f"fits no event: {what}", "action"
 
     @property
     def is_unlimited(self) -> bool:
-        """Whether it fits every event."""
+        """Whether the rule fits every event."""
         if self.after is not None:
-            return False  # it fits those of this VM
+            return False  # it fits only events of this VM
         limits = (
             *(self.event_types, self.event_sources, self.resources),
             *(self.min_duration, self.max_duration, self.notice_below),
@@ -143,12 +146,13 @@ class Rule(Section, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruling:
-    """What the rules say of an event at some moment.
+    """What the rules decide about an event at one moment.
 
     Attributes:
-        rule: which of them decided; None where none fits.
-        left: seconds of its delay that are not over yet.
-        hold: why the rule does not approve it yet; None = nothing holds it.
+        action: the action of the rule that fits.
+        rule: the label of this rule; None if no rule fits.
+        left: how many seconds of the delay are left.
+        hold: why the rule does not approve the event yet; None = nothing holds it.
     """
 
     action: Action
@@ -157,27 +161,27 @@ class Ruling:
     hold: str | None = None
 
 
-NOBODY = Identity()
+UNKNOWN_VM = Identity()
 
 
-def judge(  # noqa: PLR0913 - what a ruling depends on
+def judge(  # noqa: PLR0913 - a ruling depends on each of them
     rules: Sequence[Rule],
     event: ScheduledEvent,
     *,
     age: float,
     now: datetime,
-    me: Identity = NOBODY,
+    me: Identity = UNKNOWN_VM,
     found: Evidences = NO_EVIDENCE,
 ) -> Ruling:
-    """Say what the first rule that fits makes of an event.
+    """Return the decision of the first rule that fits an event.
 
     Args:
-        rules: in their order.
-        event: as it is now.
-        age: seconds for which it has surely been so.
-        now: what the notice is counted from.
-        me: who this VM is.
-        found: what commands have done for the event, by name.
+        rules: the rules, in order.
+        event: the event as it is now.
+        age: for how many seconds, at least, the event has had its present content.
+        now: the present time, for the time left until NotBefore.
+        me: the identity of this VM.
+        found: the results of commands for the event, by name.
     """
     for index, rule in enumerate(rules):
         if _fits(rule, event, now, me):
@@ -191,28 +195,29 @@ def judge(  # noqa: PLR0913 - what a ruling depends on
 
 
 def catch_all(rules: Sequence[Rule]) -> int:
-    """Return the place of the first rule that fits every event, else their number.
+    """Return the index of the first rule that fits every event.
 
-    No rule behind it is ever reached.
+    The rules after it are never reached. If there is no such rule, the number of rules
+    is returned.
     """
     places = (index for index, rule in enumerate(rules) if rule.is_unlimited)
     return next(places, len(rules))
 
 
 def label_of(index: int, rule: Rule) -> str:
-    """Return what a rule is called in reasons: its name, else its place."""
+    """Return the label of a rule in reasons: its name, else its place."""
     return rule.name or f"rules[{index}]"
 
 
 def content_of(event: ScheduledEvent) -> str:
-    """Return what an event, as it is now, is known by: another once it changes."""
+    """Return a hash of the event's content; it changes whenever the event changes."""
     return hash32(["rule", event.canonical])
 
 
 def _hold(
     rule: Rule, event: ScheduledEvent, me: Identity, found: Evidences
 ) -> str | None:
-    """Return why a rule that fits does not approve yet."""
+    """Return why a rule that fits does not approve yet; None = it does."""
     if rule.after is None:
         return None
     if rule.others == "withhold" and names_others(event, me):
@@ -232,7 +237,7 @@ def _fits(rule: Rule, event: ScheduledEvent, now: datetime, me: Identity) -> boo
 
 
 def _is_elsewhere(event: ScheduledEvent, me: Identity) -> bool:
-    """Whether an event names other machines alone; not while this one's is unknown."""
+    """Return whether an event names only other VMs; False if the VM is unknown."""
     return me.is_named_in(event.resources) is False
 
 
@@ -245,11 +250,11 @@ def _is_among(rule: Rule, value: str | None, names: tuple[str, ...] | None) -> b
 
 
 def _concerns(rule: Rule, event: ScheduledEvent) -> bool:
-    """Whether one of the resources matches; all of them, to be approved."""
+    """Return whether the resources match: all of them, or one for "deny"."""
     globs = rule.resources
     if globs is None:
         return True
-    if not event.tells_resources:
+    if not event.has_resources:
         return rule.action == "deny"
     names = [bare(name) for name in event.resources]
     found = [any(fnmatchcase(name, bare(glob)) for glob in globs) for name in names]

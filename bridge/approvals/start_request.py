@@ -1,16 +1,16 @@
-"""Pursues one EventId of an approval to its outcome.
+"""Handles one EventId of an approval until its outcome.
 
     intent on disk → fresh look → decide ─┬─ a conclusion
          ▲                                ├─ wait, and look again
-         │                                └─ in line; in its turn:
+         │                                └─ wait for the turn; with the turn:
          │                                   decide → posted on disk → POST ─┬─ relayed
          └────────── refused, no answer, anything else: later ───────────────┘
 
-A document just read and a decision stand before each POST, both within its turn at IMDS
-(see ``posting``): the decision before that says only that a POST is wanted. The intent
-stays on disk when the process dies. Only one that is marked as posted says that a POST
-may have worked, and that it may be the very reason why the process died; any other is
-begun anew.
+Before each POST, and within its turn at IMDS, the document is read and a decision is
+made (see ``posting``). The decision before that only says that a POST is needed. The
+intent stays on disk if the process dies. If the intent is marked as posted, a POST may
+have worked, and may even be the reason why the process died. Any other intent starts
+again from the beginning.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 INTENT = "intent"
 _BACKOFF = RetryPolicy(first=1.0, max_backoff=30.0)
 _LEAST_PAUSE = 0.25
-_REFUSED_AGAIN = 1.75  # so that three tries lie within five seconds
+_REFUSED_AGAIN = 1.75  # so that three tries take less than five seconds
 _MOST_REFUSALS = 3
 _WORKED = {
     OutcomeKind.RELAYED,
@@ -58,7 +58,7 @@ _RETURN_PATIENCE = 180.0  # after a reboot IMDS may take two minutes to answer
 
 @dataclass(frozen=True, slots=True)
 class _Anchor:
-    """When the last look was: ``now`` by IMDS's clock, the other by ours."""
+    """When the last look was: ``now`` by the clock of IMDS, ``monotonic`` by ours."""
 
     now: datetime
     monotonic: float
@@ -66,17 +66,20 @@ class _Anchor:
 
 @dataclass(slots=True, kw_only=True)
 class StartRequestFlow:
-    """The way of one EventId, within one delivery of its message.
+    """Handles one EventId, within one delivery of its message.
 
-    Each method is a step of that way, and each field what an earlier step left for a
-    later one: they are one class because any of them may be the last.
+    It is wide because each method is a step in the diagram above, each field is what
+    an earlier step leaves for a later one, and any step may be the last.
 
     Attributes:
-        message: the key that the message is known by.
-        was_tried: whether an earlier try began a POST, and died before its outcome.
-        terms: the context's, or longer ones for this delivery.
-        rest: called when it begins to wait: for time, for IMDS, or for its turn.
-        began: when the message was there, of monotonic time.
+        request: the EventId, and the approval that asks for it.
+        message: the key of the message.
+        sequence: the sequence number of the message; None for a rule.
+        was_tried: whether a POST was begun before the restart, and its outcome is not
+            known.
+        terms: what the configuration allows.
+        rest: called when the flow begins to wait: for a time, for IMDS or its turn.
+        began: when the flow began, in monotonic seconds.
     """
 
     context: ApprovalContext
@@ -106,16 +109,16 @@ class StartRequestFlow:
 
     @property
     def key(self) -> str:
-        """The EventId as it is compared."""
+        """The EventId in capitals, for comparisons."""
         return self.request.key
 
     async def run(self, stop: asyncio.Event) -> Conclusion | None:
-        """Return what became of it; None if ``stop`` came first.
+        """Return the conclusion; None if ``stop`` came first.
 
         Raises:
             OutboxError: the state file cannot be read or written.
         """
-        await self._intend(posted=False)
+        await self._store_intent(posted=False)
         while not stop.is_set():
             if conclusion := await self._try(stop):
                 if conclusion.kind not in _WORKED:
@@ -125,18 +128,20 @@ class StartRequestFlow:
         return None
 
     async def withdraw(self) -> bool:
-        """Drop an intent that certainly came to nothing, so that nobody doubts it.
+        """Delete the intent if no POST was begun.
+
+        Otherwise a redelivery would treat the outcome as unknown.
 
         Returns:
-            Whether it was so.
+            Whether the intent was deleted.
         """
         is_moot = not (self.was_tried or self._was_posted)
         if is_moot:
-            await self.context.outbox.forget(self.message, self.key)
+            await self.context.outbox.approvals.delete(self.message, self.key)
         return is_moot
 
     async def decide(self, look: Look) -> Conclusion | Post | Wait:
-        """Decide on a look as of now, however long ago it was."""
+        """Decide by a look, for the present time even if the look is older."""
         now = self.context.clock.monotonic()
         since_read = now - (look.read.monotonic or now)
         look = replace(look, now=look.now + timedelta(seconds=since_read))
@@ -148,7 +153,8 @@ class StartRequestFlow:
         since = now if self._absent_since is None else self._absent_since
         standing = Standing(
             may_have_worked=self._may_have_worked,
-            was_seen=event is None and await self.context.outbox.was_seen(self.key),
+            was_seen=event is None
+            and await self.context.outbox.observations.was_seen(self.key),
             absent_for=now - since,
             was_posted=self.was_tried or self._was_posted,
             found=await self._evidences(event),
@@ -159,30 +165,30 @@ class StartRequestFlow:
         if isinstance(step, Post):
             by_rule = self.request.initiative is not None
             left = self.context.rotation.leave(step.event, settles=by_rule)
-            if left > 0:  # a person's approval passes at once
+            if left > 0:  # only for a rule: an approval message does not wait
                 return Wait(seconds=left)
         return step
 
     async def _evidences(self, event: ScheduledEvent | None) -> Evidences:
-        """Return what commands have done for an event; only a rule waits for it."""
+        """Return the results of commands for an event; only a rule requires them."""
         if event is None or self.request.initiative is None:
             return NO_EVIDENCE
         return await self.context.evidences(event)
 
     async def mark(self) -> None:
-        """Note on disk that a POST is begun, before it is."""
+        """Store that a POST begins; called before the POST."""
         if not self._is_marked:
             self._is_marked = True
-            await self._intend(posted=True)
+            await self._store_intent(posted=True)
 
     async def _unmark(self) -> None:
-        """Take the note back where no POST followed it."""
+        """Undo ``mark`` if no POST was sent."""
         if self._is_marked and not (self._was_posted or self.was_tried):
             self._is_marked = False
-            await self.context.outbox.forget(self.message, self.key)
-            await self._intend(posted=False)
+            await self.context.outbox.approvals.delete(self.message, self.key)
+            await self._store_intent(posted=False)
 
-    async def _intend(self, *, posted: bool) -> None:
+    async def _store_intent(self, *, posted: bool) -> None:
         initiative = self.request.initiative
         intent = Decision(
             message=self.message,
@@ -193,12 +199,12 @@ class StartRequestFlow:
             posted=posted,
             rule=initiative.rule if initiative else None,
         )
-        await self.context.outbox.intend(
+        await self.context.outbox.approvals.save(
             intent, now=self.context.clock.now().timestamp()
         )
 
     async def _try(self, stop: asyncio.Event) -> Conclusion | None:
-        """Look, and do what is to be done; None = again, after the wait it took."""
+        """Look, decide and act; return the conclusion, None = try again."""
         try:
             look = await unless(stop, self.context.watcher.fresh())
         except MetadataError as error:
@@ -246,7 +252,7 @@ class StartRequestFlow:
     async def _later(
         self, stop: asyncio.Event, fault: str, wish: float | None
     ) -> Conclusion | None:
-        """Wait after a failure, unless there is nothing left to wait for."""
+        """Wait after a failure; give up if the deadline has passed."""
         self.rest()
         self._failures, self._fault = self._failures + 1, fault
         log.warning(
@@ -262,7 +268,7 @@ class StartRequestFlow:
         return None
 
     async def _give_up(self, stop: asyncio.Event) -> Conclusion:
-        """Conclude that it failed; what is in doubt is looked at once more."""
+        """Conclude that the approval failed; if a POST is in doubt, look once more."""
         failed = self._failed(self._fault)
         if not self._may_have_worked:
             return failed
@@ -277,7 +283,7 @@ class StartRequestFlow:
         return Conclusion(kind=OutcomeKind.FAILED, event=self._event, reason=reason)
 
     def _left(self) -> float:
-        """Return the seconds for which it makes sense to try again."""
+        """Return the seconds until the deadline, after which no try makes sense."""
         known = self.context.watcher.watch.known.get(self.key)
         event = self._event or (known.event if known else None)
         not_before = event.not_before if event else None
@@ -288,7 +294,7 @@ class StartRequestFlow:
         return max(left, self.began + _RETURN_PATIENCE - self.context.clock.monotonic())
 
     def _now(self) -> datetime:
-        """Return the time by IMDS's clock, if it has told it, else by ours."""
+        """Return the time by the clock of IMDS if a look gave it, else by ours."""
         gone = self.context.clock.monotonic() - self._anchor.monotonic
         return self._anchor.now + timedelta(seconds=gone)
 

@@ -1,4 +1,4 @@
-"""Waits for the time of an event: one wait for all approvals of one EventId."""
+"""Waits until an event may be approved; all requests for an EventId share a wait."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from bridge.events.look import Watcher
 from bridge.foundation.clock import Clock
 
 _LOOK_AGAIN = 1.0
-_LONGEST_WAIT = 60.0  # so that what expires meanwhile is told in time
+_LONGEST_WAIT = 60.0  # then decide again: the approval may have expired
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,16 +19,16 @@ class _Wait:
 
 @dataclass(slots=True)
 class Waits:
-    """The waits that run now, by EventId."""
+    """The present waits, by EventId."""
 
     watcher: Watcher
     clock: Clock
     _running: dict[str, _Wait] = field(default_factory=dict)
 
     async def wait(self, key: str, seconds: float, stop: asyncio.Event) -> None:
-        """Wait; but no longer than the event is known as it was just now.
+        """Wait for some seconds, but only as long as the event does not change.
 
-        Whoever waits for the same event already is joined, if that wait is no longer.
+        If a wait for the same event is running and ends no later, join it.
         """
         end = self.clock.monotonic() + min(seconds, _LONGEST_WAIT)
         running = self._running.get(key)

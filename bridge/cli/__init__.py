@@ -1,1 +1,1 @@
-"""What a person types: arguments in, text and exit codes out."""
+"""The commands that a person types: arguments in, text and exit codes out."""

@@ -1,4 +1,4 @@
-"""What every command shares: the ``-c`` option, colours, JSON, and how it ends."""
+"""What all commands share: the ``-c`` option, colours, JSON output, usage errors."""
 
 import json
 import os
@@ -12,19 +12,19 @@ import click
 from bridge.cli.process import FAILED, WRONG, fail, until_stopped
 from bridge.foundation.sections import nearest
 
-__all__ = ["FAILED", "WRONG", "fail", "until_stopped"]  # of ``process``, for all others
+__all__ = ["FAILED", "WRONG", "fail", "until_stopped"]  # of ``process``, re-exported
 
 CONFIG_VARIABLE = "SEBRIDGE_CONFIG"
 
 
 def echo_json(value: object, indent: int | None = None) -> None:
-    """Print JSON that is JSON whatever standard output can spell."""
+    """Print JSON, as plain ASCII if standard output is not UTF-8."""
     is_plain = not is_unicode(sys.stdout)
     click.echo(json.dumps(value, indent=indent, ensure_ascii=is_plain))
 
 
 def is_unicode(stream: TextIO) -> bool:
-    """Whether a stream can spell everything."""
+    """Whether a stream can encode every character (UTF-8)."""
     return (stream.encoding or "").lower().replace("-", "") == "utf8"
 
 
@@ -32,7 +32,7 @@ _COLOURS = {"good": "green", "warning": "yellow", "bad": "red"}
 
 
 def painter(stream: TextIO) -> Callable[[str, str], str]:
-    """Return what colours a text by its mood: only for a terminal that wants it.
+    """Return a function that colours a text: only if the terminal supports colours.
 
     Source: https://no-color.org
     """
@@ -47,7 +47,7 @@ def painter(stream: TextIO) -> Callable[[str, str], str]:
 
 
 def default_config(environ: Mapping[str, str], platform: str = sys.platform) -> Path:
-    """Return where the configuration is, unless it is said."""
+    """Return the path that is used if no configuration file is named."""
     if platform == "win32":
         data = environ.get("PROGRAMDATA") or r"C:\ProgramData"
         return Path(data) / "sebridge" / "bridge.toml"
@@ -57,10 +57,10 @@ def default_config(environ: Mapping[str, str], platform: str = sys.platform) -> 
 def _config_or_default(
     ctx: click.Context, _parameter: click.Parameter, path: Path | None
 ) -> Path:
-    """Return the file that is named, else the default one.
+    """Return the configuration file that was named, or the default one.
 
     Raises:
-        click.UsageError: none is named, and the default one is not there.
+        click.UsageError: none was named, and the default file does not exist.
     """
     if path is not None:
         return path
@@ -70,15 +70,15 @@ def _config_or_default(
     except (FileNotFoundError, NotADirectoryError) as error:
         if not ctx.resilient_parsing:
             raise click.UsageError(_nothing_there(default), ctx) from error
-    except OSError:  # such as a directory of others: reading it says so
+    except OSError:  # for example no right to the directory: reading reports it
         pass
     return default
 
 
 def _nothing_there(default: Path) -> str:
     return (
-        f"There is no {default}: 'sebridge init' writes a first configuration; "
-        f"-c FILE or {CONFIG_VARIABLE} names one that is elsewhere."
+        f"There is no {default}. 'sebridge init' writes a first configuration; "
+        f"-c FILE or {CONFIG_VARIABLE} names a file in another place."
     )
 
 
@@ -95,21 +95,23 @@ config_option = click.option(
 
 
 allow_empty_option = click.option(
-    "--allow-empty", is_flag=True, help="Take a file without sinks and approvals, too."
+    "--allow-empty",
+    is_flag=True,
+    help="Accept a configuration that has neither sinks nor approvals.",
 )
 
 
 class Suggesting(click.Group):
-    """Names the command that was meant, where one is called that there is not."""
+    """A group that suggests the nearest command name after a misspelt one."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that is called, and what follows it.
+        """Return the command that was called, and the arguments after it.
 
         Raises:
-            click.UsageError: there is none; click itself does not know of those that
-                are loaded when they are called.
+            click.UsageError: there is no such command. click's own suggestion knows
+                only the commands that are already loaded.
         """
         word = args[0]
         is_known = ctx.resilient_parsing or word.startswith("-")

@@ -1,11 +1,11 @@
-"""What a shell offers beyond commands and options: sinks and EventIds.
+"""Shell completion of sink names and EventIds.
 
-Completion itself is click's. Where something cannot be read, nothing is offered: a
-person who presses TAB wants no error.
+click completes commands and options. If the configuration or the state file cannot be
+read, this module offers nothing: an error message at the TAB key would not help.
 
-What is offered goes into the command line as it is, and the shell runs that line: in
-bash ``$(…)`` would be a command. An EventId comes from whoever may send an approval, so
-only plain words are offered.
+The shell inserts an offered word into the command line and later runs that line: in
+bash, ``$(…)`` would be a command. Anybody who may send an approval can choose an
+EventId, so only words of harmless characters are offered.
 """
 
 import asyncio
@@ -24,14 +24,14 @@ from bridge.outbox.statefile import is_there
 from bridge.outbox.storage.database import Database
 
 _MOST = 50
-# No letter that means something to a shell, and no hyphen first: that is an option.
+# No character that is special in a shell, and no hyphen first: that is an option.
 _PLAIN = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._-]*")
 
 
 def sinks(
     ctx: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Offer the sinks of the file after ``-c``."""
+    """Offer the names of the sinks in the configuration file."""
     try:
         _, names = configuration.load_settings(_file(ctx), os.environ)
     except BridgeError:
@@ -42,7 +42,7 @@ def sinks(
 def event_ids(
     ctx: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Offer the EventIds that the state file knows, the newest first."""
+    """Offer the EventIds in the state file, the newest first."""
     try:
         settings, _ = configuration.load_settings(_file(ctx), os.environ)
         state = Path(settings.state.path)
@@ -54,12 +54,12 @@ def event_ids(
 
 
 def _offer(words: Iterable[str]) -> list[CompletionItem]:
-    """Return the plain ones among ``words`` as click wants them."""
+    """Return those ``words`` that are harmless in a shell, as click wants them."""
     return [CompletionItem(word) for word in words if _PLAIN.fullmatch(word)]
 
 
 def _file(ctx: click.Context) -> Path:
-    """Return the file after ``-c``; one that is not there, if there is none."""
+    """Return the file after ``-c``; without one, a path that cannot be read."""
     found = ctx.params.get("path")
     return found if isinstance(found, Path) else Path()
 

@@ -1,4 +1,4 @@
-"""Commands to try a configuration out: ``send-test``, ``render``, ``route``."""
+"""The commands that try a configuration: ``send-test``, ``render``, ``route``."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ from bridge.cli.progress import shown
 from bridge.configuration import load as configuration
 from bridge.configuration.config import Config, Settings
 from bridge.diagnostics import dry_run
-from bridge.diagnostics.dry_run import Guise, Report, Routing
+from bridge.diagnostics.dry_run import Report, Routing, ShownIdentity
 from bridge.events import samples
 from bridge.events.document import EVENT_TYPES, misspelt
 from bridge.events.identity import Identity
@@ -29,8 +29,8 @@ from bridge.foundation.clock import SystemClock
 from bridge.telemetry.metrics import LogConfig, configure_logging, printable
 
 _FILE = (
-    "A file, or -: a CloudEvent as it was received, or an event of IMDS, alone or as a "
-    "document of one."
+    "A file, or - for standard input. It holds a CloudEvent as it was received, or an "
+    "event of IMDS, alone or in a document with only this event."
 )
 
 
@@ -41,7 +41,7 @@ _FILE = (
     "names",
     metavar="NAME",
     multiple=True,
-    help="Only to this one; may be given again.",
+    help="Send to this sink only; may be given more than once.",
     shell_complete=completion.sinks,
 )
 @click.option(
@@ -49,23 +49,29 @@ _FILE = (
     metavar="TYPE",
     default="Reboot",
     show_default=True,
-    help="EventType of the event.",
+    help="The EventType of the test event.",
 )
 @click.option(
-    "--run", "runs", is_flag=True, help="Run commands too, with SEBRIDGE_TEST=1."
+    "--run",
+    "runs",
+    is_flag=True,
+    help="Also run the commands of command sinks, with SEBRIDGE_TEST=1.",
 )
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def send_test(
     path: Path, names: tuple[str, ...], *, event_type: str, runs: bool, as_json: bool
 ) -> None:
-    """Send a marked test event to the sinks, and say what each answered.
+    """Send a test event and print what each sink answered.
 
-    It looks like a real one, but is marked as a test, concerns no machine that exists,
-    and cannot be approved. Every sink gets it, whatever its [sinks.when] says, in one
-    attempt and not through the outbox: a forwarder that runs knows nothing of it.
-    Where a sink writes to standard output, the report goes to standard error.
+    The test event has the form of a real one, but is marked as a test, names a VM that
+    does not exist, and cannot be approved. Every sink gets it in one attempt, whatever
+    its [sinks.when] says. It does not pass the outbox, so a running forwarder has no
+    record of it. If a sink writes to standard output, the report goes to standard
+    error.
 
-    Exit code 0: all sinks took it. 1: one did not.
+    Exit code 0: all sinks accepted the event. 1: at least one did not.
+
+    Example: sebridge send-test --sink slack --event-type Freeze
     """
     configure_logging(LogConfig(level="error", format="text"))
     config = _chosen(configuration.load(path, os.environ), names)
@@ -81,7 +87,7 @@ def send_test(
         if as_json:
             echo_json(_report(report))
         else:
-            _tell(report, event_type)
+            _print_report(report, event_type)
     if not report.is_good:
         raise SystemExit(FAILED)
 
@@ -91,23 +97,23 @@ def _without_commands(config: Config) -> Config:
     sent = tuple(sink for sink in config.sinks if not sink.is_for_steps)
     for sink in config.sinks:
         if sink.is_for_steps:
-            _warn(f"sinks.{sink.name}: its command is not run; --run would run it")
+            _warn(f"sinks.{sink.name}: its command is not run; use --run to run it")
     if not sent:
-        fail("there is no other sink", code=WRONG)
+        fail("there is no other sink to send to", code=WRONG)
     return with_fields(config, sinks=sent)
 
 
 def _reporting_beside(config: Config) -> contextlib.AbstractContextManager[object]:
-    """Leave standard output to the sink that writes events to it, if there is one."""
+    """Send the report to stderr if a sink writes its events to standard output."""
     if any(sink.file == "-" for sink in config.sinks):
         return contextlib.redirect_stdout(sys.stderr)
     return contextlib.nullcontext()
 
 
-def _tell(report: Report, event_type: str) -> None:
-    click.echo(printable(f"{report.event.subject} ({event_type}) is sent as a test"))
+def _print_report(report: Report, event_type: str) -> None:
+    click.echo(printable(f"test event for {report.event.subject} ({event_type})"))
     for one in report.attempts:
-        took = f"took it in {one.seconds:.2f} s"
+        took = f"accepted in {one.seconds:.2f} s"
         mark = "ok  " if one.error is None else "FAIL"
         click.echo(printable(f"{mark} {one.sink}: {one.error or took}"))
 
@@ -135,26 +141,33 @@ def _report(report: Report) -> dict[str, object]:
     "name",
     metavar="NAME",
     required=True,
-    help="For which sink.",
+    help="The sink to render the event for.",
     shell_complete=completion.sinks,
 )
 @click.option(
-    "--event", "source", type=click.File("rb"), help=f"{_FILE} Else a sample."
+    "--event",
+    "source",
+    type=click.File("rb"),
+    help=f"{_FILE} Without this option, a sample event is used.",
 )
-@click.option("--pretty", is_flag=True, help="Indent a body that is JSON.")
+@click.option("--pretty", is_flag=True, help="Indent a JSON body.")
 def render(path: Path, name: str, *, source: IO[bytes] | None, pretty: bool) -> None:
-    """Print what would be sent for an event; nothing is sent, no secret is shown.
+    """Print what a sink would send for an event.
 
-    First where to and every header or property, then an empty line and the body, just
-    as it would go out. Secrets that are not to be had here are not needed: what they
-    would say is shown as <secret>.
+    Nothing is sent, and no secret is shown.
+
+    The output is the address and every header or property, then an empty line and the
+    body, exactly as it would be sent. Secrets need not be readable on this machine:
+    each one that is missing is shown as <secret>.
+
+    Example: sebridge render --sink slack --pretty
     """
     config, missing = configuration.load_for_sink(path, os.environ, name)
     for place, why in missing:
-        _note(f"{place}: {why}: <secret> stands for it")
-    sample, guise = asyncio.run(_guised(config, source))
-    shown = asyncio.run(dry_run.preview(config, sample, guise))
-    if note := guise.note():
+        _note(f"{place}: {why}: shown as <secret>")
+    sample, shown_as = asyncio.run(_with_identity(config, source))
+    shown = asyncio.run(dry_run.preview(config, sample, shown_as))
+    if note := shown_as.note():
         _note(note)
     for line in shown.head:
         click.echo(printable(line))
@@ -172,24 +185,27 @@ def render(path: Path, name: str, *, source: IO[bytes] | None, pretty: bool) -> 
 @click.option(
     "--vm",
     metavar="NAME",
-    help="The VM that is asked for.",
-    show_default="identity.vm_name, or as the state file or the event says",
+    help="The VM whose bridge would publish the event.",
+    show_default="identity.vm_name, or the VM in the state file or in the event",
 )
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def route(path: Path, *, source: IO[bytes], vm: str | None, as_json: bool) -> None:
-    """Say which sinks would get an event, and why not the others."""
-    settings, told = configuration.load_routes(path, os.environ)
+    """Print which sinks would get an event, and why.
+
+    Example: sebridge route --event event.json --vm web-1
+    """
+    settings, found = configuration.load_routes(path, os.environ)
     sample, identity = asyncio.run(_sample(settings, source))
     if vm:
         identity = replace(identity, vm_name=vm)
-    router = Router(routes=told, scope=settings.events.scope, identity=identity)
+    router = Router(routes=found, scope=settings.events.scope, identity=identity)
     routes = dry_run.routings(router, sample)
     notes = dry_run.notes(routes, sample, identity)
     if as_json:
         echo_json(_routes(routes, notes, sample, identity))
         return
     for one in routes:
-        click.echo(f"{'yes' if one.is_told else 'no '}  {one.sink}")
+        click.echo(f"{'yes' if one.gets_it else 'no '}  {one.sink}")
         for obstacle in one.obstacles:
             click.echo(f"       {printable(str(obstacle))}")
     for note in notes:
@@ -206,7 +222,7 @@ def _routes(
         "sinks": [
             {
                 "name": one.sink,
-                "told": one.is_told,
+                "told": one.gets_it,
                 "reasons": [
                     {
                         "key": obstacle.key,
@@ -230,18 +246,20 @@ def _chosen(config: Config, names: Sequence[str]) -> Config:
         fail(str(error), code=WRONG)
 
 
-async def _guised(config: Settings, source: IO[bytes] | None) -> tuple[Sample, Guise]:
-    """Return the event that is meant, else one of a VM that is made up if need be."""
+async def _with_identity(
+    config: Settings, source: IO[bytes] | None
+) -> tuple[Sample, ShownIdentity]:
+    """Return the given event, or a sample of a VM, and the VM that publishes it."""
     if source is not None:
         sample, who = await _sample(config, source)
-        return sample, Guise(who)
-    guise = Guise(await dry_run.known_here(config))
-    event_context = dry_run.event_context_of(config, guise.identity)
-    return samples.sample(event_context, SystemClock().now()), guise
+        return sample, ShownIdentity(who)
+    shown_as = ShownIdentity(await dry_run.known_here(config))
+    event_context = dry_run.event_context_of(config, shown_as.identity)
+    return samples.sample(event_context, SystemClock().now()), shown_as
 
 
 async def _sample(config: Settings, source: IO[bytes]) -> tuple[Sample, Identity]:
-    """Return the event that is meant, and who would tell of it."""
+    """Return the given event, and the VM that would publish it."""
     here = await dry_run.known_here(config)
     event_context = dry_run.event_context_of(config, here)
     try:

@@ -1,4 +1,4 @@
-"""``sebridge events``: what has been observed, and where it went."""
+"""``sebridge events``: list observed events and their deliveries."""
 
 import asyncio
 from pathlib import Path
@@ -24,7 +24,7 @@ _AT_ONCE = 1000
 @click.option(
     "--event",
     metavar="EVENTID",
-    help="Only of this EventId.",
+    help="Show this EventId only.",
     shell_complete=completion.event_ids,
 )
 @click.option(
@@ -32,15 +32,22 @@ _AT_ONCE = 1000
     type=click.IntRange(min=0),
     default=50,
     show_default=True,
-    help="How many of the newest.",
+    help="How many events to show, counted from the newest.",
 )
-@click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option(
+    "--follow", is_flag=True, help="Also show each new event, until Ctrl-C is pressed."
+)
 @click.option(
     "--watch",
     is_flag=True,
-    help="Look each second where they have got to, until Ctrl-C.",
+    help="Refresh the states of the deliveries each second, until Ctrl-C is pressed.",
 )
-@click.option("--json", "as_json", is_flag=True, help="As JSON; a line each to follow.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print JSON; with --follow and --watch, one line for each event.",
+)
 def events(  # noqa: PLR0913  each is an option
     path: Path,
     *,
@@ -50,10 +57,16 @@ def events(  # noqa: PLR0913  each is an option
     watch: bool,
     as_json: bool,
 ) -> None:
-    """Show what has been observed and where it went, oldest first."""
+    """List events and their deliveries, oldest first.
+
+    Example: sebridge events --last 10 --follow
+    """
     sight = sight_of(as_json=as_json)
     if not (follow or watch):
-        show(act(path, lambda book, _: book.told(newest=last, event_id=event)), sight)
+        show(
+            act(path, lambda book, _: book.published(newest=last, event_id=event)),
+            sight,
+        )
         return
     state = stored(path)
 
@@ -62,7 +75,7 @@ def events(  # noqa: PLR0913  each is an option
             ledger = Ledger(database)
             if watch:
                 await watching(
-                    lambda: ledger.told(newest=last, event_id=event),
+                    lambda: ledger.published(newest=last, event_id=event),
                     sight.again,
                     clock=SystemClock(),
                     stop=stop,
@@ -74,7 +87,7 @@ def events(  # noqa: PLR0913  each is an option
 
 
 def sight_of(*, as_json: bool) -> Show[Observation]:
-    """Return how events are shown."""
+    """Return how events are displayed."""
     return Show(
         listing=rows_of_events,
         rows=event_rows,
@@ -96,15 +109,15 @@ async def following(  # noqa: PLR0913 - what to follow, and how
     clock: Clock,
     stop: asyncio.Event,
 ) -> None:
-    """Show the last events, and then each that comes, until ``stop`` is set."""
-    seen = await ledger.told(newest=1)
-    found = await ledger.told(newest=last, event_id=event)
+    """Show the last events, then each new one, until ``stop`` is set."""
+    seen = await ledger.published(newest=1)
+    found = await ledger.published(newest=last, event_id=event)
     after = max([0, *(one.number for one in (*seen, *found))])
     sight.once(found)
 
     async def look() -> list[Observation]:
         nonlocal after
-        found = await ledger.told(after=after, newest=_AT_ONCE, event_id=event)
+        found = await ledger.published(after=after, newest=_AT_ONCE, event_id=event)
         after = max([after, *(one.number for one in found)])
         return found
 
@@ -112,7 +125,7 @@ async def following(  # noqa: PLR0913 - what to follow, and how
 
 
 def show(found: list[Observation], sight: Show[Observation]) -> None:
-    """Print events: a list of JSON, or lines for people."""
+    """Print events: one JSON list, or a table."""
     if sight.as_json:
         echo_json([as_record(one) for one in found])
     else:
@@ -120,7 +133,7 @@ def show(found: list[Observation], sight: Show[Observation]) -> None:
 
 
 def as_record(one: Observation) -> dict[str, object]:
-    """Return the CloudEvent with where it went."""
+    """Return the CloudEvent and its deliveries as JSON values."""
     places = [
         {
             "sink": delivery.sink,

@@ -1,10 +1,11 @@
-"""``sebridge init``: a first configuration, from flags or a few questions.
+"""``sebridge init``: write a first configuration, from options or a few questions.
 
-Nothing is overwritten, and nothing is written that ``check`` would refuse. A secret
-goes into a file of its own: the configuration only refers to it.
+It never overwrites a file, and never writes a configuration that ``check`` would
+refuse. A secret goes into a file of its own; the configuration refers to that file.
 """
 
 import os
+import shlex
 import stat
 import sys
 from collections.abc import Mapping
@@ -19,13 +20,13 @@ from bridge.configuration.starter import Wishes, first_text, refuse_faults
 from bridge.foundation.errors import BridgeError
 from bridge.foundation.values import Address
 from bridge.sinks.command import ownership
+from bridge.sinks.command.service import Service
 from bridge.telemetry.metrics import printable
 
 _ASK = "ask"
 _REFERENCES = ("env:", "file:")
-# Where infra/install.sh --hook puts hooks, and the unit by which root runs them.
+# Where infra/install.sh --hook puts hooks, which its systemd unit runs as root.
 _HOOKS = Path("/etc/sebridge/hooks")
-_HOOK_UNIT = Path("/etc/systemd/system/sebridge-hook@.service")
 _SLACK_FILE, _WEBHOOK_FILE = "slack-webhook-url", "webhook-url"
 _FLAGS = (
     "--slack",
@@ -43,23 +44,27 @@ _FLAGS = (
     flag_value=_ASK,
     default="",
     metavar="[env:NAME|file:PATH]",
-    help="Tell Slack. The address of the incoming webhook is asked for, or read from "
-    "standard input; or it is where the reference says.",
+    help="Post to Slack. Without a reference, the address of the incoming webhook is "
+    "asked for, or read from standard input.",
 )
-@click.option("--webhook", metavar="URL", default="", help="Post each event there.")
+@click.option(
+    "--webhook", metavar="URL", default="", help="Post each event to this URL."
+)
 @click.option(
     "--servicebus",
     metavar="NAMESPACE/TOPIC",
     default="",
-    help="Send each event to that topic, with the VM's managed identity.",
+    help="Send each event to this topic, with the VM's managed identity.",
 )
 @click.option(
     "--command",
     metavar="PATH",
     default="",
-    help="Run this before an event of this VM, and when it is over.",
+    help="Run this command before an event of this VM, and again after the event.",
 )
-@click.option("--traffic", is_flag=True, help="Answer the probe of a load balancer.")
+@click.option(
+    "--traffic", is_flag=True, help="Answer the health probe of a load balancer."
+)
 @click.option(
     "-o",
     "--output",
@@ -68,39 +73,42 @@ _FLAGS = (
     envvar=CONFIG_VARIABLE,
     default=default_config(os.environ),
     show_default=f"${CONFIG_VARIABLE}, else {default_config(os.environ)}",
-    help="The file that is written.",
+    help="The configuration file to write.",
 )
 def init(path: Path, **said: str | bool) -> None:
-    """Write a first configuration; nothing is overwritten.
+    """Write a first configuration. No file is overwritten.
 
-    What is to be done is said by options, or asked for on a terminal. What is written
-    passes check. A secret goes into a file beside it, to which it refers.
+    The options say what the bridge is to do; without options, a terminal is asked.
+    The new file passes 'sebridge check'. Each secret goes into a file of its own in
+    the same directory, and the configuration refers to that file.
+
+    Example: sebridge init --webhook https://hooks.example.com/events -o bridge.toml
     """
     _refuse_present(path)
     wishes = Wishes(**said)  # type: ignore[arg-type]  # click has checked them
     if wishes.is_empty:
         wishes = _asked()
     if wishes.is_empty:
-        fail(f"nothing to write: say {', '.join(_FLAGS)}", code=WRONG)
+        fail(f"nothing to write: use at least one of {', '.join(_FLAGS)}", code=WRONG)
     path = path.absolute()
-    wishes = replace(wishes, by_unit=_is_run_by_root(wishes.command))
+    wishes = replace(wishes, by_unit=Service().is_installed)
     wishes, secrets = _set_apart(wishes, path.parent)
     try:
         _write(path, first_text(wishes), secrets, is_open=wishes.is_open)
     except OSError as error:
         what = f"{error.filename or path} cannot be written: {error.strerror}"
         raise BridgeError(what) from error
-    _tell(path, wishes, secrets)
+    _print_next_steps(path, wishes, secrets)
 
 
 def _refuse_present(path: Path) -> None:
-    """End where there is a configuration already."""
+    """End the command if the configuration file exists and is not empty."""
     if os.path.lexists(path) and not _is_blank(path):
-        fail(f"{path} is there already, and stays as it is: -o names another file")
+        fail(f"{path} exists and is not overwritten: -o names another file")
 
 
 def _is_blank(path: Path) -> bool:
-    """Whether a file holds comments alone, such as the one that install.sh puts."""
+    """Whether a file holds only comments, like the one that install.sh creates."""
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, ValueError):
@@ -109,17 +117,19 @@ def _is_blank(path: Path) -> bool:
 
 
 def _asked() -> Wishes:
-    """Return what a person at a terminal wants; without a terminal nothing."""
+    """Ask what the bridge is to do; without a terminal, return no wishes."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return Wishes()
-    click.echo("What is to be done? Enter alone means: not this.")
-    slack = click.confirm("Tell Slack, by an incoming webhook?", default=False)
+    click.echo("What is the bridge to do? Press Enter to leave something out.")
+    slack = click.confirm("Post to Slack, through an incoming webhook?", default=False)
     return Wishes(
         slack=_ASK if slack else "",
         webhook=_answer("Post each event to this URL"),
         servicebus=_answer("Send each event to this Service Bus NAMESPACE/TOPIC"),
-        command=_answer("Run this command before an event (its whole path)"),
-        traffic=click.confirm("Answer the probe of a load balancer?", default=False),
+        command=_answer("Run this command before an event (absolute path)"),
+        traffic=click.confirm(
+            "Answer the health probe of a load balancer?", default=False
+        ),
     )
 
 
@@ -128,21 +138,18 @@ def _answer(question: str) -> str:
     return answer.strip()
 
 
-def _is_run_by_root(command: str) -> bool:
-    """Whether the shipped service is here, and root has a unit for such a hook."""
-    return Path(command).parent == _HOOKS and _HOOK_UNIT.exists()
-
-
 def _set_apart(wishes: Wishes, folder: Path) -> tuple[Wishes, dict[Path, str]]:
-    """Return the wishes with references in the place of secrets, and these by file."""
+    """Replace secrets by references; return also the files with the secrets."""
     secrets = dict[Path, str]()
     if wishes.slack == _ASK:
         file = folder / _SLACK_FILE
-        if not file.exists():  # what an earlier call has written is used
+        if not file.exists():  # otherwise keep the file of an earlier call
             secrets[file] = _slack_address()
         wishes = replace(wishes, slack=f"file:{file.as_posix()}")
     elif wishes.slack and not wishes.slack.startswith(_REFERENCES):
-        what = "--slack: others may read the arguments of a process: say env:NAME or "
+        what = (
+            "--slack: other users can read the arguments of a process: use env:NAME or "
+        )
         fail(f"{what}file:PATH, or --slack alone, which asks for it", code=WRONG)
     url = Address(wishes.webhook, {})
     if url.is_literal and url.holds_secret("url"):
@@ -153,14 +160,14 @@ def _set_apart(wishes: Wishes, folder: Path) -> tuple[Wishes, dict[Path, str]]:
 
 
 def _slack_address() -> str:
-    """Return the address of the incoming webhook, which is not shown."""
+    """Read the address of the incoming webhook, without showing it."""
     if sys.stdin.isatty():
         address: str = click.prompt("Address of the incoming webhook", hide_input=True)
     else:
         address = sys.stdin.readline()
     if not address.strip():
-        what = "the address of the incoming webhook is missing: the first line of "
-        fail(f"--slack: {what}standard input", code=WRONG)
+        what = "the address of the incoming webhook is missing: it is expected as the "
+        fail(f"--slack: {what}first line of standard input", code=WRONG)
     return address.strip()
 
 
@@ -170,14 +177,14 @@ def _write(
     """Write the configuration and its secrets, or nothing at all.
 
     Args:
-        path: of the configuration.
-        text: of it.
-        secrets: what goes into files beside it.
+        path: the configuration file.
+        text: the content of the configuration file.
+        secrets: content by file, for the files beside it.
         is_open: whether everybody may read the configuration.
 
     Raises:
-        ConfigError: it has faults.
-        OSError: a file cannot be written, or is there already.
+        ConfigError: the configuration has faults.
+        OSError: a file cannot be written, or exists already.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as undo:
@@ -192,13 +199,13 @@ def _write(
 
 def _move_aside(path: Path, undo: ExitStack) -> None:
     aside = path.with_name(f"{path.name}.orig")
-    os.link(path, aside)  # and never over another one
+    os.link(path, aside)  # fails if that file exists: nothing is overwritten
     path.unlink()
     undo.callback(aside.rename, path)
 
 
 def _create(path: Path, text: str, mode: int, undo: ExitStack) -> None:
-    """Write a file that is not there yet."""
+    """Create a file; fail if it exists."""
     number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     undo.callback(path.unlink)
     with os.fdopen(number, "w", encoding="utf-8", newline="\n") as file:
@@ -207,24 +214,34 @@ def _create(path: Path, text: str, mode: int, undo: ExitStack) -> None:
 
 
 def _share(number: int, folder: Path) -> None:
-    """Let the group read that a closed directory is shared with: the service's."""
+    """Let the group of a closed directory read the file: the service's group."""
     if sys.platform == "win32":
-        return  # rights come from the folder there
+        return  # on Windows, rights are inherited from the directory
     found = folder.stat()
     if not found.st_mode & stat.S_IRWXO and found.st_gid != os.fstat(number).st_gid:
-        with suppress(PermissionError):  # only root, or a member of it, may do so
+        with suppress(PermissionError):  # only root or a member of the group may do so
             os.fchown(number, -1, found.st_gid)
             os.fchmod(number, 0o640)
 
 
-def _tell(path: Path, wishes: Wishes, secrets: Mapping[Path, str]) -> None:
-    """Say what was written, and what comes next."""
+def _print_next_steps(path: Path, wishes: Wishes, secrets: Mapping[Path, str]) -> None:
+    """Print what was written, and which command comes next."""
     for file in (*secrets, path):
         click.echo(printable(f"{file}: written"))
     if wishes.command:
-        command, account = (wishes.command,), ownership.account()
-        trouble = ownership.trouble_of(command, account)
-        if trouble := trouble or ownership.unusable(wishes.command):
-            click.echo(printable(f"warning: {trouble}"), err=True)
+        _tell_of_command(wishes)
     where = "" if path == default_config(os.environ) else f" -c {path}"
     click.echo(printable(f"next: sebridge check --connect{where}"))
+
+
+def _tell_of_command(wishes: Wishes) -> None:
+    """Say what is still to be done before the command can be run."""
+    if wishes.hook is not None:
+        if Path(wishes.command) != _HOOKS / wishes.hook:
+            hook = shlex.quote(f"{wishes.hook}={wishes.command}")
+            click.echo(printable(f"next: sudo infra/install.sh --hook {hook}"))
+        return
+    command, account = (wishes.command,), Service().account()
+    trouble = ownership.trouble_of(command, account.uid)
+    if trouble := trouble or ownership.unusable(command, account):
+        click.echo(printable(f"warning: {trouble}"), err=True)

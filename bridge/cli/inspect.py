@@ -1,4 +1,4 @@
-"""The commands that only look: ``check``, ``status``, ``schema``."""
+"""The commands that change nothing: ``check``, ``status``, ``schema``."""
 
 import asyncio
 import os
@@ -28,6 +28,8 @@ from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import ConfigError
 from bridge.foundation.sections import Fault
 from bridge.health import status_table
+from bridge.hub import load as hub_load
+from bridge.hub.load import HubFile
 from bridge.telemetry.metrics import LogConfig, configure_logging, printable
 
 
@@ -36,21 +38,32 @@ from bridge.telemetry.metrics import LogConfig, configure_logging, printable
 @click.option(
     "--connect",
     is_flag=True,
-    help="Also reach IMDS, entities and endpoints; nothing is published.",
+    help="Also test the connections to IMDS, entities and endpoints. Nothing is sent.",
 )
-@click.option("--json", "as_json", is_flag=True, help="As JSON, faults too.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON, including the faults."
+)
 @allow_empty_option
 def check(path: Path, *, connect: bool, as_json: bool, allow_empty: bool) -> None:
-    """Validate the configuration: all faults at once."""
+    """Validate the configuration: report all faults.
+
+    Example: sebridge check --connect
+    """
     try:
-        config = configuration.load(path, os.environ, allow_empty=allow_empty)
+        config = _loaded(path, allow_empty=allow_empty)
     except ConfigError as error:
         if not as_json:
             raise
         _echo_report(path, faults=error.faults)
         sys.exit(WRONG)
     warnings, notes = config.warnings(), config.notes()
-    looking = shown(_examined(config), SystemClock()) if connect else None
+    if connect and isinstance(config, HubFile):
+        raise click.UsageError("--connect is for the configuration of a forwarder.")
+    looking = (
+        shown(_examined(config), SystemClock())
+        if connect and isinstance(config, Config)
+        else None
+    )
     findings = [] if looking is None else asyncio.run(looking)
     if as_json:
         _echo_report(path, warnings=warnings, notes=notes, findings=findings)
@@ -67,6 +80,17 @@ def check(path: Path, *, connect: bool, as_json: bool, allow_empty: bool) -> Non
         click.echo(f"{path}: ok")
 
 
+def _loaded(path: Path, *, allow_empty: bool) -> Config | HubFile:
+    """Read a file of the forwarder, or one of the hub.
+
+    Raises:
+        ConfigError: with every fault there is, each with its place.
+    """
+    if hub_load.is_hub_file(path):
+        return hub_load.load(path, os.environ)
+    return configuration.load(path, os.environ, allow_empty=allow_empty)
+
+
 def _echo_report(
     path: Path,
     *,
@@ -75,7 +99,7 @@ def _echo_report(
     notes: Sequence[str] = (),
     findings: Sequence[Finding] = (),
 ) -> None:
-    """Print what was found as JSON."""
+    """Print the result of the check as JSON."""
     echo_json(
         {
             "file": str(path),
@@ -90,11 +114,11 @@ def _echo_report(
 def _fault_as_json(fault: str) -> dict[str, str | int | None]:
     if isinstance(fault, Fault):
         return {"line": fault.line, "place": fault.place, "text": fault.what}
-    return {"line": None, "place": "", "text": fault}  # of the file as a whole
+    return {"line": None, "place": "", "text": fault}  # concerns the whole file
 
 
 async def _examined(config: Config) -> list[Finding]:
-    configure_logging(LogConfig(level="error", format="text"))  # the SDK is talkative
+    configure_logging(LogConfig(level="error", format="text"))  # the SDK logs a lot
     answer = await status_query.running(config)
     found = await doctor.examine(config, SystemClock())
     found += host_checks.examine(config, os.environ, answer)
@@ -117,7 +141,7 @@ def _as_json(finding: Finding) -> dict[str, str]:
 
 
 def _lines(findings: Sequence[Finding]) -> Iterator[str]:
-    """Yield a line for each finding: signs for a terminal that has them, else words."""
+    """Yield one line for each finding, with a sign or a word for its result."""
     paint = painter(sys.stdout)
     has_signs = sys.stdout.isatty() and is_unicode(sys.stdout)
     for finding in findings:
@@ -136,12 +160,14 @@ _MARKS = {
 
 @click.command()
 @config_option
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(path: Path, *, as_json: bool) -> None:
-    """Show what the bridge knows.
+    """Show the state of the bridge: events, deliveries, sinks.
 
-    Exit code 0: a forwarder answered. 1: none does, and what is shown is what its
-    state file knows.
+    Exit code 0: a running forwarder answered. 1: none answered, and the output is what
+    the state file holds.
+
+    Example: sebridge status --json
     """
     settings, sinks = configuration.load_settings(path, os.environ)
     clock = SystemClock()
@@ -160,5 +186,8 @@ def status(path: Path, *, as_json: bool) -> None:
 @click.command()
 @click.argument("what", type=click.Choice(["config", "event", "approval"]))
 def schema(what: str) -> None:
-    """Print a JSON Schema."""
+    """Print the JSON Schema of one kind of document.
+
+    Example: sebridge schema event
+    """
     click.echo(json_schema.text(what), nl=False)

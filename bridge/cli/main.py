@@ -1,13 +1,14 @@
 """The commands of ``sebridge``: arguments in, text and exit codes out.
 
-Exit codes: 0 done or stopped as asked; 1 failed at run time; 2 wrong usage or
-configuration. The only room that prints, reads argv and touches signals.
+Exit codes: 0 done, or stopped as requested; 1 failed at run time; 2 wrong usage or
+configuration. Only this package prints, reads argv and handles signals.
 """
 
 import importlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -15,10 +16,10 @@ import click
 from bridge import __version__
 from bridge.cli.common import Suggesting, allow_empty_option, config_option
 from bridge.cli.process import (
-    errors_told,
+    errors_reported,
+    escape_unencodable,
     fail,
     forward,
-    spell_everything,
     until_stopped,
 )
 from bridge.foundation.errors import MissingExtraError
@@ -26,18 +27,19 @@ from bridge.telemetry.metrics import LogConfig, configure_logging
 
 PORT = click.IntRange(0, 65535)
 SPEED = click.FloatRange(min=0, min_open=True, max=1e6)
-# Written out, as the simulator is an extra; a test holds it to the files.
+# Written out here, because the simulator is an extra; a test compares the names.
 SCENARIOS = (
     "live-migration, user-reboot, host-agent-maintenance, redeploy-after-host-failure, "
     "user-redeploy, cancelled-maintenance, spot-eviction, host-failure"
 )
 
 
-# What `run` does not need is loaded when it is called: the forwarder stays small.
+# Loaded only when called, so that the forwarder needs less memory.
 ELSEWHERE = {
     "approve": "bridge.cli.approve",
     "check": "bridge.cli.inspect",
     "events": "bridge.cli.events",
+    "hub": "bridge.cli.hub",
     "init": "bridge.cli.init",
     "outbox": "bridge.cli.outbox",
     "render": "bridge.cli.dry_run",
@@ -49,14 +51,14 @@ ELSEWHERE = {
 
 
 class Commands(Suggesting):
-    """Turns the bridge's own errors into one line and an exit code."""
+    """The group of all commands; reports a ``BridgeError`` with an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
         return sorted([*super().list_commands(ctx), *ELSEWHERE])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command, loaded by now."""
+        """Return a command; load its module if needed."""
         if cmd_name in ELSEWHERE:
             module = importlib.import_module(ELSEWHERE[cmd_name])
             command: click.Command = getattr(module, cmd_name.replace("-", "_"))
@@ -65,50 +67,93 @@ class Commands(Suggesting):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command."""
-        with errors_told():
+        with errors_reported():
             return super().invoke(ctx)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="sebridge")
 def main() -> None:
-    """Azure Scheduled Events to where they are acted on, and approvals back."""
-    spell_everything()
+    """Forward Azure Scheduled Events to Slack, webhooks, Service Bus and more.
+
+    Approvals travel the other way: the bridge relays them to Azure.
+
+    Example: sebridge run -c bridge.toml
+    """
+    escape_unencodable()
 
 
 @main.command()
 @config_option
 @allow_empty_option
 def run(path: Path, *, allow_empty: bool) -> None:
-    """Run the forwarder until it is asked to stop."""
+    """Run the forwarder until Ctrl-C or SIGTERM.
+
+    Example: sebridge run -c bridge.toml
+    """
     forward(path, allow_empty=allow_empty)
 
 
 @main.command()
 @click.option(
-    "--imds-port", type=PORT, default=0, show_default="any", help="Of the IMDS."
+    "--imds-port",
+    type=PORT,
+    default=0,
+    show_default="any",
+    help="Port of the simulated IMDS.",
 )
 @click.option(
-    "--servicebus-port", type=PORT, default=0, show_default="any", help="Of the broker."
+    "--servicebus-port",
+    type=PORT,
+    default=0,
+    show_default="any",
+    help="Port of the simulated Service Bus.",
 )
 @click.option(
     "--servicebus-config",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Entities, in the official emulator's Config.json format.",
+    help="A file with the queues and topics, in the format of Microsoft's emulator "
+    "(Config.json).",
 )
 @click.option(
-    "--inbox-port", type=PORT, default=0, show_default="any", help="Of the receiver."
+    "--inbox-port",
+    type=PORT,
+    default=0,
+    show_default="any",
+    help="Port of the inbox, which receives webhooks.",
+)
+@click.option(
+    "--arm-port",
+    type=PORT,
+    default=0,
+    show_default="any",
+    help="Port of the simulated Azure Resource Manager.",
+)
+@click.option(
+    "--event-grid",
+    type=click.Choice(["cloudevents", "eventgrid"]),
+    help="Tell of the events in the queue azure-events, too, in this schema of "
+    "Event Grid.",
 )
 @click.option(
     "--scenario",
     metavar="NAME|FILE",
-    help=f"A life of events to play: a file, or one of {SCENARIOS}.",
+    help=f"The scenario to play: a file, or one of {SCENARIOS}.",
 )
 @click.option(
-    "--speed", type=SPEED, default=1.0, show_default=True, help="How many times faster."
+    "--speed",
+    type=SPEED,
+    default=1.0,
+    show_default=True,
+    help="How many times faster than real time the scenario is played.",
 )
 def simulate(**options: object) -> None:
-    """Run a local IMDS, Service Bus and inbox to develop consumers against."""
+    """Run a local IMDS, Service Bus and webhook inbox.
+
+    They stand in for Azure while a consumer of the events is developed.
+
+    Example: sebridge simulate --scenario user-reboot --speed 10
+    """
     with simulator_extra("the simulator"):
         from bridge.simulator import serve  # noqa: PLC0415 - an extra
     configure_logging(LogConfig(level="warning", format="text"))
@@ -127,24 +172,39 @@ def simulate(**options: object) -> None:
     metavar="NAME",
     default="live-migration",
     show_default=True,
-    help=f"The life of an event to watch: one of {SCENARIOS}.",
+    help=f"The scenario to play: one of {SCENARIOS}.",
 )
-@click.option("--speed", type=SPEED, help="How many times faster than in reality.")
+@click.option(
+    "--speed", type=SPEED, help="How many times faster than real time it is played."
+)
 @click.option(
     "--svg",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Save what was shown as a picture.",
+    help="Save the output as an SVG picture in this file.",
 )
-def demo(scenario: str, speed: float | None, svg: Path | None) -> None:
-    """Watch a real event travel the whole way on this machine, without Azure."""
+@click.option(
+    "--keep",
+    is_flag=True,
+    help="Keep the folder with the configuration, state file and log.",
+)
+def demo(scenario: str, speed: float | None, svg: Path | None, *, keep: bool) -> None:
+    """Show the way of one event through the bridge.
+
+    It needs no Azure: the simulator stands in for IMDS.
+
+    Example: sebridge demo --scenario spot-eviction
+    """
     with simulator_extra("the demo"):
+        for name in ("rich", "proton"):
+            import_module(name)
+        click.echo("Loading the simulator: a few seconds, more at the first time.")
         from bridge.demo import stage  # noqa: PLC0415 - an extra
-    sys.exit(stage.play(scenario, speed, svg))
+    sys.exit(stage.play(scenario, speed, svg, keep=keep))
 
 
 @contextmanager
 def simulator_extra(what: str) -> Iterator[None]:
-    """Say how to install what is missing, rather than that a module is."""
+    """Turn a failed import into a message that says how to install the extra."""
     try:
         yield
     except ImportError as error:

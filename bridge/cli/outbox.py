@@ -1,4 +1,4 @@
-"""``sebridge outbox``: the commands that look at deliveries and act on them."""
+"""``sebridge outbox``: list deliveries, send them again, or discard them."""
 
 import asyncio
 import os
@@ -32,28 +32,37 @@ from bridge.outbox.statefile import is_there
 from bridge.outbox.storage.database import Database
 from bridge.telemetry.metrics import printable
 
-_LARGEST = 2**63 - 1  # that SQLite counts to
+_LARGEST = 2**63 - 1  # the largest integer of SQLite
 
 
 @click.group(cls=Suggesting)
 def outbox() -> None:
-    """Look at deliveries and act on them, also while the forwarder runs."""
+    """List, retry or discard deliveries.
+
+    The commands also work while the forwarder runs.
+
+    Example: sebridge outbox list --state dead
+    """
 
 
 def selecting(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say which deliveries are meant."""
+    """Add the options that select deliveries."""
     states = click.Choice(["pending", "dead", "delivered", "discarded", "skipped"])
     for option in (
-        click.option("--json", "as_json", is_flag=True, help="As JSON."),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
         click.option(
             "--event",
             metavar="EVENTID",
-            help="Only of this EventId.",
+            help="Select deliveries of this EventId only.",
             shell_complete=completion.event_ids,
         ),
-        click.option("--state", type=states, help="Only in this state."),
         click.option(
-            "--sink", help="Only to this sink.", shell_complete=completion.sinks
+            "--state", type=states, help="Select deliveries in this state only."
+        ),
+        click.option(
+            "--sink",
+            help="Select deliveries to this sink only.",
+            shell_complete=completion.sinks,
         ),
         config_option,
     ):
@@ -66,10 +75,13 @@ def selecting(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--watch",
     is_flag=True,
-    help=f"Look each second, at the newest {MOST}; Ctrl-C ends.",
+    help=f"Refresh each second, with the newest {MOST}, until Ctrl-C is pressed.",
 )
 def list_(path: Path, *, as_json: bool, watch: bool, **meant: str | None) -> None:
-    """List deliveries, oldest first."""
+    """List deliveries, oldest first.
+
+    Example: sebridge outbox list --sink slack --state pending
+    """
     chosen = selection(None, **meant)
     if watch:
         watch_deliveries(stored(path), chosen, as_json=as_json)
@@ -79,7 +91,7 @@ def list_(path: Path, *, as_json: bool, watch: bool, **meant: str | None) -> Non
 
 
 def watch_deliveries(state: Path, chosen: Selection, *, as_json: bool) -> None:
-    """Show deliveries until somebody has seen enough; one stays once it was shown."""
+    """Show deliveries until the user stops it; a delivery once shown stays shown."""
     shown = set[int]()
 
     async def work(stop: asyncio.Event) -> None:
@@ -111,7 +123,12 @@ def watch_deliveries(state: Path, chosen: Selection, *, as_json: bool) -> None:
 def show_(
     path: Path, *, number: int | None, as_json: bool, **meant: str | None
 ) -> None:
-    """Show one delivery whole, or all that are meant, with the event that is sent."""
+    """Show deliveries in full, with their events.
+
+    ID selects one delivery; without ID, the options select.
+
+    Example: sebridge outbox show 42
+    """
     chosen = replace(selection(None, **meant), id=number)
     found = act(path, lambda ledger, _: ledger.find(chosen))
     if number is not None and not found:
@@ -122,16 +139,26 @@ def show_(
 
 @outbox.command()
 @selecting
-@click.option("--force", is_flag=True, help="Also what a later step has overtaken.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Also retry a dead letter if a later step of its event was delivered.",
+)
 def retry(path: Path, *, as_json: bool, force: bool, **meant: str | None) -> None:
-    """Send dead letters again, in order; what waits, also for a parked sink, too."""
+    """Retry dead letters and pending deliveries now.
+
+    Dead letters are sent again in order. Pending deliveries are tried at once, also
+    those to a parked sink.
+
+    Example: sebridge outbox retry --sink slack
+    """
     chosen = selection(("dead",), **meant)
     sent, late, hastened = act(
         path, lambda ledger, now: ledger.retry(chosen, now=now, force=force)
     )
     for delivery in late:
-        text = f"delivery {delivery.id} left out: a later step has been delivered"
-        click.echo(f"{text} (--force sends it all the same)", err=True)
+        text = f"delivery {delivery.id} left out: a later step was already delivered"
+        click.echo(f"{text} (--force sends it anyway)", err=True)
     show(sent, as_json=as_json)
     if not as_json:
         click.echo(f"{acted(sent)} will be sent again")
@@ -143,27 +170,34 @@ def retry(path: Path, *, as_json: bool, force: bool, **meant: str | None) -> Non
 
 @outbox.command()
 @selecting
-@click.option("--all", "is_all", is_flag=True, help="All dead letters, unasked.")
+@click.option(
+    "--all", "is_all", is_flag=True, help="Discard all dead letters without asking."
+)
 def discard(path: Path, *, as_json: bool, is_all: bool, **meant: str | None) -> None:
-    """Give dead letters up for good; without a filter it asks, or wants --all."""
+    """Discard dead letters for good. They are not sent any more.
+
+    Without a filter, the command asks first; a script must pass --all.
+
+    Example: sebridge outbox discard --sink slack
+    """
     chosen = selection(("dead",), **meant)
     if not (is_all or any(meant.values())):
         confirm_all(stored(path))
     found = act(path, lambda ledger, now: ledger.discard(chosen, now=now))
     show(found, as_json=as_json)
     if not as_json:
-        click.echo(f"{acted(found)} given up")
+        click.echo(f"{acted(found)} discarded")
     if not found:
         nothing(path, chosen)
 
 
 def acted(found: Sequence[Delivery]) -> str:
-    """Return what will be, or was done to how many deliveries, by sink."""
+    """Return how many deliveries there are, in all and by sink."""
     return f"{counted(len(found))}{f' ({by_sink(found)})' if found else ''}"
 
 
 def nothing(path: Path, chosen: Selection) -> None:
-    """Say on standard error what was not found."""
+    """Print to standard error why no delivery was found."""
     _, sinks = configuration.load_settings(path, os.environ)
     for line in act(path, lambda ledger, _: missed(ledger, chosen, sinks)):
         click.echo(f"not found: {printable(line)}", err=True)
@@ -172,7 +206,7 @@ def nothing(path: Path, chosen: Selection) -> None:
 async def missed(
     ledger: Ledger, chosen: Selection, sinks: Sequence[str]
 ) -> Sequence[str]:
-    """Return what there is none of: the sink, the EventId, or both in this state."""
+    """Return what is missing: the sink, the EventId, or a delivery in this state."""
     found = list[str]()
     sink, event_id = chosen.sink, chosen.event_id
     anything = Selection(sink=sink), Selection(event_id=event_id)
@@ -183,21 +217,21 @@ async def missed(
         found.append(f"{sink!r} {known}")
     if event_id is not None and not await ledger.find(anything[1], limit=1):
         found.append(f"there is no delivery of EventId {event_id}")
-    return found or [f"no delivery that is meant is {' or '.join(chosen.states or ())}"]
+    return found or [f"no selected delivery is {' or '.join(chosen.states or ())}"]
 
 
 def confirm_all(state: Path) -> None:
-    """Ask whether every dead letter is meant; ends the command if it is not.
+    """Ask whether to discard every dead letter; end the command if not.
 
-    Only a terminal is asked: what a script pipes in is no answer to this question.
+    Only a terminal is asked: piped input is not accepted as the answer.
     """
     if not sys.stdin.isatty():
         fail(
-            "discard without --sink, --state or --event gives up every dead letter: "
-            "name which, or say --all",
+            "discard without --sink, --state or --event discards every dead letter: "
+            "use one of them, or --all",
             code=WRONG,
         )
-    question = f"Give up every dead letter in {printable(str(state))} for good?"
+    question = f"Discard every dead letter in {printable(str(state))} for good?"
     if not click.confirm(question, err=True):
         fail("nothing was discarded")
 
@@ -206,7 +240,7 @@ T = TypeVar("T")
 
 
 def act(path: Path, work: Callable[[Ledger, float], Awaitable[T]]) -> T:
-    """Open the state file of a configuration and work on its deliveries."""
+    """Open the state file of a configuration and run ``work`` with its deliveries."""
     state = stored(path)
 
     async def working() -> T:
@@ -217,11 +251,11 @@ def act(path: Path, work: Callable[[Ledger, float], Awaitable[T]]) -> T:
 
 
 def stored(path: Path) -> Path:
-    """Return the state file of a configuration; ends the command if there is none."""
+    """Return the path of the state file; end the command if there is none."""
     settings, _ = configuration.load_settings(path, os.environ)
     state = Path(settings.state.path)
     if not is_there(state):
-        fail(f"there is no state file {state}: nothing was ever to be delivered")
+        fail(f"there is no state file {state}: no forwarder has run with it yet")
     return state
 
 
@@ -232,13 +266,13 @@ def selection(
     state: str | None,
     event: str | None,
 ) -> Selection:
-    """Return which deliveries the options mean."""
+    """Return the deliveries that the options select."""
     states = default if state is None else (cast("State", state),)
     return Selection(sink=sink, states=states, event_id=event)
 
 
 def show(found: Sequence[Delivery], *, as_json: bool) -> None:
-    """Print deliveries: JSON, or a line each under heads."""
+    """Print deliveries: one JSON list, or a table."""
     if as_json:
         echo_json([as_json_of(delivery) for delivery in found])
         return

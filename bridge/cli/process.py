@@ -1,6 +1,6 @@
 """The forwarder as a process: exit codes, signals, and errors as lines of text.
 
-It does without click, which is 1.2 MiB: a service has no use for it.
+It does not import click, which costs 1.2 MiB of memory and which a service never uses.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ def forward(path: Path, *, allow_empty: bool = False) -> None:
     """Run the forwarder until it is asked to stop.
 
     Args:
-        path: of the configuration.
-        allow_empty: whether it may have neither sinks nor approvals.
+        path: the configuration file.
+        allow_empty: whether a configuration without sinks and approvals is accepted.
 
     Raises:
-        BridgeError: it cannot be run.
+        BridgeError: the forwarder cannot run.
     """
     config = configuration.load(path, os.environ, allow_empty=allow_empty)
     configure_logging(config.log)
@@ -47,15 +47,15 @@ def forward(path: Path, *, allow_empty: bool = False) -> None:
 
 
 def serve(path: str) -> None:
-    """Run the forwarder, and end the process with an exit code if it cannot be run."""
-    spell_everything()
-    with errors_told():
+    """Run the forwarder; if it cannot run, end the process with an exit code."""
+    escape_unencodable()
+    with errors_reported():
         forward(Path(path))
 
 
 @contextmanager
-def errors_told() -> Iterator[None]:
-    """Turn the bridge's own errors into lines and an exit code."""
+def errors_reported() -> Iterator[None]:
+    """Print a ``BridgeError`` as lines and end the process with an exit code."""
     try:
         yield
     except ConfigError as error:
@@ -64,31 +64,31 @@ def errors_told() -> Iterator[None]:
         fail(str(error))
 
 
-def spell_everything() -> None:
-    """Let standard output and error take every character: a code page has few."""
+def escape_unencodable() -> None:
+    """Escape characters that the code page of standard output or error lacks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def fail(*lines: str, code: int = FAILED) -> NoReturn:
-    """End the process with lines on standard error."""
+    """Print lines to standard error and end the process."""
     for line in lines:
         sys.stderr.write(f"sebridge: {printable(line)}\n")
     sys.exit(code)
 
 
 def raise_file_limit() -> None:
-    """Let this process open as many files and sockets as the system lets it.
+    """Raise the limit of open files and sockets to the maximum that is allowed.
 
-    The soft limit is often 1024 for the sake of programs that use select().
+    The default limit is often 1024, because programs with select() need that.
     """
     if sys.platform == "win32":  # pragma: no cover - tests run on POSIX
         return
-    import resource  # noqa: PLC0415 - there is none on Windows
+    import resource  # noqa: PLC0415 - does not exist on Windows
 
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):  # macOS has another limit behind this one
+    with suppress(ValueError, OSError):  # macOS has a second, lower limit
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
@@ -104,7 +104,7 @@ def until_stopped(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
 
 
 def first_of(errors: BaseExceptionGroup[BridgeError]) -> BaseException:
-    """Return the first error that is no group itself."""
+    """Return the first error in a group that is not a group itself."""
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -117,12 +117,12 @@ async def _until_signal(work: Callable[[asyncio.Event], Awaitable[None]]) -> Non
     signals = [signal.SIGINT, signal.SIGTERM]
 
     def ask() -> None:
-        for number in signals:  # so that a second signal kills
+        for number in signals:  # back to the default: a second signal ends the process
             if sys.platform == "win32":  # pragma: no cover - tests run on POSIX
                 signal.signal(number, signal.SIG_DFL)
             else:
                 loop.remove_signal_handler(number)
-                signal.signal(number, signal.SIG_DFL)  # SIGINT would be a traceback
+                signal.signal(number, signal.SIG_DFL)  # Python's own prints a traceback
         stop.set()
 
     for number in signals:

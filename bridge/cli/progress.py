@@ -1,4 +1,4 @@
-"""A line on the terminal that says what a command waits for, while something hangs."""
+"""Show on the terminal what a slow command is waiting for."""
 
 import asyncio
 import os
@@ -11,36 +11,36 @@ from bridge.foundation.clock import Clock
 from bridge.foundation.waiting import Waits, looking_on
 from bridge.telemetry.metrics import printable
 
-_EVERY = 1.0  # seconds; what answers sooner is not worth a word
+_EVERY = 1.0  # seconds; also how long a command may take before anything is shown
 _CLEAR = "\r\x1b[K"
 
 T = TypeVar("T")
 
 
 async def shown(work: Awaitable[T], clock: Clock, stream: TextIO | None = None) -> T:
-    """Await ``work``, and say each second what it waits for: on a terminal alone.
+    """Await ``work``; on a terminal, show each second what it is waiting for.
 
     Args:
-        work: notes what it waits for by ``bridge.foundation.waiting``.
-        clock: how time passes.
-        stream: where to; None = standard error.
+        work: reports what it waits for through ``bridge.foundation.waiting``.
+        clock: the source of time.
+        stream: where to write; None = standard error.
     """
     stream = stream or sys.stderr
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
         return await work
     waits = Waits(clock)
-    telling = asyncio.create_task(_tell(waits, clock, stream), name="progress")
+    showing = asyncio.create_task(_show(waits, clock, stream), name="progress")
     try:
         with looking_on(waits):
             return await work
     finally:
-        telling.cancel()
-        await asyncio.gather(telling, return_exceptions=True)
+        showing.cancel()
+        await asyncio.gather(showing, return_exceptions=True)
         stream.write(_CLEAR)
         stream.flush()
 
 
-async def _tell(waits: Waits, clock: Clock, stream: TextIO) -> None:
+async def _show(waits: Waits, clock: Clock, stream: TextIO) -> None:
     never = asyncio.Event()
     while not await clock.wait(never, _EVERY):
         found = [f"{what} ({sec:.0f} s)" for what, sec in waits.seconds().items()]

@@ -1,4 +1,4 @@
-"""Deliveries and events as rows for people, and what was done to them in a sentence."""
+"""Deliveries and events as rows of a table."""
 
 import sys
 from collections import Counter
@@ -15,7 +15,7 @@ from bridge.outbox.records import value_of
 from bridge.telemetry.metrics import printable
 
 _GAP = "  "
-_LONGEST = 80  # characters of a cell that others follow
+_LONGEST = 80  # characters of a cell that is not the last of its row
 _MOST_RESOURCES = 3
 _MOODS: Mapping[str, Mood] = {"pending": "warning", "dead": "bad", "delivered": "good"}
 _DELIVERY_HEADS = (
@@ -24,18 +24,18 @@ _DELIVERY_HEADS = (
 )
 _EVENT_HEADS = ("TIME", "EVENT", "STEP", "VM", "EVENTID", "WENT TO")
 
-Row = Sequence[Sequence[Cell]]  # of each column the parts, with a blank between
+Row = Sequence[Sequence[Cell]]  # columns; each has parts, joined by a blank
 
 
 @dataclass(slots=True)
 class Listing:
-    """Rows under heads, aligned, also where they come one after another.
+    """A table that stays aligned even if its rows arrive one after another.
 
-    A row of one column is a note on the row before, and stands as it is.
+    A row of one column is a note about the row before, and is printed unaligned.
 
     Attributes:
-        heads: of the columns; the last one is as wide as it likes.
-        width: where lines are cut; None = nowhere.
+        heads: titles of the columns; the last column may have any width.
+        width: where lines are cut, in characters; None = not at all.
     """
 
     heads: Sequence[str]
@@ -47,7 +47,7 @@ class Listing:
     _is_headed: bool = False
 
     def lines(self, rows: Sequence[Row]) -> Iterator[str]:
-        """Yield a line for each row; the heads go before the first of all."""
+        """Yield a line for each row; the first call also yields the heads."""
         heads: Row = [[Cell(head)] for head in self.heads]
         self._sizes = self._sizes or [0] * len(heads)
         for row in (heads, *(row for row in rows if len(row) > 1)):
@@ -76,22 +76,22 @@ class Listing:
 
 
 def deliveries(width: int | None = None) -> Listing:
-    """Return a listing for ``delivery_row``."""
+    """Return a table for the rows of ``delivery_row``."""
     return Listing(_DELIVERY_HEADS, width)
 
 
 def delivery_row(delivery: Delivery) -> Row:
-    """Return what there is to be seen of a delivery."""
-    told = Gist.of(delivery.body)
+    """Return the row of a delivery."""
+    gist = Gist.of(delivery.body)
     moment = datetime.fromtimestamp(delivery.created, UTC)
     return [
         [_cell(str(delivery.id))],
         [Cell(delivery.state, _MOODS.get(delivery.state, ""))],
         [_cell(delivery.sink)],
         [_cell(local(moment))],
-        [_cell(told.event_type)],
+        [_cell(gist.event_type)],
         [_cell(step_of(delivery.type))],
-        [_cell(told.vm)],
+        [_cell(gist.vm)],
         [_cell(delivery.event_id or "-")],
         [_cell(str(delivery.attempts))],
         [Cell(printable(delivery.last_error or ""))],
@@ -99,21 +99,21 @@ def delivery_row(delivery: Delivery) -> Row:
 
 
 def events(width: int | None = None) -> Listing:
-    """Return a listing for ``event_rows``."""
+    """Return a table for the rows of ``event_rows``."""
     return Listing(_EVENT_HEADS, width)
 
 
 def event_rows(one: Observation) -> list[Row]:
-    """Return what there is to be seen of an event, and why it is not delivered."""
-    told = Gist.of(one.body)
+    """Return the row of an event, and one note for each failed delivery."""
+    gist = Gist.of(one.body)
     went = [_went(delivery) for delivery in one.deliveries]
     row = [
-        [_cell(local(told.time) if told.time else "-")],
-        [_cell(told.event_type)],
-        [_cell(step_of(told.type))],
-        [_cell(told.vm)],
-        [_cell(told.event_id)],
-        went or [Cell("nobody")],
+        [_cell(local(gist.time) if gist.time else "-")],
+        [_cell(gist.event_type)],
+        [_cell(step_of(gist.type))],
+        [_cell(gist.vm)],
+        [_cell(gist.event_id)],
+        went or [Cell("no sink")],
     ]
     errors = [
         [[Cell(f"    {printable(f'{delivery.sink}: {delivery.last_error}')}")]]
@@ -135,7 +135,7 @@ def _cell(text: str) -> Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gist:
-    """What a CloudEvent of ours says, in short; ``-`` where it does not say it."""
+    """The fields of a CloudEvent that the table shows; ``-`` for a missing one."""
 
     type: str = ""
     time: datetime | None = None
@@ -145,7 +145,7 @@ class Gist:
 
     @classmethod
     def of(cls, body: bytes) -> "Gist":
-        """Read what was stored, whatever became of it on the disk."""
+        """Read the stored event; it may have been damaged on disk."""
         event = value_of(body)
         if event is None:
             return cls(event_type="damaged")
@@ -176,28 +176,28 @@ def _resources(value: object) -> str:
 
 
 def step_of(kind: str) -> str:
-    """Return the part of a CloudEvent's type that tells what happened.
+    """Return the part of a CloudEvent's type that names the step.
 
-    ``started`` of a scheduled event; ``bridge.started`` of anything else.
+    For example ``started`` for a scheduled event, ``bridge.started`` for the bridge.
     """
     parts = kind.split(".")[-3:-1]
     return ".".join(parts).removeprefix("scheduledevent.") or kind or "-"
 
 
 def local(moment: datetime) -> str:
-    """Return a moment as the clock on this machine's wall has it."""
+    """Return a time in the time zone of this machine."""
     return f"{moment.astimezone():%Y-%m-%d %H:%M:%S %Z}"
 
 
-# -- what was done -----------------------------------------------------------------
+# -- counts of deliveries ----------------------------------------------------------
 
 
 def by_sink(found: Iterable[Delivery]) -> str:
-    """Return how many deliveries there are to each sink: ``2 to siem, 1 to ops``."""
+    """Return the number of deliveries to each sink: ``2 to siem, 1 to ops``."""
     counts = Counter(delivery.sink for delivery in found)
     return ", ".join(f"{count} to {sink}" for sink, count in sorted(counts.items()))
 
 
 def counted(count: int) -> str:
-    """Return how many deliveries."""
+    """Return a number of deliveries in words: ``1 delivery``, ``2 deliveries``."""
     return f"{count} delivery" if count == 1 else f"{count} deliveries"

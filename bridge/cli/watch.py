@@ -1,4 +1,4 @@
-"""``--watch``: the same rows again and again, until somebody has seen enough."""
+"""``--watch``: read and show the same rows each second, until Ctrl-C is pressed."""
 
 import asyncio
 import shutil
@@ -22,16 +22,16 @@ T = TypeVar("T")
 
 @dataclass(kw_only=True)
 class Show(Generic[T]):
-    """How something is shown, each time that it is looked at.
+    """How things are displayed each time that they are read.
 
-    On a terminal as a table that is drawn anew; else a line whenever one has changed.
+    A terminal gets a table that is redrawn; a pipe gets a line for each change.
 
     Attributes:
-        listing: makes a table of a width.
+        listing: makes a table of a given width.
         rows: returns the rows of one thing.
-        record: returns the JSON of one thing.
-        state: returns a key of it, and what is new once it changes.
-        as_json: whether JSON is wanted, a line each.
+        record: returns the JSON value of one thing.
+        state: returns a key of one thing, and a value that differs after a change.
+        as_json: whether to print JSON, one line for each thing.
     """
 
     listing: Callable[[int | None], Listing]
@@ -43,11 +43,11 @@ class Show(Generic[T]):
     _lines: Listing | None = None
 
     def once(self, found: Sequence[T]) -> None:
-        """Show everything, on lines."""
+        """Print all things, one after another."""
         self._print(found)
 
     def again(self, found: Sequence[T]) -> None:
-        """Show what has changed since, or everything where that can be drawn anew."""
+        """Redraw the table, or print what has changed since the last call."""
         if sys.stdout.isatty() and not self.as_json:
             self._draw(found)
         else:
@@ -84,7 +84,7 @@ async def watching(
     clock: Clock,
     stop: asyncio.Event,
 ) -> None:
-    """Look and show each second, until ``stop`` is set."""
+    """Call ``look`` and ``show`` each second, until ``stop`` is set."""
     while True:
         show(await look())
         if await clock.wait(stop, EVERY):

@@ -1,10 +1,10 @@
 """The forwarder as a Windows service: a stop event for signals, and the Event Log.
 
     python -m bridge.cli.windows_service install | remove | start | stop | …
-    python -m bridge.cli.windows_service host        what Windows itself starts
+    python -m bridge.cli.windows_service host        started by Windows itself
 
-``Service`` knows no Windows: it tells a ``Manager`` its state, and is asked to stop
-from another thread. ``_framework`` binds it to pywin32, which speaks to Windows.
+``Service`` is independent of Windows: it reports its state to a ``Manager``, and
+another thread asks it to stop. ``_framework`` binds it to pywin32, the Windows API.
 """
 
 import asyncio
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 
 NAME = "sebridge"
 TITLE = "Scheduled Events bridge"
-ABOUT = "Azure Scheduled Events to where they are acted on, and approvals back."
+ABOUT = "Forwards Azure Scheduled Events to where they are needed, and approvals back."
 
 log = logging.getLogger(__name__)
 
 _LOG_SIZE = 10 * 2**20
 _LOGS_KEPT = 5
-_PATIENCE = 20.0  # Windows gives up on a pending service that is silent for longer
+_PATIENCE = 20.0  # seconds; Windows gives up if a pending service is silent longer
 
 
 class State(Enum):
-    """What Windows knows of a service; that it has stopped is told by pywin32."""
+    """The states that this module reports; pywin32 itself reports the end."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -50,19 +50,19 @@ class State(Enum):
 
 
 class Manager(Protocol):
-    """Windows, as far as a service speaks to it. Calls may come from any thread."""
+    """The Windows service manager. Its methods may be called from any thread."""
 
     def report(self, state: State, patience: float) -> None:
-        """Tell the state; while it is pending, the next report follows in time.
+        """Report the state. A state that is pending must be reported again in time.
 
         Args:
-            state: as it is now.
-            patience: seconds within which the next report comes.
+            state: the current state.
+            patience: seconds until the next report at the latest.
         """
         ...
 
     def write(self, level: int, text: str) -> None:
-        """Write to the Event Log, with a level of ``logging``."""
+        """Write to the Event Log, at a level of ``logging``."""
         ...
 
 
@@ -74,7 +74,7 @@ class Service:
     """The life of one service: starting, running, stopping.
 
     Attributes:
-        interval: seconds between two reports while it starts or stops.
+        interval: seconds between two reports while the service starts or stops.
     """
 
     manager: Manager
@@ -88,9 +88,9 @@ class Service:
         """Run ``work`` until it ends or Windows asks it to stop.
 
         Raises:
-            BridgeError: it failed, which stands in the Event Log by then.
+            BridgeError: the work failed; the error is in the Event Log already.
         """
-        self.tell()
+        self.report_state()
         try:
             asyncio.run(self._run(work))
         except* BridgeError as errors:
@@ -100,34 +100,34 @@ class Service:
         self.manager.write(logging.INFO, "stopped")
 
     def ask_to_stop(self) -> None:
-        """Let the work end; comes from another thread, at any time."""
+        """Let the work end. Called from another thread, at any time."""
         with self._lock:
             self._is_asked = True
             if self._wake is not None:
                 self._wake()
         self.stopping()
 
-    def tell(self) -> None:
-        """Report the state as it is."""
+    def report_state(self) -> None:
+        """Report the current state."""
         with self._lock:
             self.manager.report(self._state, _PATIENCE)
 
     def ready(self) -> None:
-        """All is open, and the workers run."""
+        """Report that everything is open and the workers run."""
         if self._became(State.RUNNING, State.STARTING):
             self.manager.write(logging.INFO, "started")
 
     def alive(self) -> None:
-        """Ask for more patience, where any is needed."""
+        """Report a pending state again, so that Windows keeps waiting."""
         if self._state is not State.RUNNING:
-            self.tell()
+            self.report_state()
 
     def stopping(self) -> None:
-        """A stop was asked for, and what is in flight ends."""
+        """Report that a stop was requested and that work in flight is ending."""
         self._became(State.STOPPING, State.STARTING, State.RUNNING)
 
     def _became(self, state: State, *before: State) -> bool:
-        """Go on to a state, and report it; False where that would be a step back."""
+        """Change to a state and report it; False if that would be a step back."""
         with self._lock:
             if self._state not in before:
                 return False
@@ -155,7 +155,7 @@ def _text_of(error: BaseException) -> str:
 
 
 class EventLog(logging.Handler):
-    """Passes errors of the forwarder's log to the Event Log."""
+    """Copies errors of the forwarder's log to the Event Log."""
 
     def __init__(self, manager: Manager) -> None:
         super().__init__(logging.ERROR)
@@ -168,7 +168,7 @@ class EventLog(logging.Handler):
 
 
 def home(environ: Mapping[str, str]) -> Path:
-    r"""Return where configuration, state and log are: ``%ProgramData%\sebridge``."""
+    r"""Return the directory of all files: ``%ProgramData%\sebridge``."""
     return Path(environ.get("PROGRAMDATA", r"C:\ProgramData")) / NAME
 
 
@@ -200,7 +200,7 @@ def forwarder(folder: Path, environ: Mapping[str, str], manager: Manager) -> Wor
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Install, remove, start or stop the service, or be it."""
+    """Install, remove, start or stop the service, or run it (``host``)."""
     given = list(sys.argv if arguments is None else arguments)
     try:
         if given[1:] == ["host"]:
@@ -214,7 +214,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def host() -> None:
-    """Be the service that Windows has started; returns when it has stopped.
+    """Run the service that Windows has started; return when it has stopped.
 
     Raises:
         MissingExtraError: pywin32 is not installed.
@@ -228,10 +228,10 @@ def host() -> None:
 
 
 def manage(arguments: Sequence[str]) -> None:
-    """Do what pywin32's own commands do: install, remove, start, stop, update.
+    """Run pywin32's own commands: install, remove, start, stop, update.
 
     Raises:
-        ConfigError: it would be installed from a virtual environment.
+        ConfigError: the Python is a virtual environment's: it cannot run as a service.
         MissingExtraError: pywin32 is not installed.
     """
     framework = _framework()
@@ -240,14 +240,15 @@ def manage(arguments: Sequence[str]) -> None:
 
     if "install" in arguments:
         if sys.prefix != sys.base_prefix:
-            why = "the python.exe of a virtual environment only starts another"
-            raise ConfigError([f"install: wants a Python of its own: {why}"])
-        servicemanager.SetEventSourceName(NAME, True)  # noqa: FBT003 - no keywords there
+            why = "its python.exe only starts another process"
+            what = f"install: needs a Python without a virtual environment: {why}"
+            raise ConfigError([what])
+        servicemanager.SetEventSourceName(NAME, True)  # noqa: FBT003 - positional only
     HandleCommandLine(framework, argv=arguments)
 
 
 def _framework() -> "type[ServiceFramework]":
-    """Return the class that pywin32 makes the service of.
+    """Return the class from which pywin32 makes the service.
 
     Raises:
         MissingExtraError: pywin32 is not installed.
@@ -266,12 +267,12 @@ def _framework() -> "type[ServiceFramework]":
     }
 
     class Framework(ServiceFramework):
-        """What Windows calls, in threads of its own."""
+        """The methods that Windows calls, in threads of its own."""
 
         _svc_name_ = NAME
         _svc_display_name_ = TITLE
         _svc_description_ = ABOUT
-        _exe_name_ = sys.executable  # pythonservice.exe finds no packages by itself
+        _exe_name_ = sys.executable  # pythonservice.exe does not find the packages
         _exe_args_ = f"-I -m {__spec__.name} host"
 
         def __init__(self, args: Sequence[str]) -> None:
@@ -298,7 +299,7 @@ def _framework() -> "type[ServiceFramework]":
         SvcShutdown = SvcStop
 
         def SvcInterrogate(self) -> None:  # noqa: N802 - pywin32's name
-            self.service.tell()
+            self.service.report_state()
 
     return Framework
 

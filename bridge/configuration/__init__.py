@@ -1,1 +1,1 @@
-"""One file in, all faults out."""
+"""Read the configuration from one file and the environment; report all faults."""

@@ -1,4 +1,4 @@
-"""The JSON Schema of an approval message, in words."""
+"""The JSON Schema of an approval message."""
 
 from bridge.configuration.schema_parts import (
     AT,
@@ -23,19 +23,19 @@ _BODY = {
             "maxItems": 100,
             "items": ref("StartRequest"),
         },
-        "The events that may start, as IMDS takes them.",
+        "The events that Azure may start, in the format of IMDS.",
         _ENTRIES,
     )
 }
 _CLAIMS = {
     "approvedBy": said(
-        TEXT_OR_NULL, "Who approved: for the record, and not checked.", "ops"
+        TEXT_OR_NULL, "Who approved. It is recorded, and not checked.", "ops"
     ),
-    "reason": said(TEXT_OR_NULL, "Why: for the record.", "drained"),
-    "expiresAt": said(TIME_OR_NULL, "After it nothing is sent to IMDS.", AT),
+    "reason": said(TEXT_OR_NULL, "Why. It is recorded.", "drained"),
+    "expiresAt": said(TIME_OR_NULL, "After this time nothing is sent to IMDS.", AT),
     "approvedEvent": said(
         {"type": ["object", "null"]},
-        "The event as the approver saw it: if it has become worse, it is denied.",
+        "The event as the approver saw it. If it has become worse, it is denied.",
         IMDS_EVENT,
     ),
 }
@@ -44,7 +44,7 @@ _START_REQUEST = record(
     {
         "EventId": said(
             {"type": "string", "pattern": r"\S", "maxLength": 1024},
-            "The event, as it was announced.",
+            "The event, as the bridge published it.",
             EVENT_ID,
         )
     },
@@ -53,27 +53,29 @@ _CLOUD_EVENT = record(
     "ApprovalEvent",
     {
         "specversion": said({"const": "1.0"}, "The version of CloudEvents.", "1.0"),
-        "id": said({"type": "string", "minLength": 1}, "Of this approval.", "m-1"),
+        "id": said(
+            {"type": "string", "minLength": 1}, "The id of the approval.", "m-1"
+        ),
         "source": said(
-            {"type": "string", "minLength": 1}, "Who sends it.", "/contoso/approver"
+            {"type": "string", "minLength": 1}, "The sender.", "/contoso/approver"
         ),
         "type": said(
             {"type": "string", "pattern": rf"^{PREFIX}\.startrequest\.v1$"},
-            "An approval, behind events.type_prefix of the bridge.",
+            "The type of an approval, after the bridge's events.type_prefix.",
             "sebridge.startrequest.v1",
         ),
         "data": said(
-            ref("ApprovalData"), "What is approved.", {"StartRequests": _ENTRIES}
+            ref("ApprovalData"), "The approved events.", {"StartRequests": _ENTRIES}
         ),
     },
-    description="As a structured CloudEvent, which may say more.",
+    description="As a structured CloudEvent, which may have more attributes.",
 )
 
 
 def approval() -> Json:
-    """Return the schema of an approval message's body, in its two written forms."""
+    """Return the schema of an approval message's body: plain or as a CloudEvent."""
     definitions = [
-        record("ApprovalBody", _BODY, description="As IMDS takes it."),
+        record("ApprovalBody", _BODY, description="In the format of IMDS."),
         _CLOUD_EVENT,
         record("ApprovalData", {**_BODY, **_CLAIMS}, _CLAIMS),
         _START_REQUEST,
@@ -82,7 +84,7 @@ def approval() -> Json:
         "$schema": DRAFT,
         "$id": "urn:sebridge:schema:approval:v1",
         "title": "Approval",
-        "description": "What is sent to the approval entity.",
+        "description": "The body of a message to the approval entity.",
         "anyOf": [ref("ApprovalBody"), ref("ApprovalEvent")],
         "$defs": {found["title"]: found for found in definitions},
     }

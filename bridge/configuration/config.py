@@ -1,4 +1,4 @@
-"""The configuration as a whole: a field for each table, and what holds between them."""
+"""The whole configuration: a field for each table, and the checks across tables."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,27 +36,27 @@ _EVERYWHERE = {"0.0.0.0", "::"}  # noqa: S104 - compared with  # nosec B104
 _ENTITY_KEYS = ("queue", "topic", "subscription")
 
 
-_LOOP = "the bridge would take its own events for approvals"
+_LOOP = "the bridge would receive its own events as approvals"
 
 
 class Settings(Section, frozen=True, kw_only=True):
-    """Everything but the sinks and approvals: those have types of their own.
+    """Everything except sinks and approvals, which need secrets of the service.
 
     Attributes:
-        shutdown_grace: how long a stop waits for what is in flight; the rest stays in
-            the outbox.
+        shutdown_grace: how long a stop waits for deliveries in flight; the rest stays
+            in the outbox.
         imds: where and how often the document of scheduled events is read. Example:
             ``{"poll_interval": "1s"}``.
-        events: what the events are called, and which are told. Example: ``{"scope":
+        events: names of the events, and which are published. Example: ``{"scope":
             "own"}``.
-        identity: who this VM is, in place of what instance metadata says. Example:
-            ``{"vm_name": "web-1"}``.
-        state: where, and how long, things are remembered. Example: ``{"path":
+        identity: the identity of this VM, if instance metadata is not to decide it.
+            Example: ``{"vm_name": "web-1"}``.
+        state: the state file, and how long it keeps things. Example: ``{"path":
             "/var/lib/sebridge/state.db"}``.
         http: where the health port listens. Example: ``{"listen": "127.0.0.1:9465"}``.
-        log: how much is logged, and in which form. Example: ``{"level": "info"}``.
-        traffic: the probe that says whether a balancer may send this VM work; left out:
-            there is none. Example: ``{"listen": "0.0.0.0:9466"}``.
+        log: the level and format of the log. Example: ``{"level": "info"}``.
+        traffic: the probe by which a load balancer asks whether this VM takes traffic;
+            left out: no probe. Example: ``{"listen": "0.0.0.0:9466"}``.
     """
 
     shutdown_grace: Duration = Duration(10)
@@ -70,13 +70,13 @@ class Settings(Section, frozen=True, kw_only=True):
 
 
 class Config(Settings, frozen=True, kw_only=True):
-    """A whole configuration, without a fault.
+    """A whole configuration without faults.
 
     Attributes:
         sinks: where events go. Example: ``[{"name": "ops", "type": "slack",
             "webhook_url": "env:SLACK_WEBHOOK_URL"}]``.
-        approvals: where approvals come from, and what is allowed; left out: nothing is
-            approved through this bridge. Example: ``{"namespace":
+        approvals: where approvals are received from, and what they may start; left out:
+            this bridge relays no approvals. Example: ``{"namespace":
             "contoso.servicebus.windows.net", "queue": "vm-approvals"}``.
     """
 
@@ -85,12 +85,12 @@ class Config(Settings, frozen=True, kw_only=True):
 
     @property
     def approval_entity(self) -> ApprovalsConfig | None:
-        """Where approvals are received from; None where nothing is received."""
+        """The entity that approvals are received from; None if there is none."""
         approvals = self.approvals
         return approvals if approvals and approvals.has_entity else None
 
     def faults(self) -> Iterator[tuple[str, str]]:
-        """Check the names of entities, and that no sink feeds the approvals."""
+        """Check entity names, and that no sink sends to the approval entity."""
         for place, section in self._parts():
             for key in _ENTITY_KEYS:
                 for what in placeholder_faults(getattr(section, key, "")):
@@ -100,10 +100,10 @@ class Config(Settings, frozen=True, kw_only=True):
         yield from self._shared_port()
 
     def filled_in(self, expand: Callable[[str], str]) -> Self:
-        """Return the configuration with the names of entities as they are here.
+        """Return the configuration with the placeholders in entity names filled in.
 
         Args:
-            expand: fills in ``{vm_id}``, ``{vm_name}``, ``{group}``; ValueError.
+            expand: fills in ``{vm_id}``, ``{vm_name}``, ``{group}``; raises ValueError.
 
         Raises:
             ConfigError: a placeholder has no value on this machine.
@@ -119,7 +119,7 @@ class Config(Settings, frozen=True, kw_only=True):
             yield "approvals", self.approvals
 
     def _loops(self) -> Iterator[tuple[str, str]]:
-        """Refuse a sink that sends to where approvals come from."""
+        """Refuse a sink that sends to the approval entity."""
         if self.approval_entity is None:
             return
         inlet = self.approval_entity.target
@@ -129,17 +129,17 @@ class Config(Settings, frozen=True, kw_only=True):
                 yield place, f"must not be approvals.{inlet.key}: {_LOOP}"
 
     def _shared_files(self) -> Iterator[tuple[str, str]]:
-        """Refuse a file that somebody else writes to."""
+        """Refuse a file that is the state file or another sink's."""
         owners = {str(Path(self.state.path).resolve()): "the state file"}
         for sink in self.sinks:
             if (file := sink.file) is None:
                 continue
             if file in owners:
-                yield f"sinks.{sink.name}.path", f"is that of {owners[file]}"
+                yield f"sinks.{sink.name}.path", f"is the file of {owners[file]}"
             owners.setdefault(file, f"sinks.{sink.name}")
 
     def _shared_port(self) -> Iterator[tuple[str, str]]:
-        """Refuse a port that two are to listen on."""
+        """Refuse one port for both the health port and the traffic probe."""
         if self.traffic is None or not self.http.listen:
             return
         (host, port), (other, taken) = self.traffic.address, self.http.address
@@ -152,7 +152,7 @@ class Config(Settings, frozen=True, kw_only=True):
             yield place, secret
 
     def warnings(self) -> list[str]:
-        """Return what is allowed but hardly meant."""
+        """Return what is allowed but probably a mistake."""
         found = [
             *literal_secrets(self),
             *misspelt_words(self.sinks, self.approvals, self.traffic),
@@ -164,13 +164,13 @@ class Config(Settings, frozen=True, kw_only=True):
             targets = [sink.target for sink in self.sinks]
             found += odd_replies(self.approval_entity, targets)
         if not self.sinks:
-            found.append("sinks: there are none: events are observed and not sent")
+            found.append("sinks: there are none: events are observed, but not sent")
         found += short_stops(self.sinks, self.shutdown_grace)
         found += doubts_of(self.sinks)
         return found
 
     def notes(self) -> list[str]:
-        """Return what the bridge believes of its surroundings, and cannot look up."""
+        """Return what the bridge assumes about Azure resources and cannot check."""
         entity = self.approval_entity
         return [] if entity is None else list(taken_for_granted(entity))
 

@@ -1,4 +1,4 @@
-"""``SEBRIDGE__…`` variables, which go before what the configuration file says."""
+"""``SEBRIDGE__…`` variables, which override keys of the configuration file."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,13 +13,13 @@ def overridden(
     sink_types: Mapping[str, type[Section]],
     reader: Reader,
 ) -> dict[str, object]:
-    """Return a copy with the ``SEBRIDGE__…`` variables in the place of what it says.
+    """Return a copy of the tables with the values of ``SEBRIDGE__…`` variables.
 
     Args:
-        tables: of the file.
-        whole: what they are read into.
-        sink_types: what each of ``[[sinks]]`` is read into, by its type.
-        reader: has the variables, and takes the faults.
+        tables: the tables of the file.
+        whole: the section that the tables are converted to.
+        sink_types: the section for each type of sink.
+        reader: holds the environment, and records faults.
     """
     root = _copied(tables)
     sinks = sinks_by_name(root.get("sinks"))
@@ -53,10 +53,10 @@ def _override_sink(
         else:
             _no_key(value.variable, f"{PREFIX}SINKS__<NAME>", reader)
         return
-    name = max(names, key=len)  # names may hold two underscores themselves
+    name = max(names, key=len)  # a name may itself contain two underscores
     kind = sink_types.get(str(sinks[name].get("type")))
     if kind is None:
-        return  # a fault of its own
+        return  # the missing type is reported elsewhere
     if named == name:
         _no_key(value.variable, value.variable, reader)
         return
@@ -105,7 +105,7 @@ def _section_at(kind: type[Section], key: str) -> type[Section] | None:
 
 
 def sinks_by_name(sinks: object) -> dict[str, dict[str, object]]:
-    """Return the tables of sinks by their names as variables spell them."""
+    """Return the tables of sinks, keyed by their names as written in variables."""
     tables = sinks if isinstance(sinks, list) else ()
     return {
         upper(table["name"]): table
@@ -115,12 +115,12 @@ def sinks_by_name(sinks: object) -> dict[str, dict[str, object]]:
 
 
 def upper(name: str) -> str:
-    """Return the name of a sink as variables spell it."""
+    """Return the name of a sink as it is written in variables."""
     return name.upper().replace("-", "_")
 
 
 def no_such_sink(name: str, known: Sequence[str]) -> str:
-    """Say that no sink is called so, and which one may be meant."""
+    """Say that there is no sink of this name, and which name may be meant."""
     near = nearest(name, known)
     there = ", ".join(known) or "none"
     hint = f"did you mean {near!r}?" if near else f"there are: {there}"
@@ -128,12 +128,12 @@ def no_such_sink(name: str, known: Sequence[str]) -> str:
 
 
 def keys_of(kind: type[Section]) -> dict[str, None]:
-    """Return the keys of a section, in their order."""
+    """Return the keys of a section, in order."""
     return dict.fromkeys(kind.__struct_fields__)
 
 
 def _copied(value: Mapping[str, object]) -> dict[str, object]:
-    """Copy tables as deep as overrides reach."""
+    """Copy tables as deep as overrides can change them."""
     return {
         key: _copied(item)
         if isinstance(item, dict)

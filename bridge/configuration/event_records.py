@@ -1,4 +1,4 @@
-"""What each kind of event holds, for its JSON Schema: a record for each."""
+"""The data of each kind of event, for the JSON Schema."""
 
 from bridge.configuration.schema_parts import (
     AT,
@@ -24,15 +24,15 @@ from bridge.events.transitions import TransitionKind
 from bridge.telemetry.metrics import COMMAND_OUTCOMES, OUTCOMES
 
 _IMDS_MEANINGS = {
-    "EventId": "What identifies the event; compare it without case.",
-    "EventType": "Freeze, Reboot, Redeploy, Preempt, Terminate, or one to come.",
-    "ResourceType": "What kind of resource is affected.",
-    "Resources": "The names of the VMs that are affected.",
-    "EventStatus": "Scheduled, or Started.",
-    "NotBefore": "When the event may start at the earliest; empty once it has started.",
-    "Description": "Words about the event: never trust them as markup.",
-    "EventSource": "Platform, or User.",
-    "DurationInSeconds": "How long the impact lasts; -1 is not known.",
+    "EventId": "The id of the event. Compare it without regard to case.",
+    "EventType": "Freeze, Reboot, Redeploy, Preempt, Terminate, or a future one.",
+    "ResourceType": "The kind of the affected resources.",
+    "Resources": "The names of the affected VMs.",
+    "EventStatus": "Scheduled or Started.",
+    "NotBefore": "The earliest time of the start; empty once the event has started.",
+    "Description": "Text about the event. Never trust it as markup.",
+    "EventSource": "Platform or User.",
+    "DurationInSeconds": "How long the impact lasts, in seconds; -1: not known.",
 }
 
 
@@ -40,7 +40,10 @@ _OBSERVED_AT = said(TIME, "When this bridge observed it.", AT)
 
 
 _TRUNCATED = said(
-    TEXTS, "What was left out, to stay within 60 KiB.", ["previous"], ["Resources"]
+    TEXTS,
+    "Fields that were left out to stay within 60 KiB.",
+    ["previous"],
+    ["Resources"],
 )
 
 
@@ -57,11 +60,11 @@ DEFINITIONS = {
             ),
             "location": said(TEXT_OR_NULL, "The Azure region.", "westeurope"),
             "vmScaleSetName": said(
-                TEXT_OR_NULL, "The scale set that the VM is of.", "web", None
+                TEXT_OR_NULL, "The scale set of the VM.", "web", None
             ),
             "version": said(TEXT, "The version of the bridge.", "0.1.0"),
         },
-        description="The VM whose bridge reports: others may report the same event.",
+        description="The VM whose bridge publishes. Others may publish the same event.",
     ),
     "ImdsEvent": record(
         "ImdsEvent",
@@ -70,29 +73,29 @@ DEFINITIONS = {
             for name, words in _IMDS_MEANINGS.items()
         },
         optional=set(_IMDS_MEANINGS) - {"EventId"},
-        description="The event as IMDS tells of it, with fields yet unknown.",
+        description="The event as IMDS shows it, including fields not known yet.",
     ),
     "ApprovalRequest": record(
         "ApprovalRequest",
         {
             "messageId": said(TEXT_OR_NULL, "The MessageId.", "m-1"),
-            "enqueuedAt": said(TIME_OR_NULL, "When the broker had the message.", AT),
+            "enqueuedAt": said(
+                TIME_OR_NULL, "When the broker received the message.", AT
+            ),
             "approvedBy": said(
-                TEXT_OR_NULL, "Who approved: a claim of the sender.", "ops"
+                TEXT_OR_NULL, "Who approved, as the sender claims.", "ops"
             ),
-            "reason": said(
-                TEXT_OR_NULL, "Why: a claim of the sender.", "drained", None
-            ),
-            "expiresAt": said(TIME_OR_NULL, "When the approval became void.", AT, None),
+            "reason": said(TEXT_OR_NULL, "Why, as the sender claims.", "drained", None),
+            "expiresAt": said(TIME_OR_NULL, "When the approval expires.", AT, None),
         },
-        description="The message that asked.",
+        description="The approval message.",
     ),
 }
 
 
 _REPORTER = said(
     ref("Reporter"),
-    "The VM whose bridge reports.",
+    "The VM whose bridge publishes.",
     {
         "vmName": "web-1",
         "vmId": VM_ID,
@@ -106,7 +109,7 @@ _REPORTER = said(
 
 _REQUEST = said(
     ref("ApprovalRequest"),
-    "The message that asked.",
+    "The approval message.",
     {
         "messageId": "m-1",
         "enqueuedAt": AT,
@@ -122,52 +125,52 @@ _SCHEDULED_EVENT = record(
     {
         "transition": said(
             {"enum": [kind.value for kind in TransitionKind]},
-            "The step that the event took.",
+            "The step of the event.",
             "scheduled",
         ),
         "event": said(
             ref("ImdsEvent"),
-            "The event; where it is gone, as it was seen last.",
+            "The event; if it is gone, as it was last seen.",
             IMDS_EVENT,
         ),
         "previous": said(
             or_null("ImdsEvent"),
-            "The event as it was before; null on first sight.",
+            "The event before this step; null at first sight.",
             None,
             IMDS_EVENT,
         ),
         "changes": said(
-            TEXTS, "The fields that differ, sorted.", ["EventStatus", "NotBefore"], []
+            TEXTS, "The fields that changed, sorted.", ["EventStatus", "NotBefore"], []
         ),
         "announced": said(
             YES_NO_OR_NULL,
-            "Whether it was seen here before it started; null is not known.",
+            "Whether it was seen here before it started; null: not known.",
             *(True, False, None),
         ),
         "documentIncarnation": said(
-            WHOLE_OR_NULL, "The number of the document that it stood in.", 2, None
+            WHOLE_OR_NULL, "The DocumentIncarnation that showed it.", 2, None
         ),
         "observedAt": _OBSERVED_AT,
-        "notBefore": said(TIME_OR_NULL, "When it may start at the earliest.", AT, None),
+        "notBefore": said(TIME_OR_NULL, "The earliest time of the start.", AT, None),
         "noticeSeconds": said(
             WHOLE_OR_NULL,
-            "From observedAt to notBefore: may be negative.",
+            "Seconds from observedAt to notBefore; may be negative.",
             *(900, -3, None),
         ),
         "affectsThisVm": said(
             YES_NO_OR_NULL,
-            "Whether it names the VM of the reporter; null is not known.",
+            "Whether it affects the VM of the reporter; null: not known.",
             *(True, False, None),
         ),
         "unobservedSeconds": said(
             WHOLE_OR_NULL,
-            "How long nobody had looked; null is not known.",
+            "Seconds since the bridge had last read a document; null: not known.",
             *(1, None),
         ),
         "reporter": _REPORTER,
         "outcome": said(
             {"const": "unknown"},
-            "Of an event that ended: what became of it is not known.",
+            "For an event that ended: its outcome is not known.",
             "unknown",
         ),
         "truncated": _TRUNCATED,
@@ -176,7 +179,7 @@ _SCHEDULED_EVENT = record(
         ),
         "test": said(
             {"const": True},
-            "Nothing has happened: `sebridge send-test` sent it.",
+            "This is a test event, sent by `sebridge send-test`.",
             *(True,),
         ),
     },
@@ -188,26 +191,31 @@ _START_REQUEST = record(
     "StartRequestData",
     {
         "outcome": said(
-            {"enum": list(OUTCOMES)}, "What became of the approval.", "relayed"
+            {"enum": list(OUTCOMES)}, "The outcome of the approval.", "relayed"
         ),
         "eventId": said(
-            TEXT_OR_NULL, "The EventId, where it could be read.", EVENT_ID, None
+            TEXT_OR_NULL, "The EventId, if it could be read.", EVENT_ID, None
         ),
         "event": said(
             or_null("ImdsEvent"),
-            "The event; null where the document had none.",
+            "The event; null if the document did not show it.",
             IMDS_EVENT,
             None,
         ),
         "imdsStatus": said(
-            WHOLE_OR_NULL, "What IMDS answered; null is no answer.", 200, None
+            WHOLE_OR_NULL,
+            "The HTTP status that IMDS answered; null: no answer.",
+            200,
+            None,
         ),
         "confirmed": said(
             YES_NO_OR_NULL,
-            "Of relayed: whether IMDS said so. Null for the others.",
+            "For relayed: whether IMDS confirmed it. Null for other outcomes.",
             *(True, False, None),
         ),
-        "reason": said(TEXT_OR_NULL, "Why, in words.", "the event has changed", None),
+        "reason": said(
+            TEXT_OR_NULL, "The reason, as text.", "the event has changed", None
+        ),
         "request": _REQUEST,
         "observedAt": _OBSERVED_AT,
         "reporter": _REPORTER,
@@ -218,35 +226,38 @@ _START_REQUEST = record(
 _COMMAND = record(
     "CommandData",
     {
-        "sink": said(TEXT, "The name of the command's sink.", "drain"),
+        "sink": said(TEXT, "The name of the command sink.", "drain"),
         "action": said(
-            {"enum": ["prepare", "restore"]}, "What the command was run for.", "prepare"
+            {"enum": ["prepare", "restore"]}, "The purpose of the run.", "prepare"
         ),
         "event": said(
             or_null("ImdsEvent"),
-            "The event that it was run for; null at the start of the bridge.",
+            "The event of the run; null at the start of the bridge.",
             *(IMDS_EVENT, None),
         ),
         "transition": said(
             {"enum": [*(kind.value for kind in TransitionKind), None]},
-            "The step of the event that it was run for; null at the start.",
+            "The step of the event; null at the start of the bridge.",
             *("scheduled", None),
         ),
         "exitCode": said(
-            WHOLE_OR_NULL, "Its exit code; null where it has none.", 0, None
+            WHOLE_OR_NULL, "The exit code; null if there is none.", 0, None
         ),
         "signal": said(
-            TEXT_OR_NULL, "The signal that ended it; null is none.", "SIGKILL", None
+            TEXT_OR_NULL,
+            "The signal that ended the command; null: none.",
+            "SIGKILL",
+            None,
         ),
-        "timedOut": said({"type": "boolean"}, "Whether it took too long.", *(False,)),
+        "timedOut": said({"type": "boolean"}, "Whether it ran too long.", *(False,)),
         "seconds": said({"type": "number", "minimum": 0}, "How long it ran.", 4.2),
         "attempts": said(
-            {"type": "integer", "minimum": 0}, "How often it was begun.", 1
+            {"type": "integer", "minimum": 0}, "How many times it was started.", 1
         ),
         "output": said(
-            TEXT_OR_NULL, "What it wrote, shortened; null is not kept.", "drained", None
+            TEXT_OR_NULL, "Its output, shortened; null: not kept.", "drained", None
         ),
-        "reason": said(TEXT_OR_NULL, "Why, in words.", "exit code 3", None),
+        "reason": said(TEXT_OR_NULL, "The reason, as text.", "exit code 3", None),
         "observedAt": _OBSERVED_AT,
         "reporter": _REPORTER,
         "truncated": _TRUNCATED,
@@ -263,29 +274,49 @@ _BRIDGE = record(
     {
         "observedAt": _OBSERVED_AT,
         "reporter": _REPORTER,
-        "reason": said(TEXT_OR_NULL, "Why, in words.", "timeout", None),
-        "pending": said(WHOLE, "How many deliveries wait.", 3),
+        "reason": said(TEXT_OR_NULL, "The reason, as text.", "timeout", None),
+        "pending": said(WHOLE, "How many deliveries are pending.", 3),
         "dead": said(WHOLE, "How many deliveries are dead letters.", 0),
-        "freeDiskBytes": said(WHOLE, "What is free under state.path.", 21474836480),
+        "freeDiskBytes": said(
+            WHOLE, "Free bytes on the disk of state.path.", 21474836480
+        ),
+        "intervalSeconds": said(
+            {"type": "number"}, "Seconds between heartbeats; 0: none is sent.", 60
+        ),
+        "approvals": said(
+            {"type": ["object", "null"]},
+            "Where it takes approvals, and by which rules; of a heartbeat the digest.",
+            {
+                "entity": "vm-approvals",
+                "session": None,
+                "rules": [{"name": "short", "max_duration": 30, "action": "allow"}],
+                "allowEventTypes": [],
+                "digest": "5d41402abc4b2a76b9719d911017c592",
+            },
+            None,
+        ),
         "eventId": said(
             TEXT_OR_NULL, "The event that took the VM out of rotation.", EVENT_ID, None
         ),
-        "since": said(TIME, "Since when the probe has said so.", AT),
+        "since": said(TIME, "When the probe began to say so.", AT),
     },
-    optional=("pending", "dead", "freeDiskBytes", "eventId", "since"),
+    optional=(
+        *("pending", "dead", "freeDiskBytes", "eventId", "since"),
+        *("intervalSeconds", "approvals"),
+    ),
 )
 
 
 _DOCUMENT = record(
     "DocumentData",
     {
-        "documentIncarnation": said(WHOLE_OR_NULL, "Its number.", 2, None),
+        "documentIncarnation": said(WHOLE_OR_NULL, "Its DocumentIncarnation.", 2, None),
         "previousIncarnation": said(
-            WHOLE_OR_NULL, "The number of the one before.", 1, None
+            WHOLE_OR_NULL, "The DocumentIncarnation before it.", 1, None
         ),
         "document": said(
             {"type": ["object", "null"]},
-            "The document; null where it was too large.",
+            "The document; null if it was too large.",
             {"DocumentIncarnation": 2, "Events": [IMDS_EVENT]},
         ),
         "observedAt": _OBSERVED_AT,
@@ -296,7 +327,7 @@ _DOCUMENT = record(
 )
 
 
-# Of each kind: its title, what its types end in, and its data.
+# For each kind: its title, the last parts of its types, and its data.
 KINDS: dict[str, tuple[str, list[str], Json]] = {
     "scheduledevent": (
         "ScheduledEvent",

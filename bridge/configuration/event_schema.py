@@ -1,8 +1,8 @@
-"""The JSON Schema of events, in words.
+"""The JSON Schema of events.
 
-What they describe comes from Azure and from strangers, so that no type of the code says
-all of it; the tests hold them against what is really written. What IMDS says is passed
-on as it is: its fields are described, and their types are not promised.
+It is written by hand: the data comes from Azure and from senders of approvals, so no
+type in the code describes all of it. Tests compare the schema with real events. Fields
+of IMDS are passed on unchanged: they are described, but their types are not promised.
 """
 
 from bridge.configuration.event_records import DEFINITIONS, KINDS
@@ -22,9 +22,9 @@ from bridge.configuration.schema_parts import (
 
 
 def event() -> Json:
-    """Return the schema of every CloudEvent the bridge sends, structured.
+    """Return the schema of every CloudEvent that the bridge sends, structured.
 
-    ``type`` says what ``data`` is: there is one branch, with a name, for each kind.
+    ``type`` decides what ``data`` is: the schema has one named branch for each kind.
     """
     events = {
         title: _cloud_event(title, kind, steps, data)
@@ -49,50 +49,54 @@ def _cloud_event(title: str, kind: str, steps: list[str], data: Json) -> Json:
         "specversion": said({"const": "1.0"}, "The version of CloudEvents.", "1.0"),
         "id": said(
             {"type": "string", "pattern": "^[0-9a-f]{32}$"},
-            "The same for the same news, whichever VM tells it, and however often.",
+            "The same for the same change, from every VM and on every delivery.",
             "0f4c0bd2b5b7d7ce43cf0e4ed2c7a3f1",
         ),
         "source": said(
             {"type": "string", "minLength": 1, "format": "uri-reference"},
-            "Where it comes from: the same for all VMs of a resource group.",
+            "The origin: the same for all VMs of a resource group.",
             f"{GROUP}/providers/microsoft.compute",
         ),
         "type": said(
             {"type": "string", "pattern": pattern},
-            "What has happened, behind events.type_prefix: it says what data is.",
+            "What happened, after events.type_prefix. It decides what data is.",
             *types,
         ),
         "subject": said(
             {"type": "string", "minLength": 1},
-            "The EventId; the vmId where it is about the bridge.",
+            "The EventId; the vmId if the event is about the bridge.",
             EVENT_ID,
         ),
         "time": said(TIME, "When this bridge observed it.", AT),
         "datacontenttype": said(
-            {"const": "application/json"}, "The form of data.", "application/json"
+            {"const": "application/json"}, "The format of data.", "application/json"
         ),
         "dataschema": said(
             {"const": of_schema}, "The name of data's schema.", of_schema
         ),
-        "eventtype": said(TEXT, "EventType of the event, to filter by.", "Reboot"),
-        "eventsource": said(TEXT, "EventSource of the event.", "Platform"),
-        "eventstatus": said(TEXT, "EventStatus of the event.", "Scheduled"),
+        "eventtype": said(TEXT, "The EventType, for filters.", "Reboot"),
+        "eventsource": said(TEXT, "The EventSource, for filters.", "Platform"),
+        "eventstatus": said(TEXT, "The EventStatus, for filters.", "Scheduled"),
         "correlationid": said(TEXT, "The EventId.", EVENT_ID),
         "severitytext": said(
-            {"enum": ["INFO", "WARN", "ERROR"]}, "How severe it is.", "ERROR"
+            {"enum": ["INFO", "WARN", "ERROR"]}, "The severity.", "ERROR"
         ),
         "severitynumber": said(
-            {"enum": [9, 13, 17]}, "The same as a number of OpenTelemetry.", 17
+            {"enum": [9, 13, 17]}, "The severity as a number of OpenTelemetry.", 17
         ),
-        "sebridgetest": said(
-            {"const": "true"}, "Nothing has happened: it was sent as a test.", "true"
+        "traceparent": said(
+            {"type": "string", "pattern": "^00-[0-9a-f]{32}-[0-9a-f]{16}-01$"},
+            "W3C Trace Context: one trace for each EventId, one span for each event.",
+            "00-602d9444d2cd49c786248643e7171297-0f4c0bd2b5b7d7ce-01",
         ),
-        "data": said(ref(data["title"]), "What there is to tell.", _example(data)),
+        "sebridgetest": said({"const": "true"}, "This is a test event.", "true"),
+        "data": said(ref(data["title"]), "The details.", _example(data)),
     }
     seen = ("eventtype", "eventsource", "eventstatus", "correlationid")
-    return record(title, attributes, ("subject", *seen, "sebridgetest"))
+    optional = ("subject", *seen, "traceparent", "sebridgetest")
+    return record(title, attributes, optional)
 
 
 def _example(data: Json) -> Json:
-    """Return data with the first example of all that is never left out."""
+    """Return the first example of each required property of data."""
     return {name: data["properties"][name]["examples"][0] for name in data["required"]}

@@ -1,8 +1,8 @@
-"""The JSON Schema of the configuration, from the sections themselves.
+"""The JSON Schema of the configuration, made from the sections.
 
-A section's docstring describes its keys under ``Attributes``: there is no second list.
-Where the type of a key does not give an example, the docstring does: ``Example:`` and
-JSON between double backticks at its end.
+The docstring of a section describes its keys under ``Attributes``: there is no second
+list. If the type of a key gives no example, the docstring does: ``Example:`` and JSON
+between double backticks at the end.
 """
 
 import inspect
@@ -52,13 +52,13 @@ _SCHEMAS: dict[type, Json] = {
     FilePath: _FILE_PATH,
     Address: _ADDRESS,
 }
-# What may be written is the same for every key of a type.
+# The allowed forms of a value: the same for every key of a type.
 _WRITTEN: dict[type, str] = {
-    Rate: "Times a second.",
+    Rate: "Per second.",
     Duration: 'Seconds, or text with a unit: "500ms", "30s", "5m", "24h".',
     Size: 'Bytes, or text with a unit: "500KB", "256MB", "1GB".',
-    FilePath: "The path of a file; ${NAME} of the environment is filled in.",
-    Address: 'Itself, "env:NAME" or "file:PATH".',
+    FilePath: "The path of a file; ${NAME} is replaced by an environment variable.",
+    Address: 'The value itself, "env:NAME" or "file:PATH".',
     Secret: '"env:NAME", "file:PATH", or the secret itself.',
 }
 _ATTRIBUTE = re.compile(r"^    (\w+): (.+(?:\n     .+)*)", re.MULTILINE)
@@ -66,7 +66,7 @@ _EXAMPLES = re.compile(r"\s*Example: ((?:``.+?``(?:, )?)+)\.$")
 
 
 def text(what: str) -> str:
-    """Return a schema as text: ``config``, ``event`` or ``approval``."""
+    """Return one schema as text: ``config``, ``event`` or ``approval``."""
     make = {"config": config, "event": event, "approval": approval}
     return json.dumps(make[what](), indent=2, ensure_ascii=False) + "\n"
 
@@ -91,17 +91,17 @@ def config() -> Json:
 
 
 def event() -> Json:
-    """Return the schema of every CloudEvent the bridge sends, structured."""
+    """Return the schema of every CloudEvent that the bridge sends, structured."""
     return event_schema.event()
 
 
 def approval() -> Json:
-    """Return the schema of an approval message's body, in its two written forms."""
+    """Return the schema of an approval message's body: plain or as a CloudEvent."""
     return approval_schema.approval()
 
 
 def _section(kind: type[Section], known: Mapping[str, Json] | None = None) -> Json:
-    """Return the schema of a section; what it does not name is a fault."""
+    """Return the schema of a section; other keys are not allowed."""
     fields = msgspec.structs.fields(kind)
     docs = _docs(kind)
     properties = {
@@ -114,7 +114,8 @@ def _section(kind: type[Section], known: Mapping[str, Json] | None = None) -> Js
         "type": "object",
         "required": [field.name for field in fields if field.required],
         "properties": {
-            name: _told(found, docs.get(name, {})) for name, found in properties.items()
+            name: _described(found, docs.get(name, {}))
+            for name, found in properties.items()
         },
         "additionalProperties": False,
     }
@@ -123,7 +124,7 @@ def _section(kind: type[Section], known: Mapping[str, Json] | None = None) -> Js
 def _docs(kind: type[Section]) -> dict[str, Json]:
     """Return description and examples of each key, from the docstrings.
 
-    A sink that has the keys of a namespace has their descriptions, too.
+    A sink with the keys of a Service Bus namespace gets their descriptions, too.
     """
     names = {field.name for field in msgspec.structs.fields(kind)}
     lent = {field.name for field in msgspec.structs.fields(NamespaceConfig)}
@@ -138,7 +139,7 @@ def _docs(kind: type[Section]) -> dict[str, Json]:
 
 
 def _doc(words: str) -> Json:
-    """Return what stands behind the name of a key, as a schema has it."""
+    """Return description and examples from the text after the name of a key."""
     match = _EXAMPLES.search(words)
     if match is None:
         return {"description": _sentence(words)}
@@ -150,7 +151,7 @@ def _doc(words: str) -> Json:
 
 
 def _summary(kind: type[Section]) -> str:
-    """Return the first line of a docstring, without the name of its table."""
+    """Return the first line of a docstring, without the name of the table."""
     line = inspect.cleandoc(kind.__doc__ or "").partition("\n")[0]
     return _sentence(re.sub(r"^``\[[^`]*``: ", "", line).replace("``", ""))
 
@@ -159,12 +160,12 @@ def _sentence(words: str) -> str:
     return words[:1].upper() + words[1:].rstrip(".") + "."
 
 
-def _told(schema: Json, doc: Json) -> Json:
-    """Return a schema with its description first, and examples at its end.
+def _described(schema: Json, doc: Json) -> Json:
+    """Return a schema with its description first and its examples last.
 
-    What may be written for a type stands behind what the key is for.
+    The description is the purpose of the key, then the allowed forms of its type.
     """
-    schema = {**schema, **_told_inside(schema)}
+    schema = {**schema, **_described_inside(schema)}
     known: Json = {"examples": _examples(schema)} | schema | doc
     words = (known.pop("description", ""), known.pop("written", ""))
     examples = known.pop("examples")
@@ -172,11 +173,11 @@ def _told(schema: Json, doc: Json) -> Json:
     return {"description": " ".join(filter(None, words))} | known | more
 
 
-def _told_inside(schema: Json) -> Json:
-    """Return what stands in a list or a table, where its form is to be told."""
+def _described_inside(schema: Json) -> Json:
+    """Describe the allowed forms of items in a list or a table."""
     inside = {key: schema.get(key) for key in ("items", "additionalProperties")}
     return {
-        key: _told(found, {})
+        key: _described(found, {})
         for key, found in inside.items()
         if isinstance(found, dict) and "written" in found
     }
@@ -197,7 +198,7 @@ def _field(kind: type[Section], field: msgspec.structs.FieldInfo) -> Json:
     schema.pop("$defs", None)
     options = [o for o in schema.pop("anyOf", ()) if o != {"type": "null"}]
     if len(options) == 1:
-        schema |= options[0]  # TOML has no null: a key left out is what it means
+        schema |= options[0]  # TOML has no null: leaving out the key means null
     elif options:
         schema["anyOf"] = options
     default = field.default

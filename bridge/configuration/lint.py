@@ -1,4 +1,4 @@
-"""What is allowed in a configuration but hardly meant, and where its secrets are."""
+"""Find what is allowed in a configuration but probably a mistake, and its secrets."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,8 +11,8 @@ from bridge.servicebus.namespace import Entity
 from bridge.sinks.base import SinkConfig
 
 _STOP = 45.0  # TimeoutStopSec in infra/systemd/sebridge.service
-_ENDING = 15.0  # of a command that does not heed SIGTERM
-_BEFORE = {"scheduled", "updated"}  # the steps by which a command comes in time
+_ENDING = 15.0  # seconds to end a command that ignores SIGTERM
+_BEFORE = {"scheduled", "updated"}  # the steps that come before the impact
 _WORDS = {
     "event_types": EVENT_TYPES,
     "allow_event_types": EVENT_TYPES,
@@ -21,7 +21,7 @@ _WORDS = {
 
 
 def literal_secrets(whole: Section) -> Iterator[str]:
-    """Tell of secrets that stand in the file itself."""
+    """Yield a warning for each secret that is written in the file itself."""
     for place, key, secret in secrets_in(whole):
         may_be_open = isinstance(secret, Address) and not secret.holds_secret(key)
         if secret.is_literal and not may_be_open:
@@ -33,7 +33,7 @@ def misspelt_words(
     approvals: ApprovalsConfig | None,
     traffic: Section | None = None,
 ) -> Iterator[str]:
-    """Tell of the words of limits that no event has today."""
+    """Yield a warning for each value of a filter that no event has today."""
     for place, section in _limits(sinks, approvals, traffic):
         for key, known in _WORDS.items():
             for word in getattr(section, key, None) or ():
@@ -57,7 +57,7 @@ def _limits(
 
 
 def odd_rules(approvals: ApprovalsConfig) -> Iterator[str]:
-    """Tell of a rule that approves all there is, and of those never reached."""
+    """Yield a warning for rules that fit every event, and for those never reached."""
     rules = approvals.rules
     last = catch_all(rules)
     for index, rule in enumerate(rules[last:], start=last):
@@ -66,43 +66,43 @@ def odd_rules(approvals: ApprovalsConfig) -> Iterator[str]:
             first = label_of(last, rules[last])
             yield f"{place}: is never reached: {first} fits every event"
         elif rule.action == "auto-approve":
-            yield f"{place}: approves every event, whatever it does"
+            yield f"{place}: approves every event, whatever its impact"
 
 
 def vain_waits(
     approvals: ApprovalsConfig, sinks: Sequence[SinkConfig]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the place of each command that a rule waits for in vain, and why."""
+    """Yield the place of each ``after`` that can never be fulfilled, and why."""
     commands = {sink.name: sink for sink in sinks if sink.is_for_steps}
     for index, rule in enumerate(approvals.rules):
         for name in rule.after or ():
             place = f"approvals.rules[{index}].after"
             if (sink := commands.get(name)) is None:
                 known = ", ".join(commands) or "none"
-                yield place, f"{name!r} is no command sink; there are: {known}"
+                yield place, f"{name!r} is not a command sink; there are: {known}"
             elif not (_BEFORE & {*(sink.route.when.transitions or _BEFORE)}):
-                yield place, f"{name!r} is never given scheduled or updated"
+                yield place, f"{name!r} never gets the steps scheduled and updated"
             else:
                 yield from ((place, what) for what in _disjoint(rule, sink))
 
 
 def _disjoint(rule: Rule, sink: SinkConfig) -> Iterator[str]:
-    """Yield why a sink is given no event that a rule fits."""
+    """Yield the reason why a sink gets no event that a rule fits."""
     for key, mine, others in _limits_of_both(rule, sink):
         if mine and others and not mine & others:
-            yield f"{sink.name!r} is given none of the rule's {key}"
+            yield f"{sink.name!r} gets none of the rule's {key}"
 
 
 def odd_waits(approvals: ApprovalsConfig, sinks: Sequence[SinkConfig]) -> Iterator[str]:
-    """Tell of events that a rule holds for ever: its command is not given them."""
+    """Yield a warning for events that a rule holds forever: its command never runs."""
     commands = {sink.name: sink for sink in sinks if sink.is_for_steps}
     for index, rule in enumerate(approvals.rules):
         for sink in (commands[name] for name in rule.after or () if name in commands):
             for key, mine, others in _limits_of_both(rule, sink):
                 if others and not (mine and mine <= others):
                     yield (
-                        f"approvals.rules[{index}].{key}: {sink.name!r} is given "
-                        f"{', '.join(sorted(others))} alone: the rule holds any other "
+                        f"approvals.rules[{index}].{key}: {sink.name!r} gets only "
+                        f"{', '.join(sorted(others))}: the rule holds every other "
                         "event until a person approves it"
                     )
 
@@ -110,7 +110,7 @@ def odd_waits(approvals: ApprovalsConfig, sinks: Sequence[SinkConfig]) -> Iterat
 def _limits_of_both(
     rule: Rule, sink: SinkConfig
 ) -> Iterator[tuple[str, set[str], set[str]]]:
-    """Yield the limits that a rule and a sink may have; an empty set is no limit."""
+    """Yield the filters of both a rule and a sink; an empty set means no filter."""
     for key in ("event_types", "event_sources"):
         mine, others = getattr(rule, key), getattr(sink.route.when, key)
         yield key, {*map(str.casefold, mine or ())}, {*map(str.casefold, others or ())}
@@ -119,40 +119,40 @@ def _limits_of_both(
 def odd_replies(
     approvals: ApprovalsConfig, targets: Sequence[Entity | None]
 ) -> Iterator[str]:
-    """Tell of the entities in ``reply_to`` at which nobody is ever answered."""
-    # Who has no approvals does without.
+    """Yield a warning for each entity in ``reply_to`` that never gets a reply."""
+    # Imported here: a bridge without approvals needs no memory for it.
     from bridge.approvals.reply import unanswered  # noqa: PLC0415 - see above
 
     for name in unanswered(approvals.reply_to, approvals.reply_rules(targets)):
         yield (
-            f"approvals.reply_to: nobody is answered at {name!r}: it is the approval "
-            "entity or a sink's, lies below one, or is no name of an entity"
+            f"approvals.reply_to: no reply is ever sent to {name!r}: it is the "
+            "approval entity or a sink's, lies below one, or is not an entity name"
         )
 
 
 def taken_for_granted(approvals: ApprovalsConfig) -> Iterator[str]:
-    """Tell what the bridge believes of the approval entity, and cannot look up."""
+    """Yield what the bridge assumes about the approval entity and cannot check."""
     entity = approvals.queue or f"{approvals.topic}/{approvals.subscription}"
     yield (
-        f"approvals.max_delivery_count: {entity} is taken to have MaxDeliveryCount "
-        f"{approvals.max_delivery_count}; the bridge has no right to look it up"
+        f"approvals.max_delivery_count: the bridge assumes that {entity} has "
+        f"MaxDeliveryCount {approvals.max_delivery_count}: it has no right to read it"
     )
 
 
 def doubts_of(sinks: Sequence[SinkConfig]) -> Iterator[str]:
-    """Tell of what sinks themselves say is hardly meant on this machine."""
+    """Yield the warnings of the sinks themselves, about this machine."""
     for sink in sinks:
         for key, what in sink.doubts():
             yield f"sinks.{sink.name}.{key}: {what}"
 
 
 def short_stops(sinks: Sequence[SinkConfig], grace: float) -> Iterator[str]:
-    """Tell of a stop that the shipped unit cuts short while a command is ended."""
+    """Yield a warning if systemd would kill the bridge while it ends a command."""
     if any(sink.is_for_steps for sink in sinks) and grace > _STOP - _ENDING:
         least = grace + _ENDING
         yield (
-            "shutdown_grace: a command is ended after it: TimeoutStopSec of the "
-            f"service must be {least:g}s at least ({_STOP:g}s in the unit as shipped)"
+            "shutdown_grace: running commands are ended after it, so TimeoutStopSec of "
+            f"the service must be at least {least:g}s (the shipped unit has {_STOP:g}s)"
         )
 
 

@@ -1,6 +1,6 @@
-"""The configuration: the sections of all rooms, from one TOML file and environment.
+"""Load the configuration of all packages from one TOML file and the environment.
 
-All faults are found at once and raised as one ConfigError; nothing is opened here.
+All faults are raised together as one ConfigError. Nothing is opened or connected here.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,11 +31,11 @@ from bridge.sinks.base import SinkConfig
 from bridge.sinks.registry import SINK_TYPES
 
 _NO_SINKS = "must be a list of tables: [[sinks]]"
-_NO_APPROVALS = "needs [approvals]: where they go"
-_NO_ENTITY = "needs a queue or topic in [approvals]: where they go"
+_NO_APPROVALS = "needs [approvals]: the approvals go there"
+_NO_ENTITY = "needs a queue or topic in [approvals]: the approvals go there"
 _EMPTY = (
     "has neither [[sinks]] nor [approvals] nor [traffic]: nothing would be sent, "
-    "received or answered (--allow-empty takes it all the same)"
+    "received or answered (--allow-empty accepts it)"
 )
 _USES = ("approvals", "traffic")
 
@@ -48,10 +48,10 @@ def load(
     Args:
         path: a TOML file.
         environ: the environment, for ``env:`` references and overrides.
-        allow_empty: whether it may have neither sinks nor approvals.
+        allow_empty: whether a file without sinks, approvals and traffic is accepted.
 
     Raises:
-        ConfigError: with every fault there is, each with its place.
+        ConfigError: holds every fault with its place.
     """
     reader, root = _opened(path, environ)
     if not allow_empty:
@@ -60,14 +60,14 @@ def load(
 
 
 def _opened(path: Path, environ: Mapping[str, str]) -> tuple[Reader, dict[str, object]]:
-    """Read a file, and what the environment puts in its place."""
+    """Read the tables of a file, overridden by environment variables."""
     file = TomlFile.read(path)
     reader = Reader(str(path), environ, file.line_of)
     return reader, overridden(file.tables, Config, SINK_TYPES, reader)
 
 
 def _refuse_empty(root: Mapping[str, object], reader: Reader) -> None:
-    """Refuse a file by which nothing is sent nor received."""
+    """Refuse a file with which the bridge would do nothing."""
     is_empty = root.get("sinks", []) == [] and not root.keys() & {
         "approvals",
         "traffic",
@@ -78,16 +78,16 @@ def _refuse_empty(root: Mapping[str, object], reader: Reader) -> None:
 
 
 def load_settings(path: Path, environ: Mapping[str, str]) -> tuple[Settings, list[str]]:
-    """Read what a command needs that only looks at what a forwarder has done.
+    """Read what a command needs that only shows what a forwarder has done.
 
-    A person at a shell has not the secrets of the service: sinks and approvals are
-    not read.
+    Sinks and approvals are not read: a person at a shell cannot read the secrets of
+    the service.
 
     Returns:
         The settings, and the names of the sinks.
 
     Raises:
-        ConfigError: with every fault there is, each with its place.
+        ConfigError: holds every fault with its place.
     """
     reader, root = _opened(path, environ)
     names = [table["name"] for table in sinks_by_name(root.get("sinks")).values()]
@@ -100,7 +100,7 @@ def load_state(path: Path, environ: Mapping[str, str]) -> StateConfig:
     """Read where the state file is, and nothing else.
 
     Raises:
-        ConfigError: with every fault there is, each with its place.
+        ConfigError: holds every fault with its place.
     """
     reader, root = _opened(path, environ)
     settings = _settings({key: root[key] for key in root.keys() & {"state"}}, reader)
@@ -111,16 +111,16 @@ def load_state(path: Path, environ: Mapping[str, str]) -> StateConfig:
 def load_routes(
     path: Path, environ: Mapping[str, str]
 ) -> tuple[Settings, dict[str, Route]]:
-    """Read what says who is told of what; no secret is needed for that.
+    """Read what decides which sink gets which event; no secret is needed.
 
-    Of the sinks only ``name``, ``type`` and ``when`` are read, and of the rest
-    ``[events]``, ``[identity]`` and ``[state]``.
+    Only ``name``, ``type`` and ``when`` of the sinks are read, and of the other tables
+    only ``[events]``, ``[identity]`` and ``[state]``.
 
     Returns:
         The settings, and the routes by the names of the sinks.
 
     Raises:
-        ConfigError: with every fault there is, each with its place.
+        ConfigError: holds every fault with its place.
     """
     reader, root = _opened(path, environ)
     found = dict(_routes(root.get("sinks", []), reader))
@@ -148,16 +148,16 @@ def _routes(tables: object, reader: Reader) -> Iterator[tuple[str, Route]]:
 def load_for_sink(
     path: Path, environ: Mapping[str, str], name: str
 ) -> tuple[Config, list[tuple[str, str]]]:
-    """Read what shows the messages of one sink; a secret that is missing is replaced.
+    """Read what is needed to render for one sink; missing secrets are replaced.
 
-    Besides it, ``[approvals]``, ``[events]``, ``[identity]`` and ``[state]`` are read.
+    It reads this sink, and ``[approvals]``, ``[events]``, ``[identity]``, ``[state]``.
 
     Returns:
-        The configuration with that sink alone, and the place of each secret that is
-        missing, with the reason.
+        The configuration with this sink alone, and for each missing secret its place
+        and the reason.
 
     Raises:
-        ConfigError: with every fault there is, each with its place.
+        ConfigError: holds every fault with its place.
     """
     reader, root = _opened(path, environ)
     tables = sinks_by_name(root.get("sinks"))
@@ -178,16 +178,16 @@ def load_for_sink(
 def load_for_approver(
     path: Path, environ: Mapping[str, str]
 ) -> tuple[Config, list[Entity]]:
-    """Read what whoever approves needs: events, identity and approvals.
+    """Read what an approver needs: events, identity and approvals.
 
-    He may have the forwarder's file, but not the secrets of its sinks: of what else
-    stands in it, only where sinks send to is read.
+    An approver may have the forwarder's file, but not the secrets of its sinks. So the
+    only other thing that is read is where the sinks send to.
 
     Returns:
         The configuration, and the Service Bus entities that sinks send to.
 
     Raises:
-        ConfigError: with every fault there is, each with its place.
+        ConfigError: holds every fault with its place.
     """
     reader, root = _opened(path, environ)
     unread = keys_of(Config).keys() - {"events", "identity", "approvals"}
@@ -202,7 +202,7 @@ def parse(
     """Read a configuration from tables, which may be empty.
 
     Raises:
-        ConfigError: with every fault there is, each with its place.
+        ConfigError: holds every fault with its place.
     """
     reader = Reader(file, environ)
     return _config(overridden(tables, Config, SINK_TYPES, reader), reader)
@@ -215,14 +215,14 @@ def _config(
 
     Args:
         root: its tables.
-        reader: notes the faults.
-        is_whole: whether all sinks are among them.
+        reader: records the faults.
+        is_whole: whether ``root`` holds all sinks.
 
     Raises:
-        ConfigError: with every fault there is, each with its place.
+        ConfigError: holds every fault with its place.
     """
     tables = root.pop("sinks", [])
-    sinks = _sinks(tables, reader)
+    sinks = read_sinks(tables, reader)
     approvals = root.pop("approvals", None)
     approvals_config = (
         None
@@ -238,7 +238,7 @@ def _config(
     if is_whole and is_read and approvals_config is not None:
         for place, what in vain_waits(approvals_config, sinks):
             reader.fault(place, what)
-    if approvals is None:  # where they are and have faults, those are told
+    if approvals is None:  # faults of a table that exists are reported already
         _refuse_needy(sinks, _NO_APPROVALS, reader)
     elif approvals_config is not None and not approvals_config.has_entity:
         _refuse_needy(sinks, _NO_ENTITY, reader)
@@ -259,7 +259,8 @@ def _settings(root: Mapping[str, object], reader: Reader) -> Settings:
     return reader.section(Settings, own, "") or Settings()
 
 
-def _sinks(tables: object, reader: Reader) -> tuple[SinkConfig, ...]:
+def read_sinks(tables: object, reader: Reader) -> tuple[SinkConfig, ...]:
+    """Read ``[[sinks]]``; each fault is noted, with its place."""
     if not isinstance(tables, list):
         reader.fault("sinks", _NO_SINKS)
         return ()

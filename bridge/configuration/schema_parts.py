@@ -1,4 +1,4 @@
-"""What the JSON Schemas of events and approvals are made of."""
+"""Building blocks for the JSON Schemas of events and approvals."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -16,7 +16,7 @@ TIME = {"type": "string", "format": "date-time"}
 TIME_OR_NULL = {"type": ["string", "null"], "format": "date-time"}
 TEXTS = {"type": "array", "items": TEXT}
 
-# Of the examples.
+# Values for the examples.
 EVENT_ID = "602d9444-d2cd-49c7-8624-8643e7171297"
 VM_ID = "13f56399-bd52-4150-9748-7190aae1ff21"
 GROUP = "/subscriptions/00001111-aaaa-2222-bbbb-3333cccc4444/resourcegroups/web"
@@ -28,14 +28,14 @@ IMDS_EVENT = {
     "Resources": ["web-1"],
     "EventStatus": "Scheduled",
     "NotBefore": "Mon, 02 Mar 2026 12:15:00 GMT",
-    "Description": "A reboot that an authorized user has asked for.",
+    "Description": "A reboot that an authorized user has requested.",
     "EventSource": "User",
     "DurationInSeconds": -1,
 }
 
 
 def said(schema: Json, description: str, *examples: object) -> Json:
-    """Return a schema with what it means, and examples."""
+    """Return a schema with its description and examples."""
     return {"description": description, **schema, "examples": list(examples)}
 
 

@@ -1,7 +1,7 @@
-"""What stands in for secrets that are not to be had here, so that the rest is read.
+"""Placeholders for secrets that cannot be read here.
 
-A person at a shell, or a build server, has not the secrets of the service. What he
-only wants to look at (``sebridge render``) hardly depends on them.
+A person at a shell, or a build server, cannot read the secrets of the service. A dry
+run (``sebridge render``) hardly needs them.
 """
 
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from bridge.foundation.values import Secret
 
 _HOST = "unknown.invalid"
-_VARIABLE = "a stand-in for "  # no variable of the environment is called so
-_ANY_SECRET = f"whsec_{'A' * 32}"  # as long, and of the form, that any key asks for
+_VARIABLE = "a stand-in for "  # with blanks: no real environment variable has them
+_ANY_SECRET = f"whsec_{'A' * 32}"  # valid for every key that takes a secret
 _BY_KEY = {
     "connection_string": (
         f"Endpoint=sb://{_HOST};SharedAccessKeyName=none;SharedAccessKey=none"
@@ -21,25 +21,25 @@ _BY_KEY = {
     "url": f"https://{_HOST}",
     "webhook_url": f"https://{_HOST}",
 }
-# Files that only a connection needs, and whose reading takes the service's rights.
+# Files that only a connection needs; only the service may read them.
 _FOR_TLS = frozenset({"ca_file", "client_certificate", "client_key"})
 _SHOWN = "<secret>"
 
 
 @dataclass(slots=True)
 class StandIns:
-    """Tables of a configuration whose secrets are replaced where they are missing.
+    """Replaces the missing secrets in tables of a configuration.
 
     Attributes:
-        environ: of the process; stand-ins are added.
-        missing: what is replaced: its place, and why it is not to be had.
+        environ: the environment of the process; the placeholders are added to it.
+        missing: the place of each replaced secret, and why it cannot be read.
     """
 
     environ: dict[str, str]
     missing: list[tuple[str, str]] = field(default_factory=list)
 
     def lent(self, value: object, place: str, key: str = "") -> object:
-        """Return what stands at a place, with stand-ins for what is missing in it."""
+        """Return a value of the configuration with its missing secrets replaced."""
         if isinstance(value, Mapping):
             return {
                 name: self.lent(part, f"{place}.{name}", name)
@@ -68,5 +68,5 @@ class StandIns:
 
 
 def hidden(line: str) -> str:
-    """Return a line without the stand-in for an address."""
+    """Return a line with the placeholder of an address replaced by ``<secret>``."""
     return line.replace(f"https://{_HOST}", _SHOWN).replace(_HOST, _SHOWN)

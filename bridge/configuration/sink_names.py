@@ -1,4 +1,4 @@
-"""The names of sinks: what may be one, and which clash."""
+"""The names of sinks: the allowed form, and clashes."""
 
 import re
 
@@ -9,20 +9,20 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 
 
 def place_of(index: int, table: object) -> str:
-    """Return how faults name a sink: by its name, else by its number."""
+    """Return the place of a sink in faults: by its name, or else by its number."""
     name = table.get("name") if isinstance(table, dict) else None
     is_plain = isinstance(name, str) and _NAME.fullmatch(name)
     return f"sinks.{name}" if is_plain else f"sinks[{index}]"
 
 
 def check_name(name: str, place: str, taken: dict[str, str], reader: Reader) -> None:
-    """Refuse a name that cannot be one, or that is another sink's.
+    """Refuse an invalid name, and the name of another sink.
 
     Args:
-        name: of the sink.
-        place: of the sink.
-        taken: the names so far, by how variables spell them; this one is added.
-        reader: takes the faults.
+        name: the name of the sink.
+        place: the place of the sink.
+        taken: the names so far, keyed as written in variables; this one is added.
+        reader: records the faults.
     """
     if not _NAME.fullmatch(name):
         reader.fault(
@@ -31,7 +31,7 @@ def check_name(name: str, place: str, taken: dict[str, str], reader: Reader) -> 
             "with a letter or digit",
         )
     elif name in taken.values():
-        reader.fault(f"{place}.name", f"{str(name)!r} is taken by another sink")
+        reader.fault(f"{place}.name", f"{str(name)!r} is the name of another sink")
     elif (other := taken.get(upper(name))) is not None:
         reader.fault(
             f"{place}.name",

@@ -1,4 +1,4 @@
-"""Where the sinks of a file send to, for somebody who has not their secrets."""
+"""The Service Bus entities that sinks send to, found without the sinks' secrets."""
 
 from collections.abc import Iterator, Mapping
 
@@ -11,8 +11,8 @@ def sink_targets(tables: object, environ: Mapping[str, str]) -> Iterator[Entity]
     """Yield the Service Bus entities that sinks send to.
 
     Args:
-        tables: the sinks, as the file has them; what has faults tells what it can.
-        environ: the environment, for secrets that happen to be there.
+        tables: the sinks of the file; from a faulty one, what can be read is used.
+        environ: the environment, for secrets that are present.
     """
     for table in tables if isinstance(tables, list) else ():
         kind = table.get("type") if isinstance(table, dict) else None
@@ -24,7 +24,7 @@ def sink_targets(tables: object, environ: Mapping[str, str]) -> Iterator[Entity]
 
 
 def _written(table: Mapping[str, object]) -> Entity | None:
-    """Return what can be told without the connection string."""
+    """Return the entity as far as it is known without the connection string."""
     for key in ("queue", "topic"):
         if (name := table.get(key)) and isinstance(name, str):
             host = str(table.get("namespace") or UNKNOWN_HOST).lower()

@@ -1,6 +1,6 @@
-"""A first configuration: the text of a file, from the few things it is to do.
+"""The text of a first configuration file, from what the bridge is to do.
 
-Pure but for what reads the result: nothing is written here.
+Pure, except that the result is validated: nothing is written here.
 """
 
 import json
@@ -15,7 +15,7 @@ from bridge.foundation.errors import ConfigError
 _HOST = ".servicebus.windows.net"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _POWERSHELL = ("powershell.exe", "-NoProfile", "-File")
-_OTHERS = {"slack", "webhook", "bus"}  # names of the sinks beside a command's
+_OTHERS = {"slack", "webhook", "bus"}  # names of the other sinks
 _HEAD = """\
 # scheduled-events-bridge, written by "sebridge init".
 # config/bridge.example.toml has every key with its unit, default and reason.
@@ -24,15 +24,15 @@ _HEAD = """\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """What a first configuration is to do; "" is: not this.
+    """What the bridge is to do; an empty text means: not this.
 
     Attributes:
-        slack: the incoming webhook of Slack, referred to by ``env:`` or ``file:``.
+        slack: a reference (``env:`` or ``file:``) to the incoming webhook of Slack.
         webhook: the URL that events are posted to, or a reference to it.
         servicebus: ``NAMESPACE/TOPIC``.
-        command: the program that is run before an event and when it is over.
-        by_unit: whether root runs it, by the unit that infra/install.sh --hook made.
-        traffic: whether the probe for load balancers answers.
+        command: the program that is run before an event, and again after it.
+        by_unit: whether root runs it as a hook, since the service as shipped may not.
+        traffic: whether to answer the health probe of a load balancer.
     """
 
     slack: str = ""
@@ -43,13 +43,19 @@ class Wishes:
     traffic: bool = False
 
     @property
+    def hook(self) -> str | None:
+        """The name of the hook that root runs; None where it is no hook of root's."""
+        name = _file_of(self.command).partition(".")[0]
+        return name if self.by_unit and _NAME.fullmatch(name) else None
+
+    @property
     def is_open(self) -> bool:
-        """Whether the file holds no secret: a URL may have one in its path."""
+        """Whether the file holds no secret; the path of a URL may hold one."""
         return not self.webhook or self.webhook.startswith(("env:", "file:"))
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing at all is asked for."""
+        """Whether there is nothing to do."""
         sinks = (self.slack, self.webhook, self.servicebus, self.command)
         return not (any(sinks) or self.traffic)
 
@@ -58,7 +64,7 @@ def first_text(wishes: Wishes) -> str:
     """Return the text of the file.
 
     Raises:
-        ConfigError: a wish cannot be written into a file.
+        ConfigError: a value cannot be written as TOML.
     """
     text = "\n".join([_HEAD, *_tables(wishes)])
     try:
@@ -69,10 +75,10 @@ def first_text(wishes: Wishes) -> str:
 
 
 def refuse_faults(text: str, environ: Mapping[str, str], file: str) -> None:
-    """Look whether a text is a configuration.
+    """Validate the text of a configuration.
 
     Raises:
-        ConfigError: with every fault there is, each with its place.
+        ConfigError: holds every fault with its place.
     """
     parse(tomllib.loads(text), file=file, environ=environ)
 
@@ -87,7 +93,7 @@ def _tables(wishes: Wishes) -> Iterator[str]:
         keys = f"namespace = {_quoted(namespace)}\ntopic = {_quoted(topic)}"
         yield _sink("bus", "servicebus", keys)
     if wishes.command:
-        yield _command(wishes.command, by_unit=wishes.by_unit)
+        yield _command(wishes.command, wishes.hook)
     if wishes.traffic:
         yield _TRAFFIC
 
@@ -108,37 +114,41 @@ def _namespace_and_topic(text: str) -> tuple[str, str]:
     return namespace if "." in namespace else namespace + _HOST, topic
 
 
-def _command(program: str, *, by_unit: bool) -> str:
+def _command(program: str, hook: str | None) -> str:
     command = [program]
     if program.lower().endswith(".ps1"):
         command = [*_POWERSHELL, program]
     words = ", ".join(map(_quoted, command))
-    key, name = f"command = [{words}]", re.split(r"[/\\]", program)[-1]
-    if by_unit and _NAME.fullmatch(name):
-        key = f"unit = {_quoted(f'sebridge-hook@{name}.service')}"
-    return f"{_sink(_name_of(name), 'command', key)}{_WHEN}"
+    key = f"command = [{words}]"
+    if hook is not None:
+        key = f"unit = {_quoted(f'sebridge-hook@{hook}.service')}"
+    return f"{_sink(_name_of(_file_of(program)), 'command', key)}{_WHEN}"
+
+
+def _file_of(program: str) -> str:
+    return re.split(r"[/\\]", program)[-1]
 
 
 def _name_of(file: str) -> str:
-    """Return the name of a command's sink: that of its file, if it can be one."""
+    """Return the sink name for a command: its file name, if allowed and free."""
     stem = file.partition(".")[0]
     is_free = _NAME.fullmatch(stem) and stem.lower() not in _OTHERS
     return stem if is_free else "command"
 
 
 def _quoted(text: str) -> str:
-    """Return a string as TOML writes it: as JSON does, but for DEL."""
+    """Return a string in TOML: as in JSON, except for the character DEL."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 _WHEN = """\
-lead = "30m"       # it prepares no earlier than so long before NotBefore
-timeout = "10m"    # of one run
-[sinks.when]       # a Freeze lasts seconds: nothing is drained for it
+lead = "30m"       # prepare at most this long before NotBefore
+timeout = "10m"    # the longest run
+[sinks.when]       # without Freeze: it lasts seconds and needs no drain
 event_types = ["Reboot", "Redeploy", "Preempt", "Terminate"]
 """
 _TRAFFIC = """\
 [traffic]
 listen = "0.0.0.0:9466"    # the health probe of a load balancer: 200 in, 503 out
-lead = "5m"                # out so long before NotBefore
+lead = "5m"                # out of rotation this long before NotBefore
 """

@@ -1,8 +1,8 @@
-"""A TOML file: its tables, and on which line each key stands.
+"""A TOML file: its tables, and the line number of each key.
 
-``tomllib`` says where a file is no TOML, but not where a key of a good file stands. So
-the lines are found by a second, sloppy pass, which may rely on the file being TOML.
-It is made only when there is a fault to be told.
+``tomllib`` gives a line for invalid TOML, but not for the keys of a valid file. So a
+second, simpler scan finds the lines; it may rely on the file being valid TOML. It runs
+only when a fault is to be reported.
 """
 
 import re
@@ -22,11 +22,11 @@ Keys = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class TomlFile:
-    """What a file says, and where.
+    """The content of a TOML file, with line numbers.
 
     Attributes:
-        tables: what ``tomllib`` made of it.
-        text: as it stands in the file.
+        tables: the result of ``tomllib``.
+        text: the text of the file.
     """
 
     tables: Mapping[str, object]
@@ -37,7 +37,7 @@ class TomlFile:
         """Read a file.
 
         Raises:
-            ConfigError: it cannot be read, or is no TOML.
+            ConfigError: the file cannot be read, or is not valid TOML.
         """
         try:
             text = text_of(path.read_bytes())
@@ -47,7 +47,7 @@ class TomlFile:
             raise ConfigError([f"{path}: cannot be read: it is {error}"]) from error
         try:
             return cls(tomllib.loads(text), text)
-        except ValueError as error:  # also of a number longer than Python reads
+        except ValueError as error:  # also for an integer that is too long for Python
             raise ConfigError([f"{path}: no valid TOML: {error}"]) from error
         except RecursionError as error:
             raise ConfigError([f"{path}: no valid TOML: nested too deep"]) from error
@@ -56,8 +56,8 @@ class TomlFile:
         """Return the line of a key, such as ``sinks.ops.when.scope``.
 
         Returns:
-            The line of the table it belongs to, if it does not stand in the file; None
-            if that does not, either.
+            The line of its table, if the key is not in the file; None if the table is
+            missing, too.
         """
         while place and place not in self._lines:
             cut = max(place.rfind("."), place.rfind("["), 0)
@@ -67,14 +67,14 @@ class TomlFile:
     @cached_property
     def _lines(self) -> Mapping[str, int]:
         lines = dict[str, int]()
-        with suppress(ValueError):  # a fault is told all the same
+        with suppress(ValueError):  # without lines, a fault is still reported
             for keys, line in key_lines(self.text):
                 for place in self._places(keys):
                     lines.setdefault(place, line)
         return lines
 
     def _places(self, keys: Keys) -> Iterator[str]:
-        """Yield how faults name a key: a sink by its number, and by its name."""
+        """Yield the places by which faults name a key: a sink by number and by name."""
         yield _joined("", keys)
         name = self._name_of_sink(keys[:2])
         if name is not None:
@@ -105,10 +105,10 @@ def _joined(place: str, keys: Keys) -> str:
 def key_lines(text: str) -> Iterator[tuple[Keys, int]]:
     """Yield every key of a valid TOML text with its line, in the order of the text.
 
-    Tables and the items of lists count as keys; one may come more than once.
+    Tables and items of lists count as keys; a key may be yielded more than once.
 
     Raises:
-        ValueError: the text is no TOML after all.
+        ValueError: the text is not TOML.
     """
     return _Scanner(text.replace("\r\n", "\n")).keys()
 
@@ -127,13 +127,13 @@ _SCALAR = re.compile(
 
 
 class _Scanner:
-    """Walks through a text that is known to be TOML."""
+    """Scans a text that is known to be valid TOML."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
         self._ends = [found.end() for found in re.finditer("\n", text)]
-        self._counts = dict[Keys, int]()  # of the tables in each [[list]]
+        self._counts = dict[Keys, int]()  # the number of tables in each [[list]]
 
     def keys(self) -> Iterator[tuple[Keys, int]]:
         """Yield the keys with their lines."""
@@ -156,7 +156,7 @@ class _Scanner:
         return self._at
 
     def _take(self, sign: str) -> bool:
-        """Step over a sign, if it stands here."""
+        """Skip a character if it is the next one; return whether it was."""
         if self._skip(_BLANK) == len(self._text):
             return False
         is_here = self._text.startswith(sign, self._at)
@@ -178,12 +178,12 @@ class _Scanner:
         return self._newest(table)
 
     def _newest(self, table: Keys) -> Keys:
-        """Return the last table of a [[list]]; any other table as it is."""
+        """Return the last table of a [[list]]; any other table unchanged."""
         count = self._counts.get(table)
         return table if count is None else (*table, count - 1)
 
     def _key(self) -> list[str]:
-        """Read a key, which may have parts: ``a.b."c"``."""
+        """Read a key, which may have several parts: ``a.b."c"``."""
         parts = list[str]()
         while True:
             self._skip(_BLANK)

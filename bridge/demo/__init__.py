@@ -1,1 +1,1 @@
-"""The whole way of an event, to watch on one machine without Azure."""
+"""The whole way of an event, shown on one machine without Azure."""

@@ -1,6 +1,6 @@
-"""What a demo has more where a command acts: its hook, and a balancer that probes.
+"""The parts of a demo with a command: its hook, and a load balancer that probes.
 
-The hook is a shell script of the demo's own; what it does is shown as it says it.
+The hook is a shell script of the demo; the demo prints what the hook writes.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from bridge.demo.actors import Seen
 from bridge.demo.timeline import Timeline
 from bridge.simulator.imds.scenario import Scenario
 
-SPEED = 2.0  # so that there is time to drain before NotBefore
+SPEED = 2.0  # slow enough to drain before NotBefore
 PREPARED, RESTORED = "drain prepare succeeded", "drain restore succeeded"
 _SCENARIO = "spot-eviction"
 _LEAST_NOTICE = 6.0
@@ -35,27 +35,27 @@ resume_after = "1s"
 _HOOK = """\
 #!/bin/sh
 # Drains this machine before an event, and lets it take work again after it.
-tell() {{ echo "$1" | tee -a "{told}"; }}
+log() {{ echo "$1" | tee -a "{output}"; }}
 case $SEBRIDGE_ACTION in
 prepare)
-  tell "3 jobs run, and $SEBRIDGE_NOTICE_SECONDS s are left: no new ones"
+  log "3 jobs are running, $SEBRIDGE_NOTICE_SECONDS s are left: no new jobs"
   sleep 2
-  tell "all jobs are done"
+  log "all jobs are done"
   ;;
-restore) tell "jobs are taken again" ;;
+restore) log "jobs are accepted again" ;;
 esac
 """
 
 
 def suits(scenario: Scenario, speed: float) -> bool:
-    """Whether there is a command in it: not where nobody had time to drain."""
+    """Whether the scenario gets a command: it must leave time to drain."""
     notice = min((life.notice_seconds for life in scenario.lives), default=0.0)
     is_enough = notice / speed >= _LEAST_NOTICE
     return scenario.name == _SCENARIO and is_enough and sys.platform != "win32"
 
 
 def usual_speed(name: str, otherwise: float) -> float:
-    """Return how fast a scenario is played unless it is said."""
+    """Return the default speed of a scenario."""
     return SPEED if name == _SCENARIO else otherwise
 
 
@@ -67,11 +67,11 @@ def _free_port() -> int:
 
 @dataclass(slots=True)
 class Acting:
-    """The hook and the balancer.
+    """The hook and the load balancer.
 
     Attributes:
-        command: what the hook said.
-        balancer: what the probe said.
+        command: what the hook wrote.
+        balancer: what the probe answered.
     """
 
     folder: Path
@@ -81,14 +81,14 @@ class Acting:
     port: int = field(default_factory=_free_port)
 
     def config(self) -> str:
-        """Write the hook; returns what the forwarder's configuration has more."""
+        """Write the hook; return its part of the forwarder's configuration."""
         hook = self.folder / "drain"
-        hook.write_text(_HOOK.format(told=self._told), encoding="utf-8")
+        hook.write_text(_HOOK.format(output=self._output), encoding="utf-8")
         hook.chmod(0o700)
         return _CONFIG.format(hook=hook.as_posix(), port=self.port)
 
     async def probe(self) -> None:
-        """Ask as a load balancer does, and show each change, until cancelled."""
+        """Probe like a load balancer, and show each change, until cancelled."""
         last, url = "", f"http://127.0.0.1:{self.port}/"
         async with aiohttp.ClientSession(trust_env=False) as session:
             while True:
@@ -99,10 +99,10 @@ class Acting:
                 await asyncio.sleep(_LOOK_EVERY)
 
     async def listen(self) -> None:
-        """Show what the hook says, until cancelled."""
+        """Show what the hook writes, until cancelled."""
         shown = 0
         while True:
-            text = self._told.read_text("utf-8") if self._told.exists() else ""
+            text = self._output.read_text("utf-8") if self._output.exists() else ""
             lines = text.splitlines()
             for line in lines[shown:]:
                 self.timeline.happened("command", line)
@@ -111,8 +111,8 @@ class Acting:
             await asyncio.sleep(_LOOK_EVERY)
 
     @property
-    def _told(self) -> Path:
-        return self.folder / "drain.told"
+    def _output(self) -> Path:
+        return self.folder / "drain.out"
 
     def _say(self, status: int, traffic: str, *, is_first: bool) -> None:
         sends = "sends work" if traffic == "in" else "sends no more work"
@@ -121,7 +121,7 @@ class Acting:
 
 
 async def _answered(session: aiohttp.ClientSession, url: str) -> tuple[int, str] | None:
-    """Return the status and the word of the probe; None where nobody answers."""
+    """Return the status and the answer of the probe; None without an answer."""
     try:
         async with session.get(url) as response:
             said = await response.json()

@@ -1,6 +1,6 @@
-"""Those who take part: a consumer, an approver, and the forwarder's own process.
+"""The participants of the demo: a consumer, an approver, and the forwarder process.
 
-All of them use what a user would: the real Service Bus SDK, the real command.
+They use what a user would use: the real Service Bus SDK and the real command.
 """
 
 import asyncio
@@ -20,7 +20,6 @@ from bridge.demo.timeline import Timeline
 
 TOPIC, SUBSCRIPTION, REPLIES = "scheduled-events", "consumer", "replies"
 APPROVALS = "vm-approvals"
-CONNECTION_VARIABLE = "DEMO_SERVICEBUS_CONNECTION_STRING"
 _STOP_WITHIN = 15.0
 
 CONFIG = f"""\
@@ -38,7 +37,7 @@ listen = ""
 [[sinks]]
 name = "bus"
 type = "servicebus"
-connection_string = "env:{CONNECTION_VARIABLE}"
+connection_string = "file:{{bus}}"
 topic = "{TOPIC}"
 
 [[sinks]]
@@ -52,38 +51,50 @@ type = "webhook"
 url = "{{inbox}}/siem"
 
 [approvals]
-connection_string = "env:{CONNECTION_VARIABLE}"
+connection_string = "file:{{bus}}"
 queue = "{APPROVALS}"
 reply_to = ["{REPLIES}"]
 {{more}}"""
-WEBHOOK = 'webhook_url = "{inbox}/slack/ops"'
+WEBHOOK = 'webhook_url = "file:{secret}"'
 BOT = """\
-token = "xoxb-demo"
+token = "file:{secret}"
 channel = "ops"
 api_url = "{inbox}/slack/api/\""""
 
 
 @dataclass(slots=True)
 class Seen:
-    """What came through one channel, in order, and after how many milliseconds."""
+    """What arrived on one channel, in order, and its latency in milliseconds."""
 
     what: list[str] = field(default_factory=list)
     latencies: list[float] = field(default_factory=list)
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def add(self, what: str, millis: float | None = None) -> None:
-        """Note one more."""
+        """Record one more arrival."""
         self.what.append(what)
         if millis is not None:
             self.latencies.append(millis)
         self.news.set()
 
 
+def secret_file(folder: Path, name: str, secret: str) -> str:
+    """Write a secret, as one should: to a file that only its owner reads.
+
+    Returns:
+        Its path, for a configuration.
+    """
+    path = folder / name
+    path.touch(0o600)
+    path.write_text(secret, encoding="utf-8")
+    return path.as_posix()
+
+
 @asynccontextmanager
 async def forwarder(
     folder: Path, config: str, environ: dict[str, str]
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run ``sebridge run`` as its own process; ask it to stop on leaving."""
+    """Run ``sebridge run`` as a process of its own; stop it on exit."""
     path = folder / "bridge.toml"
     path.write_text(config, encoding="utf-8")
     with (folder / "forwarder.log").open("wb") as log:
@@ -108,10 +119,10 @@ async def forwarder(
 
 @dataclass(slots=True)
 class Consumer:
-    """Reads the topic as an Azure Function would, and approves when asked to.
+    """Reads the topic like an Azure Function, and sends an approval.
 
     Attributes:
-        after: the step after which it approves; "" = it never does.
+        after: the step after which it approves; "" = never.
     """
 
     client: ServiceBusClient
@@ -122,7 +133,7 @@ class Consumer:
     _entity: str = ""
 
     async def run(self) -> None:
-        """Read until cancelled."""
+        """Read messages until cancelled."""
         receiver = self.client.get_subscription_receiver(TOPIC, SUBSCRIPTION)
         async with receiver:
             async for message in receiver:
@@ -136,7 +147,7 @@ class Consumer:
                     await self._approve(self._entity, event)
 
     async def _approve(self, entity: str, event: dict[str, object]) -> None:
-        """Send back a StartRequest, as the Azure documentation words it."""
+        """Send a StartRequest, in the format of the Azure documentation."""
         event_id = event["subject"]
         body = json.dumps({"StartRequests": [{"EventId": event_id}]})
         async with self.client.get_queue_sender(entity) as sender:
@@ -174,13 +185,13 @@ def text_of(message: ServiceBusReceivedMessage) -> str:
 
 
 def short_type(kind: str) -> str:
-    """Return what a type is called here: ``started``, ``startrequest.relayed``."""
+    """Return a short name of a type: ``started``, ``startrequest.relayed``."""
     middle = kind.removeprefix("sebridge.").removesuffix(".v1")
     return middle.removeprefix("scheduledevent.")
 
 
 def label_of(event: dict[str, Any]) -> str:
-    """Return what an event is called here: that of a command names what it did."""
+    """Return a short name of an event; for a command, what the command did."""
     what = short_type(event["type"])
     if not what.startswith("command."):
         return what
@@ -189,6 +200,6 @@ def label_of(event: dict[str, Any]) -> str:
 
 
 def age_of(event: dict[str, object]) -> float:
-    """Return how many milliseconds ago the bridge observed it."""
+    """Return the age of an event in milliseconds, since the bridge observed it."""
     observed = datetime.fromisoformat(str(event["time"]))
     return (datetime.now(UTC) - observed).total_seconds() * 1000

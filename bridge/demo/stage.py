@@ -1,4 +1,4 @@
-"""The demo: the simulator here, the forwarder as its own process, and the audience.
+"""The demo: the simulator in this process, the forwarder in its own.
 
 simulated IMDS → forwarder → broker, webhook, Slack → approver → queue
                     ▲                                              │
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from azure.servicebus.aio import ServiceBusClient
 
-from bridge.demo import acting, actors
+from bridge.demo import acting, actors, next_steps
 from bridge.demo.acting import PREPARED, RESTORED, Acting
 from bridge.demo.actors import Consumer, Seen, age_of, label_of
 from bridge.demo.timeline import Line, Timeline
@@ -27,7 +27,7 @@ from bridge.simulator.imds.scenario import Scenario, load
 from bridge.simulator.inbox.server import Message
 from bridge.simulator.serve import Simulator, SimulatorError, SimulatorOptions
 
-# The words by which a person, and this demo, knows a step in a Slack message.
+# The text by which a person, and this demo, recognises a step in a Slack message.
 _IN_SLACK = {
     "scheduled": "is scheduled",
     "started": "has started",
@@ -38,55 +38,81 @@ _IN_SLACK = {
 }
 _RULING = re.compile(r"\*((?:Command|Approval) [^*]+)\*")
 _SPEED = 100.0
-_SLACK_SECONDS = 25.0  # for the start of the forwarder, and slow machines
-_SOON = 5.0  # after the scenario has ended, what is expected must be there
+_SLACK_SECONDS = 25.0  # time to start the forwarder, also on slow machines
+_START_SECONDS = 5.0  # until the forwarder has told of the first event
+_LEAST_PHASE = 2.5  # seconds; no phase is shorter, whatever the speed
+_SOON = 5.0  # seconds after the scenario until everything must have arrived
 
 
-def play(scenario: str, speed: float | None, svg: Path | None = None) -> int:
-    """Play a scenario and show it; returns the exit code.
+def play(
+    scenario: str, speed: float | None, svg: Path | None = None, *, keep: bool = False
+) -> int:
+    """Play a scenario and show it; return the exit code.
 
     Args:
-        scenario: the name of one of the eight.
-        speed: how many times faster than in reality; None = what suits a demo.
-        svg: where to save what was shown as a picture.
+        scenario: the name of one of the eight scenarios.
+        speed: how many times faster than real time; None = a speed for demos.
+        svg: where to save the output as a picture.
+        keep: leave the folder with configuration, state file and log; all that a demo
+            writes is in it.
     """
     folder = Path(tempfile.mkdtemp(prefix="sebridge-demo-"))
     timeline = Timeline()
     try:
         speed = speed or acting.usual_speed(scenario, _SPEED)
         is_good = asyncio.run(_perform(scenario, speed, folder, timeline))
+        _take_leave(timeline, folder, scenario, is_good=is_good, keep=keep)
     except SimulatorError as error:
         timeline.verdict(str(error), is_good=False)
-        shutil.rmtree(folder)
+        keep = False
         return 2
     except (KeyboardInterrupt, asyncio.CancelledError):
+        keep = False
         timeline.verdict("interrupted; everything is cleaned up", is_good=False)
-        shutil.rmtree(folder)
         return 1
+    finally:
+        if not keep:
+            shutil.rmtree(folder)
     if svg is not None:
         timeline.save(svg)
     return 0 if is_good else 1
+
+
+def _take_leave(
+    timeline: Timeline, folder: Path, scenario: str, *, is_good: bool, keep: bool
+) -> None:
+    """Say what to do next; after a failure, show the end of the log."""
+    if not is_good:
+        for line in next_steps.log_end(folder):
+            timeline.note(line)
+    title = f"Kept in {folder}. Next:" if keep else "Next:"
+    commands = next_steps.after(folder, is_kept=keep, scenario=scenario)
+    timeline.commands(title, commands)
 
 
 async def _perform(name: str, speed: float, folder: Path, timeline: Timeline) -> bool:
     scenario = load(name)
     if not scenario.expected_approved:
         raise SimulatorError(
-            f"{name} says nothing of what to expect: the demo plays the eight "
-            "scenarios; for documents use `sebridge simulate --scenario`"
+            f"{name} does not say what to expect: the demo plays the eight named "
+            "scenarios; play a file with `sebridge simulate --scenario`"
         )
     _undo_at_signal()
     stage = Stage(scenario, folder, timeline)
     if acting.suits(scenario, speed):
         stage.acting = Acting(folder, timeline)
     timeline.headline(name, scenario.description)
+    timeline.note(
+        f"It takes about {stage.seconds(speed):.0f} s, all on this machine: a local "
+        "IMDS, Service Bus and Slack, a webhook receiver, and the real forwarder."
+    )
     options = SimulatorOptions(scenario=name, speed=speed)
     async with Simulator(options) as simulator, AsyncExitStack() as stack:
         return await stage.perform(simulator, stack)
 
 
 def _undo_at_signal() -> None:
-    """Have a signal undo everything; another one does not interrupt that."""
+    """Clean up at the first signal; further signals do not interrupt the cleanup."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     asked = list[bool]()
 
@@ -101,7 +127,7 @@ def _undo_at_signal() -> None:
 
 @dataclass(slots=True)
 class Stage:
-    """One performance."""
+    """One run of the demo."""
 
     scenario: Scenario
     folder: Path
@@ -114,13 +140,23 @@ class Stage:
     acting: Acting | None = None
     _rulings: int = 0
 
+    def seconds(self, speed: float) -> float:
+        """Return about how long it takes, with the start of the forwarder."""
+        found = _START_SECONDS
+        for life in self.scenario.lives:
+            waits = self.acting is not None or not self.approves
+            notice = life.cancelled_after_seconds or life.notice_seconds
+            found += (notice if waits else 0.0) / speed
+            found += max((life.started_seconds or 0.0) / speed, _LEAST_PHASE)
+        return found
+
     @property
     def approves(self) -> bool:
-        """Whether there is something to approve."""
+        """Whether there is an event to approve."""
         return {"scheduled", "started"} <= set(self.scenario.expected_approved)
 
     def lines(self) -> list[Line]:
-        """Return what was expected and seen, by channel."""
+        """Return what was expected and what arrived, by channel."""
         scenario = self.scenario
         steps = [*(scenario.expected_approved if self.approves else scenario.expected)]
         outcome = ["startrequest.relayed"] if self.approves else []
@@ -130,11 +166,11 @@ class Stage:
         if self.acting is not None:
             commands = [PREPARED, RESTORED]
             turns = ["bridge.traffic-out", "bridge.traffic-in"]
-        told = [*steps, *outcome, *commands]
+        steps_seen = [*steps, *outcome, *commands]
         found = [
-            ("Service Bus", [*started, *told, *turns], self.bus),
-            ("webhook", [*started, *told, *turns], self.webhook),
-            ("Slack", told, self.slack),
+            ("Service Bus", [*started, *steps_seen, *turns], self.bus),
+            ("webhook", [*started, *steps_seen, *turns], self.webhook),
+            ("Slack", steps_seen, self.slack),
             ("approver", [*asked, *reply], self.approver),
             ("IMDS", asked, self.imds),
         ]
@@ -147,22 +183,26 @@ class Stage:
         ]
 
     async def perform(self, simulator: Simulator, stack: AsyncExitStack) -> bool:
-        """Play, watch, and say whether everything came."""
+        """Play the scenario, watch, and return whether everything arrived."""
         client = await stack.enter_async_context(
             ServiceBusClient.from_connection_string(
                 simulator.broker.connection_string, retry_total=0
             )
         )
         simulator.imds.on_approved.append(self._approved)
+        self.timeline.happened(
+            "simulator", "IMDS, Service Bus, Slack and webhook receiver listen"
+        )
         environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        environ[actors.CONNECTION_VARIABLE] = simulator.broker.connection_string
         config = self._config(simulator)
         tasks = [
             asyncio.create_task(work) for work in self._watching(simulator, client)
         ]
         try:
             async with actors.forwarder(self.folder, config, environ) as process:
-                self.timeline.happened("forwarder", f"started as process {process.pid}")
+                self.timeline.happened(
+                    "forwarder", f"process {process.pid}, loading: a few seconds"
+                )
                 reason = await self._watch(simulator, process, tasks)
             if reason is None and process.returncode:
                 reason = f"the forwarder ended with exit code {process.returncode}"
@@ -173,21 +213,25 @@ class Stage:
         return self._end(reason)
 
     def _config(self, simulator: Simulator) -> str:
-        """Return the forwarder's whole configuration."""
-        inbox = simulator.inbox.url
-        slack = actors.WEBHOOK if self.acting is None else actors.BOT
+        """Return the configuration of the forwarder."""
+        inbox, bus = simulator.inbox.url, simulator.broker.connection_string
+        slack, secret = actors.WEBHOOK, f"{inbox}/slack/ops"
+        if self.acting is not None:
+            slack, secret = actors.BOT, "xoxb-demo"
+        secret = actors.secret_file(self.folder, "slack", secret)
         return actors.CONFIG.format(
             imds=simulator.imds.url,
             inbox=inbox,
+            bus=actors.secret_file(self.folder, "servicebus", bus),
             state=(self.folder / "state.db").as_posix(),
-            slack=slack.format(inbox=inbox),
+            slack=slack.format(inbox=inbox, secret=secret),
             more="" if self.acting is None else self.acting.config(),
         )
 
     def _watching(
         self, simulator: Simulator, client: ServiceBusClient
     ) -> list[Coroutine[None, None, None]]:
-        """Return what goes on beside the forwarder."""
+        """Return the tasks that run beside the forwarder."""
         after = "scheduled" if self.acting is None else PREPARED
         consumer = Consumer(
             client,
@@ -211,7 +255,7 @@ class Stage:
         process: asyncio.subprocess.Process,
         tasks: list["asyncio.Task[None]"],
     ) -> str | None:
-        """Wait until all has come; returns what went wrong, or None."""
+        """Wait until everything has arrived; return what went wrong, or None."""
         ended = asyncio.create_task(process.wait())
         playing = asyncio.create_task(simulator.play())
         try:
@@ -227,7 +271,7 @@ class Stage:
                 if not playing.done():
                     limit = max(limit, now + _SOON)
                 if now > limit:
-                    return "not everything that was expected came in time"
+                    return "not everything that was expected arrived in time"
         finally:
             playing.cancel()
             ended.cancel()
@@ -244,10 +288,10 @@ class Stage:
                 self.webhook.add(what, millis)
 
     def _slack(self, message: Message) -> None:
-        """Show a Slack message; which step it tells is in its words only."""
+        """Show a Slack message; only its text says which step it is."""
         body = message.body if isinstance(message.body, dict) else {}
         if "thread_ts" in body:
-            return  # the message itself says it as well
+            return  # a reply in the thread: the message itself has the same news
         if ruling := self._ruling(body):
             self.timeline.happened("Slack", f"in the message: {ruling}")
             self.slack.add(_meaning(ruling))
@@ -258,7 +302,7 @@ class Stage:
         self.slack.add(_meaning(headline))
 
     def _ruling(self, body: dict[str, object]) -> str:
-        """Return what a message says more than before of commands and approvals."""
+        """Return what a message newly says about commands and approvals."""
         found = _RULING.findall(json.dumps(body.get("blocks", []), ensure_ascii=False))
         is_new = len(found) > self._rulings
         self._rulings = len(found)
@@ -270,13 +314,6 @@ class Stage:
 
     def _end(self, reason: str | None) -> bool:
         self.timeline.summary(self.lines())
-        self.timeline.files(
-            {
-                "configuration": str(self.folder / "bridge.toml"),
-                "state file": str(self.folder / "state.db"),
-                "log": str(self.folder / "forwarder.log"),
-            }
-        )
         if reason is None:
             text = "Everything arrived, and the approval reached IMDS."
             if not self.approves:
@@ -288,6 +325,6 @@ class Stage:
 
 
 def _meaning(words: str) -> str:
-    """Return the step that Slack's words tell of."""
+    """Return the step that a text of Slack stands for."""
     steps = [step for step, known in _IN_SLACK.items() if known in words]
     return steps[0] if steps else words.removeprefix("Command ")

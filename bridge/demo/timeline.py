@@ -1,4 +1,4 @@
-"""What the demo shows: a line per thing that happens, and a table at the end."""
+"""The output of the demo: one line for each arrival, and a table at the end."""
 
 import re
 import sys
@@ -23,12 +23,13 @@ _STYLES = {
     "command": "bright_yellow",
     "balancer": "bright_blue",
     "forwarder": "white",
+    "simulator": "white",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One row of the table at the end: what was expected on a channel, and seen."""
+    """One row of the final table: what was expected on a channel, and what arrived."""
 
     channel: str
     expected: Sequence[str]
@@ -37,36 +38,36 @@ class Line:
 
     @property
     def missing(self) -> list[str]:
-        """What was expected and did not come."""
+        """What was expected and did not arrive."""
         return [what for what in self.expected if what not in self.seen]
 
 
 def _console() -> Console:
-    """Return a console that records; plain lines of a fixed width off a terminal."""
+    """Return a console that records; if it is not a terminal, of a fixed width."""
     width = None if sys.stdout.isatty() else _WIDTH
     return Console(record=True, highlight=False, width=width)
 
 
 @dataclass(slots=True)
 class Timeline:
-    """The console, and when the demo began."""
+    """The console, and the time at which the demo began."""
 
     console: Console = field(default_factory=_console)
     began: float = field(default_factory=time.monotonic)
 
     def save(self, path: Path) -> None:
-        """Save what was shown as a picture that fetches nothing from elsewhere."""
+        """Save the output as an SVG picture that loads nothing from the network."""
         form = re.sub(
             r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL
         )
         self.console.save_svg(str(path), title="sebridge demo", code_format=form)
 
     def headline(self, title: str, text: str) -> None:
-        """Show what is going to be played."""
+        """Show what will be played."""
         self.console.print(Text.assemble((title, "bold"), "  ", text))
 
     def happened(self, channel: str, what: str, millis: float | None = None) -> None:
-        """Show that something happened; ``millis`` after the bridge observed it."""
+        """Show that something arrived, ``millis`` after the bridge observed it."""
         at = f"{time.monotonic() - self.began:6.2f} s"
         line = Text.assemble(
             (at, "dim"),
@@ -78,8 +79,8 @@ class Timeline:
         self.console.print(line)
 
     def summary(self, lines: Sequence[Line]) -> None:
-        """Show the table: expected and seen per channel, and how fast."""
-        # No vertical lines: in the picture they have gaps where a font is shorter.
+        """Show the table: expected and seen, and the slowest latency, by channel."""
+        # No vertical lines: with a font of lower lines, the picture would show gaps.
         table = Table(
             title="Expected and seen", title_justify="left", box=box.SIMPLE_HEAD
         )
@@ -98,10 +99,18 @@ class Timeline:
         self.console.print(table)
 
     def verdict(self, text: str, *, is_good: bool) -> None:
-        """Show how it ended."""
+        """Show the result."""
         self.console.print(Text(text, "bold green" if is_good else "bold red"))
 
-    def files(self, names: dict[str, str]) -> None:
-        """Show where to look further."""
-        for what, path in names.items():
-            self.console.print(Text.assemble((f"{what:<14}", "dim"), path))
+    def note(self, text: str) -> None:
+        """Show a sentence that belongs to no channel."""
+        self.console.print(Text(text, "dim"))
+
+    def commands(self, title: str, commands: Sequence[tuple[str, str]]) -> None:
+        """Show what to type next: each command with what it is good for."""
+        self.console.print(Text(title), soft_wrap=True)
+        wide = max(len(command) for command, _ in commands)
+        for command, meaning in commands:
+            # Not broken into lines: a command is there to be copied.
+            line = Text.assemble("  ", (f"{command:<{wide}}", "bold"), f"  {meaning}")
+            self.console.print(line, soft_wrap=True)

@@ -1,1 +1,1 @@
-"""Whether all is well: the doctor, the status and dry runs."""
+"""Checks of an installation: the doctor, the status, and dry runs."""

@@ -1,4 +1,4 @@
-"""``sebridge check --connect``: reaches what is configured, and publishes nothing."""
+"""``sebridge check --connect``: test every configured connection; send nothing."""
 
 import asyncio
 from collections.abc import Awaitable, Mapping
@@ -42,54 +42,65 @@ from bridge.servicebus.source import ApprovalSource
 from bridge.sinks.base import Resources, SinkConfig
 from bridge.telemetry.metrics import Metrics
 
-_PATIENCE = 20.0  # seconds, for each thing; all but IMDS are tried side by side
+_PATIENCE = 20.0  # seconds
 
 _SLOW = "the first call may take two minutes: try again"
 _NO_IMDS = (
-    "is this an Azure VM, and does no firewall rule keep 169.254.169.254 away? No "
-    "proxy may stand between; this asks without one"
+    "is this an Azure VM, and does a firewall block 169.254.169.254? The bridge uses "
+    "no proxy for it"
 )
 _REFUSING_IMDS = (
-    "does a proxy on this machine take over requests to 169.254.169.254, or is "
-    "imds.api_version one that this cloud does not know?"
+    "does a proxy on this machine intercept requests to 169.254.169.254, or does this "
+    "cloud not support imds.api_version?"
 )
-_NO_WAY = "look at name resolution, routes and firewalls from this VM"
+_NO_WAY = "check name resolution, routes and firewalls of this VM"
 _NO_WAY_TO_BUS = (
     f'{_NO_WAY} (Service Bus: port 5671, or transport = "amqp-websocket" for 443)'
 )
-_UNPROVEN = "many services understand POST alone"
+_UNPROVEN = "many services accept only POST"
 _NO_IDENTITY = (
-    "give the VM an identity (az vm identity assign), or name in client_id which of "
-    "several is meant"
+    "give the VM an identity (az vm identity assign), or set client_id if it has "
+    "several identities"
 )
 _WRONG_CLOCK = (
-    "have chrony (Linux: the host's clock at /dev/ptp_hyperv) or w32time (Windows) "
-    "set it: expiry and due times go by it"
+    "let chrony (Linux: the host's clock at /dev/ptp_hyperv) or w32time (Windows) "
+    "set the clock: the bridge computes expiry and due times with it"
 )
-_WITHOUT_SESSION = "it may want sessions: name them in approvals.sessions"
-_WITH_SESSION = "it may have no sessions: leave approvals.sessions out"
+_WITHOUT_SESSION = "it may require sessions: set approvals.sessions"
+_WITH_SESSION = "it may not support sessions: remove approvals.sessions"
 _SKEW_NOTED, _SKEW_WRONG = timedelta(seconds=5), timedelta(seconds=60)
 
 
-async def examine(config: Config, clock: Clock) -> list[Finding]:
-    """Try everything once; what fails does not keep the rest from being tried."""
+async def examine(
+    config: Config, clock: Clock, patience: float = _PATIENCE
+) -> list[Finding]:
+    """Test everything once; a failed test does not stop the others.
+
+    Args:
+        config: the configuration of the forwarder.
+        clock: what time it is.
+        patience: seconds for each test; all tests but IMDS run at the same time.
+    """
     daemon_threads.lend()
-    visit = _Visit(config, clock, Identity().overridden(config.identity))
+    me = Identity().overridden(config.identity)
+    visit = _Visit(config, clock, me, patience)
     async with open_client(config.imds, clock, Metrics((), __version__)) as client:
         imds = [
-            await _tried("imds: instance metadata", visit.instance(client)),
-            await _tried("imds: scheduledevents", visit.document(client), slow=_SLOW),
+            await visit.tried("imds: instance metadata", visit.instance(client)),
+            await visit.tried(
+                "imds: scheduledevents", visit.document(client), slow=_SLOW
+            ),
             *visit.noticed,
         ]
     try:
         config = config.filled_in(visit.identity.expand)
     except ConfigError as error:
         return [*imds, Finding(is_good=False, text=str(error))]
-    tries = [_tried("token", visit.token(one)) for one in tokens.uses(config)]
+    tries = [visit.tried("token", visit.token(one)) for one in tokens.uses(config)]
     tries += [_tried_sink(visit, one) for one in config.sinks]
     if (approvals := config.approval_entity) is not None:
         tries += [
-            _tried(
+            visit.tried(
                 "approvals",
                 visit.approvals(approvals, session),
                 no_way=_NO_WAY_TO_BUS,
@@ -97,7 +108,7 @@ async def examine(config: Config, clock: Clock) -> list[Finding]:
             for session in approvals.sessions or (None,)
         ]
         tries += [
-            _tried(
+            visit.tried(
                 "approvals.reply_to",
                 visit.replies(approvals, entity),
                 no_way=_NO_WAY_TO_BUS,
@@ -109,50 +120,23 @@ async def examine(config: Config, clock: Clock) -> list[Finding]:
 
 
 async def _tried_sink(visit: "_Visit", sink: SinkConfig) -> Finding:
-    """Return what came of reaching a sink, and what helps or would show more."""
+    """Return the result of connecting to a sink, with advice."""
     what, attempt = f"sinks.{sink.name}", visit.sink(sink)
     no_way = _NO_WAY if sink.target is None else _NO_WAY_TO_BUS
     try:
-        return await _tried(what, attempt, no_way=no_way)
+        return await visit.tried(what, attempt, no_way=no_way)
     except UnprovenError as doubt:
         advice = (
             f"{doubt.advice or _UNPROVEN}{'' if doubt.advice else ':'} "
-            f"`sebridge send-test --sink {sink.name}` shows it"
+            f"`sebridge send-test --sink {sink.name}` tests it"
         )
         return Finding(
             is_good=True, is_warning=True, text=f"{what}: {doubt}", advice=advice
         )
 
 
-async def _tried(
-    what: str, attempt: Awaitable[str], *, slow: str = "", no_way: str = _NO_WAY
-) -> Finding:
-    """Return what came of an attempt, or that it took too long, and what helps.
-
-    Args:
-        what: is tried.
-        attempt: returns what was found.
-        slow: what helps where nothing answers in time; "" = ``no_way``.
-        no_way: what helps where nothing is reached.
-
-    Raises:
-        UnprovenError: a sink is there, and shows no more.
-    """
-    try:
-        with waiting_for(what):
-            async with asyncio.timeout(_PATIENCE):
-                return Finding(is_good=True, text=f"{what}: {await attempt}")
-    except UnprovenError:
-        raise
-    except TimeoutError:
-        text, advice = f"no answer within {_PATIENCE:g} s", slow or no_way
-    except (BridgeError, ValueError) as error:
-        text, advice = str(error), _advice(error, no_way)
-    return Finding(is_good=False, text=f"{what}: {text}", advice=advice)
-
-
 def _advice(error: Exception, no_way: str) -> str:
-    """Return what helps, where the error does not say it itself; "" = not known."""
+    """Return advice that the error itself does not give; "" = none."""
     if isinstance(error, MetadataRefusedError):
         return _REFUSING_IMDS
     if isinstance(error, MetadataError):
@@ -163,20 +147,53 @@ def _advice(error: Exception, no_way: str) -> str:
 
 @dataclass(slots=True)
 class _Visit:
-    """One examination; each method tries one thing, and says what was found.
+    """One examination; each method is one test and returns what it found.
 
     Attributes:
-        identity: what is known of this VM; ``instance`` learns more.
-        noticed: what came to light while something else was tried.
+        identity: what is known of this VM; ``instance`` adds to it.
+        patience: seconds for each test.
+        noticed: further findings, made during other tests.
     """
 
     config: Config
     clock: Clock
     identity: Identity
+    patience: float
     noticed: list[Finding] = field(default_factory=list)
 
+    async def tried(
+        self,
+        what: str,
+        attempt: Awaitable[str],
+        *,
+        slow: str = "",
+        no_way: str = _NO_WAY,
+    ) -> Finding:
+        """Return the result of a test with advice; a timeout is a result, too.
+
+        Args:
+            what: the name of the test.
+            attempt: returns what was found.
+            slow: the advice after a timeout; "" = ``no_way``.
+            no_way: the advice if there is no connection.
+
+        Raises:
+            UnprovenError: a sink can be reached, but the test proves nothing more.
+        """
+        try:
+            with waiting_for(what):
+                async with asyncio.timeout(self.patience):
+                    return Finding(is_good=True, text=f"{what}: {await attempt}")
+        except UnprovenError:
+            raise
+        except TimeoutError:
+            text, advice = f"no answer within {self.patience:g} s", slow or no_way
+        except (BridgeError, ValueError) as error:
+            text, advice = str(error), _advice(error, no_way)
+        return Finding(is_good=False, text=f"{what}: {text}", advice=advice)
+
     async def instance(self, client: MetadataClient) -> str:
-        """Ask who this VM is; it need not be known to who configures it wholly."""
+        """Ask IMDS for the identity of this VM; optional if [identity] is complete."""
         given = self.config.identity
         try:
             compute = await client.instance()
@@ -191,13 +208,13 @@ class _Visit:
                     is_good=True,
                     is_warning=True,
                     text="state: the OS disk of this VM is ephemeral",
-                    advice="put state.path on a data disk, or a redeploy loses it",
+                    advice="put state.path on a data disk: a redeploy loses this one",
                 )
             )
         return f"this VM is {self.identity.vm_name or 'unnamed'}"
 
     async def document(self, client: MetadataClient) -> str:
-        """Read the document; the first time, this enables the service for the VM."""
+        """Read the document; the first read enables Scheduled Events for the VM."""
         patience = self.config.imds.first_request_timeout
         before = self.clock.now()
         answer = await client.fetch(etag=None, timeout=patience)
@@ -205,14 +222,14 @@ class _Visit:
         return f"answers; events now: {len(parse(answer.body or b'').events)}"
 
     async def sink(self, config: SinkConfig) -> str:
-        """Reach the other side of a sink."""
+        """Test the connection to a sink."""
         async with open_session(
             user_agent=f"scheduled-events-bridge/{__version__}"
         ) as http:
             return await config.reach(Resources(http=http, expand=self.identity.expand))
 
     async def token(self, use: TokenUse) -> str:
-        """Get a token, and say whose it is: roles are assigned to him."""
+        """Get a token; return its principal, which is the one that needs the roles."""
         what = "" if use.scope == tokens.SERVICE_BUS else f" for {use.scope}"
         target = f"credential {use.credential}{what}"
         try:
@@ -223,10 +240,10 @@ class _Visit:
             text = f"{error}; {_NO_IDENTITY}"
             raise RefusedDeliveryError(text, error.reason) from error
         minutes = int((token.expires_on - self.clock.now().timestamp()) / 60)
-        return f"{target}: {tokens.bearer(token.token)}; good for {minutes} min"
+        return f"{target}: {tokens.bearer(token.token)}; valid for {minutes} min"
 
     async def replies(self, config: ApprovalsConfig, entity: str) -> str:
-        """Open a link to where replies go, and send nothing."""
+        """Open a link to a reply entity, and send nothing."""
         sender = Sender(config, entity)
         try:
             await sender.reach()
@@ -235,10 +252,10 @@ class _Visit:
             raise type(error)(f"{error}{help_}", error.reason) from error
         finally:
             await sender.close()
-        return f"{entity} may be sent to"
+        return f"{entity} can be sent to"
 
     async def approvals(self, config: ApprovalsConfig, session: str | None) -> str:
-        """Attach to where approvals come from, receive nothing, and let go."""
+        """Attach to the approval entity, receive nothing, and detach."""
         source = ApprovalSource(
             queue=config.queue,
             topic=config.topic,
@@ -252,22 +269,22 @@ class _Visit:
             return excused(source, error)
         finally:
             await queue.close()
-        return f"{source} may be received from"
+        return f"{source} can be received from"
 
 
 def excused(source: ApprovalSource, error: ApprovalQueueError) -> str:
-    """Return why a failure to attach is none.
+    """Return why a failure to attach is not a fault.
 
-    What the SDK raised is read as the bridge does, which looks into its wrapping.
+    The cause is read with the bridge's own rules, which look into the SDK's wrapping.
 
     Raises:
-        ApprovalQueueError: it is one.
-        DeliveryError: it is one, and it is known of which kind.
+        ApprovalQueueError: it is a fault.
+        DeliveryError: it is a fault of a known kind.
     """
     if not isinstance(cause := error.__cause__, Exception):
         raise error
     if is_held_elsewhere(cause):
-        return f"{source} is there, and held by a bridge that runs"
+        return f"{source} exists; a running bridge holds it"
     refusal = as_delivery_error(cause, str(source))
     help_ = remedy(refusal, "Receiver", source.entity)
     if is_not_allowed(cause):
@@ -276,31 +293,31 @@ def excused(source: ApprovalSource, error: ApprovalQueueError) -> str:
 
 
 def compared(date: datetime | None, before: datetime, after: datetime) -> Finding:
-    """Return how far this machine's clock is off.
+    """Return by how much the clock of this machine is wrong.
 
     Args:
-        date: the Date of an answer, in whole seconds; None without one.
-        before: by our clock, when it was asked for.
-        after: by our clock, when it had come.
+        date: the Date header of an answer, in whole seconds; None without one.
+        before: the local time when the request was sent.
+        after: the local time when the answer arrived.
     """
     if date is None:
-        return Finding(is_good=True, text="clock: IMDS does not say what time it is")
+        return Finding(is_good=True, text="clock: not checked: IMDS sent no Date")
     early = before - (date + timedelta(seconds=1))
     late = date - after
     skew = max(early, late, timedelta(0))
     if skew < _SKEW_NOTED:
-        return Finding(is_good=True, text="clock: agrees with that of IMDS")
+        return Finding(is_good=True, text="clock: agrees with IMDS")
     way = "ahead of" if early > late else "behind"
     return Finding(
         is_good=skew < _SKEW_WRONG,
         is_warning=skew < _SKEW_WRONG,
-        text=f"clock: {skew.total_seconds():.0f} s {way} that of IMDS",
+        text=f"clock: {skew.total_seconds():.0f} s {way} IMDS",
         advice=_WRONG_CLOCK,
     )
 
 
 def _has_ephemeral_disk(compute: Mapping[str, object]) -> bool:
-    """Whether the OS disk is local to the host, and begins anew where that changes."""
+    """Whether the OS disk is local to the host, and is lost when the host changes."""
     found: object = compute
     for key in ("storageProfile", "osDisk", "diffDiskSettings", "option"):
         found = found.get(key) if isinstance(found, Mapping) else None

@@ -1,6 +1,6 @@
-"""Trying a configuration out: a test event sent, a preview, a look at the routing.
+"""Dry runs of a configuration: send a test event, render an event, show its routes.
 
-Nothing here touches the outbox: a forwarder of the same configuration may be running.
+Nothing here changes the outbox: a forwarder may run with the same configuration.
 """
 
 import asyncio
@@ -44,14 +44,14 @@ from bridge.telemetry.metrics import Metrics
 _PATIENCE = 5.0  # seconds for instance metadata
 _USER_AGENT = f"scheduled-events-bridge/{__version__}"
 _CONSEQUENCES: Sequence[tuple[type[BridgeError], str]] = (
-    (TransientDeliveryError, "the bridge would try again"),
-    (RefusedDeliveryError, "the bridge would try again, and soon park the sink"),
+    (TransientDeliveryError, "the bridge would retry"),
+    (RefusedDeliveryError, "the bridge would retry, and soon park the sink"),
     (PermanentDeliveryError, "the bridge would make it a dead letter"),
 )
 
 
 def chosen(config: Config, names: Sequence[str]) -> Config:
-    """Return the configuration with the named sinks alone; with all if none is named.
+    """Return the configuration with only the named sinks; with all if none is named.
 
     Raises:
         ValueError: there is no such sink.
@@ -66,24 +66,24 @@ def chosen(config: Config, names: Sequence[str]) -> Config:
     return with_fields(config, sinks=sinks)
 
 
-# -- who tells -----------------------------------------------------------------
+# -- the publishing VM ---------------------------------------------------------
 
 
 async def known_here(config: Settings, otherwise: Identity | None = None) -> Identity:
-    """Return who this VM is without asking anybody.
+    """Return the identity of this VM without asking instance metadata.
 
-    ``[identity]`` says so, and for the rest the state file of the forwarder here.
+    It comes from ``[identity]``, then from the state file of the local forwarder.
 
     Args:
-        config: of the forwarder.
-        otherwise: who it is where there is no state file.
+        config: the settings of the forwarder.
+        otherwise: the identity to use if there is no state file.
     """
     last = await _last_known(Path(config.state.path))
     return (last or otherwise or Identity()).overridden(config.identity)
 
 
 async def _last_known(path: Path) -> Identity | None:
-    """Return what the forwarder here knew last; None where it cannot be read."""
+    """Return the identity in the local state file; None if it cannot be read."""
     try:
         if not await asyncio.to_thread(path.is_file):
             return None
@@ -93,28 +93,30 @@ async def _last_known(path: Path) -> Identity | None:
         return None
 
 
-async def _asked(config: Config, clock: Clock) -> tuple[Identity, str | None]:
-    """Ask instance metadata once; return also why it did not say who this is."""
+async def _asked(
+    config: Config, clock: Clock, patience: float
+) -> tuple[Identity, str | None]:
+    """Ask instance metadata once; return also why the identity is not known."""
     try:
         async with (
             open_client(config.imds, clock, Metrics((), __version__)) as client,
-            asyncio.timeout(_PATIENCE),
+            asyncio.timeout(patience),
         ):
             with waiting_for("imds: instance metadata"):
                 found = Identity.from_metadata(await client.instance())
     except TimeoutError:
-        trouble = f"no answer within {_PATIENCE:g} s"
+        trouble = f"no answer within {patience:g} s"
     except MetadataError as error:
         trouble = str(error)
     else:
         return found.overridden(config.identity), None
     known = await known_here(config)
-    who = f"it is taken for {known.vm_name}" if known.vm_name else "it is not known"
-    return known, f"who this VM is was not to be learned ({trouble}): {who}"
+    who = f"{known.vm_name} is used" if known.vm_name else "it is not known"
+    return known, f"the identity of this VM could not be read ({trouble}): {who}"
 
 
 def event_context_of(config: Settings, identity: Identity) -> EventContext:
-    """Return who tells, as the forwarder would have it."""
+    """Return the event context that the forwarder would use."""
     return EventContext(
         prefix=config.events.type_prefix,
         source=config.events.source or identity.source or makeshift_source(),
@@ -128,11 +130,11 @@ def event_context_of(config: Settings, identity: Identity) -> EventContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """What came of one attempt.
+    """The result of one attempt.
 
     Attributes:
-        seconds: how long it took.
-        error: why the sink did not take the event; None if it did.
+        seconds: how long the attempt took.
+        error: why the sink did not accept the event; None if it did.
     """
 
     sink: str
@@ -142,10 +144,10 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What was sent, and what the sinks answered.
+    """The event that was sent, and the answers of the sinks.
 
     Attributes:
-        warning: why it is not known who this VM is; None if it is.
+        warning: why the identity of this VM is not known; None if it is.
     """
 
     event: CloudEvent
@@ -154,20 +156,28 @@ class Report:
 
     @property
     def is_good(self) -> bool:
-        """Whether every sink has taken it."""
+        """Whether every sink accepted the event."""
         return all(attempt.error is None for attempt in self.attempts)
 
 
-async def send_test(config: Config, event_type: str, clock: Clock) -> Report:
-    """Send one marked event to every sink, in one attempt each, side by side.
+async def send_test(
+    config: Config, event_type: str, clock: Clock, patience: float = _PATIENCE
+) -> Report:
+    """Send one test event to every sink: one attempt each, all at the same time.
 
-    It says nowhere how it could be approved.
+    The event holds no address for approvals.
+
+    Args:
+        config: with the sinks that are sent to.
+        event_type: of the event in IMDS.
+        clock: what time it is.
+        patience: seconds for instance metadata.
 
     Raises:
-        ConfigError: a placeholder in the name of an entity has no value here.
+        ConfigError: a placeholder in an entity name has no value here.
     """
     daemon_threads.lend()
-    identity, warning = await _asked(config, clock)
+    identity, warning = await _asked(config, clock, patience)
     config = with_fields(config, approvals=None).filled_in(identity.expand)
     event = samples.marked_event(
         event_context_of(config, identity),
@@ -192,7 +202,7 @@ async def _sent(
                 http=http, expand=identity.expand, vm_id=identity.vm_id
             )
             opened = await stack.enter_async_context(sink.open(resources))
-            # Read from bytes, as the relay reads it from the outbox.
+            # From bytes, as the relay reads it from the outbox.
             await opened.deliver(CloudEvent.from_json(event.to_json()))
     except (BridgeError, ValueError) as trouble:
         hints = [text for kind, text in _CONSEQUENCES if isinstance(trouble, kind)]
@@ -204,11 +214,11 @@ async def _sent(
 
 
 @dataclass(slots=True)
-class Guise:
-    """Who this VM is, with what a made-up one is where that is not known.
+class ShownIdentity:
+    """The identity of this VM, with invented values for what is not known.
 
     Attributes:
-        unknown: the placeholders that were filled in with what is made up.
+        unknown: the placeholders that were filled in with invented values.
     """
 
     known: Identity
@@ -216,7 +226,7 @@ class Guise:
 
     @property
     def identity(self) -> Identity:
-        """Who this VM is shown as."""
+        """The identity that is shown."""
         return replace(
             self.known,
             vm_name=self.known.vm_name or samples.MADE_UP.vm_name,
@@ -234,33 +244,33 @@ class Guise:
         return self.identity.expand(text)
 
     def note(self) -> str | None:
-        """Say what is made up; None = nothing is."""
+        """Say which values are invented; None = none."""
         names = [f"{{{name}}}" for name in PLACEHOLDERS if name in self.unknown]
         if not names:
             return None
         them = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
         are, those = ("is", "that") if len(names) == 1 else ("are", "those")
         return (
-            f"{them} {are} not known here, and {those} of a made-up VM "
-            f"{are} shown; [identity] can say who this is"
+            f"{them} {are} not known here, and {those} of an invented VM "
+            f"{are} shown; set [identity] to show this VM"
         )
 
 
-async def preview(config: Config, sample: Sample, guise: Guise) -> Preview:
-    """Return what the one sink of ``config`` would send; connects to nothing.
+async def preview(config: Config, sample: Sample, shown_as: ShownIdentity) -> Preview:
+    """Return what the one sink of ``config`` would send; nothing is connected.
 
     Raises:
         DeliveryError: the event cannot be rendered for this sink.
         BridgeError: the sink cannot be opened.
     """
-    config = config.filled_in(guise.expand)
+    config = config.filled_in(shown_as.expand)
     (sink,), approvals = config.sinks, config.approval_entity
     async with open_session(user_agent=_USER_AGENT) as http:
         resources = Resources(
             http=http,
-            expand=guise.expand,
-            vm_id=guise.identity.vm_id,
-            approvals=approvals.address(guise.expand) if approvals else None,
+            expand=shown_as.expand,
+            vm_id=shown_as.identity.vm_id,
+            approvals=approvals.address(shown_as.expand) if approvals else None,
         )
         found = await sink.preview(resources, sample.event)
     return replace(found, head=tuple(map(secret_standins.hidden, found.head)))
@@ -271,23 +281,23 @@ async def preview(config: Config, sample: Sample, guise: Guise) -> Preview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """Whether a sink is told of an event, and if not, why.
+    """Whether a sink gets an event, and if not, why.
 
     Attributes:
-        obstacles: the conditions that do not hold; empty if it is told.
+        obstacles: the conditions that do not hold; empty if the sink gets the event.
     """
 
     sink: str
     obstacles: tuple[Obstacle, ...]
 
     @property
-    def is_told(self) -> bool:
-        """Whether the sink is told."""
+    def gets_it(self) -> bool:
+        """Whether the sink gets the event."""
         return not self.obstacles
 
 
 def routings(router: Router, sample: Sample) -> tuple[Routing, ...]:
-    """Say of each sink whether it would be told of an event it has heard nothing of."""
+    """Return for each sink whether it would get an event that is new to it."""
     return tuple(
         Routing(
             sink=name,
@@ -300,16 +310,16 @@ def routings(router: Router, sample: Sample) -> tuple[Routing, ...]:
 def notes(
     routes: Sequence[Routing], sample: Sample, identity: Identity
 ) -> tuple[str, ...]:
-    """Return what has to be said of routes beside."""
+    """Return notes about the routes as a whole."""
     found = []
     if identity.vm_name is None and sample.subject.events:
         found.append(
-            "this VM's name is not known here (--vm or identity.vm_name would say it), "
-            "and who does not know his name passes every scope"
+            "the name of this VM is not known here, so every scope lets the event "
+            "through (set it with --vm or identity.vm_name)"
         )
-    if sample.subject.events and not all(route.is_told for route in routes):
+    if sample.subject.events and not all(route.gets_it for route in routes):
         found.append(
-            "a sink that was told of an EventId is told to its end, whatever "
-            "when.event_types, event_sources, resources and scope say later"
+            "a sink that got one event of an EventId gets all later ones, whatever "
+            "when.event_types, event_sources, resources and scope say"
         )
     return tuple(found)

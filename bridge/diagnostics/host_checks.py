@@ -1,6 +1,6 @@
-"""What this machine offers the forwarder: disk, port, secrets, proxy, versions.
+"""Checks of this machine: disk, port, secrets, proxy, versions.
 
-Looked at by ``sebridge check --connect``, and nothing is changed by it.
+``sebridge check --connect`` runs them; they change nothing.
 """
 
 import os
@@ -9,7 +9,7 @@ import socket
 import sqlite3
 import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -21,7 +21,6 @@ from bridge.health.config import HttpConfig
 from bridge.outbox.statefile import StateConfig
 
 _LEAST_FREE = 16 * 10**6
-_MOUNTS = Path("/proc/self/mounts")
 _IN_MEMORY = {"tmpfs", "ramfs"}
 _OF_A_NETWORK = {"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "fuse.blobfuse2"}
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
@@ -33,12 +32,12 @@ _WAL_RESET_BACKPORTS = {(3, 44): 6, (3, 50): 7}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was tried, and whether it went well.
+    """The result of one check.
 
     Attributes:
-        is_good: False = the bridge cannot do its work so.
-        is_warning: it can, but it is hardly meant.
-        advice: what to do about it; "" where the text says it, or nothing is.
+        is_good: False = the bridge cannot work like this.
+        is_warning: the bridge can work, but this is probably a mistake.
+        advice: what to do about it; "" if the text says it, or nothing is to be done.
     """
 
     is_good: bool
@@ -47,22 +46,56 @@ class Finding:
     advice: str = ""
 
 
+def _free(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
+
+
+def _may_write(path: Path) -> bool:
+    return os.access(path, os.R_OK | os.W_OK)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What the operating system says of this machine.
+
+    Attributes:
+        mounts: the file that lists what is mounted; Linux only.
+        is_mount: whether something is mounted at a path.
+        free: how many bytes are free on the disk of a folder.
+        may_write: whether this user may read and write a path.
+        sqlite: the version of SQLite.
+    """
+
+    mounts: Path = Path("/proc/self/mounts")
+    is_mount: Callable[[Path], bool] = os.path.ismount
+    free: Callable[[Path], int] = _free
+    may_write: Callable[[Path], bool] = _may_write
+    sqlite: tuple[int, int, int] = sqlite3.sqlite_version_info
+
+
+HERE = Host()
+
+
 def examine(
-    config: Config, environ: Mapping[str, str], answer: Mapping[str, object] | None
+    config: Config,
+    environ: Mapping[str, str],
+    answer: Mapping[str, object] | None,
+    host: Host = HERE,
 ) -> list[Finding]:
-    """Look at everything once.
+    """Run all checks once.
 
     Args:
-        config: of the forwarder.
+        config: the configuration of the forwarder.
         environ: the environment.
-        answer: the status of the forwarder that runs with it; None if none does.
+        answer: the status of a forwarder that runs with it; None if none runs.
+        host: what the operating system says.
     """
     return [
-        *state(config.state),
+        *state(config.state, host),
         port(config.http, answer),
         *secrets(config),
         *proxy(environ),
-        versions(),
+        versions(host),
     ]
 
 
@@ -81,16 +114,16 @@ def _fault(text: str, advice: str) -> Finding:
 # -- the state directory ---------------------------------------------------------------
 
 
-def state(config: StateConfig) -> Iterator[Finding]:
-    """Look at where the state file is to be."""
+def state(config: StateConfig, host: Host = HERE) -> Iterator[Finding]:
+    """Check the place of the state file."""
     path = Path(config.path)
     there = _existing(path.parent)
-    yield _writable(path, there)
-    yield from _disk(path, there)
-    free = shutil.disk_usage(there).free
+    yield _writable(path, there, host)
+    yield from _disk(path, there, host)
+    free = host.free(there)
     text = f"state: {free / 1e6:,.0f} MB free on the disk of {path}"
     if free < config.max_size + _LEAST_FREE:
-        advice = f"state.max_size lets the file grow to {config.max_size / 1e6:,.0f} MB"
+        advice = f"state.max_size allows a file of {config.max_size / 1e6:,.0f} MB"
         yield (_fault if free < _LEAST_FREE else _warning)(text, advice)
     else:
         yield _good(text)
@@ -103,7 +136,7 @@ def _existing(folder: Path) -> Path:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether something is there, as far as this user may see."""
+    """Whether a path exists, as far as this user may see."""
     try:
         path.stat()
     except OSError:
@@ -111,20 +144,22 @@ def _is_there(path: Path) -> bool:
     return True
 
 
-def _writable(path: Path, there: Path) -> Finding:
-    """Say whether this user may keep the state file; opening it would make it."""
-    own = "run this as the user of the service, or give him the directory (chown)"
+def _writable(path: Path, there: Path, host: Host) -> Finding:
+    """Check whether this user may write the state file, without opening it."""
+    own = "run this as the user of the service, or chown the directory to it"
     for part in (path, there):
-        if _is_there(part) and not os.access(part, os.R_OK | os.W_OK):
+        if _is_there(part) and not host.may_write(part):
             return _fault(f"state: {part} cannot be written by {_user()}", own)
     if not there.is_dir():
-        return _fault(f"state: {there} is no directory", "name another in state.path")
+        return _fault(
+            f"state: {there} is not a directory", "use another one in state.path"
+        )
     mode = stat.S_IMODE(path.stat().st_mode) if _is_there(path) else 0
     if os.name == "posix" and mode & 0o077:
-        text = f"state: {path} may be read by other users ({mode:03o})"
+        text = f"state: {path} can be read by other users ({mode:03o})"
         return _warning(text, f"chmod 600 {path}")
     if there != path.parent:
-        return _good(f"state: {path.parent} is not there yet, and will be made")
+        return _good(f"state: {path.parent} does not exist yet; it will be created")
     return _good(f"state: {path.parent} can be written by {_user()}")
 
 
@@ -134,13 +169,13 @@ def _user() -> str:
     return f"uid {os.getuid()}"
 
 
-def _disk(path: Path, there: Path) -> Iterator[Finding]:
-    """Warn of a disk that forgets, or that SQLite cannot work on."""
+def _disk(path: Path, there: Path, host: Host) -> Iterator[Finding]:
+    """Warn of a disk that loses its content, or that SQLite cannot use."""
     mount = there.resolve()
-    while not os.path.ismount(mount) and mount != mount.parent:
+    while not host.is_mount(mount) and mount != mount.parent:
         mount = mount.parent
-    kind = _kinds().get(str(mount), "")
-    elsewhere = "put state.path on a data disk, or what is not delivered yet is lost"
+    kind = _kinds(host.mounts).get(str(mount), "")
+    elsewhere = "put state.path on a data disk, or pending deliveries can be lost"
     if _is_there(mount / "DATALOSS_WARNING_README.txt"):
         yield _warning(f"state: {path} is on the temporary disk {mount}", elsewhere)
     elif kind in _IN_MEMORY:
@@ -152,10 +187,10 @@ def _disk(path: Path, there: Path) -> Iterator[Finding]:
         )
 
 
-def _kinds() -> dict[str, str]:
-    """Return the kinds of file systems by where they are mounted; Linux only."""
+def _kinds(mounts: Path) -> dict[str, str]:
+    """Return the type of each mounted file system, by its directory; Linux only."""
     try:
-        lines = _MOUNTS.read_text(errors="replace").splitlines()
+        lines = mounts.read_text(errors="replace").splitlines()
     except OSError:
         return {}
     parts = [line.split(" ") for line in lines]
@@ -166,32 +201,32 @@ def _kinds() -> dict[str, str]:
 
 
 def port(config: HttpConfig, answer: Mapping[str, object] | None) -> Finding:
-    """Say whether the health port can be had, or who has it."""
+    """Check whether the health port is free, or who holds it."""
     if not config.listen:
         return _good("http: off (http.listen is empty)")
     if answer is not None:
-        return _good(f"http: {config.listen} is held by the bridge that runs")
+        return _good(f"http: {config.listen} is held by the running bridge")
     if (cause := listening_fault(*config.address)) is None:
         return _good(f"http: {config.listen} is free")
     return _fault(
         f"http: {config.listen} cannot be listened on: {cause}",
-        "name another in http.listen, or stop what has it (a bridge that runs "
-        "and does not answer has another http.token)",
+        "use another one in http.listen, or stop the program that holds it (a bridge "
+        "that runs with another http.token does not answer here)",
     )
 
 
 def listening_fault(host: str, number: int) -> str | None:
-    """Return why nobody can listen on a port now; None: it is free."""
+    """Return why a port cannot be listened on now; None: it is free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with closing(socket.create_server((host, number), family=family)):
             return None
     except (OSError, UnicodeError) as error:
-        return getattr(error, "strerror", None) or "it is no address"
+        return getattr(error, "strerror", None) or "it is not an address"
 
 
 def secrets(config: Config) -> Iterator[Finding]:
-    """Say where secrets come from; the configuration has read each of them by now."""
+    """Check the files of secrets; the configuration has read each of them already."""
     found = list(config.secrets())
     if found:
         yield _good(f"secrets: {len(found)} can be read")
@@ -200,36 +235,36 @@ def secrets(config: Config) -> Iterator[Finding]:
         if path is None or os.name != "posix":
             continue
         if (mode := stat.S_IMODE(path.stat().st_mode)) & 0o007:
-            text = f"secrets: {place}: every user may use {path} ({mode:03o})"
+            text = f"secrets: {place}: every user can access {path} ({mode:03o})"
             yield _warning(text, f"chmod o= {path}")
 
 
 def proxy(environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Say that a proxy of the environment is no trouble, to whoever wonders."""
+    """Say that the bridge does not use a proxy of the environment for IMDS."""
     names = {name.lower() for name, value in environ.items() if value}
     if found := [name for name in _PROXIES if name in names]:
         yield _good(
             f"proxy: {', '.join(found)} set: IMDS and the identity endpoint are asked "
-            "without it, whatever no_proxy says"
+            "without it, even if no_proxy is not set"
         )
 
 
-def versions() -> Finding:
-    """Name what a report of a bug should name."""
+def versions(host: Host = HERE) -> Finding:
+    """List the versions that belong into a bug report."""
     found = [f"bridge {__version__}", f"Python {sys.version.split()[0]}"]
     for package in _PACKAGES:
         try:
             found.append(f"{package} {version(package)}")
         except PackageNotFoundError:
             continue
-    known = "" if _is_wal_reset_fixed(sqlite3.sqlite_version_info) else _WAL_RESET
+    known = "" if _is_wal_reset_fixed(host.sqlite) else _WAL_RESET
     return _good(
         f"versions: {', '.join(found)}, SQLite {sqlite3.sqlite_version}{known}"
     )
 
 
 _WAL_RESET = (
-    " (has the WAL-reset bug that 3.51.3 mends: it takes two writers at the same "
+    " (has the WAL-reset bug that 3.51.3 fixes: it needs two writers at the same "
     "moment, and is rarer than a broken disk; a damaged file is moved aside)"
 )
 

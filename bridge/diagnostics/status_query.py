@@ -1,4 +1,4 @@
-"""Status for the command line: from the running forwarder, else from its state file."""
+"""Get the status from the running forwarder, or else from its state file."""
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,10 +45,10 @@ _NOT_OURS = (
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What is known, in the shape of ``/status``.
+    """The status, in the shape of ``/status``.
 
     Attributes:
-        is_live: whether a forwarder said so; else it stood in its state file.
+        is_live: True = from a running forwarder; False = from its state file.
     """
 
     report: dict[str, object]
@@ -56,15 +56,15 @@ class Status:
 
 
 async def status(config: Settings, sinks: Sequence[str], clock: Clock) -> Status:
-    """Return what is known.
+    """Return the status.
 
     Args:
-        config: of the forwarder.
+        config: the settings of the forwarder.
         sinks: the names of its sinks.
-        clock: what time it is.
+        clock: the current time.
 
     Raises:
-        OutboxError: nobody answers and there is no state file that can be read.
+        OutboxError: no forwarder answers, and no state file can be read.
     """
     answer = await running(config)
     if answer is not None:
@@ -73,7 +73,7 @@ async def status(config: Settings, sinks: Sequence[str], clock: Clock) -> Status
 
 
 async def running(config: Settings) -> dict[str, object] | None:
-    """Ask the forwarder of this configuration; None if none answers."""
+    """Ask the forwarder of this configuration for its status; None if none answers."""
     if not config.http.listen:
         return None
     host, port = config.http.address
@@ -87,7 +87,7 @@ def _existing(path: Path) -> Path:
     if not is_there(path):
         raise OutboxError(
             f"no forwarder answers, and there is no state file {path}: "
-            "has it ever run with this configuration?"
+            "has a forwarder ever run with this configuration?"
         )
     return path
 
@@ -100,11 +100,11 @@ async def _stored(
         identity = await remembered(database) or Identity()
         router = Router(routes={}, scope="all", identity=identity)
         outbox = Outbox(database, router)
-        body = await outbox.load(CHECKPOINT)
+        body = await outbox.observations.load(CHECKPOINT)
         watch = checkpoint.decode(body) if body else Watch()
-        tallies = await outbox.tallies()
+        tallies = await outbox.deliveries.tallies()
         now = clock.now().timestamp()
-        # Without a port to ask, it may well be running.
+        # Without a health port, a forwarder may be running.
         state = "not answering" if config.http.listen else "unknown"
         return {
             "vm": vm_of(identity),
@@ -115,7 +115,8 @@ async def _stored(
             },
             "sinks": [sink_of(sink, state, tallies.get(sink), now) for sink in sinks],
             "approvals": [
-                orjson.loads(body) for body in await outbox.recent_outcomes(_RECENT)
+                orjson.loads(body)
+                for body in await outbox.approvals.recent_outcomes(_RECENT)
             ],
             "commands": await recent_commands(outbox),
             "replies": replies_of(tallies.get(REPLIES)),
@@ -124,15 +125,15 @@ async def _stored(
 
 
 async def _traffic(config: Settings) -> dict[str, object]:
-    """Return what the probe says; where nobody answers it, balancers take it so."""
+    """Return what the probe answers; for a balancer, no answer means out."""
     if config.traffic is None:
         return {}
     answer = await probed(config.traffic)
-    return {"traffic": answer or {"traffic": "out", "reason": "nobody answers"}}
+    return {"traffic": answer or {"traffic": "out", "reason": "no answer"}}
 
 
 async def probed(config: TrafficConfig) -> dict[str, object] | None:
-    """Ask the traffic probe as a balancer does; None where no bridge answers."""
+    """Send the traffic probe as a balancer does; None if no bridge answers."""
     host, port = config.address
     answer = await _asked(f"http://{_reachable(host)}:{port}/", {}, {200, 503})
     return answer if answer is not None and "traffic" in answer else None
@@ -141,7 +142,7 @@ async def probed(config: TrafficConfig) -> dict[str, object] | None:
 async def _asked(
     url: str, headers: Mapping[str, str], taken: Container[int]
 ) -> dict[str, object] | None:
-    """Return the JSON object that a bridge on this machine answers, if it does."""
+    """Return the JSON object that a local bridge answers; None without one."""
     timeout = aiohttp.ClientTimeout(total=_PATIENCE)
     try:
         async with (
@@ -155,6 +156,6 @@ async def _asked(
 
 
 def _reachable(host: str) -> str:
-    """Return where a host that is listened on is asked, as a URL has it."""
+    """Return the host of a URL for a listening address."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - asked, not listened on  # nosec B104
     return f"[{host}]" if ":" in host else host

@@ -1,4 +1,4 @@
-"""The tokens of Entra ID that a configuration needs, and whose they are."""
+"""The Entra ID tokens that a configuration needs, and their principals."""
 
 import base64
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ SERVICE_BUS = "https://servicebus.azure.net/.default"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenUse:
-    """A credential of Entra, and what its tokens are for."""
+    """A credential of Entra ID, and the scope of its tokens."""
 
     credential: CredentialKind
     client_id: str
@@ -30,13 +30,13 @@ class TokenUse:
     proxy: Address | None = field(compare=False)
 
     def open(self) -> "AsyncTokenCredential":
-        """Make the credential; see ``bridge.net.entra``."""
+        """Open the credential; see ``bridge.net.entra``."""
         proxy = self.proxy.reveal() if self.proxy is not None else None
         return open_credential(self.credential, client_id=self.client_id, proxy=proxy)
 
 
 def uses(config: Config) -> Iterator[TokenUse]:
-    """Yield each use of a credential once."""
+    """Yield each combination of credential and scope once."""
     every = (_use_of_sink(sink) for sink in config.sinks)
     entity = config.approval_entity
     approvals = None if entity is None else _use_of(entity)
@@ -70,7 +70,7 @@ def _use_of(where: NamespaceConfig) -> TokenUse | None:
 
 
 def bearer(token: str) -> str:
-    """Return whom a token is for; nothing of it but ids that are no secret.
+    """Return the principal of a token: only ids, which are no secrets.
 
     Source: https://learn.microsoft.com/entra/identity-platform/access-token-claims-reference
     """
@@ -82,6 +82,6 @@ def bearer(token: str) -> str:
     except (IndexError, ValueError):
         claims = None
     if not isinstance(claims, dict):
-        return "a token that does not say whose it is"
+        return "a token without a readable principal"
     application, principal = claims.get("appid") or claims.get("azp"), claims.get("oid")
     return f"application {application}, principal {principal}"

@@ -1,4 +1,4 @@
-"""Whether the traffic probe answers: what ``sebridge check --connect`` says of it."""
+"""The check of the traffic probe, for ``sebridge check --connect``."""
 
 from collections.abc import Mapping
 
@@ -8,17 +8,17 @@ from bridge.traffic.config import TrafficConfig
 
 _START = "start the forwarder (Linux: systemctl start sebridge)"
 _OTHER = (
-    "start the forwarder, if it is sebridge-traffic.socket that holds it; else name "
-    "another in traffic.listen, or stop what has it"
+    "if sebridge-traffic.socket holds the port, start the forwarder; otherwise use "
+    "another port in traffic.listen, or stop the program that holds this one"
 )
-_RESTART = "restart the forwarder: it runs with another [traffic], or without"
+_RESTART = "restart the forwarder: it runs with another [traffic], or without one"
 
 
 async def examine(config: TrafficConfig | None, *, is_running: bool) -> list[Finding]:
-    """Ask the probe as a balancer does, and say why nobody answers.
+    """Send the probe as a balancer does; if there is no answer, say why.
 
     Args:
-        config: ``[traffic]``; None: there is no probe, and nothing to be said.
+        config: ``[traffic]``; None: there is no probe to check.
         is_running: whether the forwarder answers at its health port.
     """
     if config is None or config.address[1] == 0:
@@ -26,7 +26,7 @@ async def examine(config: TrafficConfig | None, *, is_running: bool) -> list[Fin
     answer = await probed(config)
     if answer is not None:
         return [Finding(is_good=True, text=f"traffic: {config.listen} {_says(answer)}")]
-    silent = f"traffic: nobody answers at {config.listen}: to balancers this VM is out"
+    silent = f"traffic: no answer at {config.listen}: balancers treat this VM as out"
     fault = listening_fault(*config.address)
     if is_running:
         return [Finding(is_good=False, text=silent, advice=_RESTART)]
@@ -36,6 +36,6 @@ async def examine(config: TrafficConfig | None, *, is_running: bool) -> list[Fin
 
 
 def _says(answer: Mapping[str, object]) -> str:
-    """Return what the probe says, and why."""
+    """Return the answer of the probe, with its reason."""
     why = " ".join(str(answer[key]) for key in ("reason", "eventId") if answer.get(key))
     return f"says {answer['traffic']}" + (f" ({why})" if why else "")

@@ -1,1 +1,1 @@
-"""What is said: documents, transitions and CloudEvents. Pure."""
+"""Documents of IMDS, the transitions between them, and the CloudEvents. Pure."""

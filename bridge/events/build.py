@@ -1,10 +1,8 @@
-"""What is told outward: transitions, outcomes and the bridge's own life as CloudEvents.
+"""Makes CloudEvents of transitions, of outcomes, and of the bridge's own lifecycle.
 
-Pure: time, identity and counts are passed in. An id is a function of its cause and
-of nothing else (no clock, no VM, no incarnation, no chance), so that VMs which saw
-the same step, and a restart or a replay, give it the same id.
+Pure. The id is a hash of the cause only: every VM makes the same one for a transition.
 
-Source: DESIGN section 4.
+Source: config/events.md.
 """
 
 from collections.abc import Mapping
@@ -16,28 +14,29 @@ from bridge.events.config import FORBIDDEN
 from bridge.events.document import Document, ScheduledEvent
 from bridge.events.identity import Identity
 from bridge.events.routing import Subject
+from bridge.events.trace import trace
 from bridge.events.transitions import Transition, TransitionKind
 from bridge.events.truncate import fitted
 from bridge.foundation.hashing import hash32
 
 _LONG_ATTRIBUTE = 256
-_DISRUPTIVE = {"Reboot", "Redeploy", "Preempt", "Terminate"}
+DISRUPTIVE = {"Reboot", "Redeploy", "Preempt", "Terminate"}
 _SEVERITY_NUMBERS = {"INFO": 9, "WARN": 13, "ERROR": 17}
 _WITHHELD = "withheld"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutgoingEvent:
-    """An event on its way to the outbox.
+    """A CloudEvent for the outbox, and what the outbox must know about it.
 
     Attributes:
-        event: what is sent.
-        cause: the hash its id was made of before any count, to count by.
-        subject: what routing looks at.
-        key: order is kept among events of the same key; None = no order.
-        not_before: NotBefore as far as known, for urgency.
-        is_started: whether it tells that the impact has begun, for urgency.
-        is_last: whether nothing more is to be expected of its EventId.
+        event: the CloudEvent that is sent.
+        cause: the hash of the cause, without a count; the outbox counts by it.
+        subject: the values that routing decides by.
+        key: events with the same key are delivered in order; None = no order.
+        not_before: NotBefore if known; decides how urgent the event is.
+        is_started: whether the impact has begun; decides how urgent the event is.
+        is_last: whether no further event about the same EventId is expected.
     """
 
     event: CloudEvent
@@ -51,7 +50,7 @@ class OutgoingEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventContext:
-    """Who tells: fixed before the first event, the same for all of them."""
+    """What all events of this bridge share: type prefix, source, and this VM."""
 
     prefix: str
     source: str
@@ -73,7 +72,7 @@ class EventContext:
 
 
 def cause_of(transition: Transition) -> list[object]:
-    """Return what the id of a transition is the hash of."""
+    """Return the values whose hash is the id of a transition's event."""
     before = transition.previous
     is_updated = transition.kind is TransitionKind.UPDATED
     return [
@@ -85,14 +84,14 @@ def cause_of(transition: Transition) -> list[object]:
 
 
 def cause_of_document(event_context: EventContext, document: Document) -> list[object]:
-    """Return what the id of a ``document.changed`` event is the hash of."""
+    """Return the values whose hash is the id of a ``document.changed`` event."""
     kind = f"{event_context.prefix}.document.changed.v1"
     return [event_context.identity.vm_id, kind, document.raw]
 
 
-def numbered(cause: list[object], told: int) -> str:
-    """Return the id of something that was told exactly so ``told`` times before."""
-    return hash32([*cause, told] if told else cause)
+def numbered(cause: list[object], repeats: int) -> str:
+    """Return the event id, given how often the same event was published before."""
+    return hash32([*cause, repeats] if repeats else cause)
 
 
 def from_transition(
@@ -101,16 +100,16 @@ def from_transition(
     *,
     incarnation: int | None,
     observed_at: datetime,
-    told: int,
+    repeats: int,
 ) -> OutgoingEvent:
-    """Turn a transition into what is told of it.
+    """Make the event about a transition.
 
     Args:
-        event_context: who tells.
-        transition: the step.
-        incarnation: of the document that showed it.
-        observed_at: when it was seen here.
-        told: how often this bridge has told exactly that before.
+        event_context: prefix, source and VM of the event.
+        transition: the transition to publish.
+        incarnation: that of the document in which the transition was seen.
+        observed_at: when this bridge saw the transition.
+        repeats: how often this bridge has published the same transition before.
     """
     event, cause = transition.event, cause_of(transition)
     data: dict[str, object] = {
@@ -130,13 +129,13 @@ def from_transition(
     if transition.kind is TransitionKind.ENDED:
         data["outcome"] = "unknown"
     cloud_event = CloudEvent(
-        id=numbered(cause, told),
+        id=(own_id := numbered(cause, repeats)),
         source=event_context.source,
         type=f"{event_context.prefix}.scheduledevent.{transition.kind}.v1",
         subject=clean(event.event_id),
         time=rfc3339(observed_at),
         dataschema="urn:sebridge:schema:scheduledevent:v1",
-        extensions=attributes_of(event) | severity(_grade(transition)),
+        extensions=attributes_of(event, own_id) | severity(_severity_of(transition)),
         data=data,
     )
     return OutgoingEvent(
@@ -144,7 +143,7 @@ def from_transition(
         cause=hash32(cause),
         subject=Subject(
             transition=transition.kind.value,
-            events=_looks(event, transition.previous),
+            events=_objects(event, transition.previous),
         ),
         key=event.key,
         not_before=event.not_before if not transition.is_gone else None,
@@ -155,17 +154,19 @@ def from_transition(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of one EventId of an approval.
+    """The result of an approval for one EventId.
 
     Attributes:
-        outcome: one of the outcomes of DESIGN section 5.
-        event_id: None where it could not be read.
-        event: the event as the document had it; None where it had not.
-        imds_status: what IMDS answered to the POST; None without an answer.
-        confirmed: of ``relayed``: whether IMDS said so; None for the others.
+        outcome: one of the outcomes of config/approvals.md.
+        event_id: None if the message has no readable EventId.
+        event: the scheduled event in the document; None if it was not there.
+        imds_status: the HTTP status of the POST; None if there was no answer.
+        confirmed: for ``relayed``: whether IMDS confirmed the POST; else None.
+        reason: why, in words; None if there is nothing to add.
         request: ``messageId``, ``enqueuedAt``, ``approvedBy``, ``reason``,
             ``expiresAt`` of the message.
-        origin: entity, MessageId and sequence number, for the id.
+        origin: entity, MessageId and sequence number of the message; the event's id
+            is made of them.
     """
 
     outcome: str
@@ -180,7 +181,7 @@ class Outcome:
     def data(
         self, event_context: EventContext, observed_at: datetime
     ) -> dict[str, object]:
-        """Return the ``data`` of its event, which is also its part of a reply."""
+        """Return the ``data`` of the outcome's event; a reply contains it, too."""
         return {
             "outcome": self.outcome,
             "eventId": self.event_id,
@@ -197,20 +198,20 @@ class Outcome:
 def from_outcome(
     event_context: EventContext, outcome: Outcome, observed_at: datetime
 ) -> OutgoingEvent:
-    """Turn the outcome of an approval into what is told of it."""
+    """Make the event about the outcome of an approval."""
     is_good = outcome.outcome in {"relayed", "already-started"}
     cause = [*outcome.origin, outcome.event_id, outcome.outcome]
     if outcome.outcome == _WITHHELD:
-        cause.append(outcome.reason)  # it may be so for another reason later
-    # The document's spelling, where there is one: sessions and subjects have case.
+        cause.append(outcome.reason)  # may be withheld for another reason later
+    # Prefer the document's spelling: sessions and subjects are case-sensitive.
     spelled = outcome.event.event_id if outcome.event else outcome.event_id
-    seen: dict[str, str | int] = {}
+    own_id, seen = hash32(cause), dict[str, str | int]()
     if outcome.event:
-        seen = attributes_of(outcome.event)
+        seen = attributes_of(outcome.event, own_id)
     elif spelled:
-        seen = {"correlationid": clean(spelled)}
+        seen = {"correlationid": clean(spelled), **trace(spelled.upper(), own_id)}
     cloud_event = CloudEvent(
-        id=hash32(cause),
+        id=own_id,
         source=event_context.source,
         type=f"{event_context.prefix}.startrequest.{outcome.outcome}.v1",
         subject=clean(spelled) if spelled else None,
@@ -221,8 +222,8 @@ def from_outcome(
     )
     return OutgoingEvent(
         event=fitted(cloud_event),
-        cause=hash32(cause),
-        subject=Subject(events=_looks(outcome.event, None)),
+        cause=own_id,
+        subject=Subject(events=_objects(outcome.event, None)),
         key=outcome.event_id.upper() if outcome.event_id else None,
     )
 
@@ -235,7 +236,15 @@ def from_bridge(
     reason: str | None = None,
     more: Mapping[str, object] | None = None,
 ) -> OutgoingEvent:
-    """Tell of the bridge itself, ``what`` being such as started or heartbeat."""
+    """Make an event about the bridge itself.
+
+    Args:
+        event_context: prefix, source and VM of the event.
+        what: what happened, as in the type: ``started``, ``heartbeat``, ….
+        observed_at: when it happened; also part of the id.
+        reason: why, in words.
+        more: further members of ``data``.
+    """
     kind = f"{event_context.prefix}.bridge.{what}.v1"
     at = rfc3339(observed_at)
     cause = [event_context.identity.vm_id, kind, at]
@@ -265,13 +274,13 @@ def from_document(
     *,
     previous_incarnation: int | None,
     observed_at: datetime,
-    told: int,
+    repeats: int,
 ) -> OutgoingEvent:
-    """Tell of a change of incarnation as such, with the whole document."""
+    """Make the event about a new incarnation; it contains the whole document."""
     cause = cause_of_document(event_context, document)
     at = rfc3339(observed_at)
     cloud_event = CloudEvent(
-        id=numbered(cause, told),
+        id=numbered(cause, repeats),
         source=event_context.source,
         type=f"{event_context.prefix}.document.changed.v1",
         subject=event_context.identity.vm_id,
@@ -293,10 +302,10 @@ def from_document(
     )
 
 
-def _looks(
+def _objects(
     event: ScheduledEvent | None, previous: ScheduledEvent | None
 ) -> tuple[Mapping[str, object], ...]:
-    return tuple(look.raw for look in (event, previous) if look is not None)
+    return tuple(one.raw for one in (event, previous) if one is not None)
 
 
 def _notice(event: ScheduledEvent, observed_at: datetime) -> int | None:
@@ -305,38 +314,37 @@ def _notice(event: ScheduledEvent, observed_at: datetime) -> int | None:
     return int((event.not_before - observed_at).total_seconds() // 1)
 
 
-def _grade(transition: Transition) -> str:
+def _severity_of(transition: Transition) -> str:
     kind, event = transition.kind, transition.event
     if kind is TransitionKind.ENDED:
         return "WARN"
-    if kind not in {TransitionKind.SCHEDULED, TransitionKind.STARTED}:
+    has_impact = {TransitionKind.SCHEDULED, TransitionKind.STARTED}
+    if kind not in has_impact or event.duration == 0:
         return "INFO"
-    if event.duration == 0:
-        return "INFO"
-    return "ERROR" if event.event_type in _DISRUPTIVE else "WARN"
+    return "ERROR" if event.event_type in DISRUPTIVE else "WARN"
 
 
 def severity(text: str) -> dict[str, str | int]:
-    """Return the attributes of a severity: INFO, WARN or ERROR."""
+    """Return the extension attributes for a severity: INFO, WARN or ERROR."""
     return {"severitytext": text, "severitynumber": _SEVERITY_NUMBERS[text]}
 
 
-def attributes_of(event: ScheduledEvent) -> dict[str, str | int]:
-    """Return the attributes that tell of an event."""
+def attributes_of(event: ScheduledEvent, own_id: str) -> dict[str, str | int]:
+    """Return the extension attributes that describe a scheduled event."""
     named = {
         "eventtype": event.event_type,
         "eventsource": event.event_source,
         "eventstatus": event.status,
     }
     short = {k: clean(v[:_LONG_ATTRIBUTE]) for k, v in named.items() if v}
-    return {**short, "correlationid": clean(event.event_id)}
+    return {**short, "correlationid": clean(event.event_id), **trace(event.key, own_id)}
 
 
 def clean(text: str) -> str:
-    """Return a text as an attribute may hold it."""
+    """Replace the characters that CloudEvents forbids in an attribute by U+FFFD."""
     return FORBIDDEN.sub("\ufffd", text)
 
 
 def rfc3339(moment: datetime) -> str:
-    """Write a moment in UTC, with a fraction only where there is one."""
+    """Write a time in UTC; with a fraction of a second only if it is not zero."""
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -1,6 +1,6 @@
-"""What was observed, as bytes for the state file. Pure.
+"""Encodes what was observed for the state file, and decodes it. Pure.
 
-Monotonic time means nothing to a later life of the process, so it is left out.
+Monotonic times are left out: they mean nothing after a restart.
 """
 
 from collections.abc import Iterator
@@ -16,8 +16,9 @@ def encode(watch: Watch, now: Moment | None = None) -> bytes:
 
     Args:
         watch: what is known.
-        now: when it is written; None: as soon as the document was read. What a jump of
-            the clock has added up to then makes nothing older in a later life.
+        now: the time of writing; None = the time at which the document was read. If the
+            wall clock has jumped forward until then, the jump is subtracted, so that
+            no event looks older after a restart.
     """
     last = now or watch.seen
     plain = replace(
@@ -37,17 +38,17 @@ def encode(watch: Watch, now: Moment | None = None) -> bytes:
 
 
 def decode(body: bytes) -> Watch:
-    """Read what ``encode`` wrote.
+    """Parse what ``encode`` wrote.
 
     Raises:
-        msgspec.DecodeError: it was not written by ``encode``.
+        msgspec.DecodeError: the bytes were not written by ``encode``.
     """
     try:
         watch = msgspec.json.decode(body, type=Watch)
     except (UnicodeDecodeError, RecursionError) as error:
-        raise msgspec.DecodeError("no JSON in UTF-8, or nested too deep") from error
+        raise msgspec.DecodeError("not JSON in UTF-8, or nested too deep") from error
     if any(moment.monotonic is not None for moment in _moments(watch)):
-        raise msgspec.DecodeError("a monotonic time, which no life leaves behind")
+        raise msgspec.DecodeError("has a monotonic time, which is never stored")
     return watch
 
 

@@ -1,8 +1,8 @@
 """The CloudEvents 1.0 value and its JSON form. Pure.
 
-Our own value and writing rather than the SDK's: the SDK adds a time and an id of
-its own, mutates what it is given and accepts what the spec refuses. It serves as
-an independent reader in the tests instead.
+This is not the SDK's class, because the SDK adds a time and an id of its own,
+changes its arguments, and accepts what the specification refuses. The tests use the
+SDK as an independent reader.
 
 Source: https://github.com/cloudevents/spec/tree/ce@v1.0.2 (spec.md, json-format.md)
 """
@@ -35,14 +35,14 @@ _OWN = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudEvent:
-    """One event as it goes out.
+    """One event as it is sent.
 
     Attributes:
         time: RFC 3339 in UTC, as a string.
-        extensions: extension attributes; names are ``[a-z0-9]+``, values are
-            strings without control characters or 32-bit integers; a boolean that was
-            read is the text that stands for it everywhere but in JSON.
-        data: the JSON object that is the payload.
+        extensions: extension attributes. Names are ``[a-z0-9]+``. Values are 32-bit
+            integers, or strings without control characters. A boolean that was read
+            from JSON is kept as the text "true" or "false".
+        data: the payload, a JSON object.
     """
 
     id: str
@@ -56,7 +56,7 @@ class CloudEvent:
     _read: bytes | None = field(default=None, init=False, repr=False, compare=False)
 
     def attributes(self) -> dict[str, str | int]:
-        """Return every context attribute that is set, in the order written."""
+        """Return every context attribute that is set, in the order of writing."""
         subject = {} if self.subject is None else {"subject": self.subject}
         return {
             "specversion": SPEC_VERSION,
@@ -71,14 +71,17 @@ class CloudEvent:
         }
 
     def to_json(self) -> bytes:
-        """Return the event in structured JSON: as it was read, if it was."""
+        """Return the event in structured JSON.
+
+        An event that came from ``from_json`` returns the bytes that were read.
+        """
         if self._read is not None:
             return self._read
         return orjson.dumps({**self.attributes(), "data": self.data})
 
     @classmethod
     def from_json(cls, body: bytes) -> Self:
-        """Read back what ``to_json`` wrote.
+        """Parse what ``to_json`` wrote.
 
         Raises:
             msgspec.ValidationError: ``body`` was not written by ``to_json``.
@@ -96,11 +99,11 @@ class CloudEvent:
         return event
 
     def text(self, name: str) -> str | None:
-        """Return an extension attribute as text, None where it is not set."""
+        """Return an extension attribute as text; None if it is not set."""
         value = self.extensions.get(name)
         return None if value is None else str(value)
 
 
 def _kept(value: object) -> object:
-    """Return an extension as it is kept: see Type System in the spec."""
+    """Return an extension with a boolean as text: see Type System in the spec."""
     return ("true" if value else "false") if isinstance(value, bool) else value

@@ -1,7 +1,7 @@
-"""What CloudEvents 1.0 asks of an event in structured JSON. Pure.
+"""Checks an event in structured JSON against CloudEvents 1.0. Pure.
 
-Our own rules rather than the official JSON Schema: that one takes any specversion and
-any content type, and leaves out what an extension may be.
+The official JSON Schema is not used: it accepts any specversion and any content type,
+and has no rule for extensions.
 
 Source: https://github.com/cloudevents/spec/tree/ce@v1.0.2 (spec.md, json-format.md);
 RFC 2045 (media types), RFC 3339 (times), RFC 3986 (URIs)
@@ -19,7 +19,7 @@ from bridge.events.cloudevent import SPEC_VERSION
 REQUIRED = ("specversion", "id", "source", "type")
 
 _NAME = re.compile(r"[a-z0-9]+")
-# What a String may not hold, besides the last two characters of each plane.
+# Forbidden in a String, as are the last two characters of each Unicode plane.
 _NO_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef]")
 _INTEGERS = range(-(2**31), 2**31)
 _TIME = re.compile(
@@ -33,7 +33,7 @@ _MEDIA_TYPE = re.compile(
     rf'{_WORD}/{_WORD}([ \t]*;[ \t]*{_WORD}=({_WORD}|"([^"\\\r\n]|\\.)*"))*',
     re.ASCII,
 )
-_CHAR = r"(?:[A-Za-z0-9\-._~!$&'()*+,;=]|%[0-9A-Fa-f]{2})"  # of a name in a URI
+_CHAR = r"(?:[A-Za-z0-9\-._~!$&'()*+,;=]|%[0-9A-Fa-f]{2})"  # in a name of a URI
 _SEGMENT = rf"(?:{_CHAR}|[:@])"
 _URI = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]*:)?"
@@ -50,10 +50,10 @@ _URI = re.compile(
 
 
 def faults(members: Mapping[str, object]) -> Iterator[str]:
-    """Yield what keeps an object from being a CloudEvent, as the end of a sentence.
+    """Yield each reason why an object is not a CloudEvent, as part of a sentence.
 
     Args:
-        members: of the object; null is as good as absent.
+        members: the members of the object; null counts as absent.
     """
     given = {name: value for name, value in members.items() if value is not None}
     for name in REQUIRED:
@@ -108,17 +108,18 @@ def _is_any(_: str) -> bool:
 
 
 def is_uri_reference(text: str) -> bool:
-    """Whether it is a URI, or what may stand for one in a document."""
+    """Return whether a text is a URI or a relative reference (RFC 3986)."""
     if not (match := _URI.fullmatch(text)):
         return False
     if (address := match["ipv6"]) is not None and not _is_ipv6(address):
         return False
-    # Without a scheme, a colon in the first part would end one.
+    # Without a scheme, the first segment must not contain a colon: the part before
+    # the colon would be read as the scheme.
     return bool(match["scheme"]) or ":" not in (match["first"] or "")
 
 
 def is_uri(text: str) -> bool:
-    """Whether it is a URI with its scheme."""
+    """Return whether a text is a URI with a scheme."""
     match = _URI.fullmatch(text)
     return bool(match and match["scheme"]) and is_uri_reference(text)
 
@@ -132,12 +133,12 @@ def _is_ipv6(text: str) -> bool:
 
 
 def is_media_type(text: str) -> bool:
-    """Whether it is a type and a subtype, with parameters or not."""
+    """Return whether a text is type/subtype, with or without parameters."""
     return bool(_MEDIA_TYPE.fullmatch(text))
 
 
 def is_base64(text: str) -> bool:
-    """Whether bytes may be written so."""
+    """Return whether a text is valid base64."""
     try:
         base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -146,14 +147,14 @@ def is_base64(text: str) -> bool:
 
 
 def is_time(text: str) -> bool:
-    """Whether it is a time as RFC 3339 has it, of our calendar."""
+    """Return whether a text is a time in the format of RFC 3339."""
     return as_time(text) is not None
 
 
 def as_time(text: str) -> datetime | None:
-    """Read a time as RFC 3339 has it; None = it is none.
+    """Parse a time in the format of RFC 3339; None if the text is not such a time.
 
-    A leap second, which our calendar has not, is read as the one after it.
+    Python has no leap seconds: one is read as the second after it.
     """
     if not (found := _TIME.fullmatch(text)):
         return None

@@ -1,4 +1,4 @@
-"""What became of a command, as a CloudEvent: ``command.<outcome>``. Pure."""
+"""Makes the CloudEvent about the result of a command: ``command.<outcome>``. Pure."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,17 +22,20 @@ _SEVERITIES = {"succeeded": "INFO", "failed": "ERROR", "skipped": "INFO"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandResult:
-    """What became of a command for one step.
+    """The result of a command for one transition.
 
     Attributes:
+        sink: the name of the sink that ran the command.
         outcome: ``succeeded``, ``failed`` or ``skipped``.
         action: ``prepare`` or ``restore``.
-        cause: the event that tells the step.
-        exit_code: of the last run; None where there was none, or it was killed.
-        signal: that killed it.
+        cause: the event about the transition.
+        exit_code: of the last run; None if the command never ran or was killed.
+        signal: the signal that killed the command; None if none did.
+        timed_out: whether the command was killed because it took too long.
         seconds: how long the last run took.
-        attempts: how often it was run.
-        reason: why it did not succeed.
+        attempts: how often the command was run.
+        output: what the command wrote; None if there was nothing.
+        reason: why the command did not succeed.
     """
 
     sink: str
@@ -49,7 +52,7 @@ class CommandResult:
 
     @property
     def event(self) -> ScheduledEvent | None:
-        """The IMDS object that the step is of; None at the start of the bridge."""
+        """The scheduled event of the transition; None for the start of the bridge."""
         raw = self.cause.data.get("event")
         if not isinstance(raw, dict):
             return None
@@ -59,17 +62,17 @@ class CommandResult:
 def from_command(
     event_context: EventContext, result: CommandResult, observed_at: datetime
 ) -> OutgoingEvent:
-    """Turn what became of a command into what is told of it."""
+    """Make the event about the result of a command."""
     event = result.event
     cause = [event_context.identity.vm_id, result.sink, result.cause.id, result.outcome]
     cloud_event = CloudEvent(
-        id=hash32(cause),
+        id=(own_id := hash32(cause)),
         source=event_context.source,
         type=f"{event_context.prefix}.command.{result.outcome}.v1",
         subject=clean(event.event_id) if event else event_context.identity.vm_id,
         time=rfc3339(observed_at),
         dataschema="urn:sebridge:schema:command:v1",
-        extensions=(attributes_of(event) if event else {})
+        extensions=(attributes_of(event, own_id) if event else {})
         | severity(_SEVERITIES[result.outcome]),
         data={
             "sink": result.sink,

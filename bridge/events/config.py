@@ -1,4 +1,4 @@
-"""What ``[events]`` says: how events are called, and which are published."""
+"""The section ``[events]``: the names of the events, and which are published."""
 
 import re
 from collections.abc import Iterator
@@ -16,17 +16,19 @@ FORBIDDEN = re.compile(
 
 
 class EventsConfig(Section, frozen=True, kw_only=True):
-    """``[events]``: what the events are called and which are told.
+    """``[events]``: the names of the events, and which are published.
 
     Attributes:
         type_prefix: what the type of every event begins with. Example: ``"sebridge"``.
-        source: the source of every event; "" is taken from instance metadata, and the
-            same for all VMs of a resource group. Example: ``"/contoso/web"``.
-        scope: "all" events of the document, or only "own": those that name this VM.
-        documents: whether each change of the document makes a document.changed event,
-            too.
-        heartbeat: how often a bridge.heartbeat event is sent, so that silence can be
-            noticed; 0 is never.
+        source: the source of every event. If it is "", the source is made from instance
+            metadata and is the same for all VMs of a resource group. Example:
+            ``"/contoso/web"``.
+        scope: "all": publish every event of the document; "own": only those that name
+            this VM.
+        documents: whether to publish a document.changed event for each change of the
+            document, too.
+        heartbeat: how often to publish a bridge.heartbeat event, so that a receiver
+            notices when the bridge is silent; 0 is never.
     """
 
     type_prefix: str = "sebridge"

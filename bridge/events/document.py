@@ -1,13 +1,13 @@
 """The scheduled-events document: its types, and reading it from bytes. Pure.
 
-Lenient where Azure may grow: unknown fields, types and statuses are kept, and a
-field of an unexpected type is passed on verbatim and counts as absent for what is
-derived from it. Strict where nothing sensible could be said: a body that is no
-JSON object with an ``Events`` array says nothing at all.
+The parser is lenient where Azure may add something: it keeps unknown fields, types
+and statuses. It passes on a field of an unexpected type verbatim, but treats the
+field as absent wherever a value is derived from it. The parser is strict about the
+whole: a body that is not a JSON object with an ``Events`` array is refused.
 
-JSON allows what no later step could hold: a number beyond 64 bits is carried as
-text, digit for digit, and half of a surrogate pair as U+FFFD, so that every VM
-carries the same.
+Some valid JSON cannot be written again by every JSON writer. So a number beyond 64
+bits becomes text, digit for digit, and half of a surrogate pair becomes U+FFFD. The
+result is the same on every VM.
 
 Source: https://learn.microsoft.com/azure/virtual-machines/linux/scheduled-events
 """
@@ -26,15 +26,15 @@ from bridge.foundation.errors import MalformedDocumentError
 from bridge.foundation.sections import nearest
 
 MAX_BYTES = 1024 * 1024
-_MAX_DEPTH = 64  # deeper than anything sane; our JSON writer ends at 254
+_MAX_DEPTH = 64  # no real document is deeper; our JSON writer fails beyond 254
 _MAX_EVENT_ID = 1024
-_LONG_NUMBER = re.compile(rb"[0-9]{19}")  # a fast reader would round it
-_HALF = re.compile(r"[\ud800-\udfff]")  # of a surrogate pair: UTF-8 has none
+_LONG_NUMBER = re.compile(rb"[0-9]{19}")  # orjson would round such a number
+_HALF = re.compile(r"[\ud800-\udfff]")  # half a surrogate pair: not valid in UTF-8
 _REPLACEMENT = "\ufffd"
 
 SCHEDULED = "Scheduled"
 STARTED = "Started"
-# What is documented; others may come, and are passed on.
+# The documented values. Azure may add others; those are passed on.
 EVENT_TYPES = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate")
 EVENT_SOURCES = ("Platform", "User")
 
@@ -44,7 +44,7 @@ class ScheduledEvent:
     """One element of ``Events``.
 
     Attributes:
-        event_id: ``EventId`` as received; compare by ``key``.
+        event_id: ``EventId`` as received. To compare events, use ``key``.
         raw: the IMDS object, verbatim.
     """
 
@@ -53,7 +53,7 @@ class ScheduledEvent:
 
     @property
     def key(self) -> str:
-        """The EventId as it is compared: without case."""
+        """The EventId in capitals, for comparisons: case does not matter."""
         return self.event_id.upper()
 
     @property
@@ -73,21 +73,21 @@ class ScheduledEvent:
 
     @property
     def resources(self) -> tuple[str, ...]:
-        """The names of the VMs concerned, as received."""
+        """The names of the affected VMs, as received."""
         names = self.raw.get("Resources")
         if not isinstance(names, list):
             return ()
         return tuple(name for name in names if isinstance(name, str))
 
     @property
-    def tells_resources(self) -> bool:
-        """Whether ``Resources`` is there, and every name of it can be read."""
+    def has_resources(self) -> bool:
+        """Whether ``Resources`` is an array in which every name is a string."""
         names = self.raw.get("Resources")
         return isinstance(names, list) and all(isinstance(name, str) for name in names)
 
     @property
     def duration(self) -> int | None:
-        """``DurationInSeconds``: -1 unknown, 0 none; None where absent."""
+        """``DurationInSeconds``: -1 = unknown, 0 = no interruption; None if absent."""
         value = self.raw.get("DurationInSeconds")
         if isinstance(value, int) and not isinstance(value, bool):
             return value
@@ -95,15 +95,15 @@ class ScheduledEvent:
 
     @property
     def not_before(self) -> datetime | None:
-        """``NotBefore`` in UTC; None once started and where it cannot be read."""
+        """``NotBefore`` in UTC; None if absent (after the start) or invalid."""
         text = self._text("NotBefore")
         return parse_time(text) if text else None
 
     @property
     def canonical(self) -> dict[str, object]:
-        """The object as it is compared and hashed: the same for every VM."""
+        """The object in the form that is compared and hashed: the same on every VM."""
         event: dict[str, object] = {**self.raw, "EventId": self.key}
-        if self.tells_resources:
+        if self.has_resources:
             event["Resources"] = sorted(self.resources)
         return event
 
@@ -114,14 +114,14 @@ class ScheduledEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A document that could be read.
+    """A valid document.
 
     Attributes:
-        incarnation: ``DocumentIncarnation``; None where it is absent.
-        events: by key; of two that differ in case only the last one holds.
-        faults: what is wrong with elements that had to be left out. Where there
-            are any, nothing counts as gone.
-        raw: the whole object, verbatim but for what is nested absurdly deep.
+        incarnation: ``DocumentIncarnation``; None if it is absent.
+        events: by key. If two EventIds differ only in case, the last event is kept.
+        faults: one text for each element that was left out because it is invalid.
+            While there is any, no event counts as gone.
+        raw: the whole object, verbatim, but without values that are nested too deep.
     """
 
     incarnation: int | None
@@ -131,11 +131,11 @@ class Document:
 
 
 def parse(body: bytes) -> Document:
-    """Read a document.
+    """Parse a document.
 
     Raises:
-        MalformedDocumentError: it is empty, too large, or no JSON object with an
-            ``Events`` array.
+        MalformedDocumentError: the body is empty, too large, or not a JSON object
+            with an ``Events`` array.
     """
     root = _root(body)
     elements = root.get("Events")
@@ -177,24 +177,24 @@ def _root(body: bytes) -> dict[str, object]:
 
 
 def _loaded(body: bytes) -> object:
-    """Read JSON fast, and slowly where it holds what few can.
+    """Parse JSON with orjson, or with the slower ``json`` where orjson cannot.
 
     Raises:
-        ValueError: it is no JSON.
-        RecursionError: it is nested absurdly deep.
+        ValueError: the body is not JSON.
+        RecursionError: the body is nested too deep.
     """
     if not _LONG_NUMBER.search(body):
         try:
             return orjson.loads(body)
         except orjson.JSONDecodeError:
-            pass  # the other reader has the last word
+            pass  # let json try: it accepts more than orjson
     return json.loads(
         body.decode(), parse_int=_int, parse_float=_float, parse_constant=_no_constant
     )
 
 
 def _int(text: str) -> int | str:
-    """Return a number that 64 bits can hold, else its digits."""
+    """Return the number if it fits into 64 bits, else its digits as text."""
     if len(text) > len(str(-(2**63))):
         return text
     number = int(text)
@@ -219,7 +219,7 @@ def _whole_object(raw: Mapping[str, object]) -> dict[str, object]:
 
 
 def _whole(value: object) -> object:
-    """Return a value with U+FFFD for every half of a surrogate pair."""
+    """Replace every half of a surrogate pair in a value by U+FFFD."""
     if isinstance(value, str):
         return _whole_text(value)
     if isinstance(value, list):
@@ -232,7 +232,7 @@ def _whole_text(text: str) -> str:
 
 
 def _element(element: object) -> ScheduledEvent | str:
-    """Return the event, or what is wrong with it."""
+    """Return the event, or a text that says why the element is invalid."""
     if not isinstance(element, dict):
         return "is no object"
     event_id = element.get("EventId")
@@ -248,7 +248,7 @@ def _element(element: object) -> ScheduledEvent | str:
 
 
 def _shallow(root: dict[str, object], elements: list[object]) -> dict[str, object]:
-    """Return the object without what is too deep for others to write or read."""
+    """Return the object without the values that are nested too deep for JSON tools."""
     if not _is_deep(root):
         return root
     kept = {
@@ -274,7 +274,7 @@ def _is_deep(value: object) -> bool:
 
 
 def _incarnation(value: object) -> int | None:
-    """Return the number; what 64 bits cannot hold counts as absent."""
+    """Return the incarnation; None if it is absent or does not fit into 64 bits."""
     number = _number(value)
     return number if number is not None and abs(number) < 2**63 else None
 
@@ -293,9 +293,9 @@ def _number(value: object) -> int | None:
 
 
 def misspelt(word: str, known: Sequence[str]) -> str | None:
-    """Return what is odd about a word that is none of ``known``; None if it is one.
+    """Return a warning if a word is not one of ``known``, else None.
 
-    Azure may have more words by now: an event that has one is passed on.
+    It is only a warning, because Azure may have added words.
     """
     if word.casefold() in {name.casefold() for name in known}:
         return None
@@ -305,10 +305,10 @@ def misspelt(word: str, known: Sequence[str]) -> str | None:
 
 
 def parse_time(text: str) -> datetime | None:
-    """Read a time as IMDS has written it over the years; None where it is none.
+    """Parse a time in any format that IMDS has used; None if the text is not a time.
 
-    RFC 1123 from the service (the weekday is not checked: Microsoft's own sample
-    has a wrong one), ISO 8601 in old documents and in their mock server.
+    The service writes RFC 1123. The weekday is not checked, since Microsoft's own
+    sample has a wrong one. Old documents and Microsoft's mock server use ISO 8601.
     """
     for read in (parsedate_to_datetime, datetime.fromisoformat):
         try:
@@ -322,5 +322,8 @@ def parse_time(text: str) -> datetime | None:
 
 
 def exact(value: object) -> str:
-    """Return what two values are compared by, since 1, 1.0 and true differ."""
+    """Return a value as JSON text, to compare two values.
+
+    In Python 1, 1.0 and True are equal; in JSON they differ.
+    """
     return json.dumps(value, sort_keys=True)

@@ -1,4 +1,4 @@
-"""Who this VM is, for `source`, for the reporter, and to tell own events. Pure."""
+"""The identity of this VM: for ``source``, ``reporter``, and the scope "own". Pure."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -16,12 +16,12 @@ _PLACEHOLDER = re.compile(r"\{(" + "|".join(PLACEHOLDERS) + r")\}")
 
 
 class IdentityConfig(Section, frozen=True, kw_only=True):
-    """``[identity]``: overrides for what instance metadata says.
+    """``[identity]``: values to use in place of those from instance metadata.
 
     Attributes:
-        vm_name: the name of the VM, as compute.name of instance metadata, never the
-            host name. Example: ``"web-1"``.
-        vm_id: the id of the VM, as compute.vmId of instance metadata. Example:
+        vm_name: the name of the VM, as in compute.name of instance metadata. This is
+            not the host name. Example: ``"web-1"``.
+        vm_id: the id of the VM, as in compute.vmId of instance metadata. Example:
             ``"13f56399-bd52-4150-9748-7190aae1ff21"``.
         resource_id: the resource id of the VM in Azure. Example:
             ``"/subscriptions/00001111-aaaa-2222-bbbb-3333cccc4444/resourceGroups/web/providers/Microsoft.Compute/virtualMachines/web-1"``.
@@ -35,13 +35,13 @@ class IdentityConfig(Section, frozen=True, kw_only=True):
 
     @property
     def is_complete(self) -> bool:
-        """Whether instance metadata has nothing to add that matters."""
+        """Whether name, id and resource id are given: then metadata is not needed."""
         return bool(self.vm_name and self.vm_id and self.resource_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What is known of this VM; None where it is not known.
+    """What is known about this VM; None for each value that is not known.
 
     Source: https://learn.microsoft.com/azure/virtual-machines/instance-metadata-service
     """
@@ -74,7 +74,7 @@ class Identity:
 
     @classmethod
     def from_reporter(cls, members: Mapping[str, object]) -> Self:
-        """Read the ``reporter`` of an event; what is no text counts as absent."""
+        """Read the ``reporter`` of an event; a value that is not text is left out."""
         names = {
             "vm_name": "vmName",
             "vm_id": "vmId",
@@ -86,7 +86,7 @@ class Identity:
         return cls(**{k: v for k, v in texts.items() if isinstance(v, str) and v})
 
     def overridden(self, config: IdentityConfig) -> "Identity":
-        """Return this identity with what ``[identity]`` says in its place."""
+        """Return this identity, with the values of ``[identity]`` where given."""
         given = {
             key: value
             for key, value in (
@@ -101,19 +101,19 @@ class Identity:
 
     @property
     def is_known(self) -> bool:
-        """Whether anything at all is known."""
+        """Whether the name, the id or the resource id of this VM is known."""
         return bool(self.vm_name or self.vm_id or self.resource_id)
 
     @property
     def group(self) -> str | None:
-        """The scale set's name, else the resource group's, in lower case."""
+        """The name of the scale set, else of the resource group; in lower case."""
         path = _GROUP_PATH.match(self.resource_id or "")
         name = self.vm_scale_set_name or self.resource_group or (path and path[2])
         return name.lower() if name else None
 
     @property
     def source(self) -> str | None:
-        """The CloudEvents source that all VMs which see the same event share."""
+        """The CloudEvents source: the same on all VMs that see the same document."""
         if path := _GROUP_PATH.match(self.resource_id or ""):
             subscription, group = path[1], path[2]
         elif self.subscription_id and self.resource_group:
@@ -126,7 +126,7 @@ class Identity:
         )
 
     def is_named_in(self, resources: Iterable[str]) -> bool | None:
-        """Whether this VM is one of ``resources``; None while its name is unknown."""
+        """Whether this VM is one of ``resources``; None if the VM's name is unknown."""
         if self.vm_name is None:
             return None
         own = bare(self.vm_name)
@@ -149,7 +149,7 @@ class Identity:
 
 
 def bare(resource: str) -> str:
-    """Return a resource name as it is compared: no case, no leading underscore."""
+    """Return a resource name for comparisons: lower case, no leading underscore."""
     return resource.removeprefix("_").casefold()
 
 

@@ -1,4 +1,4 @@
-"""What the listener needs of the poller: a fresh look at the document. Pure."""
+"""What approvals need from IMDS: a fresh document, and the POST. Pure."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,16 +11,16 @@ from bridge.events.watch import Moment, Watch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """A document, read by a GET that began after it was asked for.
+    """One reading of the document, and what is known after it.
 
     Attributes:
-        document: as it was answered; already diffed and committed.
-        watch: what is known after it. An event that is in ``watch.known`` but not
-            in the document is held: its absence does not count yet.
-        now: the Date header of the answer, else the clock's time, in UTC.
-        began: when the GET began, of monotonic time.
-        read: when its answer had come.
-        is_unconditional: whether the GET named no ETag.
+        document: as IMDS sent it; already compared and committed.
+        watch: what is known after this document. An event that is in ``watch.known``
+            but not in the document is held: its absence does not count yet.
+        now: the Date header of the response, else the clock's time; in UTC.
+        began: when the GET began, in seconds of the monotonic clock.
+        read: when the response had arrived.
+        is_unconditional: whether the GET was sent without an ETag.
     """
 
     document: Document
@@ -32,33 +32,33 @@ class Look:
 
 
 class Watcher(Protocol):
-    """Looks at the document anew."""
+    """Reads the document again."""
 
     @property
     def watch(self) -> Watch:
-        """What is known from the last look, however old."""
+        """What is known from the last look, even if that is old."""
         ...
 
     @property
     def latest(self) -> Look | None:
-        """The last look; None where the last read failed, or there was none."""
+        """The last look; None if the last read failed, or there was none yet."""
         ...
 
     async def fresh(self) -> Look:
-        """Return a look that began after this call; shared by all that wait.
+        """Return a look whose GET began after this call; all callers share one GET.
 
         Raises:
-            MetadataError: the document cannot be had now.
+            MetadataError: IMDS does not return the document now.
         """
         ...
 
 
 class Starter(Protocol):
-    """Relays StartRequests to IMDS."""
+    """Sends StartRequests to IMDS."""
 
     async def start(self, event_id: str, *, incarnation: int | None) -> StartAnswer:
-        """POST one EventId, in the document's own spelling.
+        """POST one EventId, spelled as in the document.
 
-        Whoever calls has the turn of a POST, see ``bridge.imds.turns``.
+        The caller must hold the turn for a POST, see ``bridge.imds.turns``.
         """
         ...

@@ -1,14 +1,14 @@
-"""Whether an event has become another, or a worse one, than somebody has seen. Pure."""
+"""Whether an event has become worse than the one that was seen before. Pure."""
 
 from bridge.events.document import ScheduledEvent
 from bridge.events.identity import bare
 
 
 def is_material(seen: ScheduledEvent, event: ScheduledEvent) -> bool:
-    """Whether what was seen no longer stands for the event as it is now.
+    """Return whether the event has changed so much that ``seen`` is out of date.
 
-    Another type, a longer or newly unknown duration, or one more resource; a lesser
-    change is none.
+    It has if it has another EventId or type, a longer duration, a duration that is
+    unknown now, or a further resource. Other changes do not count.
     """
     before, after = _known_duration(seen), _known_duration(event)
     return (
@@ -20,6 +20,6 @@ def is_material(seen: ScheduledEvent, event: ScheduledEvent) -> bool:
 
 
 def _known_duration(event: ScheduledEvent) -> int | None:
-    """Return the expected interruption; None where Azure does not know it."""
+    """Return the expected interruption in seconds; None if Azure does not know it."""
     duration = event.duration
     return None if duration is None or duration < 0 else duration

@@ -1,7 +1,7 @@
-"""Which events a sink is told of: ``[sinks.when]``. Pure.
+"""Decides which events a sink receives: ``[sinks.when]``. Pure.
 
-There is one predicate, and it gives reasons: a sink is told of an event when there is
-no obstacle. So what ``sebridge route`` says is what the forwarder does.
+A sink receives an event if there is no obstacle. Each obstacle is a reason in words.
+``sebridge route`` prints the same obstacles that the forwarder decides by.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,24 +22,26 @@ Transition = Literal[
 
 
 class When(Section, frozen=True, kw_only=True):
-    """``[sinks.when]``: all that is given must hold; None is no limit.
+    """``[sinks.when]``: which events the sink receives.
 
-    ``scope`` and ``lifecycle`` have defaults that depend on the type of the sink.
+    An event must meet every condition that is given. A condition that is left out does
+    not limit anything. The defaults of ``scope`` and ``lifecycle`` depend on the type
+    of the sink.
 
     Attributes:
-        transitions: the steps that the sink is told of. Left out: all. Example:
+        transitions: the transitions that the sink receives. Left out: all. Example:
             ``["scheduled", "started"]``.
-        event_types: the types of events that it is told of. Left out: all. Example:
+        event_types: the EventTypes that the sink receives. Left out: all. Example:
             ``["Reboot", "Redeploy", "Preempt", "Terminate"]``.
-        event_sources: who made the event: Platform or User. Left out: either. Example:
-            ``["Platform"]``.
-        resources: patterns for names of VMs, without case; one resource that matches is
-            enough. Example: ``["web-*"]``.
-        scope: "all" events of the document, "own" are those that name this VM, "first"
-            those whose first resource is this VM. Left out: "all" for servicebus, "own"
-            for all others.
-        lifecycle: whether the sink is told of the bridge itself, and of documents. Left
-            out: not for slack, but for all others.
+        event_sources: the EventSources that the sink receives: Platform or User. Left
+            out: both. Example: ``["Platform"]``.
+        resources: patterns for names of VMs; case does not matter. One resource that
+            matches is enough. Example: ``["web-*"]``.
+        scope: "all": every event of the document; "own": events that name this VM;
+            "first": events whose first resource is this VM. Left out: "all" for
+            servicebus, "own" for every other type.
+        lifecycle: whether the sink receives bridge.* and document.* events. Left out:
+            false for slack, true for every other type.
     """
 
     transitions: tuple[Transition, ...] | None = None
@@ -50,7 +52,7 @@ class When(Section, frozen=True, kw_only=True):
     lifecycle: bool | None = None
 
     def faults(self) -> Iterator[tuple[str, str]]:
-        """Refuse an empty list: it would silence the sink without a word."""
+        """Refuse an empty list: the sink would receive nothing."""
         for key in ("transitions", "event_types", "event_sources", "resources"):
             if getattr(self, key) == ():
                 yield key, "must not be empty; leave it out for no limit"
@@ -58,12 +60,13 @@ class When(Section, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What routing looks at in one event on its way out.
+    """The values of one outgoing event that routing decides by.
 
     Attributes:
-        transition: of a scheduled event; None for startrequest.* and lifecycle.
-        events: the IMDS objects it concerns, before and after; either may fit.
-        is_lifecycle: whether it is a bridge.* or document.* event.
+        transition: that of a scheduledevent.* event; None for all other events.
+        events: the scheduled event as it is, and as it was before. It is enough if one
+            of the two meets the conditions.
+        is_lifecycle: whether this is a bridge.* or document.* event.
     """
 
     transition: str | None = None
@@ -73,13 +76,13 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Obstacle:
-    """A condition that keeps a sink from being told of an event.
+    """A condition because of which a sink does not receive an event.
 
     Attributes:
-        key: of the configuration, such as ``when.event_types``.
-        wants: what is asked for there.
-        has: what there is instead.
-        is_previous: whether that is of the event as it was before an update.
+        key: the configuration key, such as ``when.event_types``.
+        wants: what the key asks for, in words.
+        has: what the event has instead, in words.
+        is_previous: whether ``has`` describes the event as it was before an update.
     """
 
     key: str
@@ -97,7 +100,9 @@ class Route:
     """A ``When`` with the defaults of its sink filled in.
 
     Attributes:
-        is_for_steps: whether only steps of scheduled events go there.
+        scope: ``when.scope``, or the default for this type of sink.
+        lifecycle: ``when.lifecycle``, or the default for this type of sink.
+        is_for_steps: whether the sink receives transitions of scheduled events only.
     """
 
     when: When
@@ -106,10 +111,10 @@ class Route:
     is_for_steps: bool = False
 
     def unwanted(self, subject: Subject) -> Iterator[Obstacle]:
-        """Yield why this kind of step is not asked for at all."""
+        """Yield why the sink does not want this kind of event at all."""
         wanted, step = self.when.transitions, subject.transition
         if self.is_for_steps and step is None:
-            wants = "steps of scheduled events alone"
+            wants = "transitions of scheduled events only"
             yield Obstacle(key="type", wants=wants, has="this is none")
         elif subject.is_lifecycle:
             if not self.lifecycle:
@@ -127,7 +132,7 @@ class Route:
     def unfit(
         self, event: Mapping[str, object], identity: Identity
     ) -> Iterator[Obstacle]:
-        """Yield why an event, as it is or was, is not of the kind asked for."""
+        """Yield the conditions that a scheduled event does not meet."""
         names, when = resources_of(event), self.when
         for key, field, allowed in (
             ("event_types", "EventType", when.event_types),
@@ -149,11 +154,12 @@ class Route:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Router:
-    """Says which sinks are told of an event.
+    """Decides which sinks receive an event.
 
     Attributes:
         routes: by name of the sink.
-        scope: ``events.scope``: what is told to anybody at all.
+        scope: ``events.scope``, which holds for all sinks.
+        identity: this VM.
     """
 
     routes: Mapping[str, Route]
@@ -161,12 +167,13 @@ class Router:
     identity: Identity
 
     def sinks(self, subject: Subject, following: AbstractSet[str]) -> tuple[str, ...]:
-        """Return the names of the sinks that are told of ``subject``.
+        """Return the names of the sinks that receive an event.
 
         Args:
-            subject: what is to be told.
-            following: sinks that were told of the same EventId before: they are
-                told to its end, even when an update no longer fits.
+            subject: the values of the event.
+            following: the sinks that received an earlier event with the same EventId.
+                They receive all later ones, too, even if an update does not meet the
+                conditions any more.
         """
         return tuple(
             name
@@ -177,20 +184,34 @@ class Router:
     def obstacles(
         self, sink: str, subject: Subject, *, follows: bool
     ) -> tuple[Obstacle, ...]:
-        """Return what keeps a sink from being told of ``subject``; empty if nothing.
+        """Return why a sink does not receive an event; empty if it does.
 
         Args:
-            sink: its name.
-            subject: what is to be told.
-            follows: whether it was told of the same EventId before.
+            sink: the name of the sink.
+            subject: the values of the event.
+            follows: whether the sink received an earlier event with the same EventId.
         """
         route = self.routes[sink]
-        found = list(route.unwanted(subject))
+        found = list(route.unwanted(self._as_acted_on(route, subject)))
         if not follows:
-            looks = [tuple(self._unfit(route, event)) for event in subject.events]
-            if all(looks):  # of no event: all who want this kind of step
-                found += _over(looks)
+            states = [tuple(self._unfit(route, event)) for event in subject.events]
+            if all(states):  # also true for an event without a scheduled event
+                found += _merged(states)
         return tuple(found)
+
+    def _as_acted_on(self, route: Route, subject: Subject) -> Subject:
+        """Return a start that ends the event for a sink that acts as an update.
+
+        It must undo what it did, as after any other update that no longer fits.
+        """
+        wanted = route.when.transitions or ()
+        if not route.is_for_steps or subject.transition != "started":
+            return subject
+        is_unfit = [any(route.unfit(one, self.identity)) for one in subject.events]
+        ends_here = is_unfit == [True, False]  # now, and before
+        if "started" in wanted or not ends_here:
+            return subject
+        return replace(subject, transition="updated")
 
     def _unfit(self, route: Route, event: Mapping[str, object]) -> Iterator[Obstacle]:
         yield from route.unfit(event, self.identity)
@@ -198,18 +219,18 @@ class Router:
         yield from _out_of_scope("events.scope", self.scope, names, self.identity)
 
 
-def _over(looks: Iterable[tuple[Obstacle, ...]]) -> Iterator[Obstacle]:
-    """Yield the obstacles of an event as it is, then what differs as it was."""
+def _merged(states: Iterable[tuple[Obstacle, ...]]) -> Iterator[Obstacle]:
+    """Yield the obstacles of the present state, then further ones of the previous."""
     seen: set[Obstacle] = set()
-    for look in looks:
+    for found in states:
         yield from (
-            replace(one, is_previous=bool(seen)) for one in look if one not in seen
+            replace(one, is_previous=bool(seen)) for one in found if one not in seen
         )
-        seen.update(look)
+        seen.update(found)
 
 
 def resources_of(event: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the names in ``Resources``; anything that is no string is absent."""
+    """Return the names in ``Resources``, without values that are not strings."""
     names = event.get("Resources")
     if not isinstance(names, list):
         return ()
@@ -237,7 +258,7 @@ def _out_of_scope(
 ) -> Iterator[Obstacle]:
     me = identity.vm_name
     if scope == "all" or me is None:
-        return  # who does not know his own name must not stay silent
+        return  # without this VM's name, every scope lets the event through
     if scope == "own" and not identity.is_named_in(names):
         wants = f"this VM, {me}, in Resources{default}"
         yield Obstacle(key=key, wants=wants, has=_listed(names))
@@ -256,6 +277,6 @@ def _shown(value: object) -> str:
 
 def _listed(names: tuple[str, ...]) -> str:
     if not names:
-        return "Resources names nobody"
+        return "Resources is empty"
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return f"Resources: {', '.join(names[:_MOST_NAMES])}{more}"

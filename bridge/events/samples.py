@@ -1,6 +1,6 @@
 """Events to try a configuration with: made up, or read from a file. Pure.
 
-A made-up event goes the way of a real one (diff, then event), so that it looks like it.
+A made-up event is made by the same code as a real one (diff, then event).
 """
 
 import re
@@ -22,7 +22,7 @@ from bridge.events.transitions import diff
 from bridge.events.watch import Moment, Watch
 from bridge.foundation.errors import MalformedDocumentError
 
-# No VM can be called so: a blank is not allowed in the name of one.
+# No VM can have this name: a VM name must not contain a blank.
 NO_MACHINE = "TEST (no machine)"
 TEST_ATTRIBUTE = "sebridgetest"
 MADE_UP = Identity(
@@ -40,23 +40,23 @@ _TYPE = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """An event as it would go out, and what routing looks at."""
+    """An event as it would be sent, and the values that routing decides by."""
 
     event: CloudEvent
     subject: Subject
 
     @property
     def reporter(self) -> Identity:
-        """The VM that told of it, as far as it says so."""
+        """The VM that published the event, as far as ``data.reporter`` names it."""
         found = self.event.data.get("reporter")
         return Identity.from_reporter(found if isinstance(found, dict) else {})
 
 
 def sample(event_context: EventContext, now: datetime) -> Sample:
-    """Return a Reboot in a quarter of an hour, of the VM that tells."""
+    """Return an event about a Reboot of this VM in a quarter of an hour."""
     name = event_context.identity.vm_name or MADE_UP.vm_name or ""
-    return _told(
-        _announced(
+    return _as_sample(
+        _scheduled(
             event_context,
             event_id=_SAMPLE_ID,
             event_type="Reboot",
@@ -70,18 +70,18 @@ def sample(event_context: EventContext, now: datetime) -> Sample:
 def marked_event(
     event_context: EventContext, event_type: str, *, unique: str, now: datetime
 ) -> CloudEvent:
-    """Return an event that looks like a real one, and that nobody can act on.
+    """Return a test event that looks like a real one but does no harm.
 
-    It says in four places that it is a test (EventId, Description, ``data.test`` and
-    an attribute for filters), and concerns a machine that cannot exist.
+    The event says in four places that it is a test (EventId, Description, ``data.test``
+    and an extension attribute for filters). Its resource is a VM that cannot exist.
 
     Args:
-        event_context: who tells.
-        event_type: as in IMDS.
-        unique: what no other test event has in its EventId.
-        now: what the quarter of an hour to NotBefore is counted from.
+        event_context: prefix, source and VM of the event.
+        event_type: the EventType, as in IMDS.
+        unique: a part of the EventId that no other test event has.
+        now: the present time; NotBefore is a quarter of an hour later.
     """
-    event = _announced(
+    event = _scheduled(
         event_context,
         event_id=f"TEST-{unique}",
         event_type=event_type,
@@ -96,7 +96,7 @@ def marked_event(
     )
 
 
-def _announced(  # noqa: PLR0913  each is a field of the event
+def _scheduled(  # noqa: PLR0913  each is a field of the event
     event_context: EventContext,
     *,
     event_id: str,
@@ -120,26 +120,28 @@ def _announced(  # noqa: PLR0913  each is a field of the event
 
 
 def read(body: bytes, event_context: EventContext, now: datetime) -> Sample:
-    """Read an event: a CloudEvent, an IMDS document with one event, or that event.
+    """Read a CloudEvent, a document with one scheduled event, or one scheduled event.
 
-    What comes from IMDS is told as on first sight: scheduled, or started.
+    A scheduled event is turned into the event about its first transition: scheduled or
+    started.
 
     Args:
-        body: of a file.
-        event_context: who would tell of what comes from IMDS.
-        now: when it would be seen.
+        body: the content of the file.
+        event_context: prefix, source and VM of an event that is made here.
+        now: the time at which the scheduled event is taken to be seen.
 
     Raises:
-        ValueError: what is wrong with it, beginning with a verb.
+        ValueError: what is wrong with the body; the text begins with a verb.
     """
     body = body.strip().removeprefix(b"\xef\xbb\xbf")
     members = _members(body)
     if "specversion" in members:
         return _received(body, members, now)
     if "Events" in members:
-        return _told(_first_look(event_context, body, now))
+        return _as_sample(_first_look(event_context, body, now))
     if "EventId" in members:
-        return _told(_first_look(event_context, b'{"Events":[' + body + b"]}", now))
+        wrapped = b'{"Events":[' + body + b"]}"
+        return _as_sample(_first_look(event_context, wrapped, now))
     raise ValueError(
         "is neither a structured CloudEvent (specversion), nor an IMDS document "
         "(Events), nor an event of one (EventId)"
@@ -172,21 +174,25 @@ def _first_look(
     moment = Moment(at=now, monotonic=None)
     _, (step,) = diff(Watch(), document, moment, poll_interval=1.0)
     return from_transition(
-        event_context, step, incarnation=document.incarnation, observed_at=now, told=0
+        event_context,
+        step,
+        incarnation=document.incarnation,
+        observed_at=now,
+        repeats=0,
     )
 
 
-def _told(told: OutgoingEvent) -> Sample:
-    return Sample(event=told.event, subject=told.subject)
+def _as_sample(outgoing: OutgoingEvent) -> Sample:
+    return Sample(event=outgoing.event, subject=outgoing.subject)
 
 
 def _received(body: bytes, raw: Mapping[str, msgspec.Raw], now: datetime) -> Sample:
-    """Read a CloudEvent of the bridge, as it was received or as others wrote it.
+    """Read a CloudEvent of the bridge: a received one, or one written by hand.
 
     Args:
-        body: all of it.
-        raw: its members, as they are written.
-        now: its time, where it says none.
+        body: the whole event.
+        raw: its members, not yet parsed.
+        now: the time to use if the event has none.
     """
     members = _without_nulls(body)
     match = _TYPE.fullmatch(str(members["type"]))
@@ -197,10 +203,10 @@ def _received(body: bytes, raw: Mapping[str, msgspec.Raw], now: datetime) -> Sam
         raise ValueError("is no CloudEvent of the bridge: its data is no JSON object")
     family, step = match.groups()
     event = CloudEvent.from_json(_filled_in(body, raw, members, family, now))
-    looks = (event.data.get("event"), event.data.get("previous"))
-    found = tuple(look for look in looks if isinstance(look, dict))
+    states = (event.data.get("event"), event.data.get("previous"))
+    found = tuple(state for state in states if isinstance(state, dict))
     if family == "scheduledevent" and not found:
-        raise ValueError("tells of no scheduled event: it has no data.event")
+        raise ValueError("has no scheduled event: data.event is missing")
     is_lifecycle = family in {"bridge", "document"}
     return Sample(
         event=event,
@@ -213,10 +219,10 @@ def _received(body: bytes, raw: Mapping[str, msgspec.Raw], now: datetime) -> Sam
 
 
 def _without_nulls(body: bytes) -> dict[str, object]:
-    """Return the members of a CloudEvent; null is as good as absent.
+    """Return the members of a CloudEvent, without those that are null.
 
     Raises:
-        ValueError: it is none; all faults are told.
+        ValueError: the body is not a CloudEvent; the text names all faults.
     """
     try:
         members = orjson.loads(body)
@@ -228,7 +234,7 @@ def _without_nulls(body: bytes) -> dict[str, object]:
 
 
 def _has_object(members: Mapping[str, object]) -> bool:
-    """Whether the data is a JSON object, as that of each event of the bridge."""
+    """Return whether the data is a JSON object, as in every event of the bridge."""
     kind = str(members.get("datacontenttype", "a/json")).partition(";")[0]
     is_json = kind.strip().lower().endswith(("/json", "+json"))
     return (
@@ -245,7 +251,10 @@ def _filled_in(
     family: str,
     now: datetime,
 ) -> bytes:
-    """Return the body with what the bridge always says; as it is, if that is there."""
+    """Return the body, with the members added that every event of the bridge has.
+
+    If none is missing, the body is returned unchanged.
+    """
     more: dict[str, str] = {}
     if "dataschema" not in members:
         more["dataschema"] = f"urn:sebridge:schema:{family}:v1"
@@ -260,7 +269,7 @@ def _filled_in(
 
 
 def _is_plain(time: str) -> bool:
-    """Whether everybody can read it: not so a leap second, and small letters."""
+    """Return whether Python can parse a time: not if it has a leap second."""
     try:
         datetime.fromisoformat(time)
     except ValueError:

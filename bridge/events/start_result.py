@@ -1,16 +1,19 @@
-"""What IMDS made of a StartRequest. Pure: no HTTP status is looked at beyond here."""
+"""How IMDS answered a StartRequest. Pure.
+
+No decision after this point depends on the HTTP status.
+"""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class StartResult(StrEnum):
-    """What became of one POST."""
+    """The result of one POST."""
 
-    ACCEPTED = "accepted"  # IMDS has taken it
-    REFUSED = "refused"  # IMDS says that the request as such is wrong
-    UNAVAILABLE = "unavailable"  # IMDS did not take it now, and said so
-    IN_DOUBT = "in-doubt"  # no answer that says no: it may have worked
+    ACCEPTED = "accepted"  # IMDS accepted the request
+    REFUSED = "refused"  # IMDS says that the request is wrong: no retry
+    UNAVAILABLE = "unavailable"  # IMDS says that it cannot accept the request now
+    IN_DOUBT = "in-doubt"  # no usable answer: the POST may or may not have worked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,10 +21,11 @@ class StartAnswer:
     """The answer to one POST.
 
     Attributes:
-        status: the number that IMDS answered with; only ever told, nothing is
-            decided by it. None without an answer.
+        result: what the answer means.
+        status: the HTTP status, for reports only: nothing is decided by it. None
+            if there was no answer.
         text: what happened, in words.
-        retry_after: the seconds that IMDS asks for; None where it does not.
+        retry_after: the seconds that IMDS asks to wait; None if it does not ask.
     """
 
     result: StartResult

@@ -1,6 +1,6 @@
-"""Turns what is seen of the document, look by look, into lifecycle transitions.
+"""Compares each document with what was known before, and returns the transitions.
 
-Pure: no I/O, no clock. The only file that knows the status order.
+Pure: no I/O, no clock. Only this file knows the order of the statuses.
 
     (gone) ──scheduled──▶ Scheduled ──started──▶ Started ──completed──▶ (gone)
        │                     │   └──cancelled | ended──▶ (gone)   ▲
@@ -9,8 +9,9 @@ Pure: no I/O, no clock. The only file that knows the status order.
 
 Shapes:    Watch (all that was seen so far) x Document -> Watch, Transitions
 Invariant: the diff of a document with itself is empty; applying the diff of a and
-           b to a gives b, wherever absence counts; the order of Events is nothing
-Source:    DESIGN section 4; the service's life of an event, see imds/document.py
+           b to a gives b, unless absence does not count; the order of the elements
+           in Events does not matter
+Source:    config/events.md; an event's life at the service: simulator/imds/document.py
 """
 
 from collections.abc import Iterator
@@ -28,13 +29,13 @@ from bridge.events.document import (
 )
 from bridge.events.watch import Fall, Known, Moment, Watch
 
-_RETURN_WITHIN = 300.0  # events come back within five minutes of a move
+_RETURN_WITHIN = 300.0  # after a VM moved, its events reappear within five minutes
 _SURELY_BEFORE = timedelta(seconds=5)
 _LEAST_WINDOW = 10.0
 
 
 class TransitionKind(StrEnum):
-    """What happened to an event; the values stand in CloudEvents types."""
+    """What happened to a scheduled event; CloudEvents types contain these values."""
 
     SCHEDULED = "scheduled"
     STARTED = "started"
@@ -46,13 +47,15 @@ class TransitionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """One step in the life of one event.
+    """One change in the life of one scheduled event.
 
     Attributes:
-        event: as it is now; the last one known if it is gone.
-        previous: as it was before; None on first sight.
+        event: as it is now; if it is gone, as it was last seen.
+        previous: as it was before; None if it was not known before.
         changes: the top-level fields that differ, sorted.
-        unobserved: whole seconds since the last good look; None = not known.
+        announced: see ``Known``.
+        unobserved: whole seconds since the last document that was read; None = not
+            known.
     """
 
     kind: TransitionKind
@@ -71,7 +74,7 @@ class Transition:
 _GONE = {TransitionKind.COMPLETED, TransitionKind.CANCELLED, TransitionKind.ENDED}
 
 
-def diff(  # noqa: PLR0913 - what a look depends on
+def diff(  # noqa: PLR0913 - the transitions depend on each of them
     watch: Watch,
     document: Document,
     now: Moment,
@@ -84,16 +87,16 @@ def diff(  # noqa: PLR0913 - what a look depends on
 
     Args:
         watch: what was seen so far.
-        document: what is seen now.
-        now: when.
-        poll_interval: seconds; what is unseen for longer than three of them, or
-            ten seconds, may have gone through steps nobody saw.
-        relayed: keys of events that an approval was, or may have been, sent for.
-        again: keys of events that are told as on first sight, since what was told of
-            them is lost.
+        document: the document that was read now.
+        now: when it was read.
+        poll_interval: seconds. After a gap of more than three intervals (at least ten
+            seconds), transitions may have been missed.
+        relayed: keys of the events for which a StartRequest was sent, or may have been.
+        again: keys of the events to publish as if they were new, because the earlier
+            events about them are lost.
 
     Returns:
-        What is known from now on, and the steps, sorted by EventId.
+        What is known from now on, and the transitions, sorted by EventId.
     """
     window = max(3 * poll_interval, _LEAST_WINDOW)
     look = _Look(watch, document, now, window, relayed, again)
@@ -121,11 +124,11 @@ def diff(  # noqa: PLR0913 - what a look depends on
 
 
 def anchored(watch: Watch, now: Moment) -> Watch:
-    """Return ``watch`` of an earlier life, where no jump of the clock makes it older.
+    """Return a watch from before a restart, safe from later jumps of the wall clock.
 
     Args:
         watch: what was seen so far.
-        now: when this life took it up.
+        now: when this process read it from the checkpoint.
     """
     known = {
         key: replace(one, since=one.since and one.since.anchored(now))
@@ -135,7 +138,7 @@ def anchored(watch: Watch, now: Moment) -> Watch:
 
 
 def same_again(watch: Watch, now: Moment) -> Watch:
-    """Return ``watch`` after a look that found the very same bytes."""
+    """Return the watch after a read that returned the same bytes as the last one."""
     in_document = {
         key: replace(known, seen=now) if known.seen == watch.seen else known
         for key, known in watch.known.items()
@@ -145,7 +148,7 @@ def same_again(watch: Watch, now: Moment) -> Watch:
 
 @dataclass(slots=True)
 class _Look:
-    """One look at a document: the questions that the steps depend on."""
+    """One comparison: the questions that the transitions depend on."""
 
     watch: Watch
     document: Document
@@ -156,7 +159,7 @@ class _Look:
 
     @property
     def fall(self) -> Fall | None:
-        """The fall that still forbids to count absence, after this look."""
+        """The fall because of which an absent event does not yet count as gone."""
         fall, number = self.watch.fall, self.document.incarnation
         before = self.watch.incarnation
         if number is not None and before is not None and number < before:
@@ -174,7 +177,7 @@ class _Look:
 
     @property
     def is_gapless(self) -> bool:
-        """Whether no document can have come and gone since the last look."""
+        """Whether no document can have been missed since the last one."""
         gap, before = self.unobserved, self.watch.incarnation
         return (
             gap is not None
@@ -194,7 +197,7 @@ class _Look:
         return False if event.status == STARTED and self.is_gapless else None
 
     def since(self, event: ScheduledEvent) -> Moment:
-        """Return when the event was first seen with all that it holds now."""
+        """Return when the event was first seen with its present content."""
         before = self.watch.known.get(event.key)
         if before is None or before.since is None or _differ(before.event, event):
             return self.now
@@ -208,7 +211,7 @@ class _Look:
             elif _differ(before.event, event):
                 yield self._changed(before.event, event)
         if self.document.faults or self.fall is not None:
-            return  # absence says nothing now
+            return  # an absent event does not count as gone now
         for key, before in self.watch.known.items():
             if key not in self.document.events:
                 yield self._gone(before)
@@ -233,7 +236,7 @@ class _Look:
         return self._step(kind, before.event, before.event, before.announced)
 
     def _is_cancelled(self, before: Known) -> bool:
-        """Whether nothing but a cancellation can explain that the event is gone."""
+        """Whether the event is gone and only a cancellation can be the reason."""
         gap = before.seen.elapsed(self.now)
         not_before = before.event.not_before
         return (

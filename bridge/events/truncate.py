@@ -1,9 +1,10 @@
-"""Cuts an event down to what every receiver takes, and says what was dropped. Pure.
+"""Cuts an event down to a size that every receiver accepts. Pure.
 
-In this order, until it fits: ``previous``, Resources past a hundred, Description past
-1 KiB, then all that is not known to be small, and a document as a whole.
+These parts are dropped, in this order, until the event is small enough: ``previous``,
+Resources after the first hundred, Description after 1 KiB, all fields that Azure does
+not document, and the whole document. ``data.truncated`` names what was dropped.
 
-Source: DESIGN section 4; CloudEvents asks intermediaries to pass on 64 KiB.
+Source: config/events.md; CloudEvents asks intermediaries to pass on 64 KiB.
 """
 
 from dataclasses import replace
@@ -20,7 +21,7 @@ _LONG_NAME = 64
 
 
 def fitted(event: CloudEvent) -> CloudEvent:
-    """Return the event cut down to 60 KiB, with what was dropped named in it."""
+    """Return the event in at most 60 KiB; ``data.truncated`` names what was dropped."""
     steps = (_without_previous, _fewer_resources, _shorter_description, _known_only)
     dropped: list[str] = []
     data = dict(event.data)
@@ -77,7 +78,7 @@ _SMALL_FIELDS = (
 
 
 def _known_only(data: dict[str, object]) -> str | None:
-    """Drop what makes an event too large although nothing we know of does."""
+    """Drop the fields that Azure does not document, and shorten the others."""
     event = data.get("event")
     if not isinstance(event, dict):
         return None
@@ -91,7 +92,7 @@ def _known_only(data: dict[str, object]) -> str | None:
 
 
 def _small(name: str, value: object) -> object:
-    """Return a value cut to a size that ten of them can have."""
+    """Shorten a value, so that all ten fields together stay within the limit."""
     if isinstance(value, str):
         return value if name == "EventId" else _cut(value, _LONG_TEXT)
     if isinstance(value, list) and name == "Resources":
@@ -101,10 +102,9 @@ def _small(name: str, value: object) -> object:
 
 
 def _cut(text: str, limit: int) -> str:
-    """Return as much of a text as takes ``limit`` bytes, written as JSON.
+    """Return the start of a text that takes at most ``limit`` bytes as JSON.
 
-    Control characters take six each there, so that counting characters, or bytes
-    of UTF-8, is not enough.
+    The size is counted in JSON, because a control character takes six bytes there.
     """
     size = 0
     for index, character in enumerate(text):

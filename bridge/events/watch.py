@@ -1,4 +1,4 @@
-"""What is known of the document, from all looks at it so far. Pure."""
+"""What is known of the scheduled events from all documents read so far. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,38 +9,45 @@ from bridge.events.document import ScheduledEvent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """When something was seen.
+    """A point in time.
 
     Attributes:
-        at: wall time, which may jump.
-        monotonic: seconds; None when it was in an earlier life of this process.
+        at: the time of the wall clock, which may be set back or forward.
+        monotonic: seconds of the monotonic clock; None if the moment was before the
+            last restart of this process.
     """
 
     at: datetime
     monotonic: float | None
 
     def elapsed(self, now: "Moment") -> float | None:
-        """Return the seconds up to ``now`` by the longer clock; None = not known."""
+        """Return the seconds up to ``now``: the larger value of the two clocks.
+
+        None if the wall clock was set back and the monotonic one does not help.
+        """
         wall = (now.at - self.at).total_seconds()
         if self.monotonic is not None and now.monotonic is not None:
             wall = max(wall, now.monotonic - self.monotonic)
         return wall if wall >= 0 else None
 
     def surely_elapsed(self, now: "Moment") -> float:
-        """Return the seconds up to ``now`` that no jump of the clock has added."""
+        """Return the seconds up to ``now``, by the monotonic clock if possible.
+
+        A jump of the wall clock adds nothing to the monotonic one.
+        """
         if self.monotonic is not None and now.monotonic is not None:
             return now.monotonic - self.monotonic
         return (now.at - self.at).total_seconds()
 
     def least_elapsed(self, now: "Moment") -> float:
-        """Return the seconds up to ``now`` by the shorter clock."""
+        """Return the seconds up to ``now``: the smaller value of the two clocks."""
         wall = (now.at - self.at).total_seconds()
         return min(wall, self.surely_elapsed(now))
 
     def anchored(self, now: "Moment") -> "Moment":
-        """Return a moment of an earlier life with the monotonic time of this one.
+        """Give a moment from before a restart a time of this process's monotonic clock.
 
-        From ``now`` on no jump of the clock adds to what has elapsed since.
+        From ``now`` on, a jump of the wall clock no longer changes the elapsed time.
         """
         if self.monotonic is not None or now.monotonic is None:
             return self
@@ -48,9 +55,9 @@ class Moment:
         return replace(self, monotonic=now.monotonic - wall)
 
     def proven(self, now: "Moment") -> "Moment":
-        """Return a moment for a later life, which has only the wall clock to go by.
+        """Return the moment without monotonic time, to be stored for after a restart.
 
-        What a jump of the clock has added up to ``now`` is taken off.
+        If the wall clock has jumped forward since, the jump is subtracted.
         """
         added = (now.at - self.at).total_seconds() - self.least_elapsed(now)
         return Moment(at=self.at + timedelta(seconds=added), monotonic=None)
@@ -58,13 +65,14 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """An event as it was last seen.
+    """A scheduled event as it was last seen.
 
     Attributes:
-        announced: True = seen Scheduled here; False = first seen Started without
-            a gap; None = not known.
-        incarnation: of the document it was last seen in.
-        since: when it was first seen as it is now; None = not known.
+        announced: True = this bridge saw it as Scheduled; False = this bridge saw it
+            first as Started, and missed no document before that; None = not known.
+        incarnation: that of the document in which the event was last seen.
+        seen: when the event was last seen.
+        since: when it was first seen with its present content; None = not known.
     """
 
     event: ScheduledEvent
@@ -74,13 +82,13 @@ class Known:
     since: Moment | None = None
 
     def age(self, now: Moment) -> float:
-        """Return the seconds for which it has surely been as it is now."""
+        """Return for how many seconds, at least, the content has not changed."""
         return 0.0 if self.since is None else self.since.least_elapsed(now)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fall:
-    """The incarnation number fell: the VM moved or the service was off."""
+    """The incarnation number went down: the VM moved or the service was off."""
 
     to: int
     seen: Moment
@@ -88,11 +96,15 @@ class Fall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """All that has been observed so far: what the checkpoint holds.
+    """All that has been observed so far: the content of the checkpoint.
 
     Attributes:
-        incarnation: the last one that a document had, so that a fall is noticed
-            also across documents without one.
+        incarnation: of the last document that had one. So a fall is noticed even
+            if documents without incarnation came in between.
+        known: the events, by key.
+        seen: when the last document was read; None = never.
+        fall: the last fall of the incarnation, while it matters; else None.
+        was_complete: whether every element of the last document was valid.
     """
 
     incarnation: int | None = None

@@ -1,1 +1,1 @@
-"""Time, errors, values and loops: nothing of the domain."""
+"""Time, errors, values and loops. Nothing here knows about scheduled events."""

@@ -1,6 +1,6 @@
-"""Work in the background that never ends unseen.
+"""Runs background work, and logs it when the work ends unexpectedly.
 
-begun ──fails, or returns although it should not──▶ logged ──a pause──▶ begun anew
+running ──fails, or returns although it should not──▶ logged ──pause──▶ running again
 └────the context is left──▶ cancelled, and waited for
 """
 
@@ -23,31 +23,31 @@ Work = Callable[[], Coroutine[object, object, None]]
 async def in_background(
     work: Work, *, name: str, clock: Clock, pause: float = _PAUSE, may_end: bool = False
 ) -> AsyncIterator[None]:
-    """Run ``work`` as long as the context is open, again and again if it fails.
+    """Run ``work`` while the context is open; run it again if it fails.
 
     Args:
-        work: what is run.
-        name: of the task, in the log too.
+        work: returns the coroutine to run.
+        name: the name of the task, also in the log.
         clock: measures the pause.
-        pause: seconds until it is begun anew.
-        may_end: whether it is done once it returns.
+        pause: seconds between a failure and the next run.
+        may_end: whether ``work`` may return. If not, it is run again then, too.
     """
-    tending = asyncio.create_task(
-        _tend(work, name, clock, pause, may_end=may_end), name=f"{name}: tended"
+    supervising = asyncio.create_task(
+        _supervise(work, name, clock, pause, may_end=may_end), name=f"{name}: tended"
     )
     try:
         yield
     finally:
-        await cancel_all(tending)
+        await cancel_all(supervising)
 
 
-async def _tend(
+async def _supervise(
     work: Work, name: str, clock: Clock, pause: float, *, may_end: bool
 ) -> None:
     never = asyncio.Event()
     while True:
-        # In a task of its own: a CancelledError that a library lets out, although
-        # nobody has cancelled anything, is a fault as any other.
+        # In a task of its own, so that a stray CancelledError of a library is seen as
+        # a fault of the work, and does not cancel this loop.
         working = asyncio.create_task(work(), name=name)
         try:
             await asyncio.wait({working})
@@ -57,7 +57,7 @@ async def _tend(
         if may_end and fault is None and not working.cancelled():
             return
         log.error(
-            "background task ended: it is begun anew",
+            "background task ended: it is started again",
             extra={"task": name},
             exc_info=fault,
         )

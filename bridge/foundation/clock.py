@@ -1,4 +1,4 @@
-"""Time, as the rest of the house sees it: the only file that reads a clock."""
+"""The clock of the whole program: no other file reads the time."""
 
 import asyncio
 import time
@@ -7,18 +7,19 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Says what time it is and waits.
+    """Returns the time, and waits.
 
-    ``now`` is wall time: it may jump. ``monotonic`` never goes back, and its
-    zero means nothing. Every wait in the forwarder goes through ``wait``.
+    ``now`` is the wall clock, which may be set back or forward. ``monotonic`` never
+    goes back; only differences of its values mean something. Every wait in the
+    forwarder uses ``wait``.
     """
 
     def now(self) -> datetime:
-        """Return the present moment, aware, in UTC."""
+        """Return the present time in UTC, with its time zone."""
         ...
 
     def monotonic(self) -> float:
-        """Return seconds since some fixed moment of this process."""
+        """Return seconds since a fixed but unknown time."""
         ...
 
     async def wait(self, event: asyncio.Event, seconds: float) -> bool:
@@ -30,11 +31,11 @@ class SystemClock:
     """The clock of this machine."""
 
     def now(self) -> datetime:
-        """Return the present moment, aware, in UTC."""
+        """Return the present time in UTC, with its time zone."""
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """Return seconds since some fixed moment of this process."""
+        """Return seconds since a fixed but unknown time."""
         return time.monotonic()
 
     async def wait(self, event: asyncio.Event, seconds: float) -> bool:

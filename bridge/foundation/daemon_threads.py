@@ -1,7 +1,7 @@
-"""Threads for what blocks, and may never come back: a name server, a disk, a key.
+"""Threads for calls that may block for ever: name resolution, or a hanging disk.
 
-The end of the process does not wait for them. Those of asyncio's own executor would
-hold up the stop of the forwarder for as long as the resolver is patient, or for ever.
+The process can end while such a thread still runs. The threads of asyncio's default
+executor would delay the end of the process until their calls return.
 """
 
 import asyncio
@@ -15,15 +15,18 @@ T = TypeVar("T")
 
 
 def lend() -> None:
-    """Have the running loop do blocking work in threads that nobody waits for.
+    """Make the running loop use daemon threads for blocking work.
 
-    Holds for ``asyncio.to_thread`` and for names that are looked up.
+    This holds for ``asyncio.to_thread`` and for name resolution.
     """
     asyncio.get_running_loop().set_default_executor(_Threads())
 
 
 class _Threads(ThreadPoolExecutor):
-    """A thread for each call: asyncio takes no executor of another kind."""
+    """Starts a daemon thread for each call.
+
+    A subclass of ThreadPoolExecutor, because asyncio accepts no other executor.
+    """
 
     def submit(
         self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
@@ -35,7 +38,7 @@ class _Threads(ThreadPoolExecutor):
                 return
             try:
                 result = fn(*args, **kwargs)
-            except Exception as error:  # noqa: BLE001 - handed to whoever waits
+            except Exception as error:  # noqa: BLE001 - passed to the caller
                 future.set_exception(error)
             else:
                 future.set_result(result)

@@ -1,43 +1,49 @@
-"""The error tree: every fault the bridge raises on purpose.
+"""The error tree: all errors that the bridge itself raises.
 
     BridgeError
     ├─ ConfigError(faults)                    exit 2, before anything starts
     ├─ MissingExtraError                      an optional part is not installed
-    ├─ MetadataError                          IMDS did not give what was asked
-    │  ├─ MetadataUnavailableError            try again, after retry_after at least
-    │  ├─ MetadataRefusedError                400 or 403: loud, and slowly again
-    │  └─ MalformedDocumentError              an answer that says nothing
+    ├─ MetadataError                          a request to IMDS failed
+    │  ├─ MetadataUnavailableError            retried, after retry_after at least
+    │  ├─ MetadataRefusedError                400 or 403: logged as error, retried late
+    │  └─ MalformedDocumentError              the body is not a valid document
     ├─ MalformedApprovalError                 the message is dead-lettered
     ├─ ApprovalQueueError                     the receiver is opened anew
+    ├─ UnreadableMessageError                 the hub keeps it aside
+    ├─ HubStoreError                          the hub's store
+    │  └─ HubStoreAwayError                   it cannot be reached now: tried again
     ├─ DeliveryError(reason)                  one attempt at a delivery failed
-    │  ├─ TransientDeliveryError              postponed
-    │  ├─ RefusedDeliveryError                the sink as a whole refuses: park
+    │  ├─ TransientDeliveryError              the delivery is tried again later
+    │  ├─ RefusedDeliveryError                the sink refuses everything: it is parked
     │  └─ PermanentDeliveryError              this delivery becomes a dead letter
-    ├─ UnprovenError                          a look without sending shows nothing
+    │     └─ RefusedEventError                a batch was refused because of one event
+    ├─ UnprovenError                          a check without sending proved nothing
     ├─ OutboxError                            fatal: the process ends non-zero
-    │  ├─ OutboxUnavailableError              no room, no right, or held by another
-    │  ├─ OutboxFullError                     no room in memory either: told later
-    │  ├─ OutboxCorruptError                  moved aside, a fresh start
-    │  ├─ OutboxThreadDiedError               nobody works on the state file any more
+    │  ├─ OutboxUnavailableError              disk full, no permission, or locked
+    │  ├─ OutboxFullError                     memory is full, too: published later
+    │  ├─ OutboxCorruptError                  moved away, and a new file is begun
+    │  ├─ OutboxThreadDiedError               the thread of the state file has died
     │  ├─ OutboxLockedError                   a second instance on one state file
     │  ├─ NewerSchemaError                    written by a newer version
     │  └─ ForeignDatabaseError                a database of another program
-    └─ WorkerExitedError                      a worker returned unasked: a bug
+    └─ WorkerExitedError                      a worker returned before the stop: a bug
 
 Expected outcomes (refused, already started, nothing changed) are values, not
-errors. No text here ever holds a secret, a token, a full URL or a message body.
+errors. No error text contains a secret, a token, a full URL or a message body.
 """
 
 from collections.abc import Sequence
 from enum import StrEnum
 
+from bridge.foundation.origin import install_command
+
 
 class BridgeError(Exception):
-    """Whatever the bridge raises on purpose."""
+    """The base class of all errors that the bridge itself raises."""
 
 
 class ConfigError(BridgeError):
-    """The configuration has faults; all of them are in ``faults``, one a line."""
+    """The configuration has faults: ``faults`` holds them all, one text each."""
 
     def __init__(self, faults: Sequence[str]) -> None:
         super().__init__("\n".join(faults))
@@ -45,18 +51,15 @@ class ConfigError(BridgeError):
 
 
 class MissingExtraError(BridgeError):
-    """A part that only some users need is configured but not installed."""
+    """The configuration needs an optional package that is not installed."""
 
     def __init__(self, what: str, extra: str) -> None:
-        super().__init__(
-            f"{what} needs the extra [{extra}]: "
-            f"pip install 'scheduled-events-bridge[{extra}]'"
-        )
+        super().__init__(f"{what} needs the extra [{extra}]: {install_command(extra)}")
         self.extra = extra
 
 
 class MetadataError(BridgeError):
-    """IMDS did not give what was asked for.
+    """A request to IMDS failed.
 
     ``outcome`` is a short label for the metric: a status such as ``"429"``,
     ``"timeout"``, ``"reset"`` or ``"malformed"``.
@@ -68,7 +71,7 @@ class MetadataError(BridgeError):
 
 
 class MetadataUnavailableError(MetadataError):
-    """IMDS is not answering now; ``retry_after`` is its own wish in seconds."""
+    """IMDS cannot answer now; it asks for a retry after ``retry_after`` seconds."""
 
     def __init__(
         self, message: str, *, outcome: str, retry_after: float | None = None
@@ -78,30 +81,42 @@ class MetadataUnavailableError(MetadataError):
 
 
 class MetadataRefusedError(MetadataError):
-    """IMDS refuses the request as such (400, 403): waiting will hardly help."""
+    """IMDS refuses the request itself (400, 403): a retry is unlikely to help."""
 
 
 class MalformedDocumentError(MetadataError):
-    """The body is no JSON object with an ``Events`` array, so it says nothing."""
+    """The body is not a JSON object with an ``Events`` array."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, outcome="malformed")
 
 
 class MalformedApprovalError(BridgeError):
-    """A message on the approval entity cannot be read as an approval."""
+    """A message of the approval entity is not a valid approval."""
 
 
 class ApprovalQueueError(BridgeError):
-    """The approval entity cannot be received from or settled with now.
+    """Messages of the approval entity cannot be received or settled now.
 
     Attributes:
-        is_refusal: whether it is refused, and so until a person does something.
+        is_refusal: whether Service Bus refuses access, until a person changes that.
     """
 
     def __init__(self, text: str, *, is_refusal: bool = False) -> None:
         super().__init__(text)
         self.is_refusal = is_refusal
+
+
+class UnreadableMessageError(BridgeError):
+    """A message that the hub received says nothing that it knows how to read."""
+
+
+class HubStoreError(BridgeError):
+    """The hub's store cannot be used as it is."""
+
+
+class HubStoreAwayError(HubStoreError):
+    """The hub's store cannot be reached now; what was to be kept was not."""
 
 
 class Reason(StrEnum):
@@ -131,7 +146,7 @@ class DeliveryError(BridgeError):
 
 
 class TransientDeliveryError(DeliveryError):
-    """It may work later; ``retry_after`` is the sink's own wish in seconds."""
+    """A later attempt may succeed; the sink asks to wait ``retry_after`` seconds."""
 
     def __init__(
         self, message: str, reason: Reason, *, retry_after: float | None = None
@@ -141,18 +156,25 @@ class TransientDeliveryError(DeliveryError):
 
 
 class RefusedDeliveryError(DeliveryError):
-    """The sink refuses whatever is sent: credentials or address are wrong."""
+    """The sink refuses every delivery: credentials or address are wrong."""
 
 
 class PermanentDeliveryError(DeliveryError):
-    """This delivery will never be taken; others may."""
+    """The sink will never accept this delivery, but may accept others."""
+
+
+class RefusedEventError(PermanentDeliveryError):
+    """A request with several events is refused because of the one at ``place``."""
+
+    def __init__(self, message: str, reason: Reason, place: int) -> None:
+        super().__init__(message, reason)
+        self.place = place
 
 
 class UnprovenError(BridgeError):
-    """The other side is there, but did not show whether it takes events.
+    """The receiver answers, but a check could not show whether it accepts events.
 
-    ``advice`` says what may be wrong, as the beginning of a sentence; "" = nothing is
-    known to be.
+    ``advice`` says what may be wrong; "" = no advice.
     """
 
     def __init__(self, message: str, advice: str = "") -> None:
@@ -165,7 +187,7 @@ class OutboxError(BridgeError):
 
 
 class OutboxUnavailableError(OutboxError):
-    """The state file cannot be written now: no room, no right, or a lock."""
+    """The state file cannot be written now: disk full, no permission, or locked."""
 
 
 class OutboxFullError(OutboxError):
@@ -173,11 +195,11 @@ class OutboxFullError(OutboxError):
 
 
 class OutboxCorruptError(OutboxError):
-    """The state file is no database, or a damaged one."""
+    """The state file is not a database, or is damaged."""
 
 
 class OutboxThreadDiedError(OutboxError):
-    """The thread of the state file has died: nothing can be kept any more."""
+    """The thread of the state file has died: nothing can be stored any more."""
 
 
 class OutboxLockedError(OutboxError):
@@ -189,8 +211,8 @@ class NewerSchemaError(OutboxError):
 
 
 class ForeignDatabaseError(OutboxError):
-    """What stands in the place of the state file belongs to another program."""
+    """The file at the path of the state file belongs to another program."""
 
 
 class WorkerExitedError(BridgeError):
-    """A worker returned although nobody asked it to stop."""
+    """A worker returned before it was asked to stop."""

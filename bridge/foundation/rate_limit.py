@@ -1,4 +1,4 @@
-"""How often something may begin. Pure: the time is passed in."""
+"""Limits how often something may begin. Pure: the time is passed in."""
 
 from dataclasses import dataclass
 
@@ -7,15 +7,16 @@ _SLACK = 0.05
 
 @dataclass(slots=True)
 class Pace:
-    """Beginnings spread evenly over each second.
+    """A rate limit that spreads the beginnings evenly over each second.
 
-    One that comes late is caught up with only where more than twenty a second are
-    allowed: clocks do not wake anybody more finely than that.
+    If more than twenty a second are allowed, a late beginning may be followed sooner by
+    the next one, since a timer is not exact enough for such short gaps.
 
     Attributes:
-        most: beginnings a second, as configured; None = no limit.
-        granted: the same, as the other side allows it; the lower one holds.
-        opens_at: monotonic seconds from which on the next one may begin.
+        most: beginnings per second, as configured; None = no limit.
+        granted: beginnings per second, as the other side allows; None = no limit. The
+            lower of both holds.
+        opens_at: when the next one may begin, in seconds of the monotonic clock.
     """
 
     most: float | None = None
@@ -24,15 +25,15 @@ class Pace:
 
     @property
     def rate(self) -> float | None:
-        """Beginnings a second; None = no limit."""
+        """Beginnings per second; None = no limit."""
         rates = [rate for rate in (self.most, self.granted) if rate is not None]
         return min(rates, default=None)
 
     def grant(self, rate: float | None, now: float) -> None:
-        """Note what the other side allows, when something has just begun.
+        """Record the rate that the other side allows. Something has just begun.
 
         Args:
-            rate: beginnings a second; None = any number.
+            rate: beginnings per second; None = any number.
             now: monotonic seconds.
         """
         self.granted = rate
@@ -40,7 +41,7 @@ class Pace:
             self.opens_at = max(self.opens_at, now + 1 / rate)
 
     def take(self, now: float) -> None:
-        """Note that something begins at ``now``, in monotonic seconds."""
+        """Record that something begins at ``now``, in monotonic seconds."""
         if (rate := self.rate) is None:
             return
         gap = 1 / rate

@@ -1,8 +1,8 @@
-"""How long to wait after a failed attempt. Pure: chance and time are passed in."""
+"""How long to wait after a failed attempt. Pure: the random number is passed in."""
 
 from dataclasses import dataclass
 
-LONGEST_WISH = 3600.0  # of a Retry-After: a bogus one must not mute a sink for days
+LONGEST_WISH = 3600.0  # a wrong Retry-After must not stop a sink for days
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class RetryPolicy:
         Args:
             attempt: number of the attempt that failed, from 1.
             unit: a random number in [0, 1); passed in so that tests choose it.
-            retry_after: the other side's own wish in seconds; wins when longer.
+            retry_after: the seconds that the other side asks for; they win if longer.
         """
         ceiling = min(self.max_backoff, self.first * 2.0 ** min(attempt - 1, 32))
         return max(unit * ceiling, retry_after or 0.0)

@@ -1,9 +1,9 @@
-"""From tables of options to frozen sections: the house's one way of validating.
+"""Turns tables of the configuration into frozen sections: the only validation.
 
-Every room declares its settings as a ``Section``; this file reads a table into
-one, collects *all* faults as ``place: what is wrong, what is allowed`` and names
-the nearest valid key for an unknown one. Built on msgspec because the forwarder
-is to stay small: pydantic alone would cost a quarter of its memory.
+Every package declares its settings as a ``Section``. This file converts a table into
+a section and collects *all* faults as ``place: what is wrong, what is allowed``. For
+an unknown key it suggests the nearest valid one. It uses msgspec, because pydantic
+would need a quarter of the forwarder's memory.
 """
 
 import re
@@ -28,14 +28,15 @@ from bridge.foundation.values import (
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of one room. Field names are the keys of the file."""
+    """The settings of one package. Field names are the keys of the file."""
 
     def faults(self) -> Iterator[tuple[str, ...]]:
-        """Yield ``(key, what is wrong)`` for what a type alone cannot tell.
+        """Yield ``(key, what is wrong)`` for each fault that a type cannot express.
 
-        A value that could not be read has a stand-in that counts as given. Nothing is
-        told of its own key; a fault that also depends on what another key holds
-        names that one too, as ``(key, what is wrong, other key)``.
+        In place of an invalid value stands a placeholder, which counts as given. Faults
+        of such a key are dropped. A fault that depends on two keys must name the second
+        one, too, as ``(key, what is wrong, other key)``; it is dropped if either value
+        is invalid.
         """
         return iter(())
 
@@ -44,7 +45,7 @@ S = TypeVar("S", bound=Section)
 
 
 class FromEnvironment(str):
-    """A value that an environment variable gives in place of the file's."""
+    """A value of an environment variable that replaces the value of the file."""
 
     __slots__ = ("variable",)
     variable: str
@@ -58,11 +59,11 @@ class FromEnvironment(str):
 
 
 class Fault(str):
-    """What is wrong in a configuration: ``file:line: place: what``.
+    """One fault of a configuration: ``file:line: place: what``.
 
     Attributes:
-        line: where it stands in the file; None if it does not stand there.
-        place: the key, or the variable; "" is the file itself.
+        line: the line in the file; None if the fault has no line there.
+        place: the key or the variable; "" is the file itself.
         what: what is wrong, and what is allowed.
     """
 
@@ -73,7 +74,7 @@ class Fault(str):
 
     @classmethod
     def of(cls, file: str, line: int | None, place: str, what: str) -> Self:
-        """Return the fault as it is told."""
+        """Return the fault with its text."""
         at = file if line is None else f"{file}:{line}"
         fault = cls(": ".join(part for part in (at, place, what) if part))
         fault.line, fault.place, fault.what = line, place, what
@@ -82,13 +83,13 @@ class Fault(str):
 
 @dataclass(slots=True)
 class Reader:
-    """Reads tables into sections, and gathers what is wrong on the way.
+    """Converts tables into sections, and collects the faults.
 
     Attributes:
-        file: how the configuration file is named in faults.
-        environ: the environment that ``env:`` references are taken from.
-        line_of: returns the line of a place in the file; None where there is none.
-        faults: everything found wrong so far.
+        file: the name of the configuration file in faults.
+        environ: the environment that ``env:`` references are read from.
+        line_of: returns the line of a place in the file; None if it has no line.
+        faults: all faults found so far.
     """
 
     file: str
@@ -97,12 +98,12 @@ class Reader:
     faults: list[Fault] = field(default_factory=list)
 
     def fault(self, place: str, what: str) -> None:
-        """Note that something is wrong at ``place``."""
+        """Record a fault at ``place``."""
         line = self.line_of(place)
         self.faults.append(Fault.of(self.file, line, place, what))
 
     def finish(self) -> None:
-        """End the reading.
+        """Raise the collected faults, if there are any.
 
         Raises:
             ConfigError: with all faults, in the order of the file.
@@ -114,7 +115,7 @@ class Reader:
             raise ConfigError(in_order)
 
     def section(self, kind: type[S], table: object, place: str) -> S | None:
-        """Read ``table`` into a ``kind``; None where a fault forbids it."""
+        """Convert ``table`` into a ``kind``; None if it has faults."""
         if not isinstance(table, Mapping):
             self.fault(place, "must be a table")
             return None
@@ -141,18 +142,18 @@ class Reader:
 
     @staticmethod
     def section_type(kind: type[Section], key: str) -> type[Section] | None:
-        """Return the section that stands at ``key`` of ``kind``, if one does."""
+        """Return the section class of the field ``key``; None if it has none."""
         types = {f.name: f.type for f in msgspec.structs.fields(kind)}
         return _section_of(types.get(key))
 
     @staticmethod
     def part_type(kind: type[Section], key: str) -> type[Section] | None:
-        """Return the section that the list at ``key`` of ``kind`` holds, if it does."""
+        """Return the section class of the items of the list ``key``; None if none."""
         types = {f.name: f.type for f in msgspec.structs.fields(kind)}
         return _section_of(_held(types.get(key), tuple))
 
     def unknown(self, place: str, key: str, valid: Mapping[str, object]) -> None:
-        """Note an unknown key, and which one may have been meant."""
+        """Record an unknown key, with the key that was probably meant."""
         near = nearest(key, valid)
         hint = (
             f"did you mean {near!r}?"
@@ -164,13 +165,16 @@ class Reader:
     def _value(
         self, annotation: Any, value: object, where: str, unread: set[str]
     ) -> Any:
-        """Read a value; one that cannot be read is told, and a stand-in returned.
+        """Convert a value.
+
+        If the value is invalid, record the fault and return a placeholder, so that
+        validation goes on.
 
         Args:
-            annotation: the type that is wanted.
-            value: as it stands in the table.
-            where: its place.
-            unread: to which the places of what cannot be read are added.
+            annotation: the type to convert to.
+            value: the value in the table.
+            where: the place of the value.
+            unread: the places of invalid values; this one is added if it is invalid.
         """
         nested = _section_of(annotation)
         if nested is not None and isinstance(value, Mapping):
@@ -195,7 +199,7 @@ class Reader:
         return _stand_in(annotation)
 
     def _converted(self, annotation: Any, value: object) -> Any:
-        is_text = isinstance(value, FromEnvironment)  # whatever it is to be
+        is_text = isinstance(value, FromEnvironment)  # text, whatever type is needed
         if is_text and _SCALARS.issubset(_alternatives(annotation)):
             with suppress(msgspec.ValidationError):  # else it is text
                 return msgspec.convert(str(value), bool | int | float, strict=False)
@@ -219,7 +223,7 @@ class Reader:
             if what := misspelt_reference(value):
                 raise ValueError(what)
             secret = kind(value, self.environ)
-            secret.reveal()  # so that what is missing is told before the start
+            secret.reveal()  # a missing file or variable is a fault before the start
             return secret
         raise NotImplementedError(kind)
 
@@ -230,18 +234,18 @@ def _at(place: str, key: str) -> str:
 
 
 def _origin(value: object, where: str) -> str:
-    """Return where a value comes from: its place in the file, or a variable."""
+    """Return where a value comes from: its place in the file, or its variable."""
     return value.variable if isinstance(value, FromEnvironment) else where
 
 
 def _alternatives(annotation: Any) -> tuple[Any, ...]:
-    """Return the types of a union; of any other annotation, itself."""
+    """Return the types of a union; for any other annotation, the annotation itself."""
     is_union = get_origin(annotation) in {Union, UnionType}
     return get_args(annotation) if is_union else (annotation,)
 
 
 def _section_of(annotation: object) -> type[Section] | None:
-    """Return the section class that an annotation names, also as ``X | None``."""
+    """Return the section class in an annotation such as ``X`` or ``X | None``."""
     for part in _alternatives(annotation):
         if isinstance(part, type) and issubclass(part, Section):
             return part
@@ -249,7 +253,7 @@ def _section_of(annotation: object) -> type[Section] | None:
 
 
 def _held(annotation: object, container: type) -> Any:
-    """Return what a dict or tuple holds, also as ``X | None``; None if it is none."""
+    """Return the item type of a dict or tuple, also in ``X | None``; else None."""
     for part in _alternatives(annotation):
         if get_origin(part) is container:
             return get_args(part)[container is dict]
@@ -257,7 +261,7 @@ def _held(annotation: object, container: type) -> Any:
 
 
 def _stand_in(annotation: Any) -> Any:
-    """Return what takes the place of a value that was given but cannot be read."""
+    """Return a placeholder for a value that was given but is invalid."""
     parts = _alternatives(annotation)
     for part in parts:
         if part is str:
@@ -286,7 +290,7 @@ _TYPES = {
 
 
 def _plain(message: str, annotation: object) -> str:
-    """Turn msgspec's words into ours."""
+    """Rewrite an error text of msgspec in the words of the configuration file."""
     if allowed := ", ".join(f'"{value}"' for value in _choices(annotation)):
         return f"must be one of {allowed}"
     if match := _EXPECTED.fullmatch(message):
@@ -306,8 +310,8 @@ def _choices(annotation: object) -> Iterator[str]:
 
 
 def nearest(word: str, valid: Iterable[str]) -> str | None:
-    """Return which valid word may have been meant; None if none is near."""
-    import difflib  # noqa: PLC0415 - costs memory, and only faults want it
+    """Return the valid word that was probably meant; None if no word is near."""
+    import difflib  # noqa: PLC0415 - costs memory, and only faults need it
 
     return next(
         iter(difflib.get_close_matches(word, list(valid), n=1, cutoff=0.5)), None

@@ -15,7 +15,7 @@ _BOMS = {
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _RAREST, _MOST_OFTEN = 1e-4, 1e5
-_LONGEST = 1e9  # thirty years: nobody means more, and clocks can still add it
+_LONGEST = 1e9  # thirty years; a date plus this value does not overflow
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)?")
 _BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _BYTES |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
@@ -25,7 +25,8 @@ _SECRETIVE = re.compile(
     re.IGNORECASE,
 )
 _VARIABLE = re.compile(r"\$\{([^{}]*)\}")
-# What follows tells a reference with a slip from a secret that has a colon in it.
+# A misspelt reference, such as "evn:NAME". What follows the colon distinguishes it
+# from a secret that contains a colon.
 _REFERENCES = {
     "env": re.compile(r"([A-Za-z]{2,5}):[A-Za-z_][A-Za-z0-9_]*"),
     "file": re.compile(r"([A-Za-z]{2,5}):(?!//)(?:[/.~$\\]|[A-Za-z]:).*"),
@@ -40,10 +41,10 @@ class Duration(float):
 
     @classmethod
     def parse(cls, value: object) -> Self:
-        """Read a number of seconds or a string with a unit.
+        """Convert a number of seconds or a string with a unit.
 
         Raises:
-            ValueError: it is neither.
+            ValueError: the value is neither, negative, or too large.
         """
         seconds: float = -1
         if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -66,10 +67,10 @@ class Size(int):
 
     @classmethod
     def parse(cls, value: object) -> Self:
-        """Read a number of bytes or a string with a unit.
+        """Convert a number of bytes or a string with a unit.
 
         Raises:
-            ValueError: it is neither.
+            ValueError: the value is neither, or negative.
         """
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return cls(value)
@@ -84,7 +85,7 @@ class Size(int):
 def _respelt(
     value: object, pattern: re.Pattern[str], units: Mapping[str, object]
 ) -> str:
-    """Return how a value is to be written whose unit is right but for its case."""
+    """Return a hint if the unit of a value is wrong only in its case; else ""."""
     spelt = re.fullmatch(r"([0-9.]+\s*)([A-Za-z]+)", str(value).strip())
     for unit in units if spelt else ():
         if spelt and unit.lower() == spelt[2].lower():
@@ -95,21 +96,21 @@ def _respelt(
 
 
 class Rate(float):
-    """How often something may happen, in times a second."""
+    """How often something may happen, in times per second."""
 
     __slots__ = ()
 
     @classmethod
     def parse(cls, value: object) -> Self:
-        """Read a number, also one that a variable of the environment holds.
+        """Convert a number, or the text of a number from an environment variable.
 
         Raises:
-            ValueError: it is none, or not more than 0.
+            ValueError: the value is not a number from 0.0001 to 100000.
         """
         is_written = isinstance(value, str) and _NUMBER.fullmatch(value.strip())
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if is_written or is_number:
-            rate = float(value)  # type: ignore[arg-type]  # it matched
+            rate = float(value)  # type: ignore[arg-type]  # is_written or is_number
             if _RAREST <= rate <= _MOST_OFTEN:
                 return cls(rate)
         raise ValueError(
@@ -118,11 +119,12 @@ class Rate(float):
 
 
 class Secret:
-    """A value that is never shown; ``env:NAME`` and ``file:PATH`` are followed.
+    """A value that is never shown: given literally, as ``env:NAME`` or ``file:PATH``.
 
-    A path may hold ``${NAME}`` of the environment, such as systemd's
-    ``${CREDENTIALS_DIRECTORY}``. A file is read at each use, so that a rotated secret
-    is found without a restart. No dataclass: msgspec would read a table into one.
+    A path may contain ``${NAME}``, an environment variable such as systemd's
+    ``${CREDENTIALS_DIRECTORY}``. A file is read at each use, so a rotated secret is
+    used without a restart. This is not a dataclass, because msgspec would convert a
+    table into one.
     """
 
     __slots__ = ("environ", "reference")
@@ -136,15 +138,15 @@ class Secret:
 
     @property
     def is_literal(self) -> bool:
-        """Whether the secret itself stands in the configuration."""
+        """Whether the configuration contains the secret itself, not a reference."""
         return not self.reference.startswith(("env:", "file:"))
 
     @property
     def file(self) -> Path | None:
-        """The file it is read from; None for any other.
+        """The file of a ``file:PATH`` reference; None for any other secret.
 
         Raises:
-            ValueError: a variable in its path is not set.
+            ValueError: a variable in the path is not set.
         """
         if not self.reference.startswith("file:"):
             return None
@@ -170,10 +172,10 @@ class Secret:
 
 
 class FilePath:
-    """Where a file lies that somebody else reads, such as OpenSSL.
+    """The path of a file that a library reads, such as OpenSSL.
 
-    May hold ``${NAME}`` of the environment, as the path of a ``Secret`` does. No
-    dataclass for the same reason.
+    The path may contain ``${NAME}``, as the path of a ``Secret``. This is not a
+    dataclass, for the same reason as ``Secret``.
     """
 
     __slots__ = ("environ", "text")
@@ -187,28 +189,28 @@ class FilePath:
 
     @property
     def path(self) -> Path:
-        """The path itself.
+        """The path, with its variables replaced.
 
         Raises:
-            ValueError: a variable in it is not set.
+            ValueError: a variable in the path is not set.
         """
         return Path(_filled_in(self.text, self.environ))
 
 
 class Address(Secret):
-    """A URL or header value: as a secret, but may stand in the file openly."""
+    """A URL or header value. It may be a secret, or harmless text in the file."""
 
     __slots__ = ()
 
     def holds_secret(self, key: str) -> bool:
-        """Whether it seems so, by its key or by what stands in a URL."""
+        """Whether the key's name or the parts of the URL suggest a secret."""
         return bool(_SECRETIVE.search(key)) or _holds_secret(self.reference)
 
 
 def misspelt_reference(text: str) -> str | None:
-    """Return what is wrong with a secret that seems to be a reference and is none.
+    """Return a fault if a secret looks like a misspelt ``env:`` or ``file:``.
 
-    Nothing of the text is repeated but what stands before its colon.
+    The fault repeats only the part of the text before the colon.
     """
     for scheme, pattern in _REFERENCES.items():
         found = pattern.fullmatch(text)
@@ -221,7 +223,7 @@ def misspelt_reference(text: str) -> str | None:
 
 
 def _is_slip(word: str, meant: str) -> bool:
-    """Whether one letter is too many, missing or another, or two are swapped."""
+    """Return whether a word has one letter too many, too few, wrong, or swapped."""
     if sorted(word) == sorted(meant):
         return True
     longer, other = sorted((word, meant), key=len, reverse=True)
@@ -236,7 +238,7 @@ def text_of(content: bytes) -> str:
     """Return the text of a file.
 
     Raises:
-        ValueError: it is not UTF-8; says what it is.
+        ValueError: the file is not UTF-8; the text names its encoding if known.
     """
     for mark, name in _BOMS.items():
         if content.startswith(mark):
@@ -245,7 +247,7 @@ def text_of(content: bytes) -> str:
         text = content.decode("utf-8-sig")  # Windows editors write a BOM
     except UnicodeDecodeError as error:
         raise ValueError("not UTF-8 text") from error
-    if "\0" in text[:4]:  # no text begins so, but UTF-16 without a mark does
+    if "\0" in text[:4]:  # UTF-16 without a byte order mark begins like this
         raise ValueError("UTF-16 text, and must be UTF-8: save it as that")
     return text
 
@@ -261,7 +263,7 @@ def _variable(name: str, environ: Mapping[str, str]) -> str:
 
 
 def _holds_secret(url: str) -> bool:
-    """Whether there are credentials in a URL, or in its query."""
+    """Return whether a URL seems to contain credentials, also in its query."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -285,13 +287,13 @@ _BRACES = re.compile(r"\{[^{}]*\}?|\}")
 
 
 def unknown_placeholders(text: str) -> tuple[str, ...]:
-    """Return what stands in braces and nobody can fill in, and braces left over."""
+    """Return unknown placeholders such as ``{name}``, and unmatched braces."""
     known = {f"{{{name}}}" for name in PLACEHOLDERS}
     return tuple(part for part in _BRACES.findall(text) if part not in known)
 
 
 def placeholder_faults(text: str) -> Iterator[str]:
-    """Yield what is wrong with each placeholder that nobody can fill in."""
+    """Yield a fault for each unknown placeholder and each unmatched brace."""
     known = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
     for part in unknown_placeholders(text):
         yield f"{part!r} is no placeholder; allowed are {known}"

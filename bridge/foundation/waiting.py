@@ -1,7 +1,7 @@
-"""What is being waited for now, for whoever would tell a person.
+"""Records what the program is waiting for, so that a command can show it.
 
-It is kept in the context of the task, so that what waits need not be told who looks on,
-and where nobody does, nothing is kept.
+The record is kept in a context variable, so that it need not be passed to every
+function. If no command has asked for a record, nothing is recorded.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,14 +14,14 @@ from bridge.foundation.clock import Clock
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """What is waited for, by its name, and since when."""
+    """What the program is waiting for, and since when."""
 
     clock: Clock
     _since: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
     def of(self, what: str) -> Iterator[None]:
-        """Note that ``what`` is waited for as long as the context is open."""
+        """Record a wait for ``what`` while the context is open."""
         self._since.setdefault(what, self.clock.monotonic())
         try:
             yield
@@ -29,18 +29,18 @@ class Waits:
             self._since.pop(what, None)
 
     def seconds(self) -> Mapping[str, float]:
-        """Return how long each has been waited for, the longest first."""
+        """Return the seconds of each wait by its name, the longest first."""
         now = self.clock.monotonic()
         return {what: now - since for what, since in self._since.items()}
 
 
-_looked_on: ContextVar[Waits | None] = ContextVar("looked_on", default=None)
+_record: ContextVar[Waits | None] = ContextVar("record", default=None)
 
 
 @contextmanager
 def waiting_for(what: str) -> Iterator[None]:
-    """Note that ``what`` is waited for, where somebody looks on."""
-    waits = _looked_on.get()
+    """Record a wait for ``what``, if ``looking_on`` has asked for a record."""
+    waits = _record.get()
     if waits is None:
         yield
         return
@@ -50,9 +50,9 @@ def waiting_for(what: str) -> Iterator[None]:
 
 @contextmanager
 def looking_on(waits: Waits) -> Iterator[None]:
-    """Have all that begins in this context note what it waits for."""
-    token = _looked_on.set(waits)
+    """Record the waits of all work that begins in this context."""
+    token = _record.set(waits)
     try:
         yield
     finally:
-        _looked_on.reset(token)
+        _record.reset(token)

@@ -1,9 +1,9 @@
 """Workers: named loops that run until they are asked to stop.
 
     stop is set → begin nothing new → finish what is in flight → return
-    grace is over → what is still there is cancelled (the outbox keeps the rest)
+    grace is over → workers that still run are cancelled (the outbox keeps the rest)
 
-Source: the shape of kopf's and alertmanager's lifecycles, on asyncio.TaskGroup.
+Source: modelled on the lifecycles of kopf and alertmanager, with asyncio.TaskGroup.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ class Worker(Protocol):
 
     @property
     def name(self) -> str:
-        """How the worker is called in logs and tasks."""
+        """The name of the worker in logs and tasks."""
         ...
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -32,11 +32,11 @@ class Worker(Protocol):
 async def run_workers(
     workers: Sequence[Worker], stop: asyncio.Event, *, grace: float
 ) -> None:
-    """Run workers until ``stop`` is set, then for ``grace`` seconds at most.
+    """Run workers until ``stop`` is set, then for at most ``grace`` seconds.
 
     Raises:
-        ExceptionGroup: a worker failed or returned unasked; the others are
-            cancelled.
+        ExceptionGroup: a worker failed, or returned before ``stop`` was set. The
+            other workers are cancelled.
     """
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(_guard(w, stop), name=w.name) for w in workers]
@@ -47,7 +47,7 @@ async def run_workers(
 
 
 async def run_together(workers: Sequence[Worker], stop: asyncio.Event) -> None:
-    """Run workers within another one, until all of them have returned.
+    """Run workers inside another worker, until all of them have returned.
 
     Raises:
         ExceptionGroup: as ``run_workers``.
@@ -60,12 +60,13 @@ async def run_together(workers: Sequence[Worker], stop: asyncio.Event) -> None:
 async def _guard(worker: Worker, stop: asyncio.Event) -> None:
     await worker.run(stop)
     if not stop.is_set():
-        raise WorkerExitedError(f"the worker {worker.name} returned unasked")
+        text = f"the worker {worker.name} returned before it was asked to stop"
+        raise WorkerExitedError(text)
 
 
 @asynccontextmanager
 async def waking(stop: asyncio.Event, wake: asyncio.Event) -> AsyncIterator[None]:
-    """Set ``wake`` as soon as ``stop`` is set, so that one wait serves for both."""
+    """Set ``wake`` when ``stop`` is set, so that a worker waits for ``wake`` only."""
 
     async def watch() -> None:
         await stop.wait()
@@ -80,7 +81,7 @@ async def waking(stop: asyncio.Event, wake: asyncio.Event) -> AsyncIterator[None
 
 
 async def unless(stop: asyncio.Event, work: Coroutine[object, object, T]) -> T | None:
-    """Return what ``work`` returns; None if ``stop`` is set before it has."""
+    """Return the result of ``work``; None if ``stop`` is set earlier."""
     working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -91,7 +92,7 @@ async def unless(stop: asyncio.Event, work: Coroutine[object, object, T]) -> T |
 
 
 async def cancel_all(*tasks: "asyncio.Task[object]") -> None:
-    """Cancel the tasks that are not done, and wait until all are."""
+    """Cancel the tasks that are not done, and wait until all tasks are done."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,1 +1,1 @@
-"""What the bridge says of itself: the port, the page, the table."""
+"""Reports the state of the bridge: the health port, the page, the status table."""

@@ -1,4 +1,4 @@
-"""``[http]``: what is configured of the health port; ``port`` opens it."""
+"""The section ``[http]``: the health port, which ``port`` opens."""
 
 import ipaddress
 from collections.abc import Iterator
@@ -9,19 +9,20 @@ from bridge.net.addresses import is_listen_address, split_address
 
 
 class HttpConfig(Section, frozen=True, kw_only=True):
-    """``[http]``: where the health port listens; "" = nowhere.
+    """``[http]``: the health port.
 
     Attributes:
-        listen: the address and port; "" opens no port. Example: ``"127.0.0.1:9465"``.
-        token: what is asked for by all paths but /livez and /readyz: a bearer token, or
-            the password of a browser; required off loopback.
+        listen: the address and port to listen on; "" opens no port. Example:
+            ``"127.0.0.1:9465"``.
+        token: the bearer token (in a browser: the password) for all paths except
+            /livez and /readyz. Required if listen is not a loopback address.
     """
 
     listen: str = "127.0.0.1:9465"
     token: Secret | None = None
 
     def faults(self) -> Iterator[tuple[str, str]]:
-        """Check the address, and ask for a token off loopback."""
+        """Check the address; require a token if it is not a loopback address."""
         if not self.listen:
             return
         host = self.listen.rpartition(":")[0]
@@ -37,7 +38,7 @@ class HttpConfig(Section, frozen=True, kw_only=True):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine, and nobody else can reach it."""
+    """Return whether a host is a loopback address or localhost."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

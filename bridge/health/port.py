@@ -1,9 +1,9 @@
-"""The health port: open from the start; who answers is loaded with the first caller.
+"""The health port: open from the start; its server is loaded at the first connection.
 
-    listening ──first connection──▶ the HTTP server is loaded ──▶ it takes all who wait
+    listening ──first connection──▶ load the HTTP server ──▶ it gets all connections
 
-Many a forwarder is never asked: it does without aiohttp's server and the form of
-Prometheus, which are a tenth of its memory.
+Many forwarders never get a request. They save the memory of aiohttp's server and of the
+Prometheus client, a tenth of the process.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ log = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def serve(config: HttpConfig, status_source: StatusSource) -> AsyncIterator[None]:
-    """Serve the health port as long as the context is open.
+    """Serve the health port while the context is open.
 
     Raises:
-        BridgeError: the address cannot be listened on.
+        BridgeError: the server cannot listen on the address.
     """
     if not config.listen:
         yield
@@ -48,7 +48,7 @@ async def _listen(door: "_Door", config: HttpConfig) -> asyncio.Server:
     loop = asyncio.get_running_loop()
     try:
         server = await loop.create_server(door.protocol, host, port)
-    except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host
+    except (OSError, UnicodeError) as error:  # UnicodeError: invalid host name
         cause = getattr(error, "strerror", None) or "it is no address"
         text = f"http.listen: cannot listen on {config.listen}: {cause}"
         raise BridgeError(text) from error
@@ -63,7 +63,7 @@ def _addresses(server: asyncio.Server) -> list[str]:
 
 @dataclass(slots=True)
 class _Door:
-    """Whom connections are given to: the HTTP server, once it is loaded.
+    """Passes connections to the HTTP server, as soon as that is loaded.
 
     Attributes:
         stack: closes the server.
@@ -78,25 +78,25 @@ class _Door:
     _is_closed: bool = False
 
     def protocol(self) -> asyncio.Protocol:
-        """Return who speaks on the next connection."""
+        """Return the protocol for a new connection."""
         return _Waiting(self) if self._make is None else self._make()
 
     async def answer(self) -> None:
-        """Load the server when somebody connects, and give it all who wait."""
+        """Load the server at the first connection, and pass it all that wait."""
         await self._called.wait()
-        # Whom nobody asks does without.
+        # Only loaded at the first connection: it costs memory.
         from bridge.health.server import opened  # noqa: PLC0415 - see above
 
         make = await self.stack.enter_async_context(
             opened(self.config, self.status_source)
         )
         self._make = make
-        for transport in tuple(self._waiting):  # who has waited longest goes first
+        for transport in tuple(self._waiting):  # the oldest connection first
             _give(transport, make())
         self._waiting.clear()
 
     def enter(self, transport: asyncio.Transport) -> None:
-        """Let a connection wait for the server, unless it was loaded just now."""
+        """Let a connection wait for the server, or pass it on if that is loaded."""
         if self._is_closed:
             transport.abort()
         elif self._make is not None:
@@ -106,25 +106,25 @@ class _Door:
             self._called.set()
 
     def leave(self, transport: asyncio.Transport) -> None:
-        """Forget a connection that was closed."""
+        """Remove a connection that was closed."""
         self._waiting.pop(transport, None)
 
     def close(self) -> None:
-        """Close what waits, and what was accepted and comes only now."""
+        """Close the connections that wait, and those that come later."""
         self._is_closed = True
         for transport in tuple(self._waiting):
             transport.abort()
 
 
 def _give(transport: asyncio.Transport, protocol: asyncio.Protocol) -> None:
-    """Let another protocol speak on a connection of which nothing was read."""
+    """Give a connection, of which nothing was read yet, another protocol."""
     transport.set_protocol(protocol)
     protocol.connection_made(transport)
     transport.resume_reading()
 
 
 class _Waiting(asyncio.Protocol):
-    """A connection that came before the server was loaded: nothing of it is read."""
+    """A connection that waits until the server is loaded: nothing of it is read."""
 
     def __init__(self, door: _Door) -> None:
         self._door = door

@@ -1,11 +1,11 @@
-"""What the health port answers: /livez /readyz /metrics /status, and a page at /.
+"""The server of the health port: /livez /readyz /metrics /status, and a page at /.
 
-A browser on this machine may be led here by a page of anybody's, under a name that
-anybody's name server gives to 127.0.0.1. So where no token is asked for, the Host must
-be one of this machine's own names. ``/readyz`` answers everybody, because a probe knows
-neither; but whoever may not read ``/status`` is told only which kinds of things are
-missing, with no name of an entity, a session or a sink. And any process may connect as
-often as it likes, so few connections are held.
+A foreign web page can make a browser on this machine send requests here, under a host
+name that resolves to 127.0.0.1 (DNS rebinding). So without a token, the Host header
+must be localhost or a loopback address. ``/readyz`` answers every request, because a
+probe has neither token nor host name. But a client that may not read ``/status`` gets
+only the kinds of missing things, without names of entities, sessions or sinks. Any
+local process can open many connections, so their number is limited.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 _OPEN_PATHS = {"/livez", "/readyz"}
 _MOST_CONNECTIONS = 32
-_SHUTDOWN_SECONDS = 1.0  # for answers under way: one that nobody reads has no end
+_SHUTDOWN_SECONDS = 1.0  # for responses in progress; a client may never read one
 _NOT_MEANT = "without http.token, only localhost and loopback addresses are answered\n"
 
 
@@ -34,7 +34,7 @@ _NOT_MEANT = "without http.token, only localhost and loopback addresses are answ
 async def opened(
     config: HttpConfig, status_source: StatusSource
 ) -> AsyncIterator[Callable[[], asyncio.Protocol]]:
-    """Set the server up; yields what makes who speaks on a connection."""
+    """Set up the server; yield the factory of protocols for connections."""
     guard = Guard(most=_MOST_CONNECTIONS)
     app = application(config, status_source)
     app.middlewares.insert(0, guard.middleware)
@@ -71,7 +71,7 @@ def application(config: HttpConfig, status_source: StatusSource) -> web.Applicat
         return _json(await status_source.status())
 
     async def metrics(_: web.Request) -> web.Response:
-        # Who is only asked for /livez and /readyz does without.
+        # Only loaded if /metrics is requested: it costs memory.
         from prometheus_client import exposition as form  # noqa: PLC0415 - see above
 
         await status_source.measure()
@@ -81,7 +81,7 @@ def application(config: HttpConfig, status_source: StatusSource) -> web.Applicat
         )
 
     async def page(request: web.Request) -> web.Response:
-        # Most forwarders are never looked at: they do without.
+        # Only loaded if the page is requested: it costs memory.
         from bridge.health import status_page as view  # noqa: PLC0415 - see above
 
         refreshes = "refresh" in request.query
@@ -104,17 +104,24 @@ def application(config: HttpConfig, status_source: StatusSource) -> web.Applicat
 def _liveness(status_source: StatusSource) -> web.Response:
     if status_source.is_alive():
         return web.Response(text="ok\n")
-    return web.Response(status=503, text="the thread of the state file is silent\n")
+    return web.Response(
+        status=503, text="the thread of the state file does not answer\n"
+    )
 
 
 def _readiness(status_source: StatusSource, *, names_all: bool) -> web.Response:
     missing = status_source.missing()
-    told = [*missing, *status_source.notes()]
-    return _json(told if names_all else kinds_of(told), status=503 if missing else 200)
+    found = [*missing, *status_source.notes()]
+    shown = found if names_all else kinds_of(found)
+    return _json(shown, status=503 if missing else 200)
 
 
 def _is_meant(config: HttpConfig, request: web.Request) -> bool:
-    """Whether whoever asks knows where he is; no browser leaves Host out."""
+    """Return whether the Host header names this machine.
+
+    Clients that send no Host are let through: browsers always send it. With a token,
+    the header is not checked.
+    """
     host = request.headers.get("Host")
     if config.token is not None or host is None:
         return True
@@ -123,9 +130,10 @@ def _is_meant(config: HttpConfig, request: web.Request) -> bool:
 
 
 def _may_see_details(config: HttpConfig, request: web.Request) -> bool:
-    """Whether whoever asks may read ``/status``.
+    """Return whether a client may read ``/status``.
 
-    Most probes send no token: its file is not read for them, nor warned of.
+    Most probes send no token. For those, the file of the token is not read, so that no
+    warning is logged.
     """
     if config.token is not None and "Authorization" not in request.headers:
         return False
@@ -133,7 +141,7 @@ def _may_see_details(config: HttpConfig, request: web.Request) -> bool:
 
 
 def _refusal(request: web.Request) -> web.Response:
-    """Ask for the token; a browser can only be asked for a password."""
+    """Ask for the token; a browser, on /, is asked for a password."""
     scheme = 'Basic realm="sebridge", charset="UTF-8"' if request.path == "/" else ""
     return web.Response(
         status=401,
@@ -147,7 +155,7 @@ def _is_allowed(config: HttpConfig, request: web.Request) -> bool:
         return True
     try:
         wanted = config.token.reveal()
-    except ValueError as error:  # its file is gone: a rotation, perhaps
+    except ValueError as error:  # its file is missing, perhaps during a rotation
         log.warning("the bearer token cannot be read", extra={"fault": str(error)})
         return False
     given = _given(request.headers.get("Authorization", ""))
@@ -157,7 +165,7 @@ def _is_allowed(config: HttpConfig, request: web.Request) -> bool:
 
 
 def _given(authorization: str) -> str | None:
-    """Return the token: as such, or as the password of any user."""
+    """Return the token: a bearer token, or the password of any user."""
     scheme, _, token = authorization.partition(" ")
     if scheme.lower() == "bearer":
         return token

@@ -1,4 +1,4 @@
-"""What the bridge knows, for people and machines: status and readiness."""
+"""The status and the readiness of the bridge, for people and machines."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,6 @@ from bridge.foundation.clock import Clock
 from bridge.imds.poller import Poller
 from bridge.outbox.records import REPLIES, Tally
 from bridge.outbox.store import Outbox
-from bridge.outbox.successes import recent_results
 from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
 
@@ -25,9 +24,9 @@ _NOT_SHOWN = {"output", "reporter", "truncated"}
 
 
 class Missing(StrEnum):
-    """The kinds of things that may be missing, or want a person.
+    """The kinds of things that may be missing, or need attention.
 
-    A text about such a thing begins with its kind, and a colon or a dot after it.
+    A text about such a thing begins with its kind, followed by a colon or a dot.
     """
 
     STARTING = "starting"
@@ -44,83 +43,86 @@ class Receiver(Protocol):
 
     @property
     def attached(self) -> bool:
-        """Whether it is receiving now."""
+        """Whether the receiver is open."""
         ...
 
     @property
     def stands_by(self) -> bool:
-        """Whether another bridge serves the session, and this one would take over."""
+        """Whether another bridge serves the session, and this one is ready for it."""
         ...
 
     @property
     def last_error(self) -> str | None:
-        """Why it is not."""
+        """Why the receiver is not attached."""
         ...
 
     @property
     def link_seconds(self) -> float | None:
-        """How long it has been attached; None while it is not."""
+        """How long the receiver has been attached; None while it is not."""
         ...
 
     @property
     def last_receive(self) -> datetime | None:
-        """When a message came last; None = none has yet."""
+        """When a message came last; None = none yet."""
         ...
 
 
 class Listening(Protocol):
-    """Whoever takes messages from an approval entity."""
+    """A listener for an approval entity."""
 
     @property
     def source(self) -> str:
-        """The entity."""
+        """The name of the entity or session."""
         ...
 
     @property
     def is_full(self) -> bool:
-        """Whether so many approvals wait that no more are received."""
+        """Whether no more messages are received, because too many approvals wait."""
         ...
 
 
 class Hold(Protocol):
-    """An event that a rule would approve, but for a reason."""
+    """An event to which an auto-approve rule applies, but which is held."""
 
     @property
     def event_id(self) -> str:
-        """In the document's own spelling."""
+        """The EventId, spelled as in the document."""
         ...
 
     @property
     def rule(self) -> str:
-        """What the rule is called."""
+        """The label of the rule."""
         ...
 
     @property
     def reason(self) -> str:
-        """Why it is not approved yet."""
+        """Why the event is not approved yet."""
         ...
 
 
 class Approving(Protocol):
-    """Whoever approves by rules."""
+    """A worker that approves by rules."""
 
     @property
     def withheld(self) -> Mapping[str, Hold]:
-        """What is held now, by key of the EventId."""
+        """The events that are held now, by key."""
         ...
 
 
 class Standing(Protocol):
-    """Whoever knows whether this VM is in rotation."""
+    """Knows whether this VM is in rotation."""
 
     def shown(self) -> dict[str, object]:
-        """Return how it stands: ``traffic``, and why it is out."""
+        """Return ``traffic`` ("in" or "out"), and why this VM is out."""
         ...
 
 
 @dataclass(slots=True)
 class StatusSource:
-    """What the parts of a running bridge can be asked; filled as they are built."""
+    """The parts of a running bridge that the status is read from.
+
+    The fields are set when the parts are built.
+    """
 
     clock: Clock
     metrics: Metrics
@@ -134,7 +136,7 @@ class StatusSource:
     rotation: Standing | None = None
 
     def is_alive(self) -> bool:
-        """Whether the state file's thread answers, or memory does in its place."""
+        """Return whether the state file's thread answers, or memory replaces it."""
         return self.outbox is None or self.outbox.database.is_answering
 
     def missing(self) -> list[str]:
@@ -154,9 +156,9 @@ class StatusSource:
             if not (receiver.attached or receiver.stands_by)
         ]
         found += [
-            f"approvals: {listener.source} is not received from (too many wait)"
-            for listener in self.listeners
-            if listener.is_full
+            f"approvals: no messages are received from {one.source} (too many wait)"
+            for one in self.listeners
+            if one.is_full
         ]
         found += [
             f"sinks.{relay.sink}: {relay.obstacle}"
@@ -168,7 +170,7 @@ class StatusSource:
         return found
 
     def notes(self) -> list[str]:
-        """Return what keeps it from nothing: a parked sink, being out of rotation."""
+        """Return what is worth a note although the bridge is ready, as parked sinks."""
         standing = {} if self.rotation is None else self.rotation.shown()
         out = [standing.get(key) for key in ("reason", "eventId")]
         why = " ".join(str(part) for part in out if part)
@@ -184,7 +186,7 @@ class StatusSource:
         if self.outbox is None or self.poller is None or self.event_context is None:
             return nothing_known(state="starting") | self._traffic()
         now = self.clock.now().timestamp()
-        tallies = await self.outbox.tallies()
+        tallies = await self.outbox.deliveries.tallies()
         watch = self.poller.watch
         return {
             "vm": self.event_context.reporter | {"source": self.event_context.source},
@@ -200,7 +202,7 @@ class StatusSource:
             ],
             "approvals": [
                 orjson.loads(body)
-                for body in await self.outbox.recent_outcomes(_RECENT)
+                for body in await self.outbox.approvals.recent_outcomes(_RECENT)
             ],
             "commands": await recent_commands(self.outbox),
             "replies": replies_of(tallies.get(REPLIES)),
@@ -209,8 +211,8 @@ class StatusSource:
             "notes": self.notes(),
             "withheld": [
                 {"eventId": one.event_id, "rule": one.rule, "reason": one.reason}
-                for pilot in self.auto_approvers
-                for one in pilot.withheld.values()
+                for auto_approver in self.auto_approvers
+                for one in auto_approver.withheld.values()
             ],
             **self._traffic(),
         }
@@ -219,11 +221,11 @@ class StatusSource:
         return {} if self.rotation is None else {"traffic": self.rotation.shown()}
 
     async def measure(self) -> None:
-        """Bring the gauges that the state file knows up to date."""
+        """Update the gauges whose values are in the state file."""
         if self.outbox is None:
             return
         now = self.clock.now().timestamp()
-        tallies = await self.outbox.tallies()
+        tallies = await self.outbox.deliveries.tallies()
         names = [relay.sink for relay in self.relays]
         for name in [*names, REPLIES] if REPLIES in tallies else names:
             tally = tallies.get(name, Tally())
@@ -233,16 +235,16 @@ class StatusSource:
         self.metrics.state_degraded.set(bool(self.outbox.database.fault))
 
 
-def kinds_of(told: Iterable[str]) -> list[str]:
-    """Return the kinds of what is missing, each once: they name nothing."""
+def kinds_of(found: Iterable[str]) -> list[str]:
+    """Return the kind of each text, without repeats and without any names."""
     known = {kind.value for kind in Missing}
-    words = (re.split(r"[:.]", text, maxsplit=1)[0] for text in told)
+    words = (re.split(r"[:.]", text, maxsplit=1)[0] for text in found)
     kinds = (word if word in known else Missing.OTHER.value for word in words)
     return list(dict.fromkeys(kinds))
 
 
 def nothing_known(*, state: str) -> dict[str, object]:
-    """Return the status in its shape while nothing is known of the VM."""
+    """Return a status with all members, but without values."""
     return {
         "vm": vm_of(Identity()),
         "document": document_of(Watch()),
@@ -255,7 +257,7 @@ def nothing_known(*, state: str) -> dict[str, object]:
 
 
 def vm_of(identity: Identity) -> dict[str, object]:
-    """Return the ``vm`` of the status."""
+    """Return the member ``vm`` of the status."""
     return {
         "vmName": identity.vm_name,
         "vmId": identity.vm_id,
@@ -266,7 +268,7 @@ def vm_of(identity: Identity) -> dict[str, object]:
 
 
 def document_of(watch: Watch) -> dict[str, object]:
-    """Return the ``document`` of the status: what is known to be scheduled."""
+    """Return the member ``document`` of the status: the known scheduled events."""
     return {
         "incarnation": watch.incarnation,
         "events": [known.event.raw for known in watch.known.values()],
@@ -276,9 +278,9 @@ def document_of(watch: Watch) -> dict[str, object]:
 def sink_of(
     name: str, state: str, tally: Tally | None, now: float
 ) -> dict[str, object]:
-    """Return how a sink stands, as the status shows it."""
+    """Return the state of a sink for the status."""
     tally = tally or Tally()
-    is_idle = state == "retrying" and not tally.pending  # what failed is settled
+    is_idle = state == "retrying" and not tally.pending  # nothing is left to retry
     return {
         "name": name,
         "state": "ok" if is_idle else state,
@@ -290,13 +292,13 @@ def sink_of(
 
 
 async def recent_commands(outbox: Outbox) -> list[dict[str, object]]:
-    """Return what became of the last commands, as the status shows it."""
-    found = await outbox.database.read(lambda db: recent_results(db, _RECENT))
+    """Return the results of the last commands for the status."""
+    found = await outbox.commands.recent_results(_RECENT)
     return [command_of(event) for event in found]
 
 
 def command_of(event: Mapping[str, object]) -> dict[str, object]:
-    """Return what became of a command; what it wrote is left to its event."""
+    """Return the result of a command for the status, without the command's output."""
     data, kind = event.get("data"), str(event.get("type"))
     shown = data if isinstance(data, dict) else {}
     kept = {key: value for key, value in shown.items() if key not in _NOT_SHOWN}
@@ -304,7 +306,7 @@ def command_of(event: Mapping[str, object]) -> dict[str, object]:
 
 
 def receiver_of(name: str, receiver: Receiver) -> dict[str, object]:
-    """Return how a receiver of approvals stands, as the status shows it."""
+    """Return the state of a receiver of approvals for the status."""
     age, last = receiver.link_seconds, receiver.last_receive
     return {
         "entity": name,
@@ -317,7 +319,7 @@ def receiver_of(name: str, receiver: Receiver) -> dict[str, object]:
 
 
 def replies_of(tally: Tally | None) -> dict[str, object]:
-    """Return how the replies to approvals stand, as the status shows it."""
+    """Return the state of the replies to approvals for the status."""
     tally = tally or Tally()
     return {
         "pending": tally.pending,

@@ -1,4 +1,4 @@
-"""Cells and tables of the status: what stands where, and in which mood."""
+"""Cells and tables of the status: texts, and whether they are good or bad news."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,9 +12,10 @@ class Cell:
     """One value.
 
     Attributes:
-        text: as it was when it was looked at.
-        mood: whether it is well.
-        moment: what ``text`` counts down to, or up from; None where it does not.
+        text: the text at the time of the status.
+        mood: whether the value is good or bad news; "" = neither.
+        moment: the time to which, or from which, ``text`` counts; None if it does not
+            count.
     """
 
     text: str
@@ -24,7 +25,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows under heads; ``empty`` is said where there are none."""
+    """A table with heads and rows; without rows, the text ``empty`` is shown."""
 
     title: str
     heads: tuple[str, ...]

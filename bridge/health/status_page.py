@@ -1,7 +1,7 @@
-"""The page at ``/`` of the health port: what the status says, for a browser.
+"""The page at ``/`` of the health port: the status in a browser. Pure.
 
-It only shows. It works without JavaScript: the one script in it lets the countdowns
-tick. Nothing is loaded from anywhere, and the headers keep it so. Pure.
+The page has no actions. It works without JavaScript: its only script updates the
+countdowns. The page loads nothing from other addresses, and its headers forbid that.
 """
 
 import base64
@@ -99,9 +99,9 @@ def page(status: Mapping[str, object], now: datetime, *, refreshes: bool) -> str
 
     Args:
         status: the JSON of ``/status``.
-        now: when it was taken.
-        refreshes: whether the browser is to ask again after 30 s. It is only asked to
-            by whoever wants it: a page that reloads by itself loses a reader's place.
+        now: the time of the status.
+        refreshes: whether the browser reloads the page every 30 s. By default it does
+            not, because a reload loses the reader's place on the page.
     """
     seen = overview(status, now)
     again = f'<meta http-equiv="refresh" content="{_REFRESH_SECONDS}">'
@@ -153,8 +153,8 @@ def _table(table: Table) -> str:
     title = f"<h2>{escape(table.title)}</h2>"
     if not table.rows:
         return f"<section>{title}<p>{escape(table.empty)}</p></section>\n"
-    # The roles say again what the elements do: where they are laid out as a list on a
-    # narrow screen, browsers no longer take them for a table.
+    # The roles repeat what the elements are. On a narrow screen the table is laid out
+    # as a list, and without roles browsers would no longer treat it as a table.
     heads = "".join(
         f'<th scope="col" role="columnheader">{escape(head)}</th>'
         for head in table.heads

@@ -1,4 +1,4 @@
-"""The status as text, for people at a shell. Pure."""
+"""The status as text, for the shell. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -19,10 +19,10 @@ def plain(
 
     Args:
         status: the JSON of ``/status``.
-        now: when it was taken.
-        width: of the terminal: what is wider is written one value a line, so that
-            nothing is cut off; None = as wide as it may be.
-        paint: returns a text in the colour of a mood.
+        now: the time of the status.
+        width: the width of the terminal. A wider table is written with one value per
+            line, so that nothing is cut off. None = no limit.
+        paint: returns a text in the colour for a mood.
     """
     seen = overview(status, now)
     blocks = [
@@ -101,7 +101,7 @@ def _listed(
 
 
 def _text(cell: Cell, now: datetime) -> str:
-    """Return a value; one that is still to come with the time of day."""
+    """Return the text of a cell; for a future moment, with the time of day."""
     if cell.moment is None or cell.moment < now:
         return cell.text
     moment = cell.moment.astimezone(UTC)

@@ -1,16 +1,16 @@
-"""Times as people read them: how long until something, how long since."""
+"""Durations as people read them: how long until a time, or since a time."""
 
 from datetime import datetime
 
 
 def countdown(moment: datetime, now: datetime) -> str:
-    """Return how far off a moment is; the page's script says it in the same words."""
+    """Return how long it is until or since a time; the page's script does the same."""
     left = (moment - now).total_seconds()
     return f"in {span(int(left))}" if left > 0 else f"{span(int(-left))} ago"
 
 
 def span(seconds: int) -> str:
-    """Return a time in the two largest units that matter."""
+    """Return a duration in its two largest units."""
     minutes, second = divmod(seconds, 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)

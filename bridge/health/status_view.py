@@ -1,7 +1,7 @@
-"""What a person wants to see of the status: the same facts for the page and the table.
+"""Turns the status into titles, notices and tables, for the page and for the shell.
 
-Whatever stands in the status was written by others, in part by strangers: a value of an
-unexpected type counts as absent, and what cannot be printed is escaped. Pure.
+The status contains values from outside, such as those of approvers. So a value of an
+unexpected type counts as absent, and control characters are escaped. Pure.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from bridge.health.status_times import countdown, span
 
 _MOST_RESOURCES = 10
 _MOST_EVENTS = 100
-_LONG = 120  # seconds: what waits longer is told of
+_LONG = 120  # seconds: a notice is shown if a delivery waits longer
 _NOBODY_ANSWERS = "No forwarder answers. This is what its state file knows."
 _NOT_ASKED = (
     "http.listen is off, so it is not known whether the forwarder runs. This is what "
@@ -38,12 +38,13 @@ _READY = Cell("Ready.", "good")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """Everything there is to be seen.
+    """All that is shown of a status.
 
     Attributes:
         title: how many events there are, and on which VM.
-        notices: whether the bridge does its work, and what keeps it from that.
-        facts: of the VM, the bridge and IMDS, by name.
+        notices: whether the bridge is ready, and what needs attention.
+        facts: facts about the VM, the bridge and IMDS, by name.
+        tables: the tables; the first one has the events.
     """
 
     title: str
@@ -53,7 +54,7 @@ class Overview:
 
 
 def overview(status: Mapping[str, object], now: datetime) -> Overview:
-    """Return what there is to be seen in the JSON of ``/status``."""
+    """Return what to show of the JSON of ``/status``."""
     events = _objects(_object(status, "document"), "events")
     vm = _object(status, "vm")
     return Overview(
@@ -88,7 +89,7 @@ def _notices(status: Mapping[str, object]) -> list[Cell]:
 
 
 def _shortfalls(sink: Mapping[str, object]) -> Iterator[str]:
-    """Yield what a sink should have got and has not."""
+    """Yield a text if a sink has dead letters, or deliveries that wait long."""
     name, dead, age = _text(sink, "name"), sink.get("dead"), sink.get("oldestSeconds")
     if isinstance(dead, int) and dead > 0:
         what = "dead letter" if dead == 1 else "dead letters"
@@ -116,7 +117,7 @@ def _facts(
 
 
 def _traffic(standing: Mapping[str, object]) -> Cell:
-    """Return whether this VM is in rotation; nothing where there is no probe."""
+    """Return whether this VM is in rotation; empty if there is no traffic probe."""
     traffic = _text(standing, "traffic")
     if traffic != "out":
         return Cell(traffic, "good")
@@ -295,7 +296,7 @@ def _approvals(status: Mapping[str, object], now: datetime) -> Table:
 
 def _outcome(outcome: str) -> Cell:
     if outcome == "withheld":
-        return Cell(outcome, "warning")  # it may be approved yet
+        return Cell(outcome, "warning")  # it may still be approved
     return Cell(outcome, "good" if outcome in _GOOD_OUTCOMES else "bad")
 
 
@@ -308,7 +309,7 @@ _FATES: Mapping[str, Mood] = {"succeeded": "good", "failed": "bad"}
 
 
 def _commands(status: Mapping[str, object], now: datetime) -> Iterator[Table]:
-    """Yield what became of commands, where there were some."""
+    """Yield the table of the last commands, if there were any."""
     found = _objects(status, "commands")
     if found:
         yield Table(

@@ -1,1 +1,1 @@
-"""The Instance Metadata Service: its documents and its client."""
+"""The Instance Metadata Service (IMDS): the client, and the loop that polls it."""

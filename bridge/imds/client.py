@@ -1,8 +1,8 @@
-"""Speaks to IMDS: the document, StartRequests, and who this VM is.
+"""The client of IMDS: reads the document and the VM's identity, sends StartRequests.
 
-Every request carries ``Metadata: true``, never goes through a proxy, never follows
-a redirect. Whose request goes next, and when, is said by ``turns``: the whole VM may
-make five requests a second.
+Every request has the header ``Metadata: true``, uses no proxy and follows no redirect.
+``turns`` decides which request is sent next, and when: the whole VM may send five
+requests per second.
 
 Source: https://learn.microsoft.com/azure/virtual-machines/instance-metadata-service
 """
@@ -41,15 +41,16 @@ class ImdsConfig(Section, frozen=True, kw_only=True):
     """``[imds]``: where and how often the document is read.
 
     Attributes:
-        endpoint: where IMDS answers; another one for VMs outside a virtual network, and
-            for the simulator. Example: ``"http://169.254.169.254"``.
-        api_version: the version of the document that is asked for; the same on all VMs
-            of a group, because ids depend on it.
-        poll_interval: how often the document is read; at least 250ms, because IMDS
-            allows 5 requests a second to the whole VM.
-        request_timeout: how long one request may take; then it is tried again.
-        first_request_timeout: how long the first request may take: it enables the
-            feature, and needs up to two minutes.
+        endpoint: the URL of IMDS. It differs for VMs outside a virtual network and for
+            the simulator. Example: ``"http://169.254.169.254"``.
+        api_version: the version of the document to read. Use the same on all VMs of a
+            group, because event ids depend on it.
+        poll_interval: how often to read the document; at least 250ms, because IMDS
+            allows 5 requests per second to the whole VM.
+        request_timeout: how long one request may take before it is given up and tried
+            again.
+        first_request_timeout: how long the first request may take. It enables scheduled
+            events for the VM, which takes up to two minutes.
     """
 
     endpoint: str = "http://169.254.169.254"
@@ -85,12 +86,12 @@ class ImdsConfig(Section, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A good answer to a GET of the document.
+    """A successful response to a GET of the document.
 
     Attributes:
-        body: None when it has not changed since the ETag given (304).
-        etag: to be given with the next request; None when none is offered.
-        date: the Date header, None without one.
+        body: the document; None if it is the same as that of the ETag sent (304).
+        etag: the ETag for the next request; None if the response has none.
+        date: the Date header; None if the response has none.
     """
 
     body: bytes | None
@@ -103,8 +104,8 @@ class MetadataClient:
     """The client of this VM's IMDS.
 
     Attributes:
-        turns: whoever reads the document or posts takes a turn first, and keeps it as
-            long as nobody else may: at most one request is in flight.
+        turns: a caller that reads the document or posts must hold a turn, so that only
+            one request is in flight.
     """
 
     session: aiohttp.ClientSession
@@ -116,12 +117,12 @@ class MetadataClient:
     def __post_init__(self) -> None:
         self.turns = Turns(self.clock)
 
-    async def fetch(self, *, etag: str | None, timeout: float) -> Answer:  # noqa: ASYNC109 - a limit of the service, not of the caller's patience
-        """Read the document, in the turn of a read.
+    async def fetch(self, *, etag: str | None, timeout: float) -> Answer:  # noqa: ASYNC109 - passed on to aiohttp
+        """Read the document. The caller must hold the turn of a read.
 
         Raises:
-            MetadataRefusedError: 400 or 403.
-            MetadataUnavailableError: anything else but 200 and 304.
+            MetadataRefusedError: IMDS answered 400 or 403.
+            MetadataUnavailableError: any other status than 200 and 304, or no answer.
         """
         headers = {"If-None-Match": etag} if etag else {}
         request = self._request("GET", self._events_url, headers, timeout)
@@ -134,7 +135,7 @@ class MetadataClient:
             )
 
     async def start(self, event_id: str, *, incarnation: int | None) -> StartAnswer:
-        """Relay one StartRequest, in the turn of a POST."""
+        """Send one StartRequest. The caller must hold the turn of a POST."""
         body: dict[str, object] = {"StartRequests": [{"EventId": event_id}]}
         if self.config.api_version == "2017-03-01" and incarnation is not None:
             body["DocumentIncarnation"] = str(incarnation)
@@ -152,10 +153,10 @@ class MetadataClient:
         """Read the ``compute`` object of instance metadata.
 
         Args:
-            timeout: how long that may take; ``request_timeout`` at most.
+            timeout: seconds; at most ``request_timeout``, which is the default.
 
         Raises:
-            MetadataError: it cannot be had now.
+            MetadataError: instance metadata cannot be read now.
         """
         url = (
             f"{self.config.endpoint.rstrip('/')}/metadata/instance/compute"
@@ -229,7 +230,7 @@ class MetadataClient:
 
 
 def _answer_of(error: MetadataError) -> StartAnswer:
-    """Return what an answer other than 200, or none, says of a StartRequest."""
+    """Return what a failed POST means for its StartRequest."""
     status = int(error.outcome) if error.outcome.isdigit() else None
     if status is None or status >= 500:
         result = StartResult.IN_DOUBT
@@ -244,13 +245,13 @@ def _answer_of(error: MetadataError) -> StartAnswer:
 
 
 def _etag(response: aiohttp.ClientResponse) -> str | None:
-    """Return the ETag; None also for one that could not be sent back."""
+    """Return the ETag; None if there is none, or it cannot be sent back."""
     etag = response.headers.get("ETag", "")
     return etag if etag.isascii() and etag.isprintable() and etag else None
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:
-    """Read a body, one byte past the limit at most: the parser refuses it then."""
+    """Read a body, at most one byte more than the parser accepts."""
     length, is_packed = response.content_length, "Content-Encoding" in response.headers
     if length is not None and length <= MAX_BYTES and not is_packed:
         return await response.read()
@@ -278,7 +279,7 @@ def _unavailable(method: str) -> Iterator[None]:
 async def _once(
     request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
-    """Keep aiohttp from repeating a GET at once by itself: IMDS counts requests."""
+    """Stop aiohttp from repeating a failed GET at once: IMDS limits the requests."""
     try:
         return await handler(request)
     except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
@@ -289,7 +290,7 @@ async def _once(
 async def open_client(
     config: ImdsConfig, clock: Clock, metrics: Metrics
 ) -> AsyncIterator[MetadataClient]:
-    """Open a client with a session of its own: no proxy, no cookie, one connection."""
+    """Open a client with its own session: no proxy, no cookies, one connection."""
     async with aiohttp.ClientSession(
         trust_env=False,
         cookie_jar=aiohttp.DummyCookieJar(),

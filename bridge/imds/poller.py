@@ -1,8 +1,8 @@
-"""Reads the document once per interval, and whenever somebody needs it fresh.
+"""Reads the document once per interval, and when an approval needs a fresh one.
 
-The only reader of the document. Whoever needs a fresh look (the approval listener) asks
-here, so that every good document takes the same way to the observer, in order,
-whoever it was read for. What is in the document is the observer's business.
+Nothing else reads the document. The approval listener asks the poller for a fresh look.
+So every valid document goes to the observer, in order. The poller does not look into
+the document; the observer does.
 """
 
 import asyncio
@@ -33,76 +33,91 @@ _PATIENT_AFTER_TIMEOUTS = 3
 _LONGEST_BACKOFF = 10.0
 _REFUSED_BACKOFF = 60.0
 _LEAST_BACKOFF = 1.0
-_LONGEST_WISH = 300.0  # a Retry-After beyond it would be blindness
+_LONGEST_WISH = 300.0  # a longer Retry-After is shortened, so as not to miss events
 _REMIND_EVERY = 60.0
 LEAST_OVERDUE = 30.0
 
 
 class Metadata(Protocol):
-    """Where documents come from."""
+    """The source of documents: the client."""
 
     @property
     def config(self) -> ImdsConfig:
-        """How often and how patiently to ask."""
+        """The interval and the timeouts."""
         ...
 
     @property
     def turns(self) -> Turns:
-        """Whose request goes next."""
+        """The line of requests."""
         ...
 
-    async def fetch(self, *, etag: str | None, timeout: float) -> Answer:  # noqa: ASYNC109 - the client's own word
-        """Read the document, in the turn of a read.
+    async def fetch(self, *, etag: str | None, timeout: float) -> Answer:  # noqa: ASYNC109 - as in the client
+        """Read the document. The caller must hold the turn of a read.
 
         Raises:
-            MetadataError: it cannot be had now.
+            MetadataError: the document cannot be read now.
         """
         ...
 
 
 class Observer(Protocol):
-    """What becomes of a document that was read."""
+    """Receives every document that was read."""
 
     @property
     def watch(self) -> Watch:
-        """What is known of the events."""
+        """What is known of the scheduled events."""
         ...
 
     @property
     def document(self) -> Document | None:
-        """The last good one; None before the first."""
+        """The last valid document; None before the first."""
         ...
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it is not known yet who this VM is."""
+        """Whether the identity of this VM is not yet known."""
         ...
 
     async def observe(self, body: bytes | None, read: Moment) -> Document:
-        """Commit what is new in a document; ``body`` is None where it is the same.
+        """Compare a document with the last one, and commit the events about changes.
+
+        Args:
+            body: the document; None if it is the same as the last one.
+            read: when it was read.
 
         Raises:
-            MetadataError: it is no document.
-            OutboxFullError: there is no room for what is new.
+            MetadataError: the body is not a valid document.
+            OutboxFullError: there is no room for the new events.
         """
         ...
 
     async def follow_clock(self) -> None:
-        """Keep on disk when the document was last seen, if the clock was set."""
+        """Store when the document was last seen, if the clock was set."""
         ...
 
     async def touch_now_and_then(self) -> None:
-        """Keep on disk, once a minute, when the document was last seen."""
+        """Store when the document was last seen, at most once a minute."""
         ...
 
     async def touch(self) -> None:
-        """Keep on disk when the document was last seen."""
+        """Store when the document was last seen."""
         ...
 
 
 @dataclass(slots=True)
 class _Patience:
-    """How IMDS has answered lately, and what follows for the next request."""
+    """The recent answers of IMDS, and when and how to send the next request.
+
+    Attributes:
+        started: when the process started, in monotonic seconds.
+        is_first: whether no read has succeeded yet.
+        failures: failed reads in a row; ``refusals`` and ``timeouts`` are parts of it.
+        reminded: when a failure was logged last, in monotonic seconds.
+        loudest: the highest level at which these failures were logged.
+        outcome: ``ok``, ``starting``, or the label of the last failure.
+        wait: seconds until the next request.
+        is_asked_for: whether IMDS asked for the wait; then it is never shortened.
+    """
 
     started: float
     is_first: bool = True
@@ -113,7 +128,7 @@ class _Patience:
     loudest: int = logging.NOTSET
     outcome: str = "starting"
     wait: float = 0.0
-    is_asked_for: bool = False  # by IMDS: nobody may cut it short
+    is_asked_for: bool = False
 
     def good(self) -> None:
         self.is_first, self.failures, self.timeouts = False, 0, 0
@@ -138,21 +153,21 @@ class _Patience:
             self.wait = max(self.wait, min(wish, _LONGEST_WISH))
 
     def is_patient(self) -> bool:
-        """Whether the next request may take two minutes."""
+        """Return whether the next request may take two minutes."""
         return self.is_first or self.timeouts >= _PATIENT_AFTER_TIMEOUTS
 
 
 @dataclass(slots=True)
 class Poller:
-    """The loop around the client.
+    """The loop that reads the document.
 
-    Four fields are given by whoever composes it; the rest is what it remembers between
-    two requests.
+    It is wide because it keeps nine values between two requests. The first four fields
+    are given at the start.
 
     Attributes:
-        observer: who is handed what was read.
-        last_success: of monotonic time; None before the first.
-        latest: the last look; None where the last read failed.
+        observer: receives every document.
+        last_success: when a read succeeded last, in monotonic seconds; None = never.
+        latest: the last look; None if the last read failed.
     """
 
     client: Metadata
@@ -174,11 +189,11 @@ class Poller:
 
     @property
     def watch(self) -> Watch:
-        """What is known of the events from the last look, however old."""
+        """What is known of the events from the last look, even if that is old."""
         return self.observer.watch
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Look at the document until asked to stop."""
+        """Read the document again and again until ``stop`` is set."""
         async with waking(stop, self._wake):
             while not stop.is_set():
                 began = self.clock.monotonic()
@@ -188,10 +203,10 @@ class Poller:
         await self.observer.touch()
 
     async def fresh(self) -> Look:
-        """Return a look that began after this call; shared by all that wait.
+        """Return a look whose GET began after this call; all callers share one GET.
 
         Raises:
-            MetadataError: the document cannot be had now.
+            MetadataError: the document cannot be read now.
         """
         if self._is_over:
             raise _stopping()
@@ -201,10 +216,10 @@ class Poller:
         return await future
 
     async def step(self, stop: asyncio.Event | None = None) -> None:
-        """Look once, unless ``stop`` comes first, and tell those who wait for it.
+        """Read once, unless ``stop`` is set first, and wake the callers of ``fresh``.
 
-        The turn is kept until what was read is on disk: no POST goes out in between
-        that an older document was asked about.
+        The turn is held until the document is committed. So no POST that was decided
+        on an older document is sent in between.
         """
         async with self.client.turns.read():
             if stop is None or not stop.is_set():
@@ -233,14 +248,14 @@ class Poller:
         return self._patience.outcome
 
     def is_overdue(self) -> bool:
-        """Whether IMDS has not answered for three polls or 30 s."""
+        """Return whether IMDS has not answered for three intervals, at least 30 s."""
         limit = max(3 * self.client.config.poll_interval, LEAST_OVERDUE)
         if self.last_success is None:
             return True
         return self.clock.monotonic() - self.last_success > limit
 
     def is_unreachable(self) -> bool:
-        """Whether it is overdue, and not for the patient first request."""
+        """Return whether IMDS is overdue; the slow first request does not count."""
         if self.last_success is not None:
             return self.is_overdue()
         patience = self.client.config.first_request_timeout
@@ -256,7 +271,10 @@ class Poller:
         await self.clock.wait(self._wake, left)
 
     async def _hold_back(self, stop: asyncio.Event) -> None:
-        """Wait after a failure; who needs a fresh look may cut short what is ours."""
+        """Wait after a failure.
+
+        A caller of ``fresh`` ends the wait early, but not a wait that IMDS asked for.
+        """
         wait = self._patience.wait
         least = max(self.client.config.poll_interval, _LEAST_BACKOFF)
         held = wait if self._patience.is_asked_for else min(wait, least)
@@ -264,7 +282,7 @@ class Poller:
             await self.clock.wait(self._wake, wait - held)
 
     def _dismiss(self) -> None:
-        self._is_over = True  # nobody would answer who asks from now on
+        self._is_over = True  # from now on, ``fresh`` raises at once
         for future in self._waiting:
             if not future.done():
                 future.set_exception(_stopping())
@@ -304,7 +322,7 @@ class Poller:
         self.metrics.imds_last_success.set(self.clock.now().timestamp())
 
     def _note(self, error: MetadataError) -> None:
-        """Remember a failure, and log it: at once, and then once a minute."""
+        """Record a failure, and log it: at once, and then once a minute."""
         patience, now = self._patience, self.clock.monotonic()
         patience.bad(error, self.client.config.poll_interval)
         is_passing = isinstance(error, MetadataUnavailableError)

@@ -1,16 +1,16 @@
-"""Says whose request to scheduledevents goes next.
+"""Decides which request to scheduledevents is sent next.
 
-    in line ──the turn is free, 250 ms are over──▶ has the turn ──leaves──▶ gone
+    in line ──turn is free, 250 ms have passed──▶ has the turn ──leaves──▶ removed
        ▲                                               │
        └──────────── steps aside for a read ───────────┘
 
-One request is in flight at a time, and at least 250 ms lie between the beginnings of
-any two. While both wait, reads and POSTs alternate, so that neither a hundred approvals
-keep the document from being read, nor a read that is always due keeps an approval from
-being relayed. Of the POSTs that wait, the most urgent goes first.
+Only one request is in flight at a time, and requests begin at least 250 ms apart. While
+both wait, reads and POSTs alternate. So a hundred approvals cannot stop the reading of
+the document, and constant reads cannot stop an approval. Of the POSTs that wait, the
+most urgent goes first.
 
-Who is next is decided when the turn is taken, not before: whoever has it can act on the
-newest document, since nobody else reads or posts meanwhile.
+The next request is chosen when the turn becomes free, not before. The holder of the
+turn can rely on the newest document, because nothing else reads or posts meanwhile.
 """
 
 import asyncio
@@ -40,7 +40,14 @@ class Place:
     """A place in the line; made by ``Turns``.
 
     Attributes:
-        urgency: the lowest goes first; asked again whenever the line is sorted.
+        turns: the line.
+        kind: read or POST.
+        number: the order of arrival.
+        urgency: returns the urgency; the lowest value goes first. Called again
+            whenever the line is sorted.
+        is_spaced: whether this request keeps the distance of 250 ms.
+        error: set when the line was dismissed.
+        stirred: set when this place should check again whether it has the turn.
     """
 
     turns: "Turns"
@@ -52,7 +59,7 @@ class Place:
     stirred: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def come_up(self, stop: asyncio.Event) -> bool:
-        """Wait for the turn, unless it is had already; False if ``stop`` is set.
+        """Wait for the turn, unless this place has it; False if ``stop`` is set.
 
         Raises:
             MetadataError: the line was dismissed.
@@ -65,9 +72,9 @@ class Place:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Give the turn to a read, and hold all POSTs back until the block is left.
+        """Give the turn to a read; no POST is sent until the block is left.
 
-        The place in the line is kept.
+        This place stays in the line.
         """
         self.turns.step_aside(self)
         try:
@@ -76,7 +83,7 @@ class Place:
             self.turns.step_back()
 
     def begin(self) -> None:
-        """Note that the request goes out now: the next one keeps its distance."""
+        """Record that the request is sent now: the next one keeps the distance."""
         self.turns.begin()
 
 
@@ -84,8 +91,8 @@ class _PostLine:
     """The POSTs that wait, the most urgent first.
 
     Attributes:
-        places: all that wait, by number.
-        is_sorted: False where all are to be asked anew how urgent they are.
+        places: all POSTs that wait, by number.
+        is_sorted: False if the urgency of all places must be read again.
     """
 
     def __init__(self) -> None:
@@ -100,7 +107,10 @@ class _PostLine:
             heapq.heappush(self._order, (place.urgency(), place.number))
 
     def first(self) -> Place | None:
-        """Return the most urgent; those that have left are found on the way."""
+        """Return the most urgent place; None if no POST waits.
+
+        Places that have left are removed here.
+        """
         if not self.is_sorted:
             self._order = [(place.urgency(), n) for n, place in self.places.items()]
             heapq.heapify(self._order)
@@ -111,13 +121,13 @@ class _PostLine:
 
 
 class Turns:
-    """The line before scheduledevents.
+    """The line of requests to scheduledevents.
 
-    It has one method for each thing that somebody does who is in the line.
+    It is wide because it has one method for each thing that is done in the line.
 
     Args:
-        clock: what is waited by.
-        spacing: the least seconds between the beginnings of two requests.
+        clock: measures the waits.
+        spacing: the least time between the beginnings of two requests, in seconds.
     """
 
     def __init__(self, clock: Clock, spacing: float = LEAST_INTERVAL) -> None:
@@ -127,7 +137,7 @@ class Turns:
         self._reads: dict[int, Place] = {}
         self._posts = _PostLine()
         self._holder: Place | None = None
-        self._is_held_back = False  # the POSTs, for a read that one of them needs
+        self._is_held_back = False  # no POST now: one of them waits for a read
         self._last = Kind.POST
         self._free_at = float("-inf")
 
@@ -146,23 +156,23 @@ class Turns:
 
     @asynccontextmanager
     async def other(self) -> AsyncIterator[None]:
-        """Wait for the turn of a read of something else, which keeps no distance."""
+        """Wait for the turn to read another endpoint, which keeps no distance."""
         with self._joined(Kind.READ, is_spaced=False) as place:
             await self.take(place)
             yield
 
     @contextmanager
     def line_up(self, urgency: Callable[[], float]) -> Iterator[Place]:
-        """Stand in the line of POSTs until the block is left."""
+        """Keep a place in the line of POSTs until the block is left."""
         with self._joined(Kind.POST, urgency=urgency) as place:
             yield place
 
     def sort(self) -> None:
-        """Ask all POSTs anew how urgent they are: the document has changed."""
+        """Read the urgency of all POSTs again: the document has changed."""
         self._posts.is_sorted = False
 
     def dismiss(self, error: MetadataError) -> None:
-        """Send all POSTs away that wait: the document cannot be had."""
+        """Let all POSTs that wait fail: the document cannot be read."""
         for place in self._posts.places.values():
             place.error = error
             place.stirred.set()
@@ -172,7 +182,7 @@ class Turns:
         """Wait until it is the place's turn, and take it.
 
         Returns:
-            Whether it has the turn; False once ``stop`` is set or it was dismissed.
+            True with the turn; False if ``stop`` is set or the line was dismissed.
         """
         while place.error is None and not (stop and stop.is_set()):
             place.stirred.clear()
@@ -183,24 +193,31 @@ class Turns:
                 continue
             if (left := self._left(place)) <= 0:
                 self._line(place.kind).pop(place.number)
-                self._holder, self._last = place, place.kind
+                self._holder = place
+                if not place.is_spaced:  # it does not say when it begins
+                    self._last = place.kind
                 return True
             await self._clock.wait(place.stirred, left)
-            self._stir()  # another one may have come before it meanwhile
+            self._stir()  # a more urgent place may have been added meanwhile
         return False
 
     def begin(self) -> None:
-        """Note that a request goes out now."""
+        """Record that the holder of the turn sends its request now.
+
+        Whoever gives up with the turn has sent nothing, and so does not alternate.
+        """
         self._free_at = self._clock.monotonic() + self._spacing
+        if self._holder is not None:
+            self._last = self._holder.kind
 
     def step_aside(self, place: Place) -> None:
-        """Put who has the turn back into the line, and hold all POSTs back."""
+        """Put the holder of the turn back into the line, and hold all POSTs back."""
         self._holder, self._is_held_back = None, True
         self._add(place)
         self._stir()
 
     def step_back(self) -> None:
-        """Let POSTs go again."""
+        """Allow POSTs again."""
         self._is_held_back = False
         self._stir()
 
@@ -239,7 +256,7 @@ class Turns:
             place.stirred.set()
 
     def _next(self) -> Place | None:
-        """Return who may take the turn as soon as the distance is kept."""
+        """Return the place that is next; None while another place has the turn."""
         if self._holder is not None:
             return None
         read = next(iter(self._reads.values()), None)

@@ -1,1 +1,1 @@
-"""HTTP, TLS, Entra ID and the guard against forged addresses."""
+"""HTTP, TLS, Entra ID, and the guard against forbidden addresses."""

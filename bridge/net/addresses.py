@@ -1,6 +1,6 @@
-"""What is wrong with a URL or a host in the configuration, told before the start.
+"""Checks URLs and hosts of the configuration before the start.
 
-No text repeats anything of a URL: what stands in it may be a secret.
+No fault repeats a part of a URL, because the URL may contain a secret.
 """
 
 import re
@@ -12,15 +12,15 @@ _HTTP = "an http:// or https:// URL"
 _NO_PART_OF_HOST = frozenset('<>"{}|\\^`*')
 _LONGEST_LABEL = 63
 _HIGHEST_PORT = 65535
-_ENDS = re.compile(r"[/?#]")  # of what stands before the path
+_ENDS = re.compile(r"[/?#]")  # the end of the part before the path
 
 
 def url_fault(url: str, wanted: str = _HTTP) -> str | None:
-    """Return why a URL cannot be called; None = it can be.
+    """Return why a URL is invalid; None = it is valid.
 
     Args:
-        url: absolute, with a host.
-        wanted: what it must be, as a person is told.
+        url: the URL; it must be absolute, with a host.
+        wanted: what the URL must be, in words for the fault.
     """
     try:
         parts = urlsplit(url)
@@ -44,12 +44,12 @@ def _written_host(url: str) -> str:
 
 
 def target_fault(url: str, wanted: str = _HTTP) -> str | None:
-    """Return why nothing is sent to a URL: ``url_fault``, or the guard forbids it."""
+    """Return why nothing can be sent to a URL: it is invalid, or forbidden."""
     return url_fault(url, wanted) or _guarded(urlsplit(url).hostname or "")
 
 
 def host_fault(host: str) -> str | None:
-    """Return why nothing is sent to a host; None = it may be."""
+    """Return why nothing can be sent to a host; None = the host is allowed."""
     return _shape_fault(host) or _guarded(host)
 
 
@@ -65,7 +65,7 @@ def _guarded(host: str) -> str | None:
     if not all(0 < len(part) <= _LONGEST_LABEL for part in _labels(host)):
         return "must have a host name or an IP address as its host"
     if (why := forbidden_host(host)) is not None:
-        return f"leads where nothing is sent: {why}"
+        return f"leads to a forbidden address: {why}"
     return None
 
 
@@ -74,13 +74,13 @@ def _labels(host: str) -> list[str]:
 
 
 def is_listen_address(text: str) -> bool:
-    """Whether a text is ``host:port``, with a host: where to listen."""
+    """Return whether a text is ``host:port`` with a host, to listen on."""
     host, _, port = text.rpartition(":")
     is_port = port.isascii() and port.isdigit() and int(port) <= _HIGHEST_PORT
     return bool(host) and is_port and not any(sign.isspace() for sign in host)
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Return host and port of an address to listen on; brackets go."""
+    """Return host and port of an address to listen on, without the brackets of IPv6."""
     host, _, port = text.rpartition(":")
     return host.strip("[]"), int(port)

@@ -1,13 +1,14 @@
-"""Bounds how many connections an HTTP server holds, and how long a request may take.
+"""Limits the connections of an HTTP server, and how long a request may take.
 
-Any process of this machine may connect to the health port, and any machine near it to
-the traffic probe. Each connection costs a file descriptor, and without one left no sink
-is reached.
+Any process on this machine can connect to the health port, and any machine in the
+network to the traffic probe. Each connection needs a file descriptor. Without free file
+descriptors, no sink can be reached.
 
-    more than ``most``      → the one that has been silent longest is closed,
-                              one that is being answered last of all
-    no whole head in time   → closed
-    an answer nobody reads  → closed
+    more than ``most``                   → the connection that was silent longest is
+                                           closed; one with a request in progress only
+                                           if there is no other
+    request head not complete in time    → closed
+    response not read in time            → closed
 """
 
 import asyncio
@@ -21,8 +22,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _HEAD_SECONDS = 5.0
 _READ_SECONDS = 30.0
-# So many wait for the loop, which accepts all of them before it looks at any; whoever
-# finds no place among them tries again after a second.
+# So many connections wait to be accepted. The loop accepts all before it reads from
+# any. A client for which there is no place left tries again after a second.
 _BACKLOG = 128
 
 
@@ -31,10 +32,10 @@ class Guard:
     """The connections of one server.
 
     Attributes:
-        most: so many are held.
-        head_seconds: from a connection, or the first byte of a later request, to the
-            end of the request's head.
-        read_seconds: how long a client may leave an answer unread.
+        most: how many connections are open at the same time.
+        head_seconds: the limit from the beginning of the connection, or from the first
+            byte of a later request, to the end of the request's head.
+        read_seconds: how long a client may leave a response unread.
     """
 
     most: int
@@ -44,14 +45,14 @@ class Guard:
 
     @property
     def count(self) -> int:
-        """How many connections are held."""
+        """The number of open connections."""
         return len(self._held)
 
     @web.middleware
     async def middleware(
         self, request: web.Request, handler: Handler
     ) -> web.StreamResponse:
-        """Note that a request's head is read, and that it is being answered."""
+        """Mark the connection as busy while its request is handled."""
         protocol = request.transport and request.transport.get_protocol()
         if not isinstance(protocol, _Connection):
             return await handler(request)
@@ -64,10 +65,10 @@ class Guard:
     async def listen(
         self, runner: web.AppRunner, host: str, port: int
     ) -> asyncio.Server:
-        """Serve what ``runner`` has set up.
+        """Serve the application of ``runner`` on an address.
 
         Raises:
-            OSError: the address cannot be listened on.
+            OSError: the server cannot listen on the address.
         """
         return await asyncio.get_running_loop().create_server(
             self.maker(runner), host, port, backlog=_BACKLOG
@@ -76,37 +77,37 @@ class Guard:
     async def take_over(
         self, runner: web.AppRunner, listener: socket.socket
     ) -> asyncio.Server:
-        """Serve what ``runner`` has set up, on a socket that listens already."""
+        """Serve the application of ``runner`` on a socket that listens already."""
         return await asyncio.get_running_loop().create_server(
             self.maker(runner), sock=listener, backlog=_BACKLOG
         )
 
     def maker(self, runner: web.AppRunner) -> Callable[[], asyncio.Protocol]:
-        """Return what makes the protocol of a connection to ``runner``."""
+        """Return the factory of protocols for connections to ``runner``."""
         assert runner.server is not None, "it is set up"  # noqa: S101 - for mypy  # nosec B101
         make = runner.server
         return lambda: _Connection(make(), self)
 
     def enter(self, connection: "_Connection") -> None:
-        """Hold a connection; if it is one too many, another one goes."""
+        """Add a connection. If there are too many, close another one."""
         if len(self._held) >= self.most:
             quiet = (one for one in self._held if not one.is_answered)
             next(quiet, next(iter(self._held))).abort()
         self._held[connection] = None
 
     def leave(self, connection: "_Connection") -> None:
-        """Forget a connection."""
+        """Remove a connection."""
         self._held.pop(connection, None)
 
     def heard(self, connection: "_Connection") -> None:
-        """Note that a connection has not been silent: it goes to the end of the row."""
+        """Move a connection that was not silent to the end: it is closed last."""
         if connection in self._held:
             del self._held[connection]
             self._held[connection] = None
 
 
 class _Connection(asyncio.Protocol):
-    """Stands between a transport and aiohttp's own protocol."""
+    """A protocol between the transport and aiohttp's own protocol."""
 
     def __init__(self, inner: asyncio.Protocol, guard: Guard) -> None:
         self.is_answered = False
@@ -148,17 +149,17 @@ class _Connection(asyncio.Protocol):
         self._inner.connection_lost(exc)
 
     def begin_answer(self) -> None:
-        """Note that the head of a request is whole."""
+        """Record that the head of a request is complete."""
         self.is_answered = True
         self._limit = _no_longer(self._limit)
 
     def end_answer(self) -> None:
-        """Note that the answer is on its way."""
+        """Record that the request was handled."""
         self.is_answered = False
         self._guard.heard(self)
 
     def abort(self) -> None:
-        """Close at once, and count no longer."""
+        """Close the connection at once, and remove it from the count."""
         self._guard.leave(self)
         if self._transport is not None:
             self._transport.abort()
@@ -168,7 +169,7 @@ class _Connection(asyncio.Protocol):
 
 
 def _no_longer(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
-    """Cancel a timer, and return what stands in its place."""
+    """Cancel a timer, and return None to replace it."""
     if timer is not None:
         timer.cancel()
     return None

@@ -1,6 +1,6 @@
-"""Credentials of Entra ID, for whatever takes its tokens.
+"""Makes credentials of Entra ID.
 
-azure-identity costs 7 MiB, so it is imported only when a credential is opened.
+azure-identity costs 7 MiB, so it is imported only when a credential is made.
 """
 
 import os
@@ -21,17 +21,17 @@ def open_credential(
 ) -> "AsyncTokenCredential":
     """Make a credential.
 
-    No proxy of the environment for http: the token endpoint of the machine is
-    http://169.254.169.254, and a proxy in between would ask for the proxy's token or
-    get none. Entra's endpoint is https and may well need the proxy.
+    The environment's proxy for http is not used. The token endpoint of the VM is
+    http://169.254.169.254: through a proxy, the bridge would get the token of the
+    proxy's VM, or none. Entra's endpoint is https, and may need the proxy.
 
     Args:
-        kind: as the configuration names it.
-        client_id: of a user-assigned identity; "" = the system-assigned one.
-        proxy: URL of the proxy on the way to Entra; None = the environment's.
+        kind: the kind as in the configuration.
+        client_id: that of a user-assigned identity; "" = the system-assigned one.
+        proxy: URL of the proxy to Entra; None = the environment's for https.
 
     Raises:
-        ValueError: what the kind of credential needs is not there.
+        ValueError: something that this kind of credential needs is missing.
     """
     from azure.identity import aio  # noqa: PLC0415  costs memory
 

@@ -1,12 +1,12 @@
-"""HTTP outward: the shared session, one request, the failure table, and redaction.
+"""HTTP requests to receivers: session, request, meaning of a status, and redaction.
 
-The one place that says what an HTTP status or a network error means for a
-delivery. DESIGN section 6 is its source: 2xx delivered; 408, 425, 429, 5xx and
-network errors are transient; 401, 403, 404, 410 refuse the sink as a whole;
-3xx (never followed) and every other 4xx kill that delivery alone.
+Only this file decides what an HTTP status or a network error means for a delivery.
+2xx: delivered. 408, 425, 429, 5xx and network errors: try again later. 401, 403, 404,
+410: the sink refuses everything. 3xx (redirects are never followed) and every other
+4xx: this delivery becomes a dead letter.
 
-What aiohttp raises is never chained to what leaves this file: some of its errors
-print the whole URL, and the URL of a webhook is a secret.
+Errors that leave this file have no aiohttp error as their cause: some of those print
+the whole URL, and the URL of a webhook is a secret.
 """
 
 import asyncio
@@ -52,8 +52,8 @@ _REFUSED = {
 async def open_session(*, user_agent: str) -> AsyncIterator[aiohttp.ClientSession]:
     """Open a session for sinks.
 
-    It keeps no cookies, reads no proxy from the environment, and connects to nothing
-    that ``bridge.net.ssrf_guard`` forbids.
+    The session keeps no cookies, reads no proxy from the environment, and does not
+    connect to addresses that ``bridge.net.ssrf_guard`` forbids.
     """
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(socket_factory=guarded_socket),
@@ -66,14 +66,15 @@ async def open_session(*, user_agent: str) -> AsyncIterator[aiohttp.ClientSessio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A request as it goes out.
+    """An HTTP request.
 
     Attributes:
-        url: where to; shown to nobody.
-        timeout: seconds for all of it, the answer included.
-        proxy: URL of the proxy; None = none, whatever the environment says.
-        connect_timeout: seconds of them until the connection stands, TLS included.
-        tls: what connections are made with; None = the system's authorities.
+        url: the URL; never shown.
+        timeout: seconds for the whole request, with its response.
+        proxy: URL of the proxy; None = no proxy, not even that of the environment.
+        connect_timeout: seconds to connect, with TLS; None = only ``timeout`` holds.
+        tls: the TLS context; None = the system's certificate authorities.
+        most: bytes of the response that are read.
     """
 
     url: str = field(repr=False)
@@ -84,11 +85,12 @@ class Request:
     method: str = "POST"
     connect_timeout: float | None = None
     tls: ssl.SSLContext | None = field(default=None, repr=False)
+    most: int = MAX_ANSWER_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What came back: at most ``MAX_ANSWER_BYTES`` of the body."""
+    """An HTTP response, with at most ``Request.most`` bytes of its body."""
 
     status: int
     body: bytes
@@ -99,19 +101,19 @@ class Answer:
 async def exchange(
     session: aiohttp.ClientSession, request: Request, target: str
 ) -> Answer:
-    """Make one request, follow no redirect, and read a bounded answer.
+    """Send one request, follow no redirect, and read the response up to a limit.
 
     Args:
         session: the shared session.
         request: what to send.
-        target: how the other side is named in errors, already redacted.
+        target: the name of the receiver for errors, already redacted.
 
     Raises:
         TransientDeliveryError: the network failed.
-        RefusedDeliveryError: the URL is none, or leads where nothing is sent.
+        RefusedDeliveryError: the URL is invalid, or leads to a forbidden address.
     """
     with network_errors(target):
-        if request.proxy is not None:  # which resolves names, and connects, by itself
+        if request.proxy is not None:  # the proxy resolves the name and connects
             _check_host(request.url)
         async with session.request(
             request.method,
@@ -125,18 +127,18 @@ async def exchange(
         ) as response:
             return Answer(
                 status=response.status,
-                body=await _read(response),
+                body=await _read(response, request.most),
                 retry_after=_wish(response.headers),
                 headers=response.headers,
             )
 
 
 def _check_host(url: str) -> None:
-    """Look at all that stands in the place of the host, as a proxy may.
+    """Check the whole part of a URL in which a proxy may look for the host.
 
     Raises:
-        ForbiddenAddressError: nothing is sent there.
-        aiohttp.InvalidURL: it is no URL.
+        ForbiddenAddressError: the address is forbidden.
+        aiohttp.InvalidURL: the URL is invalid.
     """
     try:
         place = urlsplit(url).netloc
@@ -151,12 +153,12 @@ def _limit(seconds: float, to_connect: float | None) -> aiohttp.ClientTimeout:
     return aiohttp.ClientTimeout(total=seconds, connect=to_connect)
 
 
-async def _read(response: aiohttp.ClientResponse) -> bytes:
-    """Read as much as is ever looked at; a success stays one if its body breaks."""
+async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """Read the body up to the limit. After a 2xx, an error while reading is ignored."""
     body = b""
     try:
-        while len(body) < MAX_ANSWER_BYTES:
-            chunk = await response.content.read(MAX_ANSWER_BYTES - len(body))
+        while len(body) < most:
+            chunk = await response.content.read(most - len(body))
             if not chunk:
                 break
             body += chunk
@@ -167,7 +169,7 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
 
 
 def _wish(headers: Mapping[str, str]) -> float | None:
-    """Read Retry-After, by the other side's own clock where it tells its time."""
+    """Read Retry-After; a date counts from the Date header, else from the clock."""
     if "Retry-After" not in headers:
         return None
     try:
@@ -180,13 +182,13 @@ def _wish(headers: Mapping[str, str]) -> float | None:
 def failure(
     status: int, *, target: str, retry_after: float | None = None, detail: str = ""
 ) -> DeliveryError | None:
-    """Return what an HTTP status means for a delivery; None is success.
+    """Return the error that an HTTP status means for a delivery; None is success.
 
     Args:
         status: the HTTP status.
-        target: how the other side is named in the text, already redacted.
-        retry_after: its own wish in seconds.
-        detail: what it said about it, if that is safe to show.
+        target: the name of the receiver for the text, already redacted.
+        retry_after: the seconds that the receiver asks to wait.
+        detail: the receiver's explanation, if that is safe to show.
     """
     if 200 <= status < 300:
         return None
@@ -204,7 +206,7 @@ def failure(
 
 @contextmanager
 def network_errors(target: str) -> Iterator[None]:
-    """Turn what the network raises into delivery errors."""
+    """Turn network errors into delivery errors."""
     try:
         yield
     except aiohttp.ConnectionTimeoutError:
@@ -213,12 +215,12 @@ def network_errors(target: str) -> Iterator[None]:
     except TimeoutError:
         text = f"{target} did not answer in time"
         raise TransientDeliveryError(text, Reason.TIMEOUT) from None
-    except (aiohttp.InvalidURL, UnicodeError):  # the latter of a host's name
+    except (aiohttp.InvalidURL, UnicodeError):  # UnicodeError: invalid host name
         text = f"{target} is not a URL that can be called"
         raise RefusedDeliveryError(text, Reason.NOT_FOUND) from None
     except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as error:
         if (forbidden := _forbidden(error)) is not None:
-            text = f"{target} is where nothing is sent: {forbidden}"
+            text = f"{target} is a forbidden address: {forbidden}"
             raise RefusedDeliveryError(text, Reason.NOT_FOUND) from None
         text = f"{target} cannot be reached ({_why(error)})"
         raise TransientDeliveryError(text, Reason.CONNECTION) from None
@@ -238,10 +240,12 @@ def _forbidden(error: Exception) -> ForbiddenAddressError | None:
 
 @asynccontextmanager
 async def turn(lock: asyncio.Lock, *, seconds: float, what: str) -> AsyncIterator[None]:
-    """Wait for a lock, but not behind many who each wait for an answer.
+    """Hold a lock, but wait for it only for a limited time.
+
+    Otherwise many deliveries could wait in line, each for a slow receiver.
 
     Raises:
-        TransientDeliveryError: it is not free within ``seconds``.
+        TransientDeliveryError: the lock is not free within ``seconds``.
     """
     try:
         async with asyncio.timeout(seconds):
@@ -256,10 +260,10 @@ async def turn(lock: asyncio.Lock, *, seconds: float, what: str) -> AsyncIterato
 
 
 def revealed(secret: Secret, what: str) -> str:
-    """Return a secret at the moment of its use; a rotated file is read again.
+    """Return the value of a secret when it is used; its file is read each time.
 
     Raises:
-        RefusedDeliveryError: it cannot be had any more.
+        RefusedDeliveryError: the secret cannot be read any more.
     """
     try:
         return secret.reveal()
@@ -269,14 +273,14 @@ def revealed(secret: Secret, what: str) -> str:
 
 
 def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Read Retry-After in both its forms.
+    """Read Retry-After in both forms: seconds or a date.
 
     Args:
-        headers: of the answer.
-        now: from when on it counts.
+        headers: the headers of the response.
+        now: the time that a date is compared with.
 
     Returns:
-        Seconds, at least 0 and at most an hour; None where it says nothing.
+        Seconds from 0 to one hour; None if the header is absent or invalid.
     """
     value = headers.get("Retry-After", "").strip()
     if value.isascii() and value.isdigit():
@@ -289,10 +293,10 @@ def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
 
 
 def _http_date(value: str) -> datetime:
-    """Read a date header.
+    """Parse the date of a header.
 
     Raises:
-        ValueError: it is none, or says not where on Earth it holds.
+        ValueError: the value is not a date, or has no time zone.
     """
     try:
         moment = parsedate_to_datetime(value)
@@ -304,7 +308,7 @@ def _http_date(value: str) -> datetime:
 
 
 def is_http(url: str) -> bool:
-    """Whether ``url`` is an absolute http or https URL with a host."""
+    """Return whether ``url`` is an absolute http or https URL with a host."""
     try:
         parts = urlsplit(url)
         return parts.scheme in {"http", "https"} and bool(parts.hostname)
@@ -313,16 +317,16 @@ def is_http(url: str) -> bool:
 
 
 def has_credentials(url: str) -> bool:
-    """Whether a name or password stands in front of the host."""
+    """Return whether a URL has a user name or password before its host."""
     try:
         return "@" in urlsplit(url).netloc
     except ValueError:
         return False
 
 
-@lru_cache(maxsize=64)  # one per sink, at each delivery
+@lru_cache(maxsize=64)  # the same few URLs, at each delivery
 def redact(url: str) -> str:
-    """Return scheme and host of a URL: all of it that may be shown."""
+    """Return scheme, host and port of a URL: the only parts that may be shown."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
@@ -330,7 +334,7 @@ def redact(url: str) -> str:
     except ValueError:
         return "<invalid URL>"
     if not is_http(url):
-        return "<invalid URL>"  # what is no URL may be a secret put in its place
+        return "<invalid URL>"  # may be a secret that was put here by mistake
     return (
         f"{parts.scheme}://[{host}]{port}"
         if ":" in host

@@ -1,4 +1,4 @@
-"""Asks an endpoint whether it is there, and publishes nothing: OPTIONS."""
+"""Checks with OPTIONS whether an endpoint answers, without sending an event."""
 
 from dataclasses import replace
 
@@ -11,11 +11,15 @@ _KNOWS_OTHER_METHODS = {405, 501}
 
 
 async def reach(session: aiohttp.ClientSession, request: Request, target: str) -> str:
-    """Ask whether anybody is there, and say what he answered; nothing is published.
+    """Check whether an endpoint answers; send no event.
+
+    Returns:
+        A sentence that says that the endpoint is there, with its status.
 
     Raises:
-        DeliveryError: nobody is.
-        UnprovenError: he is, but his answer does not say whether he takes events.
+        DeliveryError: the endpoint does not answer.
+        UnprovenError: it answers, but its status does not show whether it accepts
+            events.
     """
     answer = await exchange(
         session, replace(request, method="OPTIONS", body=b""), target
@@ -31,7 +35,7 @@ async def reach(session: aiohttp.ClientSession, request: Request, target: str) -
 
 
 def _doubt(status: int) -> str:
-    """Return what may be wrong, by the answer to OPTIONS."""
+    """Return advice on a status that OPTIONS was answered with; "" if there is none."""
     if 300 <= status < 400:
         return "redirects are not followed: is this the last address?"
     if status in {401, 403}:

@@ -1,9 +1,9 @@
-"""Where nothing is sent, whatever a name resolves to: link-local, and Azure's own.
+"""Refuses connections to link-local addresses and to those of Azure itself.
 
-Whoever may choose an address must not reach the metadata service through the bridge,
-which hands out the tokens of the VM. Addresses are looked at when a connection is
-made, after names were resolved, so that no trick with DNS helps. Loopback and private
-addresses are as good as any: that is where receivers are.
+The metadata service hands out the tokens of the VM. A person who may configure an
+address must not reach that service through the bridge. The check comes after the name
+was resolved, when the connection is made, so that DNS cannot bypass it. Loopback and
+private addresses are allowed, because receivers are there.
 
 Source: RFC 2765, RFC 3490, RFC 3927, RFC 4291, RFC 4380, RFC 5214, RFC 6052, RFC 8215;
 Azure's 168.63.129.16 is documented as "wire server".
@@ -26,21 +26,22 @@ _TRANSLATED = (
     IPv6Network("::ffff:0:0:0/96"),
     IPv6Network("::/96"),
 )
-# A site's own translators: each has a prefix of one of four lengths in this network.
+# For translators of a site: their prefixes are in this network and have one of four
+# lengths.
 _LOCALLY_TRANSLATED = IPv6Network("64:ff9b:1::/48")
-_TUNNEL_MARK = 0x5EFE  # ISATAP: in front of the last 32 bits, in any network
+_TUNNEL_MARK = 0x5EFE  # ISATAP: before the last 32 bits, in any network
 
-_IDEOGRAPHIC_STOP = "\u3002"  # a dot too; others become one by NFKC
+_IDEOGRAPHIC_STOP = "\u3002"  # counts as a dot; NFKC turns the other ones into dots
 _ENDS_OF_HOST = re.compile(r"[\x00-\x20\x7f/\\?#@\[\]]+")
 _PORT = re.compile(r"([^:]*):\d*")
 
 
 class ForbiddenAddressError(OSError):
-    """A connection to an address that nothing is sent to."""
+    """A connection to a forbidden address."""
 
 
 def forbidden(address: str) -> str | None:
-    """Return why nothing is sent to an IP address; None = it may be, or is none."""
+    """Return why an IP address is forbidden; None = allowed, or not an IP address."""
     try:
         ip = ip_address(address)
     except ValueError:
@@ -57,22 +58,22 @@ def _rule(ip: IPv4Address | IPv6Address) -> str | None:
 
 
 def forbidden_host(host: str) -> str | None:
-    """Return why nothing is sent to a host that is an address, however it is written.
+    """Return why a host is forbidden, if it is an IP address in any spelling.
 
-    For what a proxy resolves: names are its own affair. An IPv4 address may also be
-    written as one number, in octal, in hexadecimal or with fewer dots, and an address
-    of any kind with percent-encoding, with digits and dots that are not ASCII, with
-    characters that are not seen, and with dots at its end. What a proxy makes of such
-    a host differs from one to the next, so that the strictest reading counts.
+    For requests through a proxy, which resolves the host itself. An IPv4 address may
+    be one number, octal, hexadecimal, or have fewer dots. Any address may contain
+    percent-encoding, digits and dots that are not ASCII, invisible characters, and dots
+    at its end. Proxies read such a host in different ways, so the host is forbidden if
+    any reading of it is.
     """
     parts = [part for text in _readings(host) for part in _ENDS_OF_HOST.split(text)]
     return next(filter(None, map(_forbidden_spelling, parts)), None)
 
 
 def _readings(host: str) -> Iterator[str]:
-    """Yield what a host may be read as, until nothing is left to be decoded.
+    """Yield a host, then the host decoded once, twice, …, while decoding changes it.
 
-    A proxy may decode what another one has decoded already.
+    With two proxies in a row, each may decode the host.
     """
     yield host
     while (decoded := _in_ascii(unquote(host))) != host:
@@ -99,10 +100,10 @@ def _forbidden_spelling(host: str) -> str | None:
 
 
 def guarded_socket(address: AddrInfoType) -> socket.socket:
-    """Make the socket of a connection, as ``aiohttp.TCPConnector`` wants it.
+    """Make the socket of a connection: a socket factory for ``aiohttp.TCPConnector``.
 
     Raises:
-        ForbiddenAddressError: nothing is sent there.
+        ForbiddenAddressError: the address is forbidden.
     """
     family, kind, protocol, _, place = address
     if (why := forbidden(str(place[0]))) is not None:
@@ -119,7 +120,7 @@ def _destinations(
         return
     number = int(ip)
     last = IPv4Address(number & 0xFFFFFFFF)
-    is_tunnel = number >> 32 & 0xFDFFFFFF == _TUNNEL_MARK  # whatever its bit "u" says
+    is_tunnel = number >> 32 & 0xFDFFFFFF == _TUNNEL_MARK  # bit "u" does not matter
     if is_tunnel or any(ip in network for network in _TRANSLATED):
         yield last
     if ip in _LOCALLY_TRANSLATED:
@@ -128,9 +129,9 @@ def _destinations(
 
 
 def _locally_translated(number: int) -> Iterator[IPv4Address]:
-    """Yield what an address leads to by each length of prefix (RFC 6052, section 2.2).
+    """Yield the IPv4 address for each length of prefix (RFC 6052, section 2.2).
 
-    The bits 64 to 71 are no part of the IPv4 address.
+    The bits 64 to 71 are not part of the IPv4 address.
     """
     high, low = number >> 64, number & 0xFFFFFFFFFFFFFFFF
     without_gap = (high << 56) | (low & 0x00FFFFFFFFFFFFFF)

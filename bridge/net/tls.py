@@ -1,4 +1,4 @@
-"""TLS with certificates of one's own, read again when the files change."""
+"""TLS with certificates from files, which are read again when they change."""
 
 import ssl
 from collections.abc import Iterator
@@ -13,12 +13,13 @@ _Stamp = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """Which files TLS takes, all in PEM.
+    """The files that TLS uses, all in PEM.
 
     Attributes:
-        certificate: of the client, with what stands between it and the authority.
-        key: of the certificate; None = it is in the same file.
-        authorities: who vouches for the other side, in place of the system's.
+        certificate: the client's certificate, with its intermediate certificates.
+        key: the private key of the certificate; None = it is in the same file.
+        authorities: the certificate authorities that may sign the server's certificate,
+            in place of the system's.
     """
 
     certificate: FilePath | None = None
@@ -36,7 +37,7 @@ class TlsFiles:
         return tuple(file.path for file in files if file is not None)
 
     def faults(self) -> Iterator[tuple[str, str]]:
-        """Yield what is wrong with them, by the keys of the configuration."""
+        """Yield ``(configuration key, what is wrong)`` for files that are unusable."""
         if self.key is not None and self.certificate is None:
             yield "client_key", "needs client_certificate"
             return
@@ -61,13 +62,13 @@ class Tls:
     _stamps: tuple[_Stamp, ...] = field(default=())
 
     def context(self) -> ssl.SSLContext | None:
-        """Return what connections are made with; None = what everybody has.
+        """Return the TLS context for connections; None = the system's default.
 
-        Files that changed are read again. While a rotation is half done, what was
-        read last is used on.
+        Files that changed are read again. If the new files are unusable, as in the
+        middle of a rotation, the last good ones stay in use.
 
         Raises:
-            RefusedDeliveryError: the files cannot be used, and never could.
+            RefusedDeliveryError: the files are unusable, and were from the start.
         """
         try:
             if (paths := self.files.paths) and (
@@ -87,10 +88,10 @@ def _stamps(paths: tuple[Path, ...]) -> tuple[_Stamp, ...]:
 
 
 def _load(files: TlsFiles) -> ssl.SSLContext:
-    """Return a context that verifies the other side.
+    """Return a context that verifies the server.
 
     Raises:
-        ValueError: what cannot be used, and why.
+        ValueError: which file cannot be used, and why.
     """
     ca = files.authorities
     try:
@@ -102,15 +103,15 @@ def _load(files: TlsFiles) -> ssl.SSLContext:
     if files.certificate is not None:
         key = files.key.path if files.key is not None else None
         try:
-            context.load_cert_chain(files.certificate.path, key, password=_nobody)
+            context.load_cert_chain(files.certificate.path, key, password=_no_password)
         except (OSError, ssl.SSLError) as error:
             text = f"no certificate and key in PEM can be read ({_why(error)})"
             raise ValueError(text) from error
     return context
 
 
-def _nobody() -> str:
-    """Keep OpenSSL from asking at the terminal for the password of a key."""
+def _no_password() -> str:
+    """Refuse an encrypted key: OpenSSL would ask for a password at the terminal."""
     raise OSError(0, "the key is encrypted")
 
 

@@ -1,8 +1,7 @@
-"""Looking at deliveries and acting on them, also while a forwarder runs.
+"""Lists, retries and discards deliveries, also while a forwarder runs.
 
-What is told again keeps its order: of the dead letters of one EventId the oldest goes
-first, and one that a later step has overtaken is left out, since it would tell old
-news after new.
+A retry keeps the order: the dead letters of one EventId are sent oldest first, and one
+whose later step was already delivered is not sent, because it would be out of date.
 """
 
 import sqlite3
@@ -12,11 +11,11 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from bridge.events.build import rfc3339
-from bridge.outbox import deliveries as rows
 from bridge.outbox.delivery import Delivery, select
 from bridge.outbox.records import REPLIES
-from bridge.outbox.statements import ask_to_retry
 from bridge.outbox.storage.database import Database
+from bridge.outbox.tables import ages, deliveries
+from bridge.outbox.tables.values import ask_to_retry
 
 _OF_ITEM = "d.item = ? ORDER BY d.sink"
 
@@ -25,7 +24,14 @@ State = Literal["pending", "dead", "delivered", "discarded", "skipped"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which deliveries are meant; None is no limit."""
+    """Selects deliveries; None = any.
+
+    Attributes:
+        sink: only of this sink; None = of all sinks, but no replies.
+        states: only in one of these states.
+        event_id: only of this EventId.
+        id: only the delivery with this id.
+    """
 
     sink: str | None = None
     states: tuple[State, ...] | None = None
@@ -34,8 +40,8 @@ class Selection:
 
     @property
     def condition(self) -> tuple[str, tuple[object, ...]]:
-        """SQL of ours, and the values for it."""
-        # Replies are no events: they show only where they are asked for.
+        """Our own SQL, and the values for it."""
+        # Replies are not events: they are shown only if they are asked for.
         shown = "d.sink <> ?" if self.sink is None else "d.sink = ?"
         parts, values = [shown], list[object]([self.sink or REPLIES])
         for column, value in (
@@ -53,11 +59,12 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A CloudEvent that was told, and where it went.
+    """A CloudEvent that was published, and its deliveries.
 
     Attributes:
-        number: grows with time.
-        body: the CloudEvent, JSON.
+        number: the id of its item, which grows with time.
+        body: the CloudEvent as JSON.
+        deliveries: one for each sink, in order of the sinks' names.
     """
 
     number: int
@@ -72,7 +79,7 @@ class Ledger:
     database: Database
 
     async def find(self, selection: Selection, limit: int = -1) -> list[Delivery]:
-        """Return the deliveries that are meant, oldest first."""
+        """Return the selected deliveries, oldest first; -1 = all."""
         condition, values = selection.condition
         ordered = f"{condition} ORDER BY d.id LIMIT ?"
         return await self.database.read(
@@ -82,12 +89,12 @@ class Ledger:
     async def newest(
         self, selection: Selection, count: int, *, also: Collection[int] = ()
     ) -> list[Delivery]:
-        """Return the newest deliveries that are meant, and those named, oldest first.
+        """Return the newest selected deliveries, oldest first.
 
         Args:
-            selection: which are meant.
+            selection: selects deliveries.
             count: so many at most.
-            also: the ids of others.
+            also: the ids of others, which are returned too.
         """
         condition, values = selection.condition
         named = ",".join(map(str, also))
@@ -97,13 +104,13 @@ class Ledger:
         )
         return found[::-1]
 
-    async def told(
+    async def published(
         self, *, after: int = 0, newest: int, event_id: str | None = None
     ) -> list[Observation]:
-        """Return what was told since ``after``, oldest first.
+        """Return the events that were published after ``after``, oldest first.
 
         Args:
-            after: number of the last one seen.
+            after: the number of the last one seen.
             newest: so many of the newest at most.
             event_id: only of this EventId.
         """
@@ -121,7 +128,7 @@ class Ledger:
         return await self.database.read(job)
 
     async def event_ids(self, *, newest: int) -> list[str]:
-        """Return the EventIds that were told of, newest first."""
+        """Return the EventIds of published events, newest first."""
         query = """SELECT event_id, max(id) FROM items WHERE kind = 'event'
             AND event_id IS NOT NULL GROUP BY key ORDER BY 2 DESC LIMIT ?"""
         return await self.database.read(
@@ -129,9 +136,9 @@ class Ledger:
         )
 
     async def observed(self, start: str) -> list[str]:
-        """Return the EventIds with this start that stood in a document, in order.
+        """Return the EventIds with this start that were in a document, in order.
 
-        Not those that only an approval named: they are whatever was sent.
+        An EventId that only an approval message names may be wrong: it is left out.
         """
         query = """SELECT event_id, max(id) FROM items WHERE kind = 'event'
             AND type LIKE '%.scheduledevent.%' AND substr(key, 1, ?) = ?
@@ -144,13 +151,19 @@ class Ledger:
     async def retry(
         self, selection: Selection, *, now: float, force: bool
     ) -> tuple[list[Delivery], list[Delivery], int]:
-        """Make deliveries due now, and let relays forget what keeps them waiting.
+        """Make deliveries due now, and let the relays try at once.
 
-        What else waits for the same sink and EventId is tried at once too.
+        Unless one delivery is selected by its id, other selected deliveries that wait
+        are due now, too.
+
+        Args:
+            selection: selects deliveries.
+            now: seconds since the epoch.
+            force: whether also those are sent whose later step was already delivered.
 
         Returns:
-            Those that will be sent, those that a later step has overtaken, and how
-            many others that waited are tried now.
+            Those that will be sent, those that are out of date, and how many others
+            are due now.
         """
         waiting = replace(selection, states=("pending",))
 
@@ -159,21 +172,21 @@ class Ledger:
         ) -> tuple[list[Delivery], list[Delivery], int]:
             condition, values = selection.condition
             found = select(db, f"{condition} ORDER BY d.id", values)
-            told = {} if force else _last_told(db, found)
+            last = {} if force else _last_delivered(db, found)
             sent, late = list[Delivery](), list[Delivery]()
             for delivery in found:
-                newest = told.get((delivery.sink, delivery.key), 0)
+                newest = last.get((delivery.sink, delivery.key), 0)
                 (late if newest > delivery.id else sent).append(delivery)
             for delivery in sent:
                 _revive(db, delivery, now)
-            hastened = 0 if selection.id is not None else _hasten(db, waiting, now)
+            others = 0 if selection.id is not None else _make_due(db, waiting, now)
             ask_to_retry(db, selection.sink)
-            return sent, late, hastened
+            return sent, late, others
 
         return await self.database.run(job)
 
     async def discard(self, selection: Selection, *, now: float) -> list[Delivery]:
-        """Give up what is not delivered yet; it stays to be seen until pruned."""
+        """Discard what is not delivered yet; it can be listed until it is pruned."""
 
         def job(db: sqlite3.Connection) -> list[Delivery]:
             condition, values = selection.condition
@@ -185,28 +198,28 @@ class Ledger:
                        settled = ? WHERE id = ?""",
                     (now, delivery.id),
                 )
-                rows.behead(db, delivery.sink, delivery.key)
+                deliveries.renew_head(db, delivery.sink, delivery.key)
             return found
 
         return await self.database.run(job)
 
 
-def _hasten(db: sqlite3.Connection, selection: Selection, now: float) -> int:
-    """Make due now what is due later; return how many that are."""
+def _make_due(db: sqlite3.Connection, selection: Selection, now: float) -> int:
+    """Make due now what is due later; return how many deliveries that are."""
     condition, values = selection.condition
-    hastened = db.execute(
+    changed = db.execute(
         f"""UPDATE deliveries SET due = ? WHERE id IN (
             SELECT d.id FROM deliveries d JOIN items i ON i.id = d.item
-            WHERE {condition} AND d.due > ?)""",  # noqa: S608 - conditions of ours  # nosec B608
+            WHERE {condition} AND d.due > ?)""",  # noqa: S608 - our own conditions  # nosec B608
         (now, *values, now),
     )
-    return hastened.rowcount
+    return changed.rowcount
 
 
-def _last_told(
+def _last_delivered(
     db: sqlite3.Connection, found: list[Delivery]
 ) -> dict[tuple[str, str | None], int]:
-    """Return the last delivered one of each sink and key, in one pass."""
+    """Return the id of the last delivered one of each sink and key, in one pass."""
     query = """SELECT sink, key, max(id) FROM deliveries NOT INDEXED
         WHERE id > ? AND state = 'delivered' AND key IS NOT NULL GROUP BY sink, key"""
     oldest = min((delivery.id for delivery in found), default=0)
@@ -217,9 +230,9 @@ def _revive(db: sqlite3.Connection, delivery: Delivery, now: float) -> None:
     db.execute(
         """UPDATE deliveries SET state = 'pending', attempts = 0, due = ?,
            settled = NULL, is_head = (key IS NULL), born = ? WHERE id = ?""",
-        (now, rows.load_running(db, delivery.sink), delivery.id),
+        (now, ages.load(db, delivery.sink), delivery.id),
     )
-    rows.behead(db, delivery.sink, delivery.key)
+    deliveries.renew_head(db, delivery.sink, delivery.key)
 
 
 def as_json(delivery: Delivery) -> dict[str, object]:

@@ -1,8 +1,9 @@
-"""The checksum of what is sent: damage on the disk must not go out under an old id.
+"""Checksums of rows: damaged content must not be sent under the id of the sound one.
 
-CRC-32, since it is damage that is looked for and not an adversary: it notices every run
-of up to 32 wrong bits for sure, and of any other damage all but one in four billion. It
-stands in the row as a plain number, and costs less than a microsecond per kilobyte.
+CRC-32 is enough, because it guards against a failing disk and not against an attacker:
+it detects every run of up to 32 wrong bits, and of any other damage all but one case in
+four billion. It is stored in the row as a number, and costs less than a microsecond per
+kilobyte.
 """
 
 import logging
@@ -14,17 +15,23 @@ import msgspec
 
 log = logging.getLogger(__name__)
 
-BROKEN = -1  # no checksum is negative: what bears it is never sent
+# Which type may stand at which place of a Content; SQLite has no others of them.
+_KINDS_READ = {
+    *((place, str) for place in range(5)),
+    *((place, type(None)) for place in (1, 2, 3)),
+    (5, bytes),
+}
+BROKEN = -1  # no checksum is negative, so a row with this one is never sent
 
 
 class Content(NamedTuple):
-    """What the checksum is over, beside the number of the row.
+    """What the checksum is made of, together with the id of the row.
 
     Attributes:
         kind: ``event`` or ``reply``.
-        key: order is kept among equal keys.
+        key: deliveries with the same key keep their order.
         event_id: the EventId as received.
-        body: what goes out.
+        body: what is sent.
     """
 
     kind: str
@@ -36,49 +43,49 @@ class Content(NamedTuple):
 
 
 def checksum_of(number: int, content: Content) -> int:
-    """Return the checksum of ``content`` in the row ``number``."""
+    """Return the checksum of ``content`` in the row with the id ``number``."""
     head = msgspec.json.encode((number, *content[:-1]))
     return zlib.crc32(content.body, zlib.crc32(head))
 
 
 def checksum_of_value(name: str, value: bytes) -> int:
-    """Return the checksum of what is kept under a name."""
+    """Return the checksum of a value that is kept under a name."""
     return zlib.crc32(value, zlib.crc32(name.encode()))
 
 
-def whole(name: str, row: Sequence[object] | None) -> bytes | None:
-    """Return what is kept under a name; nothing where it is damaged, which is logged.
+def intact_value(name: str, row: Sequence[object] | None) -> bytes | None:
+    """Return the value of a row; b"" if it is damaged, which is logged.
 
     Args:
-        name: of it.
-        row: value and checksum, which an older file has not; None = nothing is kept.
+        name: the name of the value.
+        row: value and checksum; an older file has no checksum; None = no row.
     """
     if row is None or not isinstance(value := row[0], bytes):
         return None
     checksum = row[1] if len(row) > 1 else None
     if checksum is None or checksum == checksum_of_value(name, value):
         return value
-    tell_of_damage(name)
+    log_damage(name)
     return b""
 
 
 def checksum_of_decision(*columns: object) -> int:
-    """Return the checksum of what was decided on an approval."""
+    """Return the checksum of a decision on an approval."""
     return zlib.crc32(repr(columns).encode("utf-8", "surrogatepass"))
 
 
-def tell_of_damage(what: str) -> None:
-    """Log that something of the state file is left out."""
+def log_damage(what: str) -> None:
+    """Log that a damaged value of the state file is ignored."""
     log.error("what was kept is damaged: going on without it", extra={"what": what})
 
 
 def damage_of(number: object, content: Content, checksum: object) -> str | None:
-    """Return what is wrong with a row as it was read; None = nothing.
+    """Return what is wrong with a row; None = nothing.
 
     Args:
-        number: of the row; None = there is no such row.
-        content: as it was read: nothing in it need be of its type.
-        checksum: as it stands in the row; None = it was never counted.
+        number: the id of the row; None = the row is missing.
+        content: as it was read: any field may have a wrong type.
+        checksum: as it was read; None = the row was written without one.
     """
     if not isinstance(number, int):
         return "what was to be sent is gone from the state file"
@@ -90,12 +97,4 @@ def damage_of(number: object, content: Content, checksum: object) -> str | None:
 
 
 def _is_readable(*content: object) -> bool:
-    kind, key, event_id, cloud_event_id, name, body = content
-    return (
-        isinstance(body, bytes)
-        and all(isinstance(text, str) for text in (kind, name))
-        and all(
-            text is None or isinstance(text, str)
-            for text in (key, event_id, cloud_event_id)
-        )
-    )
+    return _KINDS_READ.issuperset(enumerate(map(type, content)))

@@ -1,4 +1,4 @@
-"""A delivery as it is read: what is damaged is told from what is not."""
+"""A delivery as it is read from the state file, and what is wrong with it."""
 
 import sqlite3
 from typing import Any
@@ -8,19 +8,24 @@ import msgspec
 from bridge.outbox.checksum import Content, damage_of
 from bridge.outbox.storage.connection import Connection
 
-UNREADABLE = "unreadable"  # stands where a damaged row says nothing
+_TIMES = {int, float, type(None)}
+UNREADABLE = "unreadable"  # in place of a text that is damaged
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """One item on its way to one sink: a row, made at each look, so it is cheap.
+    """One item on its way to one sink.
 
     Attributes:
         kind: ``event`` or ``reply``.
-        body: what ``CloudEvent.to_json`` or the reply room wrote.
+        key: the EventId as it is compared; deliveries with the same key keep their
+            order; None = no order.
+        event_id: the EventId as received.
+        body: the CloudEvent or the reply as JSON.
         attempts: how many were made.
-        created, not_before: seconds since the epoch.
-        born: by how much the deliveries of the sink had grown older when it came.
-        damage: what is wrong with the row, so that it must not be sent.
+        due, created, not_before: seconds since the epoch.
+        urgent_from, urgent_until: when it goes before all others, likewise.
+        born: the running time of the sink when the delivery was inserted, in seconds.
+        damage: what is wrong with the row, so that it must not be sent; None = nothing.
     """
 
     id: int
@@ -55,14 +60,14 @@ _SOURCE = "FROM deliveries d JOIN items i ON i.id = d.item"
 _CHECKED = f"{_COLUMNS}, i.id, i.key, i.checksum"
 
 
-# What is to be sent is looked at closely, and so is what has lost its content.
+# Finds a delivery also if its item is missing.
 _WITH_LOST = "FROM deliveries d LEFT JOIN items i ON i.id = d.item"
 
 
 def select(
     db: sqlite3.Connection, condition: str, values: tuple[object, ...]
 ) -> list[Delivery]:
-    """Return the deliveries for which ``condition`` (SQL of ours) holds."""
+    """Return the deliveries for which ``condition`` (our own SQL) holds."""
     query = f"SELECT {_COLUMNS} {_SOURCE} WHERE {condition}"
     return [Delivery(*row) for row in db.execute(query, values)]
 
@@ -70,14 +75,14 @@ def select(
 def select_checked(
     db: Connection, condition: str, values: tuple[object, ...]
 ) -> list[Delivery]:
-    """Return deliveries as ``select`` does; what is damaged says so."""
+    """Return deliveries as ``select`` does, with their ``damage``."""
     source = _SOURCE if db.is_part else _WITH_LOST
     query = f"SELECT {_CHECKED} {source} WHERE {condition}"
     return [_checked(row) for row in db.execute(query, values)]
 
 
 def _checked(row: tuple[Any, ...]) -> Delivery:
-    """Make a delivery of a row of which nothing is certain."""
+    """Make a delivery of a row that may be damaged."""
     *columns, item, key, checksum = row
     found = Delivery(*columns)
     content = Content(
@@ -98,15 +103,13 @@ def _checked(row: tuple[Any, ...]) -> Delivery:
 
 
 def _damage_of_numbers(attempts: object, *times: object) -> str | None:
-    """Return what is wrong with numbers as they were read; None = nothing."""
-    are_right = isinstance(attempts, int) and all(
-        time is None or isinstance(time, int | float) for time in times
-    )
+    """Return what is wrong with the numbers of a row; None = nothing."""
+    are_right = type(attempts) is int and _TIMES.issuperset(map(type, times))
     return None if are_right else "a number beside it cannot be read in the state file"
 
 
 def _readable(found: Delivery, damage: str) -> Delivery:
-    """Return what a log line can say of a damaged row."""
+    """Return a damaged row with stand-ins for what cannot be read, for the log."""
 
     def text(value: object) -> str | None:
         return value if isinstance(value, str) else None

@@ -1,4 +1,4 @@
-"""A glance at the state file before it is opened, for whoever must answer at once."""
+"""Reads values from the state file before it is opened, for the traffic probe."""
 
 import asyncio
 import sqlite3
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
-from bridge.outbox.statements import load
+from bridge.outbox.tables.values import load
 
 _PATIENCE = 1.0
 _BUSY_SECONDS = 0.2
@@ -15,14 +15,14 @@ _BUSY_SECONDS = 0.2
 async def glance(
     path: Path, names: Sequence[str], patience: float = _PATIENCE
 ) -> Mapping[str, bytes]:
-    """Return what an earlier life has kept under names; those that are not there, not.
+    """Return the values that an earlier life has saved; without those not found.
 
-    Nothing is changed, and no fault is told: whoever opens the file tells it.
+    The file is not changed. Errors are ignored: they are reported when it is opened.
 
     Args:
         path: the state file.
-        names: what is looked for.
-        patience: seconds; a disk may hang.
+        names: of the values.
+        patience: seconds to wait for a disk that hangs.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(patience):

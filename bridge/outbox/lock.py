@@ -1,4 +1,4 @@
-"""The lock beside a state file: one forwarder at a time works on it."""
+"""The lock beside a state file: one forwarder at a time uses the state file."""
 
 import os
 import sqlite3
@@ -12,7 +12,7 @@ FileId = tuple[int, int]
 
 
 def identity_of(path: Path) -> FileId | None:
-    """Return which file stands at a path; None = none that can be seen."""
+    """Return which file is at a path; None = there is none, or it cannot be seen."""
     try:
         found = path.stat()
     except OSError:
@@ -22,10 +22,10 @@ def identity_of(path: Path) -> FileId | None:
 
 @dataclass(slots=True)
 class StateLock:
-    """Keeps a state file for this process alone, through a file beside it.
+    """Reserves a state file for this process, with a lock on a file beside it.
 
-    SQLite's lock is the same on every system and ends with the process; the state file
-    itself must stay open to those who only look.
+    It uses a lock of SQLite, which works on every system and ends with the process. The
+    state file itself is not locked, because commands must be able to read it.
 
     Attributes:
         path: of the state file.
@@ -42,10 +42,10 @@ class StateLock:
         return Path(f"{self.path}.lock")
 
     def take(self) -> None:
-        """Take the lock, anew if it was taken before.
+        """Take the lock; give up the one that was taken before.
 
         Raises:
-            OutboxLockedError: another forwarder runs on it.
+            OutboxLockedError: another forwarder holds it.
             OutboxError: its directory cannot be made or written.
         """
         self.release()
@@ -60,26 +60,26 @@ class StateLock:
                 raise OutboxLockedError(text) from error
             raise OutboxError(self._unusable(f"{self.file}: {error}")) from error
         self._held, self._file = held, identity_of(self.file)
-        # SQLite locks nothing on a file system that is read-only, and does not say so.
+        # On a read-only file system SQLite takes no lock and reports no error.
         self._is_certain = os.access(self.file, os.W_OK)
 
     def fault(self) -> str | None:
-        """Return what has become of the lock; None = it is held."""
+        """Return why the lock is lost; None = it is held."""
         if identity_of(self.file) == self._file:
             return None
         return f"{self.file} was removed or replaced: another forwarder may start"
 
     def keep(self) -> None:
-        """Take the lock anew if it is not certain that it is held.
+        """Take the lock again unless it is certain that it is held.
 
         Raises:
-            OutboxError: as ``take``.
+            OutboxError: as of ``take``.
         """
         if not self._is_certain or self.fault() is not None:
             self.take()
 
     def release(self) -> None:
-        """Give the lock up."""
+        """Give up the lock."""
         held, self._held, self._is_certain = self._held, None, False
         if held is not None:
             held.close()

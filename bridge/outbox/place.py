@@ -1,10 +1,9 @@
-"""The place of the state file: whether it is still there, and this process's own.
+"""Checks that the state file is still there and belongs to this process.
 
-in place ──the file or its lock is removed──▶ lost ──regain──▶ in place
-│  the lock is taken anew, and a
-│  file that is gone is written anew
-└──another file or forwarder is
-there──▶ lost, until it is gone
+    in place ──the file or its lock is removed──▶ lost ──regain──▶ in place
+
+``regain`` takes the lock again, and writes a removed file again. It fails as long as
+another file is in its place or another forwarder has the lock.
 """
 
 import sqlite3
@@ -17,12 +16,12 @@ from bridge.outbox.lock import FileId, StateLock, identity_of
 from bridge.outbox.recovery.trouble import sync_folder
 from bridge.outbox.storage.connection import Connection, make_private
 
-_RESTORED = ".restored"  # while it is being written
+_RESTORED = ".restored"  # suffix of a file that is being written
 
 
 @dataclass(slots=True)
 class Place:
-    """Where a state file lies.
+    """The place of a state file.
 
     Attributes:
         path: of the state file.
@@ -34,24 +33,24 @@ class Place:
     _file: FileId | None = None
 
     def opened(self) -> None:
-        """Note which file was opened."""
+        """Remember the file that was opened."""
         self._file = identity_of(self.path)
 
     def fault(self) -> str | None:
-        """Return what has become of the file or its lock; None = both are there."""
+        """Return why the file or its lock is lost; None = both are there."""
         if (fault := self.lock.fault()) is not None:
             return fault
         return None if self._is_there() else f"{self.path} was removed or replaced"
 
     def regain(self, file: Connection | None) -> bool:
-        """Take the lock, and write the file anew where it is gone.
+        """Take the lock, and write the file again if it was removed.
 
         Args:
-            file: the connection to the file; what it was opened on can be read through
-                it although it was removed. None = it could not be opened.
+            file: the connection to the file; a removed file can still be read through
+                it. None = it is not open.
 
         Returns:
-            Whether the file has to be opened anew.
+            Whether the file has to be opened again.
 
         Raises:
             OutboxError: another forwarder has the lock, or another file is there.
@@ -69,7 +68,7 @@ class Place:
         return self._file is None or identity_of(self.path) == self._file
 
     def _restore(self, file: Connection) -> None:
-        """Write all that a connection can read to a new file, and put it in place.
+        """Copy all that a connection can read to a new file, and put it in place.
 
         Raises:
             OutboxUnavailableError: it cannot be written.
@@ -86,5 +85,5 @@ class Place:
         except (OSError, sqlite3.Error) as error:
             with suppress(OSError):
                 new.unlink(missing_ok=True)
-            text = f"the state file {self.path} cannot be written anew: {error}"
+            text = f"the state file {self.path} cannot be written again: {error}"
             raise OutboxUnavailableError(text) from error

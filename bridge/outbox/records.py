@@ -1,4 +1,4 @@
-"""What the outbox keeps and tells, as values."""
+"""Values that the outbox stores and returns."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,13 +6,18 @@ from typing import Any
 import orjson
 
 CHECKPOINT = "checkpoint"
-TRAFFIC = "traffic"  # whether this VM is in rotation, and whether that was told
-REPLIES = "$replies"  # the pseudo sink of replies: no name of a sink may hold a $
+TRAFFIC = "traffic"  # whether this VM is in rotation, and whether that was published
+REPLIES = "$replies"  # stands for a sink; no sink can have a $ in its name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """A reply on its way; ``body`` is what the reply room reads back."""
+    """A reply to an approval.
+
+    Attributes:
+        key: the hash of the message that is replied to.
+        body: read back by ``approvals.reply``.
+    """
 
     key: str
     body: bytes
@@ -20,15 +25,17 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What became of one EventId of one approval message.
+    """What was decided on one EventId of one approval message.
 
     Attributes:
-        message: the hash that the message is known by.
+        message: the hash of the message's content.
         key: the EventId as it is compared.
+        event_id: the EventId as the message has it.
+        sequence: the message's sequence number.
         state: ``intent``, or the outcome.
         posted: whether a POST for it was begun.
-        data: the outcome as it was told, JSON.
-        rule: which rule asked for it; None where a message did.
+        data: the outcome as it was published, JSON.
+        rule: the rule that asked for it; None = a message did.
     """
 
     message: str
@@ -43,13 +50,13 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Success:
-    """The last success of a command for an EventId, which nothing has voided yet.
+    """The last success of a command for an EventId.
 
     Attributes:
-        sink: that ran the command.
+        sink: the sink that ran the command.
         key: the EventId as it is compared.
         appearance: how often the EventId had gone before.
-        content: the CloudEvent that it was run for.
+        content: the CloudEvent for which it was run.
         at: when it ended, in seconds since the epoch.
     """
 
@@ -66,8 +73,8 @@ class CommandStanding:
 
     Attributes:
         success: the last one that still counts.
-        is_pending: whether a step waits for the command, or is run now.
-        last: the state of the newest step that is settled; None = there is none.
+        is_pending: whether a step waits for the command, or runs now.
+        last: the state of the newest settled step; None = no step is settled.
     """
 
     success: Success | None = None
@@ -80,9 +87,9 @@ class Checkpoint:
     """What is known of the document.
 
     Attributes:
-        body: opaque; read back with ``load(CHECKPOINT)``.
-        sightings: keys of the EventIds that are, or were just now, in it.
-        again: keys of those that were to be told again, and are with this.
+        body: opaque bytes; read back with ``load(CHECKPOINT)``.
+        sightings: keys of the EventIds that are in it, or were a moment ago.
+        again: keys of the EventIds whose damaged events are published again with it.
     """
 
     body: bytes
@@ -92,7 +99,12 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """How a sink stands. ``oldest``: seconds since the epoch."""
+    """How many deliveries of a sink are in which state.
+
+    Attributes:
+        oldest: when the oldest pending one was committed, in seconds since the epoch.
+        last_error: of the oldest pending one, or else of the newest dead letter.
+    """
 
     pending: int = 0
     dead: int = 0
@@ -103,13 +115,13 @@ class Tally:
 
 
 def value_of(body: bytes) -> dict[str, Any] | None:
-    """Return the JSON object that a body is; None where it is damaged."""
+    """Return the JSON object of a body; None if it is damaged."""
     found = json_of(body)
     return found if isinstance(found, dict) else None
 
 
 def json_of(body: bytes) -> object:
-    """Return the JSON that a body is; None where it is damaged."""
+    """Return the JSON value of a body; None if it is damaged."""
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError:

@@ -1,7 +1,7 @@
-"""The deliveries of a sink that acts: all that is pending, and what became of each.
+"""The deliveries of a sink that acts, such as ``command``.
 
-Other than what is sent, a step here may be overtaken by a later one, and what became of
-it is told in the commit that settles it.
+Unlike a delivery of other sinks, a step here may be overtaken by a later step, and the
+commit that settles it also publishes its result.
 """
 
 import sqlite3
@@ -10,13 +10,14 @@ from dataclasses import dataclass
 
 from bridge.events.build import OutgoingEvent
 from bridge.events.cloudevent import CloudEvent
-from bridge.outbox import deliveries as rows
-from bridge.outbox import successes
 from bridge.outbox.checksum import Content
 from bridge.outbox.delivery import Delivery, select_checked
 from bridge.outbox.records import Success
 from bridge.outbox.storage.connection import Connection
 from bridge.outbox.store import Outbox
+from bridge.outbox.tables import deliveries as rows
+from bridge.outbox.tables import successes
+from bridge.outbox.tables.ages import RunningTimes
 
 _MOST = 1000
 
@@ -26,12 +27,14 @@ class Standing:
     """What is known of the EventId of a step.
 
     Attributes:
-        newer: the newest later step of it for this sink; None where there is none.
-        appearance: how often it had gone.
-        success: the last one of this sink that still counts.
+        newer: the newest later step of it for this sink; None = there is none.
+        older: the step of it before this one for this sink; None = none is kept.
+        appearance: how often the EventId has gone.
+        success: the last success of this sink that still counts.
     """
 
     newer: bytes | None
+    older: bytes | None
     appearance: int
     success: Success | None
 
@@ -44,18 +47,18 @@ class Runs:
     sink: str
 
     async def pending(self, now: float) -> list[Delivery]:
-        """Return what is pending, oldest first; what is damaged is given up here."""
+        """Return what is pending, oldest first; dead-letter what is damaged."""
         condition = "d.sink = ? AND d.state = 'pending' ORDER BY d.id LIMIT ?"
         found = await self.outbox.database.read(
             lambda db: select_checked(db, condition, (self.sink, _MOST))
         )
         for delivery in found:
             if delivery.damage is not None:
-                await self.outbox.give_up(delivery, now)
+                await self.outbox.deliveries.give_up(delivery, now)
         return [delivery for delivery in found if delivery.damage is None]
 
     async def standings(self, deliveries: Sequence[Delivery]) -> dict[int, Standing]:
-        """Return what is known of the EventId of each step, by its id."""
+        """Return what is known of the EventId of each step, by its delivery's id."""
 
         def job(db: sqlite3.Connection) -> dict[int, Standing]:
             newest = _newest(db, self.sink) if deliveries else {}
@@ -67,20 +70,17 @@ class Runs:
         self, db: sqlite3.Connection, delivery: Delivery, newest: dict[str, int]
     ) -> Standing:
         key = delivery.key or ""
-        later, row = newest.get(key, delivery.id), None
-        if later > delivery.id:
-            query = """SELECT i.body FROM deliveries d JOIN items i ON i.id = d.item
-                WHERE d.id = ?"""
-            row = db.execute(query, (later,)).fetchone()
+        later = newest.get(key, delivery.id)
         found = (s for s in successes.of_event(db, key) if s.sink == self.sink)
         return Standing(
-            newer=None if row is None else row[0],
+            newer=_body(db, later) if later > delivery.id else None,
+            older=_body(db, _before(db, delivery)),
             appearance=successes.appearance(db, key),
             success=next(found, None),
         )
 
     async def ask(self, event: CloudEvent, *, now: float) -> None:
-        """Have this sink, and no other, act on an event of no EventId."""
+        """Let only this sink act on an event without EventId."""
         content = Content(
             kind="event",
             key=None,
@@ -89,8 +89,7 @@ class Runs:
             type=event.type,
             body=event.to_json(),
         )
-        ageing = self.outbox.ageing.get(self.sink)
-        running = None if ageing is None else ageing()
+        running = self.outbox.ages.now()
 
         def job(db: sqlite3.Connection) -> None:
             rows.insert(
@@ -100,47 +99,64 @@ class Runs:
                 key=None,
                 now=now,
                 window=(None, None),
-                running=running,
+                running=RunningTimes(db, running).of(self.sink),
             )
 
         await self.outbox.database.run(job)
-        self.outbox.news(self.sink).set()
+        self.outbox.wakeups.of(self.sink).set()
 
     async def void(self, key: str) -> None:
-        """Forget the success for an EventId: it is undone, or done anew, now."""
+        """Delete the success for an EventId: it is undone, or done again, now."""
         await self.outbox.database.run(lambda db: successes.void(db, self.sink, key))
 
     async def settle(  # noqa: PLR0913 - what one commit holds
         self,
         delivery: Delivery,
         state: str,
-        told: Sequence[OutgoingEvent],
+        results: Sequence[OutgoingEvent],
         *,
         now: float,
         error: tuple[str, str] | None = None,
         success: Success | None = None,
     ) -> None:
-        """Move a delivery to its end, with what is told of it, in one commit.
+        """Settle a delivery and publish its result in one commit.
 
         Args:
             delivery: what is settled.
             state: ``delivered``, ``dead`` or ``skipped``.
-            told: what became of it.
+            results: the events that are published.
             now: seconds since the epoch.
-            error: what it failed with, in words and as a label.
-            success: what others may rely on from now on.
+            error: why it failed, in words and as a label.
+            success: on which approvals may rely from now on.
         """
 
         def settle(db: Connection) -> None:
             moved = rows.settle(db, delivery, state, now=now, error=error)
             if moved and success is not None:
-                successes.keep(db, success)
+                successes.save(db, success)
 
-        await self.outbox.commit(told, now=now, settle=settle)
+        await self.outbox.commit(results, now=now, settle=settle)
+
+
+def _body(db: sqlite3.Connection, number: int | None) -> bytes | None:
+    """Return the body of a delivery."""
+    query = "SELECT i.body FROM deliveries d JOIN items i ON i.id = d.item WHERE d.id=?"
+    row = db.execute(query, (number,)).fetchone()
+    return None if row is None else row[0]
+
+
+def _before(db: sqlite3.Connection, delivery: Delivery) -> int | None:
+    """Return the step of its EventId that was routed before."""
+    query = """SELECT max(id) FROM deliveries WHERE sink = ? AND key = ? AND id < ?
+        AND state IN ('pending', 'delivered', 'dead', 'skipped')"""
+    place = (delivery.sink, delivery.key, delivery.id)
+    found: int | None
+    (found,) = db.execute(query, place).fetchone()
+    return found
 
 
 def _newest(db: sqlite3.Connection, sink: str) -> dict[str, int]:
-    """Return the newest step of each EventId; what is discarded never was one."""
+    """Return the newest step of each EventId, without discarded ones."""
     query = """SELECT key, max(id) FROM deliveries WHERE sink = ? AND key IS NOT NULL
         AND state IN ('pending', 'delivered', 'dead', 'skipped') GROUP BY key"""
     return dict(db.execute(query, (sink,)))

@@ -1,4 +1,4 @@
-"""What a sink keeps in the state file, so that it knows of it in its next life."""
+"""What a sink keeps in the state file for its next life."""
 
 import sqlite3
 from collections.abc import Mapping
@@ -10,10 +10,12 @@ from bridge.outbox.storage.database import Database
 
 @dataclass(frozen=True, slots=True)
 class SinkMemory:
-    """The memory of one sink; see ``bridge.sinks.base.Memory``.
+    """The values of one sink; see ``bridge.sinks.base.Memory``.
 
     Attributes:
+        database: the state file.
         sink: the sink's name.
+        clock: says when a value was saved, so that it can be pruned.
     """
 
     database: Database
@@ -21,7 +23,7 @@ class SinkMemory:
     clock: Clock
 
     async def all(self) -> Mapping[str, bytes]:
-        """Return everything that is kept.
+        """Return all values by their keys.
 
         Raises:
             OutboxError: the state file cannot be read.
@@ -34,7 +36,7 @@ class SinkMemory:
         return await self.database.read(job)
 
     async def recall(self, key: str) -> bytes | None:
-        """Return what is kept under ``key``; None = nothing.
+        """Return the value of ``key``; None = there is none.
 
         Raises:
             OutboxError: the state file cannot be read.
@@ -48,10 +50,10 @@ class SinkMemory:
         return await self.database.read(job)
 
     async def keep(self, key: str, value: bytes) -> None:
-        """Keep ``value`` in the place of what was kept under ``key``.
+        """Save ``value`` under ``key``, in place of an earlier one.
 
         Raises:
-            OutboxError: it cannot be kept.
+            OutboxError: it cannot be saved.
         """
         row = (self.sink, key, value, self.clock.now().timestamp())
 

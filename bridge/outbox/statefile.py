@@ -1,11 +1,12 @@
-"""The state file as a file: its place, its lock, and when it is moved aside.
+"""Opens the state file, or moves it aside and starts with a fresh one.
 
-locked by another instance      → refused
-written by a newer version      → refused
-corrupt                         → moved aside with an error; what can be read of it is
-                                  copied into a fresh one
-two starts in a row ended on it → likewise, whatever a look at it finds
-of another VM (a cloned disk)   → moved aside with an error, a fresh start
+locked by another instance    → refused
+written by a newer version    → refused
+corrupt                       → moved aside with an error; what can be read of it is
+                                copied into a fresh file
+two starts in a row failed    → likewise, whatever a check of it finds
+because of it
+of another VM (a cloned disk) → moved aside with an error; a fresh file
 """
 
 import asyncio
@@ -18,7 +19,6 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime
-from math import inf
 from pathlib import Path
 
 from bridge.foundation.background import in_background
@@ -33,23 +33,25 @@ from bridge.foundation.errors import (
 from bridge.foundation.sections import Section
 from bridge.foundation.values import Duration, Size
 from bridge.outbox.lock import StateLock
+from bridge.outbox.owner import owner_of, set_owner
 from bridge.outbox.place import Place
 from bridge.outbox.recovery.soundness import check
 from bridge.outbox.recovery.trouble import Trouble, sync_folder
 from bridge.outbox.storage.connection import SHORT_BUSY_SECONDS
 from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.timings import Timings
 
 log = logging.getLogger(__name__)
 
 _LONGEST_WHY = 64
-_LEAST_SIZE = 10**6  # the memory of what was told needs some room
+_LEAST_SIZE = 10**6  # what is known of events needs some room
 _WELL_AFTER = 60.0
-_CHECK_SECONDS = 2.0  # every start waits for it
+_CHECK_SECONDS = 2.0  # delays every start
 _SUSPECT_SECONDS = 15.0
-_LOOK_BUSY_SECONDS = 0.5  # waited for twice: to open the file, and to close it
+_LOOK_BUSY_SECONDS = 0.5  # may pass twice: when the file is opened, and when closed
 _RESCUE_SECONDS = 15.0
-_FRESH = ".fresh"  # while it is being filled
-# No room for two; or a bug there, which must not be the end of every start.
+_FRESH = ".fresh"  # suffix of a file that is being filled
+# No room for two files; or a bug, which must not make every start fail.
 _UNSAVED = (
     OutboxError,
     sqlite3.Error,
@@ -62,21 +64,21 @@ _UNSAVED = (
 
 
 def default_path(platform: str = sys.platform) -> str:
-    """Return where state is kept unless configured otherwise."""
+    """Return the default of ``state.path``."""
     if platform == "win32":
         return os.environ.get("PROGRAMDATA", r"C:\ProgramData") + r"\sebridge\state.db"
     return "/var/lib/sebridge/state.db"
 
 
 class StateConfig(Section, frozen=True, kw_only=True):
-    """``[state]``: where and how long things are remembered.
+    """``[state]``: where and how long the bridge keeps its state.
 
     Attributes:
-        path: the file of what must not be lost; on a data disk where the OS disk is
-            ephemeral. Example: ``"/var/lib/sebridge/state.db"``.
-        retention: how long delivered events and the memory of approvals are kept.
-        max_size: how large the file may be: beyond it the oldest delivered events go
-            sooner; what is not delivered never does.
+        path: the state file, which must not be lost: put it on a data disk if the OS
+            disk is ephemeral. Example: ``"/var/lib/sebridge/state.db"``.
+        retention: how long delivered events and decisions on approvals are kept.
+        max_size: how large the file may be. In a larger file the oldest delivered
+            events are deleted sooner; what is not delivered never is.
     """
 
     path: str = default_path()
@@ -84,7 +86,7 @@ class StateConfig(Section, frozen=True, kw_only=True):
     max_size: Size = Size(256 * 10**6)
 
     def faults(self) -> Iterator[tuple[str, str]]:
-        """Refuse what would forget approvals while their events live."""
+        """Refuse values with which approvals would be forgotten too early."""
         if self.retention < 3600:
             yield "retention", "must be at least 1h"
         if self.max_size < _LEAST_SIZE:
@@ -94,10 +96,10 @@ class StateConfig(Section, frozen=True, kw_only=True):
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is a state file.
+    """Whether the state file exists.
 
     Raises:
-        OutboxError: this user may not look into its directory.
+        OutboxError: this user has no permission for its directory.
     """
     try:
         return stat.S_ISREG(path.stat().st_mode)
@@ -110,10 +112,10 @@ def is_there(path: Path) -> bool:
 
 @contextmanager
 def locked(path: Path) -> Iterator[StateLock]:
-    """Hold the state file for this process alone.
+    """Lock the state file for this process alone.
 
     Raises:
-        OutboxLockedError: another forwarder runs on it.
+        OutboxLockedError: another forwarder uses it.
         OutboxError: its directory cannot be made or written.
     """
     lock = StateLock(path)
@@ -133,14 +135,14 @@ async def open_database(
     clock: Clock | None = None,
     lock: StateLock | None = None,
 ) -> AsyncIterator[Database]:
-    """Open the state file of this VM; a corrupt or foreign one is moved aside.
+    """Open the state file of this VM; move a corrupt or foreign one aside.
 
-    What leaves the block is noted, where it is the state file's fault.
+    An error that leaves the block is noted if the state file has caused it.
 
     Args:
         path: the file.
         vm_id: of this VM; None = not known.
-        well_after: seconds after which earlier ends are forgotten.
+        well_after: seconds after which failed starts are forgotten.
         clock: measures them.
         lock: of the state file, which is watched together with it; None = neither is.
 
@@ -156,14 +158,15 @@ async def open_database(
             may_degrade=True,
             on_trouble=trouble.meet,
             place=None if lock is None else Place(path, lock),
-            # Who has waited for another process's lock already goes on in memory.
+            # A start that has already waited for another process's lock goes on in
+            # memory at once.
             busy=SHORT_BUSY_SECONDS if is_free else 0.0,
         ) as database:
             if vm_id:
-                await database.own(vm_id)
+                await set_owner(database, vm_id)
             trouble.open()
-            # That something was committed proves nothing: a start that ends on a
-            # damaged row has often told something before.
+            # A commit does not prove that the file is sound: a start that fails on a
+            # damaged row has often committed something before.
             async with in_background(
                 lambda: _forget(trouble, clock, well_after),
                 name="probation",
@@ -176,23 +179,17 @@ async def open_database(
         raise
 
 
-async def is_foreign(database: Database, vm_id: str) -> bool:
-    """Whether the state file is another VM's: its disk was cloned."""
-    owner = await database.owner()
-    return owner is not None and owner.casefold() != vm_id.casefold()
-
-
 async def _forget(trouble: Trouble, clock: Clock, seconds: float) -> None:
-    """Forget earlier ends once the forwarder has run for a while."""
+    """Forget failed starts once the forwarder has run for a while."""
     await clock.wait(asyncio.Event(), seconds)
     await asyncio.to_thread(trouble.forget)
 
 
 async def _examine(path: Path, vm_id: str | None, trouble: Trouble) -> bool:
-    """Move the file aside if it is of no use here; it is closed by then.
+    """Move the file aside if it cannot be used here.
 
     Returns:
-        Whether it could be opened.
+        Whether it could be opened. It is closed again.
     """
     await asyncio.to_thread(_take_up, path)
     if trouble.is_hopeless and is_there(path):
@@ -214,10 +211,10 @@ async def _examine(path: Path, vm_id: str | None, trouble: Trouble) -> bool:
 
 
 async def _look_at(path: Path, trouble: Trouble) -> tuple[str | None, bool]:
-    """Check the file, thoroughly where there was trouble.
+    """Check the file, thoroughly if there was trouble.
 
     Returns:
-        Whose it is, and whether it could be opened.
+        The vmId of its owner, and whether it could be opened.
 
     Raises:
         OutboxCorruptError: it is damaged.
@@ -226,15 +223,16 @@ async def _look_at(path: Path, trouble: Trouble) -> tuple[str | None, bool]:
     is_suspect = trouble.note.damage is not None
     seconds = _SUSPECT_SECONDS if is_suspect else _CHECK_SECONDS
     try:
-        # A large file takes its time to be checked: that is no disk that hangs.
+        # The check of a large file takes long: the disk does not hang then.
+        patient = Timings().without_patience()
         async with Database.open(
-            path, may_degrade=True, patience=inf, busy=_LOOK_BUSY_SECONDS
+            path, may_degrade=True, timings=patient, busy=_LOOK_BUSY_SECONDS
         ) as database:
             is_file = not database.is_degraded
             is_whole = is_file and await database.read(
                 lambda db: check(db, seconds=seconds, clock=SystemClock())
             )
-            owner = await database.owner()
+            owner = await owner_of(database)
     except (OutboxUnavailableError, NewerSchemaError, ForeignDatabaseError):
         raise
     except MemoryError as error:  # the size of a row may be what is damaged
@@ -249,7 +247,7 @@ async def _look_at(path: Path, trouble: Trouble) -> tuple[str | None, bool]:
 def _renew(path: Path, why: str, trouble: Trouble) -> None:
     """Move the file aside, and copy what can be read of it into a fresh one.
 
-    The fresh one is whole before the old one goes: a kill in between loses nothing.
+    The fresh file is complete before the old one is moved: a kill loses nothing.
     """
     from bridge.outbox.recovery.salvage import (  # noqa: PLC0415 - hardly ever needed
         Salvage,
@@ -257,7 +255,7 @@ def _renew(path: Path, why: str, trouble: Trouble) -> None:
     )
 
     fresh, found = Path(f"{path}{_FRESH}"), Salvage(is_whole=False)
-    if trouble.note.moved == 0:  # else what was copied may be what is wrong
+    if trouble.note.moved == 0:  # else a copied row may be the cause
         try:
             found = rescue(path, fresh, seconds=_RESCUE_SECONDS, clock=SystemClock())
         except _UNSAVED as error:
@@ -279,7 +277,7 @@ def _renew(path: Path, why: str, trouble: Trouble) -> None:
 
 
 def _take_up(path: Path) -> None:
-    """Put the fresh file in its place; it is whole once the old one is gone."""
+    """Put a complete fresh file in its place; delete one that is not complete."""
     fresh = Path(f"{path}{_FRESH}")
     if not fresh.exists():
         return
@@ -295,14 +293,14 @@ def _take_up(path: Path) -> None:
 
 
 def _drop(fresh: Path) -> None:
-    """Delete what was not finished."""
+    """Delete a file that was not completed."""
     for suffix in ("", "-wal", "-shm"):
         with suppress(OSError):
             Path(f"{fresh}{suffix}").unlink(missing_ok=True)
 
 
 def set_aside(path: Path, why: str) -> Path:
-    """Rename the state file and what belongs to it; returns its new name.
+    """Rename the state file and the files that belong to it; return its new path.
 
     Raises:
         OutboxError: it cannot be renamed.
@@ -322,7 +320,7 @@ def set_aside(path: Path, why: str) -> Path:
 
 
 def _free(path: Path) -> Path:
-    """Return the path, or one like it that nothing stands at."""
+    """Return the path, or a similar one at which no file exists."""
     found, number = path, 1
     while found.exists():
         number += 1

@@ -1,1 +1,1 @@
-"""Observes documents, delivers events: the workers between IMDS and the sinks."""
+"""The workers between IMDS and the sinks: they observe documents, deliver events."""

@@ -1,13 +1,13 @@
-"""The relay of a sink that acts: a step is due → it may begin → one attempt → settle.
+"""The relay of a sink that acts: transition due → may begin → one attempt → settle.
 
     pending ──Begin──▶ under way ──succeeded──▶ delivered
        │ ▲ └──Skip──▶ skipped  │ ├──failed for good──▶ dead
        └─┘ Wait                │ └──stopped: over, or changed──▶ skipped
          ◀──timed out, killed──┘
 
-Other than what is sent, one thing is done at a time, a later step overtakes an earlier
-one, and what became of a step is told in the commit that settles it. Nothing here knows
-what is done: that is the actor's, see ``bridge.sinks.acting``.
+This relay differs from the other one: few actions run at a time, a later transition
+replaces an earlier one, and the commit that settles a transition also publishes its
+result. What the action does is unknown here: see ``bridge.sinks.acting``.
 """
 
 import asyncio
@@ -25,29 +25,29 @@ from bridge.pipeline.relay import Relay
 from bridge.sinks.acting import Action, Actor, Ending, Fate, Skip, Step, Wait
 
 _LONGEST_WAIT = 60.0
-_LOOK_EVERY = 1.0  # at the document, while something is under way or waits for it
+_LOOK_EVERY = 1.0  # while an action runs, or the restore at the start is undecided
 _MOST_AT_A_TIME = 2
 
 
 @dataclass(slots=True, kw_only=True)
 class ActingRelay(Relay):
-    """Has done what the outbox holds for one sink that acts.
+    """Runs the actions for the deliveries of one sink that acts.
 
     Attributes:
-        actor: does it.
-        event_context: who tells what became of it.
+        actor: decides and acts.
+        event_context: prefix, source and VM of the events about results.
     """
 
     actor: Actor
     event_context: Callable[[], EventContext]
     _runs: list[Run] = field(default_factory=list)
-    _ended: set[int] = field(default_factory=set)  # since what is pending was read
-    _asked: dict[int, float] = field(default_factory=dict)  # each delivery, when first
+    _ended: set[int] = field(default_factory=set)  # ended since ``pending`` was read
+    _asked: dict[int, float] = field(default_factory=dict)  # delivery: first look
     _beginning: Beginning = field(init=False)
     _endings: Endings = field(init=False)
 
     def __post_init__(self) -> None:
-        Relay.__post_init__(self)  # a class with slots knows no other way
+        Relay.__post_init__(self)  # super() does not work in a dataclass with slots
         self._beginning = Beginning(self.actor, self.event_context, self.clock)
         self._endings = Endings(
             sink=self.sink,
@@ -62,16 +62,16 @@ class ActingRelay(Relay):
 
     @property
     def obstacle(self) -> str | None:
-        """Why nothing at all can be done for the sink; None where something can."""
-        return self.actor.obstacle
+        """Why the sink cannot act at all, or not on an event; None if it can."""
+        return self.actor.obstacle or self.actor.unclear
 
     def offer(self, heartbeat: Delivery) -> None:
-        """Leave a heartbeat: there is nothing to be done for it."""
+        """Ignore a heartbeat: no action belongs to it."""
 
     async def step(self, tasks: asyncio.TaskGroup) -> float:
-        """Begin, skip and stop what is to be; see ``Relay.step``."""
+        """Begin, skip and stop actions where necessary; see ``Relay.step``."""
         times, outbox = self._trying.times, Runs(self.outbox, self.sink)
-        self.outbox.news(self.sink).clear()
+        self.outbox.wakeups.of(self.sink).clear()
         await times.follow()
         self._ended.clear()
         pending = await outbox.pending(self.clock.now().timestamp())
@@ -91,7 +91,7 @@ class ActingRelay(Relay):
         return [run.delivery for run in self._runs]
 
     def _first_of(self, pending: list[Delivery]) -> list[Delivery]:
-        """Return the first one of each EventId, urgent ones first."""
+        """Return the first delivery of each EventId, urgent ones first."""
         now, busy = self.clock.now().timestamp(), {run.step.key for run in self._runs}
         first: dict[str, Delivery] = {}
         for delivery in pending:
@@ -106,7 +106,7 @@ class ActingRelay(Relay):
         outbox: Runs,
         tasks: asyncio.TaskGroup,
     ) -> float:
-        """Begin what may begin, at one blow, and then settle what is to be skipped.
+        """Begin all actions that may begin, and then settle the skipped deliveries.
 
         Returns:
             Seconds after which to look again.
@@ -114,7 +114,7 @@ class ActingRelay(Relay):
         waits, skipped = [_LONGEST_WAIT], list[tuple[Run, Skip]]()
         for delivery in first:
             if self._stop.is_set() or delivery.id in self._ended:
-                continue  # it is no longer as it was read
+                continue  # the delivery has changed since it was read
             standing = standings[delivery.id]
             step = self._step_of(delivery, standing)
             verdict = self.actor.verdict(step)
@@ -137,7 +137,7 @@ class ActingRelay(Relay):
     def _begin_when_due(
         self, run: Run, outbox: Runs, tasks: asyncio.TaskGroup
     ) -> float:
-        """Begin a run, if it is its time and its turn; return when to look again."""
+        """Begin a run if it is due and may begin; return the seconds to wait."""
         left = run.delivery.due - self.clock.now().timestamp()
         closed = self.pace.opens_at - self.clock.monotonic()
         if left > 0 or closed > 0:
@@ -147,7 +147,7 @@ class ActingRelay(Relay):
             self.pace.take(run.began)
             name = f"{self.name}:{run.delivery.id}"
             tasks.create_task(self._act(run, outbox), name=name)
-        return _LONGEST_WAIT  # its end is news
+        return _LONGEST_WAIT  # the end of the run wakes the relay
 
     def _step_of(self, delivery: Delivery, standing: Standing) -> Step:
         now, success = self.clock.monotonic(), standing.success
@@ -159,6 +159,7 @@ class ActingRelay(Relay):
             newer=None if newer is None else CloudEvent.from_json(newer),
             asked=self._asked.setdefault(delivery.id, now),
             done=None if success is None else success.content,
+            older=standing.older,
         )
 
     def _forget(self, pending: list[Delivery]) -> None:
@@ -179,7 +180,7 @@ class ActingRelay(Relay):
         for run in self._runs:
             standing = standings.get(run.delivery.id)
             if standing is None:
-                continue  # it began since
+                continue  # the run began after the standings were read
             newer = standing.newer
             run.step = replace(
                 run.step, newer=None if newer is None else CloudEvent.from_json(newer)
@@ -190,19 +191,19 @@ class ActingRelay(Relay):
                 run.stop.set()
 
     async def _act(self, run: Run, outbox: Runs) -> None:
-        """Act on a step, and draw the conclusions."""
+        """Run the action for a transition, and settle it."""
         action = self.actor.action(run.step.event)
         self._endings.note_beginning(run, action)
         try:
             if action is Action.RESTORE or run.step.done is not None:
-                await outbox.void(run.step.key)  # it was for what the event has been
+                await outbox.void(run.step.key)  # the earlier success no longer counts
             ending = await self._attempted(run)
             self._stop_what_is_void(await outbox.standings([run.delivery]))
             await self._endings.conclude(outbox, run, ending)
         finally:
             self._runs.remove(run)
             self._ended.add(run.delivery.id)
-            self.outbox.news(self.sink).set()
+            self.outbox.wakeups.of(self.sink).set()
 
     async def _attempted(self, run: Run) -> Ending:
         try:
@@ -219,7 +220,7 @@ class ActingRelay(Relay):
 
 
 def _with_last(verdict: Skip, delivery: Delivery) -> str:
-    """Return why a step is not begun any more, with what it failed with before."""
+    """Return why the action is not begun any more, with the error of the last try."""
     if not delivery.attempts or delivery.last_error is None:
         return verdict.reason
     return f"{verdict.reason}; before that: {delivery.last_error}"

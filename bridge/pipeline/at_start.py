@@ -1,4 +1,4 @@
-"""Asks for the restore that a life begins with, once, by its first good document."""
+"""Asks once for a restore at the start of the bridge, if the first document allows."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ _REASON = "no event of this VM was there at the start"
 
 @dataclass(slots=True)
 class Beginning:
-    """Looks until it can be said whether a life begins with a restore.
+    """Decides once after the start whether a restore is necessary.
 
     Attributes:
-        is_over: whether that was said.
+        is_over: whether this has been decided.
     """
 
     actor: Actor
@@ -27,11 +27,11 @@ class Beginning:
     is_over: bool = False
 
     async def look(self, runs: Runs, pending: Sequence[Delivery]) -> None:
-        """Ask for the restore if it is wanted, and none waits anyway.
+        """Add a delivery for the restore, if one is needed and none is pending.
 
         Args:
-            runs: where it is asked for.
-            pending: what waits for the sink.
+            runs: the outbox of the sink.
+            pending: the pending deliveries of the sink.
         """
         is_wanted = self.actor.restores_at_start()
         if is_wanted is None:
@@ -39,10 +39,10 @@ class Beginning:
         self.is_over = True
         if is_wanted and not any(map(self._is_restore, pending)):
             now = self.clock.now()
-            told = from_bridge(
+            started = from_bridge(
                 self.event_context(), "started", observed_at=now, reason=_REASON
             )
-            await runs.ask(told.event, now=now.timestamp())
+            await runs.ask(started.event, now=now.timestamp())
 
     def _is_restore(self, delivery: Delivery) -> bool:
         event = CloudEvent.from_json(delivery.body)

@@ -1,4 +1,4 @@
-"""One attempt at a delivery, and the conclusions: on the delivery, and on the sink."""
+"""Makes one attempt at a delivery; decides what it means for delivery and sink."""
 
 import asyncio
 import logging
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bridge.foundation.errors import DeliveryError, Reason, TransientDeliveryError
 from bridge.outbox.delivery import Delivery
-from bridge.pipeline.circuit import Circuit, is_for_sinks_sake
+from bridge.pipeline.circuit import Circuit, is_fault_of_sink
 from bridge.pipeline.due_times import DueTimes
 from bridge.pipeline.in_flight import Attempt, Attempts
 from bridge.pipeline.policy import RelayPolicy
@@ -37,16 +37,16 @@ class Trying:
 
     @property
     def under_way(self) -> set[int]:
-        """What is being tried, or was taken and is not noted yet."""
+        """Ids of deliveries in flight, or delivered but not yet recorded as such."""
         return self.attempts.ids | self.settling.landed.keys()
 
     def is_under_way(self, delivery: Delivery) -> bool:
-        """Whether it is being tried, or was taken and is not noted yet."""
+        """Return whether a delivery is in flight, or delivered but not yet recorded."""
         number = delivery.id
         return number in self.attempts.ids or number in self.settling.landed
 
     async def make(self, attempt: Attempt) -> DeliveryError | None:
-        """Make an attempt, and draw the conclusions; return what it failed with."""
+        """Make an attempt and settle it; return its error, None after a success."""
         try:
             error = await self._try(attempt)
             await self._conclude(attempt, error)
@@ -68,7 +68,7 @@ class Trying:
         log.warning("heartbeat not delivered", extra=extra)
 
     def resume(self) -> None:
-        """Forget all that keeps deliveries waiting: a person has asked for it."""
+        """End parking and all waits, because a person has asked for a retry."""
         self.settling.parked(is_parked=False)
         self.circuit.resume(self.times.clock.monotonic())
 
@@ -83,7 +83,7 @@ class Trying:
             if attempt.is_cut:
                 text = "no answer, while a later attempt got one"
             return TransientDeliveryError(text, Reason.TIMEOUT)
-        except Exception as error:  # noqa: BLE001 - told in the log
+        except Exception as error:  # noqa: BLE001 - logged with its traceback
             self.settling.unforeseen(attempt.delivery, error)
             text = f"unforeseen: {type(error).__name__}"
             return TransientDeliveryError(text, Reason.UNFORESEEN)
@@ -93,7 +93,7 @@ class Trying:
 
     async def _conclude(self, attempt: Attempt, error: DeliveryError | None) -> None:
         if attempt.is_void:
-            return  # another attempt at the same delivery has decided
+            return  # another attempt at the same delivery has settled it
         if error is None:
             self._recovered(attempt)
             self.settling.delivered(attempt.delivery)
@@ -103,10 +103,10 @@ class Trying:
         if not attempt.is_cut:
             self._judge(error, attempt.refusals)
         if not attempt.is_second:
-            await self._put_off(attempt, error)
+            await self._postpone(attempt, error)
 
     def _recovered(self, attempt: Attempt) -> None:
-        """Forget all trouble: an attempt has succeeded."""
+        """Mark the sink as working: an attempt has succeeded."""
         is_back = self.circuit.is_unreachable or attempt.is_beside
         self.settling.parked(is_parked=False)
         self.circuit.succeeded(self.times.clock.monotonic())
@@ -114,14 +114,14 @@ class Trying:
             self.attempts.cut_left_behind(attempt)
 
     def _judge(self, error: DeliveryError, refusals: int) -> None:
-        """Draw conclusions on the sink."""
+        """Update the state of the sink after a failure."""
         now, unit = self.times.clock.monotonic(), self.attempts.chance()
         self.circuit.failed(error, refusals, now=now, unit=unit)
         if self.circuit.is_parked:
             self.settling.parked(is_parked=True, fault=str(error))
 
-    async def _put_off(self, attempt: Attempt, error: DeliveryError) -> None:
-        """Have a delivery tried again, or give it up."""
+    async def _postpone(self, attempt: Attempt, error: DeliveryError) -> None:
+        """Plan another attempt at a delivery, or make it a dead letter."""
         delivery, running = attempt.delivery, self.times.running
         age = running - delivery.born
         if (reason := self.policy.end_of(delivery, error, age=age)) is not None:
@@ -134,6 +134,6 @@ class Trying:
             delivery,
             error,
             delay=0.0 if attempt.is_cut else delay,
-            waits_for_sink=is_for_sinks_sake(error),
+            waits_for_sink=is_fault_of_sink(error),
             running=running,
         )

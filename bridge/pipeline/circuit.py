@@ -1,13 +1,14 @@
-"""The state of one sink: what its answers say, and when it is tried next.
+"""The state of one sink, judged by its answers, and when to try the sink next.
 
-    ok ──a failure for the sink's sake──▶ unreachable ──first success──▶ ok
+    ok ──an attempt fails because of the sink──▶ unreachable ──first success──▶ ok
     ok, unreachable ──three refusals in a row──▶ parked ──first success──▶ ok
 
-    unreachable: an attempt begins at least every 3 s; the first success makes due all
-                 that failed for the sink's sake
-    parked:      deliveries stay; one is tried now and then, and each urgent one twice
+    unreachable: an attempt begins at least every 3 s; after the first success, all
+                 deliveries that failed because of the sink are due at once
+    parked:      deliveries wait; one is tried now and then, and each urgent one twice
+    in any:      no attempt before hold_until: the sink has sent Retry-After
 
-Pure: time and chance are passed in. Times are monotonic seconds.
+Pure: time and random numbers are passed in. Times are monotonic seconds.
 """
 
 from dataclasses import dataclass, field
@@ -25,12 +26,12 @@ from bridge.pipeline.policy import wish_of
 _PARK_AFTER = 3
 _LONGEST_PROBE = 300.0
 _SPREAD = 0.25
-_TRY_EVERY = 3.0  # while the sink cannot be reached; more or less by the spread
-_SILENT_AFTER = 5.0  # an attempt without an answer: it may be that there is none
-_RELEASE_EVERY = 2.0  # one event that always fails must not be tried at each success
+_TRY_EVERY = 3.0  # while the sink is unreachable; plus or minus the spread
+_SILENT_AFTER = 5.0  # an attempt without answer for so long may never get one
+_RELEASE_EVERY = 2.0  # limits retries of an event that always fails
 
-# What says that the sink cannot be reached, whatever is sent to it. One that is
-# throttled is reached, and wants less; an unforeseen error may be the event's.
+# These failures are not caused by the event: the sink is unreachable. A sink that
+# throttles is reachable; an unforeseen error may be caused by the event.
 _UNREACHABLE = {Reason.CONNECTION, Reason.SERVER, Reason.TIMEOUT}
 
 
@@ -44,34 +45,34 @@ class SinkState(StrEnum):
 
 @dataclass(slots=True)
 class RunningTime:
-    """Seconds during which the deliveries of a sink grew older.
+    """The running time of a sink: a stop watch for the age of its deliveries.
 
-    Stands still while the forwarder does not run and while the sink is parked.
+    It stands still while the forwarder does not run and while the sink is parked.
 
     Attributes:
-        seconds: as of ``since``, or of the moment it was stopped.
-        since: monotonic seconds from which on it runs; None while it stands still.
+        seconds: the running time at ``since``, or when it was stopped.
+        since: when it was started, in monotonic seconds; None while it stands still.
     """
 
     seconds: float = 0.0
     since: float | None = None
 
     def at(self, now: float) -> float:
-        """Return the seconds that have run until ``now``."""
+        """Return the running time at ``now``, in seconds."""
         return self.seconds + (0.0 if self.since is None else now - self.since)
 
     def run(self, now: float) -> None:
-        """Go on, or on."""
+        """Start the stop watch, or let it go on."""
         self.seconds, self.since = self.at(now), now
 
     def stand(self, now: float) -> None:
-        """Stand still."""
+        """Stop the stop watch."""
         self.seconds, self.since = self.at(now), None
 
 
 @dataclass(slots=True)
 class _Parking:
-    """How a sink is tried that refuses whatever is sent."""
+    """Counts the refusals of a sink, and plans the probes while it is parked."""
 
     longest_backoff: float
     refusals: int = 0  # in a row
@@ -80,10 +81,10 @@ class _Parking:
     probe_at: float = 0.0
 
     def refused(self, earlier: int, now: float, unit: float) -> bool:
-        """Note a refusal; return whether the sink is parked by it.
+        """Record a refusal; return whether it has parked the sink.
 
         Args:
-            earlier: how many there had been when the attempt began.
+            earlier: how many refusals there had been when the attempt began.
             now: monotonic seconds.
             unit: a random number in [0, 1).
         """
@@ -95,7 +96,7 @@ class _Parking:
         return not was_parked
 
     def probe_later(self, now: float, unit: float) -> None:
-        """Wait for the longest backoff, twice as long each time, to five minutes."""
+        """Plan the next probe: the wait doubles each time, up to five minutes."""
         doubled = self.longest_backoff * 2.0 ** min(self.probes, 20)
         wait = min(doubled * (1 + _SPREAD * unit), _LONGEST_PROBE)
         self.probes += 1
@@ -104,14 +105,14 @@ class _Parking:
 
 @dataclass(slots=True)
 class _Release:
-    """Whether what failed for the sink's sake is to be made due: the sink is back."""
+    """Decides when to release: to make due what failed because of the sink."""
 
     is_owed: bool = False
     may_at: float = float("-inf")
-    is_first: bool = True  # the first after the start is for free
+    is_first: bool = True  # after the first release, the next one need not wait
 
     def take(self, now: float) -> bool:
-        """Whether to do so now; asked but once."""
+        """Return whether to release now; if so, the release counts as done."""
         if not self.is_owed or now < self.may_at:
             return False
         self.is_owed = False
@@ -125,10 +126,11 @@ class Circuit:
     """What is known of a sink by its answers.
 
     Attributes:
-        backoff: whose longest wait is the first between two tries of a parked sink.
-        last_error: what the last attempt failed with; None after a success.
-        hold_until: as the sink has asked for by Retry-After.
-        running: by which deliveries grow older.
+        backoff: its longest wait is also the wait before the first probe of a parked
+            sink.
+        last_error: the error of the last attempt; None after a success.
+        hold_until: no attempt before this time: the sink has sent Retry-After.
+        running: the running time, for the age of deliveries.
     """
 
     backoff: RetryPolicy
@@ -139,7 +141,7 @@ class Circuit:
     _is_unreachable: bool = False
     _try_at: float = 0.0
     _succeeded_at: float = float("-inf")
-    _has_failures: bool = False  # since the last success, for the sink's sake
+    _has_failures: bool = False  # because of the sink, since the last success
     _release: _Release = field(default_factory=_Release)
 
     def __post_init__(self) -> None:
@@ -154,30 +156,30 @@ class Circuit:
 
     @property
     def is_parked(self) -> bool:
-        """Whether a person has to see to the sink."""
+        """Whether the sink is parked; usually a person must correct something."""
         return self._parking.is_parked
 
     @property
     def refusals(self) -> int:
-        """How many refusals there were in a row."""
+        """The number of refusals in a row."""
         return self._parking.refusals
 
     def began(self, now: float, unit: float) -> None:
-        """Note that an attempt begins; ``unit`` is a random number in [0, 1)."""
-        spread = 1 - _SPREAD + 2 * _SPREAD * unit  # other VMs try it too
+        """Record that an attempt begins; ``unit`` is a random number in [0, 1)."""
+        spread = 1 - _SPREAD + 2 * _SPREAD * unit  # other VMs try the sink, too
         self._try_at = now + _TRY_EVERY * spread
 
     def succeeded(self, now: float) -> None:
-        """Forget all trouble but the time that the sink has asked for."""
+        """Record a success: the state is ok. A wait asked for by the sink remains."""
         self._succeeded_at, self._release.is_first = now, False
         if self.last_error is None:
-            return  # as most of the time
+            return  # the usual case
         self._release.is_owed |= self._has_failures
         self._forget()
         self.running.run(now)
 
     def resume(self, now: float) -> None:
-        """Forget all that keeps deliveries waiting: a person has asked for it."""
+        """End parking and all waits, because a person has asked for a retry."""
         self._forget()
         self.hold_until = 0.0
         self.running.run(now)
@@ -189,46 +191,46 @@ class Circuit:
     def failed(
         self, error: DeliveryError, refusals: int, *, now: float, unit: float
     ) -> None:
-        """Draw conclusions on the sink from a failure.
+        """Record a failed attempt.
 
         Args:
-            error: what an attempt failed with.
-            refusals: how many there had been when it began: those of attempts that
-                were made at the same time say the same thing, and count as one.
+            error: the error of the attempt.
+            refusals: how many refusals there had been when the attempt began. Refusals
+                of attempts that ran at the same time count as one.
             now: monotonic seconds.
             unit: a random number in [0, 1).
         """
         self.last_error = str(error)
         if wish := wish_of(error):
             self.hold_until = max(self.hold_until, now + wish)
-        is_for_sink = is_for_sinks_sake(error)
-        self._has_failures = self._has_failures or is_for_sink
+        is_of_sink = is_fault_of_sink(error)
+        self._has_failures = self._has_failures or is_of_sink
         if isinstance(error, RefusedDeliveryError):
             if self._parking.refused(refusals, now, unit):
                 self.running.stand(now)
             return
         self._parking.refusals = 0
-        self._is_unreachable = self._is_unreachable or is_for_sink
+        self._is_unreachable = self._is_unreachable or is_of_sink
         if self.is_parked and isinstance(error, TransientDeliveryError):
             self._parking.probe_later(now, unit)
 
     def lets_through(self, now: float, *, is_first: bool) -> bool:
-        """Whether an attempt that is due may begin, as far as the sink is concerned.
+        """Return whether the state of the sink allows an attempt now.
 
         Args:
             now: monotonic seconds.
-            is_first: whether no other is under way.
+            is_first: whether no other attempt is in flight.
         """
         if now < self.hold_until:
             return False
         return not self.is_parked or (is_first and now >= self._parking.probe_at)
 
     def wants_try(self, now: float, oldest: float | None) -> bool:
-        """Whether an attempt has to begin now, due or not, to see if it is back.
+        """Return whether an attempt must begin now, to check if the sink is back.
 
         Args:
             now: monotonic seconds.
-            oldest: when the oldest attempt that has no answer yet began.
+            oldest: when the oldest attempt in flight began; None = no attempt.
         """
         if self.is_parked or now < max(self._try_at, self.hold_until):
             return False
@@ -240,22 +242,25 @@ class Circuit:
 
     @property
     def is_unreachable(self) -> bool:
-        """Whether the last that was heard of it is that it cannot be reached."""
+        """Whether the sink was unreachable at the last attempt."""
         return self._is_unreachable
 
     def takes_release(self, now: float) -> bool:
-        """Whether to make due now what failed for the sink's sake; asked but once."""
+        """Return whether to release now; if so, the release counts as done.
+
+        To release is to make due all deliveries that failed because of the sink.
+        """
         return self._release.take(now)
 
     def owe_release(self) -> None:
-        """Note that something may wait that is to be made due."""
+        """Plan a release: deliveries may wait that failed because of the sink."""
         self._release.is_owed = True
 
     def marks(self, oldest: float | None) -> list[float]:
-        """Return the moments at which something may change without any news.
+        """Return the times at which the relay must look again.
 
         Args:
-            oldest: when the oldest attempt that has no answer yet began.
+            oldest: when the oldest attempt in flight began; None = no attempt.
         """
         found = [self.hold_until]
         if self.is_parked:
@@ -270,17 +275,17 @@ class Circuit:
 
 
 def is_left_behind(began: float, other: float) -> bool:
-    """Whether an attempt hangs for good, seeing that one begun later succeeded.
+    """Return whether an attempt probably hangs, since a later one has succeeded.
 
     Args:
         began: when the attempt began.
-        other: when the one began that has succeeded.
+        other: when the successful attempt began.
     """
     return began <= other - _TRY_EVERY * (1 - _SPREAD)
 
 
-def is_for_sinks_sake(error: DeliveryError) -> bool:
-    """Whether any other delivery would have failed with it, too."""
+def is_fault_of_sink(error: DeliveryError) -> bool:
+    """Return whether any other delivery would have failed with this error, too."""
     if isinstance(error, RefusedDeliveryError):
         return True
     is_transient = isinstance(error, TransientDeliveryError)

@@ -1,7 +1,8 @@
-"""What follows from the end of an attempt of a sink that acts.
+"""Handles the end of an attempt of a sink that acts.
 
-A step is tried again, or settled in one commit with the event that tells what became of
-it, and with the success that approvals may rely on.
+Either the action is tried again later, or its delivery is settled. One commit settles
+the delivery, publishes the event about the result, and records a success, which
+approvals may require.
 """
 
 import asyncio
@@ -28,12 +29,15 @@ _STATES = {Fate.SUCCEEDED: "delivered", Fate.FAILED: "dead", Fate.SKIPPED: "skip
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """A step that is acted on.
+    """One run of an action for a transition.
 
     Attributes:
-        began: monotonic seconds.
-        stop: set when it is to end.
-        void: why it is to end, which makes its result count for nothing.
+        delivery: the delivery of the transition's event.
+        step: the transition, as the actor sees it.
+        appearance: how often the event has appeared in the document; for the success.
+        began: when the run began, in monotonic seconds.
+        stop: set when the action must end.
+        void: why the action must end; then its result does not count. None = it counts.
     """
 
     delivery: Delivery
@@ -46,11 +50,11 @@ class Run:
 
 @dataclass(slots=True, kw_only=True)
 class Endings:
-    """Draws the conclusions for one sink.
+    """Settles the runs of one sink.
 
     Attributes:
-        event_context: who tells what became of a step.
-        chance: a random number in [0, 1) at each call.
+        event_context: prefix, source and VM of the events about results.
+        chance: returns a random number in [0, 1) at each call.
     """
 
     sink: str
@@ -63,15 +67,15 @@ class Endings:
     trying: Trying
 
     def note_beginning(self, run: Run, action: Action) -> None:
-        """Say in the log that a step is acted on."""
+        """Log that an action begins."""
         log.info("command begins", extra={**_fields_of(run), "action": action.value})
 
     async def conclude(self, outbox: Runs, run: Run, ending: Ending) -> None:
-        """Have a step tried again, or settle it.
+        """Plan another attempt, or settle the delivery.
 
         Args:
-            outbox: where it is pending.
-            run: the step.
+            outbox: the outbox of the sink.
+            run: the run that has ended.
             ending: how the attempt ended.
         """
         self.metrics.command_seconds.labels(self.sink).observe(ending.seconds)
@@ -81,11 +85,11 @@ class Endings:
             return
         is_last = run.delivery.attempts + 1 >= self.actor.most_attempts
         if ending.fate is Fate.FAILED and ending.is_transient and not is_last:
-            await self._put_off(run, ending)
+            await self._postpone(run, ending)
             return
         await self.settle(outbox, run, ending, attempts=1)
 
-    async def _put_off(self, run: Run, ending: Ending) -> None:
+    async def _postpone(self, run: Run, ending: Ending) -> None:
         error = TransientDeliveryError(ending.reason or "", Reason.COMMAND)
         self._note_failure(error)
         now, unit = self.clock.now().timestamp(), self.chance()
@@ -104,13 +108,13 @@ class Endings:
     async def settle(
         self, outbox: Runs, run: Run, ending: Ending, attempts: int = 0
     ) -> None:
-        """Note what became of a step, and have it told.
+        """Record the result of a run, and publish it.
 
         Args:
-            outbox: where it is pending.
-            run: the step.
-            ending: what became of it.
-            attempts: how many were made now.
+            outbox: the outbox of the sink.
+            run: the run, or the delivery for which none began.
+            ending: the result.
+            attempts: 1 after an attempt; 0 if none was made now.
         """
         fate, now = ending.fate, self.clock.now()
         result = self._result(run, ending, attempts)
@@ -154,7 +158,7 @@ class Endings:
         )
 
     def _count(self, run: Run, ending: Ending) -> None:
-        """Count what became of a step, and tell it in the log."""
+        """Count the result of a run, and log it."""
         fate, metrics = ending.fate, self.metrics
         metrics.commands.labels(self.sink, fate.value).inc()
         if fate is Fate.SUCCEEDED:
@@ -177,7 +181,7 @@ class Endings:
 
 
 def _fields_of(run: Run) -> dict[str, object]:
-    """Return what names a run in the log."""
+    """Return the log fields of a run."""
     delivery = run.delivery
     return {
         "sink": delivery.sink,

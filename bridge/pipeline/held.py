@@ -1,13 +1,14 @@
-"""What was observed and is not told yet, because it is not known who this VM is. Pure.
+"""Holds transitions back while the identity of this VM is not known. Pure.
 
-An event names its source and whether it concerns this VM, so what can wait for the
-answer waits; what cannot is told with what is known by then. Nothing of what waits is
-in the checkpoint: a later life, which knows nothing of it, finds it again.
+An event contains its source and whether it affects this VM. So a transition waits for
+the identity if it can. A transition that cannot wait is published with what is known.
+The checkpoint does not contain the held transitions: after a restart, they are
+observed again.
 
-    seen ──may not wait──▶ told with what is known
-      └────may wait──────▶ held ──becomes urgent, or the identity is settled──▶ told
+    seen ──may not wait──▶ published with what is known
+      └────may wait──────▶ held ──becomes urgent, or identity is known──▶ published
 
-Invariant: the steps of one EventId are told in the order in which they were seen.
+Invariant: the transitions of one EventId are published in the order of observation.
 """
 
 from collections import Counter
@@ -29,19 +30,19 @@ from bridge.events.transitions import Transition
 from bridge.events.watch import Known, Watch
 from bridge.foundation.hashing import hash32
 
-_MAY_WAIT = timedelta(minutes=2)  # of notice that is left
+_MAY_WAIT = timedelta(minutes=2)  # a transition with more notice left may wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What one look at the document has brought.
+    """What one document has brought.
 
     Attributes:
-        at: when.
-        document: what was looked at.
-        steps: how it differs from what was known before.
-        is_changed: whether its incarnation differs, too.
-        previous_incarnation: of the document before it.
+        at: when the document was read.
+        document: the document.
+        steps: the transitions since the document before.
+        is_changed: whether to publish a document.changed event.
+        previous_incarnation: the incarnation of the document before.
     """
 
     at: datetime
@@ -52,7 +53,7 @@ class Observation:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to tell of it."""
+        """Whether the document has brought nothing to publish."""
         return not (self.steps or self.is_changed)
 
 
@@ -61,9 +62,9 @@ class Held:
     """Observations that wait, in order.
 
     Attributes:
-        before: what was known of each EventId with a step that waits, before that step;
-            None where nothing was.
-        incarnation: of the last document before the first of them.
+        before: for each EventId with a held transition, what was known before that
+            transition; None if nothing was known.
+        incarnation: that of the last document before the first held observation.
     """
 
     observations: tuple[Observation, ...] = ()
@@ -71,11 +72,11 @@ class Held:
     incarnation: int | None = None
 
     def plus(self, seen: Observation, before: Watch) -> "Held":
-        """Return it with one more observation.
+        """Return the held observations with one more.
 
         Args:
-            seen: what was observed.
-            before: what was known before that.
+            seen: the new observation.
+            before: the watch before the new observation.
         """
         if seen.is_empty:
             return self
@@ -87,9 +88,10 @@ class Held:
         )
 
     def split(self, now: datetime) -> "tuple[tuple[Observation, ...], Held]":
-        """Return what may not wait any longer, and what may.
+        """Return the observations to publish now, and the rest.
 
-        An EventId goes with all that waits of it: its steps are told in order.
+        If one transition of an EventId is urgent, all transitions of this EventId are
+        published, so that their order is kept.
         """
         urgent = self._urgent(now)
         rest = tuple(
@@ -106,11 +108,11 @@ class Held:
         )
         return tuple(one for one in ready if not one.is_empty), held
 
-    def told_of(self, watch: Watch) -> Watch:
-        """Return what a checkpoint holds: what is known without what is not told yet.
+    def published_part(self, watch: Watch) -> Watch:
+        """Return the watch for the checkpoint: without the held transitions.
 
-        Whoever goes on from there has not seen everything, and must not conclude from
-        what is missing.
+        It is marked as incomplete, so that after a restart nothing is concluded from an
+        event that is missing.
         """
         if not self.observations:
             return watch
@@ -130,7 +132,7 @@ class Held:
 
 
 def _may_not_wait(event: ScheduledEvent, now: datetime) -> bool:
-    """Whether its impact has begun, may begin within two minutes, or at any time."""
+    """Return whether an event's impact has begun, or may begin within two minutes."""
     if event.status == STARTED or event.not_before is None:
         return True
     return event.not_before - now < _MAY_WAIT
@@ -147,53 +149,53 @@ def _without(one: Observation, keys: AbstractSet[str]) -> tuple[Transition, ...]
 def causes_of(
     event_context: EventContext, observations: Sequence[Observation]
 ) -> Iterator[str]:
-    """Yield the hash of each cause of what is told of observations, in order."""
+    """Yield the hash of the cause of each event about the observations, in order."""
     for one in observations:
         yield from (hash32(cause_of(step)) for step in one.steps)
         if one.is_changed:
             yield hash32(cause_of_document(event_context, one.document))
 
 
-def told_of(
+def events_of(
     event_context: EventContext,
     observations: Sequence[Observation],
-    times: Mapping[str, int],
+    earlier: Mapping[str, int],
 ) -> list[OutgoingEvent]:
-    """Return what is told of observations, in order.
+    """Return the events about observations, in order.
 
     Args:
-        event_context: who tells.
-        observations: what was seen.
-        times: how often each cause was told before; one that is absent never was.
+        event_context: prefix, source and VM of the events.
+        observations: what was observed.
+        earlier: how often each cause was published before; absent = never.
     """
-    causes, counts = causes_of(event_context, observations), Counter(times)
+    causes, counts = causes_of(event_context, observations), Counter(earlier)
 
-    def again() -> int:
-        """Return how often the next cause was told, also just now."""
+    def repeats() -> int:
+        """Return how often the next cause was published, in this call too."""
         cause = next(causes)
         counts[cause] += 1
         return counts[cause] - 1
 
-    told = []
+    events = []
     for one in observations:
-        told += [
+        events += [
             from_transition(
                 event_context,
                 step,
                 incarnation=one.document.incarnation,
                 observed_at=one.at,
-                told=again(),
+                repeats=repeats(),
             )
             for step in one.steps
         ]
         if one.is_changed:
-            told.append(
+            events.append(
                 from_document(
                     event_context,
                     one.document,
                     previous_incarnation=one.previous_incarnation,
                     observed_at=one.at,
-                    told=again(),
+                    repeats=repeats(),
                 )
             )
-    return told
+    return events

@@ -1,12 +1,11 @@
-"""Upkeep of the state file: old rows go, and what people do from outside is seen.
+"""Housekeeping of the state file: deletes old rows, sees changes by other processes.
 
-How old a row is, is told by the wall clock. When that is set while the bridge runs, the
-jump is noted: else a clock that is put right would age all rows.
+The age of a row is measured by the wall clock. If the clock is set while the bridge
+runs, the jump is recorded. Otherwise all rows would become older at once.
 """
 
 import asyncio
 import logging
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -22,20 +21,24 @@ from bridge.telemetry.metrics import Metrics
 log = logging.getLogger(__name__)
 
 _LOOK_EVERY = 2.0
-_ASK_EVERY = 30.0  # a file's time is not exact
+_ASK_EVERY = 30.0  # the modification time of a file is not exact
 _PRUNE_EVERY = 3600.0
 _SHRINK_EVERY = 60.0
-_SHRINK_STEP = 20  # items: no more is to go than has to
+_SHRINK_STEP = 20  # rows at a time, so as not to delete too many
 _STEP = 500
-_JUMP = 60.0  # of the wall clock; less does not matter to what is kept for days
+_JUMP = 60.0  # rows are kept for days: a smaller jump of the clock does not matter
 
 
 @dataclass(slots=True)
 class _OutsideChanges:
-    """Sees what other processes do to the deliveries, and tells the relays.
+    """Notices what other processes did to the deliveries, and wakes the relays.
 
     Attributes:
-        ask_at: monotonic seconds from which on the state file is asked in any case.
+        version: SQLite's data_version at the last look.
+        stamp: time and size of the state file at the last look.
+        ask_at: from then on, read data_version in any case; monotonic seconds.
+        retries: how often a person has asked for a retry, by sink; None = all sinks.
+        discarded: the number of discarded deliveries, by sink.
     """
 
     outbox: Outbox
@@ -49,32 +52,32 @@ class _OutsideChanges:
     discarded: dict[str, int] = field(default_factory=dict)
 
     async def look(self) -> None:
-        """See what another process has done since the last look."""
+        """Check whether another process has changed something since the last look."""
         if not await self._may_be_there():
             return
-        version = await self.outbox.database.read(_data_version)
+        version = await self.outbox.other_processes.data_version()
         if version != self.version:
             await self._follow(is_first=self.version is None)
         self.version = version
 
     async def count(self) -> None:
-        """Count what is discarded and not yet pruned: some of it has just gone."""
-        tallies = await self.outbox.tallies()
+        """Count the discarded deliveries again: some have just been deleted."""
+        tallies = await self.outbox.deliveries.tallies()
         self.discarded = {sink: tally.discarded for sink, tally in tallies.items()}
 
     async def _may_be_there(self) -> bool:
-        """Whether the state file has to be asked: its log tells most of the time."""
-        stamp, now = await self.outbox.database.stamp(), self.clock.monotonic()
+        """Return whether to read data_version: the file's stamp has changed."""
+        stamp, now = await self.outbox.other_processes.stamp(), self.clock.monotonic()
         if stamp is not None and stamp == self.stamp and now < self.ask_at:
             return False
         self.stamp, self.ask_at = stamp, now + _ASK_EVERY
         return True
 
     async def _follow(self, *, is_first: bool) -> None:
-        before, retries = self.discarded, await self.outbox.retries()
+        before, retries = self.discarded, await self.outbox.other_processes.retries()
         await self.count()
         if not is_first:
-            self.outbox.wake_all()
+            self.outbox.wakeups.wake_all()
             asked = {s for s, n in retries.items() if n != self.retries.get(s)}
             for relay in self.relays:
                 if asked & {None, relay.sink}:
@@ -87,7 +90,7 @@ class _OutsideChanges:
 
 @dataclass(slots=True)
 class _Pruning:
-    """Drops what is old, or too much."""
+    """Deletes rows that are old, or too many."""
 
     housekeeping: "Housekeeping"
     outside: _OutsideChanges
@@ -96,17 +99,17 @@ class _Pruning:
     is_too_large: bool = False
 
     async def step(self) -> None:
-        """Drop one step's worth of rows where it is time to."""
+        """Delete some rows, if it is time to."""
         if self.housekeeping.clock.monotonic() >= self.prune_at:
             await self._prune()
         if self.housekeeping.clock.monotonic() >= self.shrink_at:
             await self._shrink()
 
     async def _prune(self) -> None:
-        """Drop one step's worth of old rows; the rest at the next look."""
+        """Delete some old rows; the others at the next look."""
         housekeeping = self.housekeeping
         now = housekeeping.clock.now().timestamp()
-        gone = await housekeeping.outbox.prune(
+        gone = await housekeeping.outbox.pruning.prune(
             before=now - housekeeping.retention,
             now=now,
             alive=frozenset(housekeeping.observer.watch.known),
@@ -117,9 +120,9 @@ class _Pruning:
             self.prune_at = housekeeping.clock.monotonic() + _PRUNE_EVERY
 
     async def _shrink(self) -> None:
-        """Drop one step's worth of delivered rows if the file is too large."""
+        """Delete some delivered rows, if the file is too large."""
         housekeeping = self.housekeeping
-        gone, too_many = await housekeeping.outbox.shrink(
+        gone, too_many = await housekeeping.outbox.pruning.shrink(
             most=housekeeping.max_size, limit=_SHRINK_STEP
         )
         if gone and too_many:
@@ -136,11 +139,11 @@ class _Pruning:
 
 @dataclass(slots=True)
 class Housekeeping:
-    """Prunes once an hour; tells the relays when ``sebridge outbox`` has acted.
+    """Prunes once an hour; wakes the relays after ``sebridge outbox`` has acted.
 
     Attributes:
-        retention: seconds.
-        max_size: bytes of the state file, beyond which what is delivered goes sooner.
+        retention: how long delivered rows are kept, in seconds.
+        max_size: bytes. If the state file is larger, delivered rows go sooner.
     """
 
     outbox: Outbox
@@ -153,8 +156,8 @@ class Housekeeping:
     name: str = "upkeep"
     _outside: _OutsideChanges = field(init=False)
     _pruning: _Pruning = field(init=False)
-    _offset: float | None = None  # of the wall clock to the monotonic one
-    _is_put_off: bool = False
+    _offset: float | None = None  # wall clock minus monotonic clock
+    _has_failed: bool = False
 
     def __post_init__(self) -> None:
         self._outside = _OutsideChanges(
@@ -163,13 +166,13 @@ class Housekeeping:
         self._pruning = _Pruning(self, self._outside)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Keep up until asked to stop."""
+        """Keep the state file in order until ``stop`` is set."""
         while not stop.is_set():
             await self.step()
             await self.clock.wait(stop, _LOOK_EVERY)
 
     async def step(self) -> None:
-        """Look once; what cannot be done now is done later.
+        """Do all that is due; what fails is tried again at the next step.
 
         Raises:
             OutboxCorruptError: the state file is damaged.
@@ -178,13 +181,13 @@ class Housekeeping:
             await self._look()
         except OutboxCorruptError:
             raise
-        except OutboxError as error:  # a full disk, another process's lock
-            if not self._is_put_off:
+        except OutboxError as error:  # a full disk, or a lock of another process
+            if not self._has_failed:
                 fault = {"fault": str(error)}
-                log.warning("upkeep of the state file put off", extra=fault)
-            self._is_put_off = True
+                log.warning("housekeeping of the state file failed", extra=fault)
+            self._has_failed = True
         else:
-            self._is_put_off = False
+            self._has_failed = False
 
     async def _look(self) -> None:
         if self.outbox.database.is_degraded:
@@ -194,32 +197,26 @@ class Housekeeping:
         await self._pruning.step()
 
     async def _follow_clock(self) -> None:
-        """Keep the age of all rows when the wall clock was set."""
+        """Correct the age of all rows if the wall clock was set."""
         now = self.clock.now().timestamp()
         offset = now - self.clock.monotonic()
         by = 0.0 if self._offset is None else offset - self._offset
         if abs(by) > _JUMP:
-            await self.outbox.follow_clock(by=by, now=now)
+            await self.outbox.pruning.follow_clock(by=by, now=now)
         self._offset = offset
 
 
 @dataclass(frozen=True, slots=True)
 class StateWatch:
-    """Ends the forwarder when nobody works on the state file any more."""
+    """Ends the forwarder when the thread of the state file has died."""
 
     database: Database
     name: str = "state"
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Wait until asked to stop.
+        """Wait until ``stop`` is set.
 
         Raises:
             OutboxThreadDiedError: the thread of the state file has died.
         """
         await unless(stop, self.database.died())
-
-
-def _data_version(db: sqlite3.Connection) -> int:
-    """Return a number that changes when another process has written."""
-    version: int = db.execute("PRAGMA data_version").fetchone()[0]
-    return version

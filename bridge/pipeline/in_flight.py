@@ -1,8 +1,8 @@
-"""The attempts of one relay that are under way: how many, at what, since when.
+"""The attempts of one relay that are in flight.
 
-An attempt is cut off when it hangs: at the limit of its time, and as soon as one that
-was begun later has shown that the sink is back. Nobody learns from a cut whether the
-sink has taken the delivery, so it goes again, as after any time-out.
+An attempt that hangs is cut off: at its time limit, or as soon as an attempt that began
+later has succeeded. After a cut, it is unknown whether the sink accepted the delivery.
+So the delivery is tried again, as after any time-out.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from bridge.pipeline.circuit import Circuit, is_left_behind
 from bridge.pipeline.policy import URGENT_ATTEMPTS, is_urgent
 
 _MOST_BESIDE = 20
-_MOST_SECONDS = 3  # further attempts at one delivery at a time
+_MOST_SECONDS = 3  # second attempts at one delivery at the same time
 
 
 @dataclass(slots=True, eq=False)
@@ -25,13 +25,14 @@ class Attempt:
     """One attempt at a delivery.
 
     Attributes:
-        began: monotonic seconds.
-        refusals: how many of the sink there had been when it began.
-        is_beside: whether it takes no slot: it is to show whether the sink is back.
-        is_second: whether it is made beside another at the same delivery.
-        is_cut: whether it was cut off because the sink is back.
-        is_void: whether nothing follows from it: another one decides.
-        scope: the limit of its time while it lasts.
+        began: when the attempt began, in monotonic seconds.
+        refusals: how often the sink had refused when the attempt began.
+        is_beside: whether the attempt takes no slot: it checks if the sink is back.
+        is_second: whether another attempt at the same delivery is in flight.
+        is_cut: whether the attempt was cut off because the sink is back.
+        is_void: whether the result is ignored, because another attempt settles the
+            delivery.
+        scope: the time limit of the attempt, while it runs.
     """
 
     delivery: Delivery
@@ -44,7 +45,7 @@ class Attempt:
     scope: asyncio.Timeout | None = None
 
     def cut(self) -> None:
-        """Cut it off, unless it is just ending."""
+        """Cut the attempt off, unless it is just ending."""
         if self.scope is not None and not self.scope.expired():
             self.is_cut = True
             self.scope.reschedule(asyncio.get_running_loop().time())
@@ -52,12 +53,13 @@ class Attempt:
 
 @dataclass(slots=True)
 class Attempts:
-    """All attempts under way, and whether one more may begin.
+    """All attempts in flight; decides whether one more may begin.
 
     Attributes:
-        slots: so many ordinary ones at a time; one more is kept for urgent ones.
-        pace: how often one may begin, an urgent one too.
-        chance: a random number in [0, 1) at each call.
+        slots: how many ordinary attempts may be in flight; there is one more slot for
+            urgent ones.
+        pace: limits how often an attempt may begin; holds for urgent ones, too.
+        chance: returns a random number in [0, 1) at each call.
     """
 
     slots: int
@@ -65,23 +67,29 @@ class Attempts:
     pace: Pace
     clock: Clock
     chance: Callable[[], float]
-    _all: list[Attempt] = field(default_factory=list)
-    _at: dict[int, list[Attempt]] = field(default_factory=dict)  # each delivery
+    _all: dict[Attempt, None] = field(default_factory=dict)  # the oldest first
+    _keys: dict[str, int] = field(default_factory=dict)  # attempts by key
+    _may_be_urgent: dict[Attempt, None] = field(default_factory=dict)  # in slots
+    _at: dict[int, list[Attempt]] = field(default_factory=dict)  # by delivery id
     _beside: int = 0
-    _spared: set[int] = field(default_factory=set)  # cut once: not cut again
+    _spared: set[int] = field(default_factory=set)  # cut once; do not cut again
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of attempts in flight."""
         return len(self._all)
 
     def begin(
         self, delivery: Delivery, *, is_beside: bool = False, is_second: bool = False
     ) -> Attempt:
-        """Note that one begins, and return it."""
+        """Record that an attempt begins, and return it."""
         now = self.clock.monotonic()
         refusals = self.circuit.refusals
         attempt = Attempt(delivery, now, refusals, is_beside, is_second)
-        self._all.append(attempt)
+        self._all[attempt] = None
+        if (key := delivery.key) is not None:
+            self._keys[key] = self._keys.get(key, 0) + 1
+        if delivery.urgent_from is not None and not is_beside:
+            self._may_be_urgent[attempt] = None
         self._at.setdefault(delivery.id, []).append(attempt)
         self._beside += is_beside
         self.pace.take(now)
@@ -89,10 +97,15 @@ class Attempts:
         return attempt
 
     def end(self, attempt: Attempt) -> None:
-        """Note that one has ended."""
-        self._all.remove(attempt)
+        """Record that an attempt has ended."""
+        del self._all[attempt]
+        self._may_be_urgent.pop(attempt, None)
         self._beside -= attempt.is_beside
-        number = attempt.delivery.id
+        number, key = attempt.delivery.id, attempt.delivery.key
+        if key is not None:
+            self._keys[key] -= 1
+            if not self._keys[key]:
+                del self._keys[key]
         self._at[number].remove(attempt)
         if not self._at[number]:
             del self._at[number]
@@ -101,27 +114,26 @@ class Attempts:
 
     @property
     def ids(self) -> AbstractSet[int]:
-        """The deliveries that are tried, now and later."""
+        """The ids of the deliveries in flight; the set stays up to date."""
         return self._at.keys()
 
     @property
-    def keys(self) -> set[str]:
-        """The events of which a step is tried: no other step may be."""
-        keys = (attempt.delivery.key for attempt in self._all)
-        return {key for key in keys if key is not None}
+    def keys(self) -> AbstractSet[str]:
+        """The keys in flight, now and later: no other delivery of them may begin."""
+        return self._keys.keys()
 
     @property
     def oldest(self) -> float | None:
-        """When the oldest one began."""
-        return min((attempt.began for attempt in self._all), default=None)
+        """When the oldest attempt began, in monotonic seconds; None = no attempt."""
+        return next((attempt.began for attempt in self._all), None)
 
     @property
     def taken(self) -> int:
-        """How many slots are taken."""
+        """The number of slots in use."""
         return len(self._all) - self._beside
 
     def may_begin(self, delivery: Delivery, now: float) -> bool:
-        """Whether one may begin at ``now``, in seconds since the epoch."""
+        """Return whether an attempt may begin at ``now`` (seconds since the epoch)."""
         circuit, monotonic = self.circuit, self.clock.monotonic()
         if self.taken > self.slots or monotonic < self.pace.opens_at:
             return False
@@ -129,21 +141,21 @@ class Attempts:
             not circuit.is_parked or delivery.attempts < URGENT_ATTEMPTS
         ):
             return True
-        in_slots = (a.delivery for a in self._all if not a.is_beside)
-        if sum(not is_urgent(d, now) for d in in_slots) >= self.slots:
+        urgent = sum(is_urgent(a.delivery, now) for a in self._may_be_urgent)
+        if self.taken - urgent >= self.slots:
             return False
         return circuit.lets_through(monotonic, is_first=not self._all)
 
     @property
     def is_one_wanted(self) -> bool:
-        """Whether one has to begin now, to see whether the sink is back."""
+        """Whether an attempt must begin now, to check whether the sink is back."""
         now = self.clock.monotonic()
         if now < self.pace.opens_at or self._beside >= _MOST_BESIDE:
             return False
         return self.circuit.wants_try(now, self.oldest)
 
     def hanging(self, now: float) -> Delivery | None:
-        """Return what to try a second time beside what hangs: the most urgent one."""
+        """Return the most urgent delivery in flight, to try it a second time."""
         first = [a for a in self._all if not a.is_second and a.delivery.id]
         if not first:
             return None
@@ -155,16 +167,17 @@ class Attempts:
         return chosen.delivery
 
     def decided(self, attempt: Attempt) -> None:
-        """Cut off all other attempts at a delivery: this one has decided."""
+        """Cut off all other attempts at a delivery: this one has settled it."""
         for other in self._at[attempt.delivery.id]:
             if other is not attempt:
                 other.is_void = True
                 other.cut()
 
     def cut_left_behind(self, success: Attempt) -> None:
-        """Cut off what hangs since before the sink was back, each delivery but once.
+        """Cut off the attempts that hang since before the sink was back.
 
-        One that only is slow is left alone at its next attempt.
+        Each delivery is cut off only once. If it is merely slow, its next attempt runs
+        to its end.
         """
         for other in self._all:
             is_old = is_left_behind(other.began, success.began)

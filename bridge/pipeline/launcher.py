@@ -1,4 +1,4 @@
-"""Begins attempts at what is due, as far as slots, pace and the circuit allow."""
+"""Begins attempts at due deliveries, as far as slots, pace and circuit allow."""
 
 import asyncio
 from collections import deque
@@ -20,25 +20,25 @@ class Launcher:
     """Begins the attempts of one relay, each as a task.
 
     Attributes:
-        name: of the relay; the tasks are named after it.
+        name: the name of the relay; the names of the tasks begin with it.
         make: makes an attempt.
-        ready: what is due, and not begun.
+        ready: the due deliveries for which no attempt has begun.
     """
 
     name: str
     trying: Trying
     clock: Clock
     make: Make
-    ready: list[Delivery] = field(default_factory=list)
+    ready: deque[Delivery] = field(default_factory=deque)
 
     def begin(self, tasks: asyncio.TaskGroup) -> None:
-        """Begin what may begin of what is ready, urgent first; the rest stays ready."""
+        """Begin attempts at ready deliveries, urgent ones first; keep the others."""
         if not self.ready:
             return
         now = self.clock.now().timestamp()
-        ready, waiting = deque(self.ready), list[Delivery]()
-        # An earlier step may be under way although it is no longer pending, or a
-        # later one although a person has asked for an earlier one again.
+        ready, waiting = self.ready, list[Delivery]()
+        # Another delivery of the same key may be in flight: an earlier one that is no
+        # longer pending, or a later one if a person has retried the earlier one.
         attempts = self.trying.attempts
         busy = attempts.keys
         while ready:
@@ -53,18 +53,19 @@ class Launcher:
                 continue
             waiting.append(delivery)
             if not is_urgent(delivery, now):
-                break  # nor may any behind it
-        self.ready = [*waiting, *ready]
+                break  # the deliveries behind this one may not begin, either
+        ready.extendleft(reversed(waiting))
 
     def begin_beside(
         self, tasks: asyncio.TaskGroup, waiting: list[Delivery], *, repeats: bool
     ) -> None:
-        """Begin one attempt that takes no slot, to see whether the sink is back.
+        """Begin one attempt outside the slots, to see whether the sink is back.
 
         Args:
-            tasks: where it runs.
-            waiting: what is not due yet.
-            repeats: whether a delivery that hangs may be sent a second time beside it.
+            tasks: the group in which the attempt runs.
+            waiting: deliveries that are not due yet.
+            repeats: whether a second attempt at a delivery may begin while the first
+                hangs.
         """
         attempts = self.trying.attempts
         busy = attempts.keys
@@ -86,10 +87,10 @@ class Launcher:
 
 @dataclass(slots=True)
 class HeartbeatSlot:
-    """Holds the latest heartbeat until there is nothing better to do.
+    """Holds the latest heartbeat until no stored delivery is more important.
 
     Attributes:
-        waiting: the heartbeat; None once its attempt has begun.
+        waiting: the heartbeat; None after its attempt has begun.
     """
 
     trying: Trying
@@ -99,11 +100,11 @@ class HeartbeatSlot:
     waiting: Delivery | None = None
 
     def begin(self, *, is_idle: bool, is_alone: bool) -> Attempt | None:
-        """Begin the attempt if it may; what is stored comes first.
+        """Begin the attempt at the heartbeat, unless a stored delivery comes first.
 
         Args:
-            is_idle: whether nothing is due and nothing under way.
-            is_alone: whether nothing waits either.
+            is_idle: whether nothing is due and nothing is in flight.
+            is_alone: whether, besides, no delivery waits for a later time.
         """
         attempts, circuit = self.trying.attempts, self.trying.circuit
         if self.waiting is None or attempts.taken >= self.slots:

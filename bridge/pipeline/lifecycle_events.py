@@ -1,8 +1,8 @@
-"""The bridge's own life as events: started, IMDS lost and found, its heartbeats."""
+"""Publishes bridge.* events: started, stopped, IMDS unreachable or back, heartbeats."""
 
 import asyncio
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,11 +20,12 @@ _DISK_PATIENCE = 1.0
 
 @dataclass(slots=True)
 class LifecycleEvents:
-    """Watches the bridge itself.
+    """Publishes the events about the bridge itself.
 
     Attributes:
         heartbeat: seconds between heartbeats; 0 = none.
-        state_path: whose disk's free space a heartbeat tells.
+        state_path: the state file; a heartbeat reports the free space of its disk.
+        offer: where approvals are taken, and by which rules; None = they are not.
     """
 
     outbox: Outbox
@@ -34,24 +35,26 @@ class LifecycleEvents:
     clock: Clock
     heartbeat: float
     state_path: Path
+    offer: Mapping[str, object] | None = None
     name: str = "vitals"
     _is_unreachable: bool = False
     _beat_at: float = 0.0
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Tell what there is to tell until asked to stop, and then that of the stop.
+        """Publish bridge.* events until ``stop`` is set, and then bridge.stopped.
 
-        The last one is the only event begun after the stop. It is tried once, by each
-        relay when what it has in flight is done; otherwise the next life sends it.
+        bridge.stopped is the only event whose attempt begins after the stop. Each relay
+        tries it once, after its attempts in flight have ended. If that fails, it is
+        sent after the next start.
         """
-        await self.tell("started")
+        await self.publish("started", more=self._terms())
         if self.heartbeat:
             self._beat_at = self.clock.monotonic() + self.heartbeat
         while not stop.is_set():
             await self.step()
             await self.clock.wait(stop, self._wait())
         since = self.clock.now().timestamp()
-        event = await self.tell("stopped")
+        event = await self.publish("stopped")
         async with asyncio.TaskGroup() as calls:
             for relay in self.relays:
                 calls.create_task(
@@ -59,24 +62,35 @@ class LifecycleEvents:
                 )
 
     async def step(self) -> None:
-        """Look once whether something has changed or a heartbeat is due."""
+        """Check once whether IMDS was lost or is back, or a heartbeat is due."""
         is_unreachable = self.poller.is_unreachable()
         if is_unreachable != self._is_unreachable:
             self._is_unreachable = is_unreachable
             if is_unreachable:
-                await self.tell("imds-unreachable", reason=self.poller.imds_state)
+                await self.publish("imds-unreachable", reason=self.poller.imds_state)
             else:
-                await self.tell("imds-recovered")
+                await self.publish("imds-recovered")
         if self.heartbeat and self.clock.monotonic() >= self._beat_at:
             self._beat_at = self.clock.monotonic() + self.heartbeat
             await self._beat()
 
-    async def tell(self, what: str, reason: str | None = None) -> str:
-        """Put one of the bridge's own events into the outbox; returns its id."""
+    async def publish(
+        self,
+        what: str,
+        reason: str | None = None,
+        more: Mapping[str, object] | None = None,
+    ) -> str:
+        """Commit a bridge.* event to the outbox, and return its id."""
         now = self.clock.now()
-        told = from_bridge(self.event_context, what, observed_at=now, reason=reason)
-        await self.outbox.commit([told], now=now.timestamp())
-        return told.event.id
+        outgoing = from_bridge(
+            self.event_context, what, observed_at=now, reason=reason, more=more
+        )
+        await self.outbox.commit([outgoing], now=now.timestamp())
+        return outgoing.event.id
+
+    def _terms(self) -> dict[str, object]:
+        """Return what others rely on: how often this bridge is heard, what it takes."""
+        return {"intervalSeconds": float(self.heartbeat), "approvals": self.offer}
 
     def _wait(self) -> float:
         if not self.heartbeat:
@@ -84,25 +98,28 @@ class LifecycleEvents:
         return min(_LOOK_EVERY, max(0.0, self._beat_at - self.clock.monotonic()))
 
     async def _beat(self) -> None:
-        tallies = await self.outbox.tallies()
-        told = from_bridge(
+        tallies = await self.outbox.deliveries.tallies()
+        outgoing = from_bridge(
             self.event_context,
             "heartbeat",
             observed_at=self.clock.now(),
             more={
                 "pending": sum(t.pending for n, t in tallies.items() if n != REPLIES),
                 "dead": sum(t.dead for n, t in tallies.items() if n != REPLIES),
+                "intervalSeconds": float(self.heartbeat),
+                "approvals": self.offer and {"digest": self.offer["digest"]},
                 **await _free_disk(self.state_path.parent),
             },
         )
-        wanted = self.outbox.router.sinks(told.subject, frozenset())
+        wanted = self.outbox.router.sinks(outgoing.subject, frozenset())
         for relay in self.relays:
             if relay.sink in wanted:
-                relay.offer(_unstored(told, relay.sink, self.clock.now().timestamp()))
+                now = self.clock.now().timestamp()
+                relay.offer(_unstored(outgoing, relay.sink, now))
 
 
 async def _free_disk(directory: Path) -> dict[str, object]:
-    """Return the room on the disk; nothing where it cannot be had just now."""
+    """Return the free space of the disk; empty if it cannot be read in time."""
     try:
         async with asyncio.timeout(_DISK_PATIENCE):  # a disk may hang
             usage = await asyncio.to_thread(shutil.disk_usage, directory)
@@ -111,7 +128,7 @@ async def _free_disk(directory: Path) -> dict[str, object]:
     return {"freeDiskBytes": usage.free}
 
 
-def _unstored(told: OutgoingEvent, sink: str, now: float) -> Delivery:
+def _unstored(outgoing: OutgoingEvent, sink: str, now: float) -> Delivery:
     return Delivery(
         id=0,
         sink=sink,
@@ -119,9 +136,9 @@ def _unstored(told: OutgoingEvent, sink: str, now: float) -> Delivery:
         state="pending",
         key=None,
         event_id=None,
-        cloud_event_id=told.event.id,
-        type=told.event.type,
-        body=told.event.to_json(),
+        cloud_event_id=outgoing.event.id,
+        type=outgoing.event.type,
+        body=outgoing.event.to_json(),
         attempts=0,
         due=now,
         created=now,

@@ -1,7 +1,8 @@
 """The observer: document → diff → events → outbox, one transaction per document.
 
-The poller (``bridge.imds.poller``) hands over what it read. What is new in it is told
-apart from what is known, made into events, and committed with what is known by then.
+The poller (``bridge.imds.poller``) passes each document to the observer. The observer
+compares it with the watch, makes events of the transitions, and commits these events
+together with the new watch.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from bridge.foundation.clock import Clock
 from bridge.foundation.errors import OutboxFullError
 from bridge.outbox.records import CHECKPOINT, Checkpoint
 from bridge.outbox.store import Outbox
-from bridge.pipeline.held import Held, Observation, causes_of, told_of
+from bridge.pipeline.held import Held, Observation, causes_of, events_of
 from bridge.telemetry.metrics import Metrics, type_label
 
 log = logging.getLogger(__name__)
@@ -32,19 +33,20 @@ _JUMP = 1.0
 
 @dataclass(slots=True)
 class Observer:
-    """Tells what is new in each document.
+    """Publishes what is new in each document.
 
-    Seven fields are given by whoever composes it; the rest is what it knows of the
-    document, which belongs together: one transaction replaces all of it.
+    It is wide because one transaction stores all that is known of the document. The
+    first seven fields are given at the start, the others are that state.
 
     Attributes:
-        event_context: who tells.
+        event_context: prefix, source and VM of the events.
         poll_interval: seconds from one document to the next.
-        is_waiting: whether it is not known yet who this VM is: until ``introduce``,
-            only what may not wait is told.
-        watch: what is known of the document.
-        document: the last good one; None before the first.
-        changed: called when the document was not the same as before.
+        with_documents: whether to publish document.changed events.
+        is_waiting: whether the identity of this VM is not yet known. Until
+            ``set_identity`` is called, only events that may not wait are published.
+        watch: what is known of the scheduled events.
+        document: the last valid document; None before the first.
+        changed: called after each document that differs from the one before.
     """
 
     outbox: Outbox
@@ -59,80 +61,80 @@ class Observer:
     changed: Callable[[], None] = field(default=lambda: None)
     _body: bytes | None = None
     _touched: float = float("-inf")
-    _offset: float | None = None  # of the wall clock to the monotonic one
+    _offset: float | None = None  # wall clock minus monotonic clock
     _held: Held = field(default_factory=Held)
-    _keeping: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _committing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def restore(self) -> None:
-        """Take up the watch where an earlier life of this bridge left it."""
-        await self.outbox.remember_again()
-        body = await self.outbox.load(CHECKPOINT)
+        """Load the watch that was stored before the restart."""
+        await self.outbox.observations.load_again()
+        body = await self.outbox.observations.load(CHECKPOINT)
         if body is None:
             return
         try:
             self.watch = anchored(checkpoint.decode(body), self._moment())
-        except msgspec.DecodeError as error:  # no page of SQLite's was damaged
-            log.error(  # noqa: TRY400 - the text says it all
-                "what was observed cannot be read: watching as if for the first time",
+        except msgspec.DecodeError as error:  # SQLite itself found no damage
+            log.error(  # noqa: TRY400 - a traceback would not help
+                "checkpoint in the state file is damaged: starting without it",
                 extra={"fault": str(error)},
             )
 
-    async def introduce(self, event_context: EventContext) -> None:
-        """Tell what waits, and from now on everything at once, as ``event_context``."""
-        async with self._keeping:
+    async def set_identity(self, event_context: EventContext) -> None:
+        """Set the identity: publish all events that wait, and wait no more."""
+        async with self._committing:
             self.event_context, self.is_waiting = event_context, False
             with suppress(OutboxFullError):  # the next look tries again
-                await self._tell_of_held()
+                await self._publish_held()
 
     async def observe(self, body: bytes | None, read: Moment) -> Document:
-        """Commit what is new in a document.
+        """Compare a document with the watch, and commit the events about changes.
 
         Args:
-            body: as IMDS answered; None where it says that nothing has changed.
-            read: when it was.
+            body: the response of IMDS; None if IMDS says that nothing has changed.
+            read: when it was read.
 
         Raises:
-            MalformedDocumentError: it is no document.
-            OutboxFullError: there is no room for what is new.
+            MalformedDocumentError: the body is not a valid document.
+            OutboxFullError: there is no room for the new events.
         """
-        async with self._keeping:
-            return await self._take(body, read)
+        async with self._committing:
+            return await self._observe(body, read)
 
     async def follow_clock(self) -> None:
-        """Keep on disk when the document was last seen, if the clock was set.
+        """Store when the document was last seen, if the clock was set.
 
-        A later life would take the jump for time that has passed.
+        Otherwise the jump would count as elapsed time after a restart.
         """
         if self._is_clock_set():
             await self.touch()
 
     async def touch_now_and_then(self) -> None:
-        """Keep on disk, once a minute, when the document was last seen."""
+        """Store when the document was last seen, at most once a minute."""
         if self.clock.monotonic() - self._touched >= _TOUCH_EVERY:
             await self.touch()
 
     def _is_clock_set(self) -> bool:
-        """Whether the wall clock was set since this was asked before."""
+        """Return whether the wall clock was set since the last call."""
         offset = self.clock.now().timestamp() - self.clock.monotonic()
         before, self._offset = self._offset, offset
         return before is not None and abs(offset - before) > _JUMP
 
     async def touch(self) -> None:
-        """Keep on disk when the document was last seen, also if nothing happens."""
+        """Store when the document was last seen, even if nothing has changed."""
         self._touched = self.clock.monotonic()
         if self.watch.seen is None:
             return
-        async with self._keeping:
-            held = self._held.told_of(self.watch)
-            body = checkpoint.encode(held, self._moment())
-            await self.outbox.save({CHECKPOINT: body})
+        async with self._committing:
+            published = self._held.published_part(self.watch)
+            body = checkpoint.encode(published, self._moment())
+            await self.outbox.observations.save({CHECKPOINT: body})
 
-    async def _take(self, body: bytes | None, moment: Moment) -> Document:
+    async def _observe(self, body: bytes | None, moment: Moment) -> Document:
         is_same = body is None or body == self._body
-        is_told = self.watch.fall is None and not self._again
-        if self.document is not None and is_same and is_told:
+        is_settled = self.watch.fall is None and not self._again
+        if self.document is not None and is_same and is_settled:
             self.watch = same_again(self.watch, moment)
-            await self._tell_of_held()
+            await self._publish_held()
             return self.document
         found = self._body if body is None else body
         document = parse(found or b"")
@@ -142,8 +144,8 @@ class Observer:
 
     @property
     def _again(self) -> frozenset[str]:
-        """What is to be told again: nothing while steps wait for the identity."""
-        return frozenset() if self.is_waiting else self.outbox.again
+        """The events to publish again; none while the identity is not known."""
+        return frozenset() if self.is_waiting else self.outbox.observations.again
 
     def _moment(self) -> Moment:
         return Moment(at=self.clock.now(), monotonic=self.clock.monotonic())
@@ -156,10 +158,12 @@ class Observer:
             document,
             now,
             poll_interval=self.poll_interval,
-            relayed=await self.outbox.posted() if is_any_gone else frozenset(),
+            relayed=await self.outbox.approvals.posted()
+            if is_any_gone
+            else frozenset(),
             again=again,
         )
-        unseen = after.known.keys() - document.events.keys()  # they may come back
+        unseen = after.known.keys() - document.events.keys()  # they may reappear
         for fault in document.faults:
             log.error("element of the document left out", extra={"fault": fault})
         seen = Observation(
@@ -173,18 +177,18 @@ class Observer:
         )
         sightings = frozenset(before.known.keys() | after.known.keys())
         held = self._held.plus(seen, before)
-        await self._keep(held, after, now, sightings, again - unseen)
+        await self._commit(held, after, now, sightings, again - unseen)
         self.watch, self._touched = after, self.clock.monotonic()
         self.changed()
         _report(self.metrics, document, steps)
 
-    async def _tell_of_held(self) -> None:
-        """Tell what was observed before and may be told by now."""
+    async def _publish_held(self) -> None:
+        """Publish the held observations that need not wait any longer."""
         if self._held.observations:
             now = self._moment()
-            await self._keep(self._held, self.watch, now, frozenset(), frozenset())
+            await self._commit(self._held, self.watch, now, frozenset(), frozenset())
 
-    async def _keep(
+    async def _commit(
         self,
         held: Held,
         watch: Watch,
@@ -192,26 +196,28 @@ class Observer:
         sightings: frozenset[str],
         again: frozenset[str],
     ) -> None:
-        """Commit what is to be told now, with what is known of the document by then."""
+        """Commit the events to publish now, with the watch that belongs to them."""
         ready, rest = held.observations, Held()
         if self.is_waiting:
             ready, rest = held.split(now.at)
         if ready or not rest.observations:
             await self.outbox.commit(
-                await self._tell(ready),
+                await self._events_of(ready),
                 now=now.at.timestamp(),
                 checkpoint=Checkpoint(
-                    body=checkpoint.encode(rest.told_of(watch)),
+                    body=checkpoint.encode(rest.published_part(watch)),
                     sightings=sightings,
                     again=again,
                 ),
             )
         self._held = rest
 
-    async def _tell(self, observations: Sequence[Observation]) -> list[OutgoingEvent]:
+    async def _events_of(
+        self, observations: Sequence[Observation]
+    ) -> list[OutgoingEvent]:
         causes = list(causes_of(self.event_context, observations))
-        times = await self.outbox.told(causes) if causes else {}
-        return told_of(self.event_context, observations, times)
+        counts = await self.outbox.observations.publish_counts(causes) if causes else {}
+        return events_of(self.event_context, observations, counts)
 
 
 def _report(

@@ -1,6 +1,6 @@
-"""When a delivery is tried again, and when it is given up.
+"""When to try a delivery again, and when to give it up.
 
-Pure: time and chance are passed in. Times of a delivery are seconds since the epoch.
+Pure: time and random numbers are passed in. Times are seconds since the epoch.
 """
 
 from dataclasses import dataclass
@@ -14,35 +14,47 @@ from bridge.foundation.errors import (
 from bridge.foundation.retry import LONGEST_WISH, RetryPolicy
 from bridge.outbox.delivery import Delivery
 
-URGENT_ATTEMPTS = 2  # before NotBefore, whatever the sink wishes
+_MOST_AHEAD = 1000
+URGENT_ATTEMPTS = 2  # before NotBefore, even if the sink asks for a longer wait
 _LEAST_ATTEMPTS = 3
 _UNFORESEEN_ATTEMPTS = 10
-_LEAST_DELAY = 0.1  # a quarter of the notice left, again and again, approaches zero
-_LAST_SECONDS = 5.0  # of a notice: an attempt needs them
+_LEAST_DELAY = 0.1  # lower bound: repeated quarters of the notice approach zero
+_LAST_SECONDS = 5.0  # of a notice, which an attempt needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayPolicy:
-    """When a delivery is tried again, and when it is given up.
+    """When to try a delivery again, and when to give it up.
 
     Attributes:
         backoff: the waits between attempts.
         max_age: seconds after which a delivery becomes a dead letter.
-        slots: attempts at a time; one more is kept for urgent deliveries.
+        slots: attempts at the same time; there is one more slot for urgent deliveries.
     """
 
     backoff: RetryPolicy
     max_age: float
     slots: int
 
+    @property
+    def ahead(self) -> int:
+        """How many due deliveries to read at once.
+
+        Those that are read again before their attempt begins are few then; and those
+        that wait in memory are not too many.
+        """
+        return max(2 * self.slots, min(8 * self.slots, _MOST_AHEAD))
+
     def delay(
         self, delivery: Delivery, error: DeliveryError, *, now: float, unit: float
     ) -> float:
-        """Return the wait before the next attempt; short of a notice that runs out.
+        """Return the seconds to wait before the next attempt.
+
+        The wait is shorter if little time is left before NotBefore.
 
         Args:
-            delivery: what failed.
-            error: what it failed with.
+            delivery: the delivery that failed.
+            error: the error of the attempt.
             now: seconds since the epoch.
             unit: a random number in [0, 1).
         """
@@ -58,12 +70,12 @@ class RelayPolicy:
     def end_of(
         self, delivery: Delivery, error: DeliveryError, *, age: float
     ) -> Reason | None:
-        """Return why a delivery is given up after ``error``; None: it is tried again.
+        """Return why to give up a delivery after ``error``; None = try it again.
 
         Args:
-            delivery: what failed.
-            error: what it failed with.
-            age: seconds that it was pending while the forwarder ran.
+            delivery: the delivery that failed.
+            error: the error of the attempt.
+            age: for how many seconds of the running time it was pending.
         """
         if isinstance(error, PermanentDeliveryError):
             return error.reason
@@ -71,33 +83,33 @@ class RelayPolicy:
         if error.reason is Reason.UNFORESEEN and attempts >= _UNFORESEEN_ATTEMPTS:
             return error.reason
         if isinstance(error, RefusedDeliveryError):
-            return None  # what waits for a person is not given up
+            return None  # the sink is parked: the delivery waits for a person
         is_old = age > self.max_age and attempts >= _LEAST_ATTEMPTS
         return Reason.EXPIRED if is_old else None
 
 
 def wish_of(error: DeliveryError) -> float:
-    """Return how many seconds the sink wishes to be left alone."""
+    """Return the seconds that the sink asks to wait; 0 = none."""
     return min(getattr(error, "retry_after", None) or 0.0, LONGEST_WISH)
 
 
 def _granted(wish: float, left: float, attempt: int) -> float:
-    """Return for how long an urgent delivery is put off at the wish of the sink.
+    """Return how long an urgent delivery waits because the sink asks for it.
 
     Args:
-        wish: seconds that the sink asks for.
-        left: seconds of the notice.
+        wish: the seconds that the sink asks for.
+        left: the seconds until NotBefore.
         attempt: number of the attempt that failed, from 1.
     """
     latest = left - _LAST_SECONDS
     if attempt >= URGENT_ATTEMPTS or wish <= min(left * 3 / 4, latest):
         return wish
-    # It asks for more than there is. Half of the notice gives it the most rest that
-    # leaves as much time to act on what it is told.
+    # The sink asks for more time than is left. Wait for half of it: as much remains
+    # for the receiver to act on the event.
     return min(left / 2, latest)
 
 
 def is_urgent(delivery: Delivery, now: float) -> bool:
-    """Whether a delivery goes before everything else now."""
+    """Return whether a delivery is urgent now: it goes before all others."""
     until, since = delivery.urgent_until, delivery.urgent_from
     return until is not None and since is not None and since <= now < until

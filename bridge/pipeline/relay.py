@@ -1,13 +1,14 @@
-"""The relay: one per sink. A due delivery → one attempt → settle.
+"""The relay of one sink: a due delivery → one attempt → settle.
 
-Retry is data: a failed delivery is a row that is due later, so it survives a
-restart and can be listed. Order holds per EventId (the outbox offers heads only);
-other EventIds are not held up, and one attempt slot is kept for urgent deliveries.
-What the sink's answers mean for it, and for all that waits, is in
-``bridge.pipeline.circuit``.
+A retry is data: a failed delivery is a row that is due later. So it survives a restart
+and can be listed. Deliveries of the same EventId are made in order, since the outbox
+offers only the first of them. Other EventIds do not wait for them. One attempt slot is
+kept for urgent deliveries. ``bridge.pipeline.circuit`` decides what the sink's answers
+mean for the other deliveries.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -26,22 +27,22 @@ from bridge.pipeline.settlement import Settling
 from bridge.telemetry.metrics import Metrics
 
 _LONGEST_WAIT = 60.0
-_MOST_RELEASED = 10_000  # deliveries at a time, so that nobody waits long
+_MOST_RELEASED = 10_000  # deliveries per transaction, so that each one is short
 
 
 @dataclass(slots=True)
 class Relay:
-    """Delivers what the outbox holds for one sink.
+    """Delivers the deliveries of one sink.
 
-    Nine fields say what it works with, and are passed in by whoever composes it; the
-    rest is its state.
+    It is wide because nine of its fields are given at the start, and the others are its
+    state.
 
     Attributes:
         sink: the sink's name.
         deliver: makes one attempt; raises DeliveryError.
-        chance: a random number in [0, 1) at each call.
-        pace: how often an attempt may begin, an urgent one too.
-        repeats: whether a delivery that hangs may be sent a second time beside it.
+        chance: returns a random number in [0, 1) at each call.
+        pace: limits how often an attempt may begin; holds for urgent ones, too.
+        repeats: whether a second attempt at a delivery may begin while the first hangs.
     """
 
     sink: str
@@ -75,7 +76,7 @@ class Relay:
 
     @property
     def name(self) -> str:
-        """How the worker is called."""
+        """The name of the worker."""
         return f"relay:{self.sink}"
 
     @property
@@ -85,27 +86,27 @@ class Relay:
 
     @property
     def last_error(self) -> str | None:
-        """What the last attempt failed with; None after a success."""
+        """The error of the last attempt; None after a success."""
         return self._trying.circuit.last_error
 
     @property
     def obstacle(self) -> str | None:
-        """Why nothing at all can be done for the sink; None where something can."""
+        """Why the sink cannot work at all; None if it can. See ``ActingRelay``."""
         return None
 
     def offer(self, heartbeat: Delivery) -> None:
-        """Take a heartbeat in place of an older one; it is never stored."""
+        """Replace the waiting heartbeat by a newer one; heartbeats are not stored."""
         self._heartbeat.waiting = heartbeat
-        self.outbox.news(self.sink).set()
+        self.outbox.wakeups.of(self.sink).set()
 
     def resume(self) -> None:
-        """Forget all that keeps deliveries waiting: a person has asked for it."""
+        """End parking and all waits, because a person has asked for a retry."""
         self._trying.resume()
-        self.outbox.news(self.sink).set()
+        self.outbox.wakeups.of(self.sink).set()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Deliver until asked to stop; attempts in flight are finished."""
-        news, self._stop = self.outbox.news(self.sink), stop
+        """Deliver until ``stop`` is set; then finish the attempts in flight."""
+        news, self._stop = self.outbox.wakeups.of(self.sink), stop
         async with self._running:
             async with waking(stop, news), asyncio.TaskGroup() as tasks:
                 while not stop.is_set():
@@ -114,16 +115,18 @@ class Relay:
             await self._trying.times.keep(is_last=True)
 
     async def last_call(self, cloud_event_id: str, since: float) -> None:
-        """Try one event once, after the end of ``run``: that the bridge has stopped.
+        """Make one attempt after the end of ``run``: for the event bridge.stopped.
 
         Args:
-            cloud_event_id: of the event.
-            since: when it was committed at the earliest, in seconds since the epoch.
+            cloud_event_id: the id of the event.
+            since: seconds since the epoch; the event was committed after that.
         """
         async with self._running:
             await self._trying.times.follow()
             outbox, sink = self.outbox, self.sink
-            for delivery in await outbox.find(sink, cloud_event_id, since=since):
+            for delivery in await outbox.deliveries.of_cloud_event(
+                sink, cloud_event_id, since=since
+            ):
                 attempt = self._trying.attempts.begin(delivery)
                 await self._attempt(attempt, None)
 
@@ -134,17 +137,19 @@ class Relay:
             Seconds after which to look again, if nothing happens before.
         """
         trying = self._trying
-        self.outbox.news(self.sink).clear()
+        self.outbox.wakeups.of(self.sink).clear()
         await trying.times.follow()
         now = self.clock.now().timestamp()
         if trying.circuit.takes_release(self.clock.monotonic()):
-            count = await self.outbox.release(self.sink, now=now, limit=_MOST_RELEASED)
-            if count == _MOST_RELEASED:  # there may be more that waits
+            count = await self.outbox.deliveries.release(
+                self.sink, now=now, limit=_MOST_RELEASED
+            )
+            if count == _MOST_RELEASED:  # there may be more to release
                 trying.circuit.owe_release()
-        due, next_due = await self.outbox.due(
-            self.sink, now=now, limit=4 * self.policy.slots, but=trying.under_way
+        due, next_due = await self.outbox.deliveries.due(
+            self.sink, now=now, limit=self.policy.ahead, but=trying.under_way
         )
-        self._launcher.ready = due
+        self._launcher.ready = deque(due)
         if not self._stop.is_set():
             is_idle = not due and not len(trying.attempts)
             is_alone = is_idle and next_due is None
@@ -157,22 +162,22 @@ class Relay:
         return self._wait(now, next_due)
 
     async def _try_beside(self, tasks: asyncio.TaskGroup) -> None:
-        """Try a sink that cannot be reached, although nothing is due or all hangs."""
+        """Begin an extra attempt at an unreachable sink, if no other one can begin."""
         if not self._trying.attempts.is_one_wanted:
             return
         now = self.clock.now().timestamp()
-        waiting = await self.outbox.waiting_for(
-            self.sink, now=now, limit=4 * self.policy.slots, but=self._trying.under_way
+        waiting = await self.outbox.deliveries.waiting_for_sink(
+            self.sink, now=now, limit=self.policy.ahead, but=self._trying.under_way
         )
         if not self._stop.is_set():
             self._launcher.begin_beside(tasks, waiting, repeats=self.repeats)
 
     async def _beat(self, heartbeat: Attempt) -> None:
         await self._trying.beat(heartbeat)
-        self.outbox.news(self.sink).set()
+        self.outbox.wakeups.of(self.sink).set()
 
     def _wait(self, now: float, next_due: float | None) -> float:
-        """Return when to look again: an attempt that ends is news by itself."""
+        """Return the seconds to wait; the end of an attempt ends the wait, too."""
         monotonic = self.clock.monotonic()
         marks = self._trying.circuit.marks(self._trying.attempts.oldest)
         if self._launcher.ready or self._heartbeat.waiting:
@@ -183,27 +188,27 @@ class Relay:
         return min([*waits, _LONGEST_WAIT])
 
     async def _attempt(self, attempt: Attempt, tasks: asyncio.TaskGroup | None) -> None:
-        """Make an attempt, and draw the conclusions.
+        """Make an attempt, settle it, and begin the next one.
 
         Args:
-            attempt: at what.
-            tasks: where the next one begins at once; None = nothing more begins.
+            attempt: the attempt to make.
+            tasks: the group in which the next one begins; None = begin no other.
         """
         error, settling = await self._trying.make(attempt), self._trying.settling
         if tasks is not None and not self._stop.is_set():
             self._launcher.begin(tasks)
-        is_early = self.clock.monotonic() < self.pace.opens_at  # nobody looks again
+        is_early = self.clock.monotonic() < self.pace.opens_at  # step must wait again
         if error is not None or not self._launcher.ready or is_early:
-            self.outbox.news(self.sink).set()
+            self.outbox.wakeups.of(self.sink).set()
         has_landed = error is None and not attempt.is_void
         if has_landed and len(settling.landed) == 1:
             await settling.note_landed(self._noted)
 
     def _noted(self, is_followed: bool) -> None:  # noqa: FBT001 - a callback
-        """Look again after a lot of deliveries was noted, if there may be need to.
+        """Look again after successes were recorded, but only if that may help.
 
-        What follows them is due now, and may be more urgent than all that is ready;
-        beyond that there is no need to look each time.
+        It helps if a later delivery of the same key is due now (it may be more urgent
+        than the ready ones), or if few deliveries are ready.
         """
         if is_followed or len(self._launcher.ready) < self.policy.slots:
-            self.outbox.news(self.sink).set()
+            self.outbox.wakeups.of(self.sink).set()

@@ -1,4 +1,4 @@
-"""What follows from an attempt: noted in the outbox, counted, and told in the log."""
+"""Records the result of an attempt: in the outbox, in the metrics, and in the log."""
 
 import logging
 from collections.abc import Callable
@@ -16,13 +16,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Settling:
-    """Notes what became of the deliveries of one sink."""
+    """Records the results of attempts at the deliveries of one sink.
+
+    Attributes:
+        landed: delivered, but not yet recorded in the outbox; by id.
+        is_parked: whether the log and the metrics say that the sink is parked.
+    """
 
     sink: str
     outbox: Outbox
     clock: Clock
     metrics: Metrics
-    landed: dict[int, Delivery] = field(default_factory=dict)  # taken, not yet noted
+    landed: dict[int, Delivery] = field(default_factory=dict)
     is_parked: bool = False
     _delivered: Count = field(init=False)
     _seconds: Spread = field(init=False)
@@ -32,7 +37,7 @@ class Settling:
         self._seconds = self.metrics.delivery_seconds.labels(self.sink)
 
     def delivered(self, delivery: Delivery) -> None:
-        """Count a success; it is on the disk only after ``note_landed``."""
+        """Count a success. ``note_landed`` records it in the outbox."""
         now = self.clock.now().timestamp()
         self.landed[delivery.id] = delivery
         self._delivered.inc()
@@ -42,22 +47,24 @@ class Settling:
         log.info("delivered", extra=fields_of(delivery))
 
     def failed(self, error: DeliveryError) -> None:
-        """Count an attempt that failed, whatever becomes of the delivery."""
+        """Count a failed attempt."""
         reason = failure_label(error.reason)
         self.metrics.delivery_failures.labels(self.sink, reason).inc()
 
     async def note_landed(self, news: Callable[[bool], None]) -> None:
-        """Note what the sink has taken, many at a time, while others already fly.
+        """Record deliveries as delivered in the outbox, many in one transaction.
+
+        Meanwhile other attempts go on.
 
         Args:
-            news: told after each lot whether any of it is followed by another of its
-                key, which may go now.
+            news: called after each transaction, with whether another delivery of the
+                same key follows, which is due now.
         """
         while self.landed:
             landed = tuple(self.landed.values())
             now = self.clock.now().timestamp()
             try:
-                is_followed = await self.outbox.delivered(*landed, now=now)
+                is_followed = await self.outbox.deliveries.delivered(*landed, now=now)
             finally:
                 for delivery in landed:
                     del self.landed[delivery.id]
@@ -72,16 +79,16 @@ class Settling:
         waits_for_sink: bool,
         running: float,
     ) -> None:
-        """Have a delivery tried again.
+        """Plan another attempt at a delivery.
 
         Args:
-            delivery: what failed.
-            error: what it failed with.
-            delay: seconds until then.
-            waits_for_sink: whether it is tried as soon as the sink is back.
-            running: by which the deliveries of the sink grow older, now.
+            delivery: the delivery that failed.
+            error: the error of the attempt.
+            delay: seconds until the next attempt.
+            waits_for_sink: whether to try it as soon as the sink is back.
+            running: the running time of the sink, by which the age is counted.
         """
-        await self.outbox.postpone(
+        await self.outbox.deliveries.postpone(
             delivery,
             due=self.clock.now().timestamp() + delay,
             error=str(error),
@@ -100,11 +107,11 @@ class Settling:
         )
 
     def parked(self, *, is_parked: bool, fault: str = "") -> None:
-        """Tell that the sink is parked, or no longer is; nothing where that is known.
+        """Report that the sink is parked, or is no longer; only when that changes.
 
         Args:
-            is_parked: whether it is.
-            fault: why.
+            is_parked: whether the sink is parked now.
+            fault: why it is parked.
         """
         if is_parked == self.is_parked:
             return
@@ -116,15 +123,17 @@ class Settling:
             log.info("sink takes deliveries again", extra={"sink": self.sink})
 
     def unforeseen(self, delivery: Delivery, error: Exception) -> None:
-        """Tell of an exception that no sink should raise, with its traceback."""
-        log.error("sink failed unforeseen", extra=fields_of(delivery), exc_info=error)
+        """Log an exception that a sink should not raise, with its traceback."""
+        log.error(
+            "sink raised an unexpected error", extra=fields_of(delivery), exc_info=error
+        )
 
     async def dead_letter(
         self, delivery: Delivery, error: DeliveryError, reason: Reason
     ) -> None:
         """Make a delivery a dead letter."""
         now = self.clock.now().timestamp()
-        await self.outbox.dead_letter(
+        await self.outbox.deliveries.dead_letter(
             delivery, now=now, error=str(error), reason=reason
         )
         self.metrics.deliveries.labels(self.sink, "dead").inc()
@@ -135,7 +144,7 @@ class Settling:
 
 
 def fields_of(delivery: Delivery) -> dict[str, object]:
-    """Return what names an attempt at a delivery in the log."""
+    """Return the log fields of an attempt at a delivery."""
     return {
         "sink": delivery.sink,
         "type": delivery.type,

@@ -1,1 +1,1 @@
-"""Service Bus, as the SDK wants it."""
+"""Access to Service Bus through the SDK, and workarounds for the SDK."""

@@ -1,4 +1,4 @@
-"""From the SDK's message to ours: bytes joined, text decoded, nothing else. Pure."""
+"""Converts a message of the SDK: joins bytes and decodes text. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def read(message: "ServiceBusReceivedMessage") -> ReceivedMessage:
-    """Return what the listener sees of a message; this does not raise."""
+    """Convert a message for the listener; never raises."""
     return ReceivedMessage(
         lock_token=str(message.lock_token),
         message_id=_name(message.message_id),
@@ -32,18 +32,18 @@ def read(message: "ServiceBusReceivedMessage") -> ReceivedMessage:
 
 
 def _fault(annotations: object) -> str | None:
-    """Return why a message is none; None where it was read as it came."""
+    """Return why a message could not be decoded; None if it was decoded."""
     is_replaced = isinstance(annotations, Mapping) and MARK in annotations
     return WORDS if is_replaced else None
 
 
 def _name(value: object) -> str | None:
-    """Return a name as text: AMQP also lets it be a UUID, a number or bytes."""
+    """Return a name as text; in AMQP it may also be a UUID, a number or bytes."""
     return None if value is None else str(text_of(value))
 
 
 def body_of(body: object) -> bytes:
-    """Return a body of data sections, of a value, or of a sequence as bytes."""
+    """Return a body (data sections, a value, or a sequence) as bytes."""
     if isinstance(body, bytes):
         return body
     if isinstance(body, str):
@@ -61,19 +61,19 @@ def body_of(body: object) -> bytes:
 def _json(value: object) -> bytes:
     try:
         return orjson.dumps(text_of(value), default=str)
-    except TypeError:  # nothing JSON can say; the parser will call it invalid
+    except TypeError:  # JSON cannot express it; the parser will call it invalid
         return b""
 
 
 def _properties(properties: object) -> dict[str, object]:
-    """Return the properties; none where a stranger wrote something else there."""
+    """Return the properties; empty if the sender sent something else there."""
     if not isinstance(properties, Mapping):
         return {}
     return {str(text_of(key)): text_of(value) for key, value in properties.items()}
 
 
 def text_of(value: object) -> object:
-    """Decode text, which the SDK leaves as bytes, through and through."""
+    """Decode all text in a value, also nested, since the SDK leaves it as bytes."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, Mapping):

@@ -1,9 +1,9 @@
-"""What the errors of Azure Service Bus and of azure-identity mean for a delivery.
+"""Turns errors of Azure Service Bus and of azure-identity into delivery errors.
 
-The one door through which they come in. DESIGN section 6 is its source: whatever
-says that credentials or address are wrong refuses the sink as a whole, a message
-that is too large is dead, and everything else may work later. No text of the
-service is passed on: only our own words, the name of the error and its condition.
+All such errors go through this file. Wrong credentials or a wrong address: the sink
+refuses everything. A message that is too large: a dead letter. Any other error: try
+again later. No text of the service is repeated: only our own
+words, the name of the error and its condition.
 """
 
 from collections.abc import Iterator
@@ -20,11 +20,11 @@ from bridge.foundation.errors import (
 _REFUSED = {
     "ServiceBusAuthenticationError": (Reason.UNAUTHORIZED, "refuses the credentials"),
     "ServiceBusAuthorizationError": (Reason.UNAUTHORIZED, "denies the right to do so"),
-    "ClientAuthenticationError": (Reason.UNAUTHORIZED, "no token is to be had for it"),
+    "ClientAuthenticationError": (Reason.UNAUTHORIZED, "no token was issued for it"),
     "MessagingEntityNotFoundError": (Reason.NOT_FOUND, "does not exist"),
     "MessagingEntityDisabledError": (Reason.NOT_FOUND, "is disabled"),
 }
-_NO_ANSWER = "TokenNotChecked"  # our own name: the SDK has one for every status
+_NO_ANSWER = "TokenNotChecked"  # our own name: the SDK's is the same for every status
 _TRANSIENT = {
     _NO_ANSWER: (Reason.SERVER, "cannot check the credentials now"),
     "OperationTimeoutError": (Reason.TIMEOUT, "did not answer in time"),
@@ -38,18 +38,18 @@ _TRANSIENT = {
     "SessionLockLostError": (Reason.SERVER, "has lost its lock"),
     "MessageLockLostError": (Reason.SERVER, "has lost its lock"),
 }
-_GONE, _TROUBLE = 404, 500  # of a token that was refused
+_GONE, _TROUBLE = 404, 500  # statuses with which a token is refused
 _NOT_SO = {"amqp:not-allowed", "com.microsoft:argument-error"}
-# The SDK lets slip what is no error of its own when a connection dies under it, such
-# as "'NoneType' object has no attribute …" or "list index out of range"; it calls a
-# handler that it closed itself a ValueError.
+# When a connection dies, the SDK may raise errors such as "'NoneType' object has no
+# attribute …" or "list index out of range". For a handler that it has closed itself, it
+# raises a ValueError.
 _SLIPS = (AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 
 
 def failures() -> tuple[type[Exception], ...]:
-    """Return what may come out of an attempt, for an ``except`` clause.
+    """Return the errors that an attempt may raise, for an ``except`` clause.
 
-    A function, so that nothing is imported before something was raised.
+    This is a function, so that the SDK is imported only after an error.
     """
     from azure.core.exceptions import AzureError  # noqa: PLC0415  costs memory
 
@@ -58,11 +58,11 @@ def failures() -> tuple[type[Exception], ...]:
 
 @contextmanager
 def delivery_errors(target: str, *, size: int | None = None) -> Iterator[None]:
-    """Turn what the SDK raises into delivery errors.
+    """Turn errors of the SDK into delivery errors.
 
     Args:
-        target: how the other side is named in the text.
-        size: bytes of what is sent, for the text of what is too large.
+        target: the name of the entity for the text.
+        size: the bytes that are sent, for the text of "too large".
     """
     try:
         yield
@@ -73,9 +73,9 @@ def delivery_errors(target: str, *, size: int | None = None) -> Iterator[None]:
 def as_delivery_error(
     error: Exception, target: str, *, size: int | None = None
 ) -> DeliveryError:
-    """Return what an error of the SDK means for a delivery."""
+    """Return the delivery error for an error of the SDK."""
     cause = _origin(error)
-    if isinstance(cause, DeliveryError):  # anew: several may wait for one attempt
+    if isinstance(cause, DeliveryError):  # a copy, since several callers may raise it
         return type(cause)(str(cause), cause.reason)
     if is_too_large(cause):
         much = "what was sent" if size is None else f"{size} bytes"
@@ -95,64 +95,66 @@ def as_delivery_error(
 
 
 def remedy(error: DeliveryError, role: str, entity: str) -> str:
-    """Return what helps against a refusal, as the end of a sentence; "" = not known.
+    """Return what to do about a refusal, as the end of a sentence; "" = not known.
 
     Args:
         error: the refusal.
-        role: ``Sender`` or ``Receiver``: what the identity has to be there.
-        entity: as it is called in Azure.
+        role: ``Sender`` or ``Receiver``: the role that the identity needs.
+        entity: the name of the entity in Azure.
     """
     if error.reason is Reason.UNAUTHORIZED:
-        return f'; it takes the role "Azure Service Bus Data {role}" on {entity}'
+        return (
+            f'; the identity needs the role "Azure Service Bus Data {role}" on {entity}'
+        )
     if error.reason is Reason.NOT_FOUND:
         return f"; create or enable {entity}: the bridge has no right to"
     return ""
 
 
 def is_too_large(error: Exception) -> bool:
-    """Whether what was sent is larger than the entity takes."""
+    """Return whether the message or batch is too large for the entity."""
     return "MessageSizeExceededError" in _names(error)
 
 
 def is_about_batch(error: Exception) -> bool:
-    """Whether the messages may be taken one by one although not together."""
+    """Return whether the entity refused the batch, but may accept single messages."""
     return is_too_large(error) or _condition(error) in _NOT_SO
 
 
 def is_not_allowed(error: Exception) -> bool:
-    """Whether a receiver has no session where one is wanted, or the other way round."""
+    """Return whether a receiver lacks a session, or has one that is not allowed."""
     return _condition(_origin(error)) == "amqp:not-allowed"
 
 
 def is_lock_lost(error: Exception) -> bool:
-    """Whether one message went back to the entity, and nothing else is wrong."""
+    """Return whether the lock of one message was lost, and nothing else is wrong."""
     return "MessageLockLostError" in _names(error)
 
 
 def is_held_elsewhere(error: Exception) -> bool:
-    """Whether another receiver has locked the session."""
+    """Return whether another receiver has locked the session."""
     return "SessionCannotBeLockedError" in _names(error)
 
 
 def leaves_link_whole(error: Exception) -> bool:
-    """Whether what was sent is refused, but the link is as good as before."""
+    """Return whether a message was refused, but the link is still usable."""
     names = {"ServiceBusServerBusyError", "ServiceBusQuotaExceededError"}
     return is_about_batch(error) or not names.isdisjoint(_names(error))
 
 
 def _names(error: Exception) -> list[str]:
-    """Return what an error is called, the name that says most first."""
+    """Return the names of an error and its base classes, the most exact one first."""
     cause = _origin(error)
     names = [kind.__name__ for kind in type(cause).__mro__]
     return [*_meant_by_token(cause), *names]
 
 
 def _meant_by_token(error: Exception) -> list[str]:
-    """Return what it means that a token was refused, where its status says so.
+    """Return the name of the error that a refused token means, by its status.
 
-    The service looks for the entity before it looks at the rights: with a key or role
-    of the whole namespace, 404 tells that there is no such entity. 401 tells that
-    there is no right to it, whether it is there or not.
+    The service looks for the entity before it checks permissions. With a key or role
+    for the whole namespace, 404 means that the entity does not exist. 401 means that
+    permission is missing, whether or not the entity exists.
     """
     status = _token_status(error)
     if status == _GONE:
@@ -161,7 +163,7 @@ def _meant_by_token(error: Exception) -> list[str]:
 
 
 def _token_status(error: Exception) -> int | None:
-    """Return the status that a token was refused with; None where that is not so."""
+    """Return the status with which a token was refused; None if none was refused."""
     inner = getattr(error, "inner_exception", None)
     status = getattr(inner, "status_code", None)
     is_token = type(inner).__name__ == "TokenAuthFailure" and isinstance(status, int)
@@ -169,14 +171,14 @@ def _token_status(error: Exception) -> int | None:
 
 
 def _origin(error: Exception) -> Exception:
-    """Return what the SDK wrapped into its "Handler failed", else the error itself."""
+    """Return the error inside the SDK's "Handler failed", else the error itself."""
     inner = getattr(error, "inner_exception", None)
     is_wrapper = type(error).__name__ == "ServiceBusError" and not _condition(error)
     return inner if is_wrapper and isinstance(inner, Exception) else error
 
 
 def _is_identity_silent(error: Exception) -> bool:
-    """Whether no token was had because nobody answered, which may pass."""
+    """Return whether the identity endpoint did not answer, which is transient."""
     if type(error).__name__ != "CredentialUnavailableError":
         return False
     return type(error.__cause__).__name__ in {
@@ -188,7 +190,7 @@ def _is_identity_silent(error: Exception) -> bool:
 
 
 def _condition(error: Exception) -> str | None:
-    condition = getattr(error, "_condition", None)  # no public face, but worth naming
+    condition = getattr(error, "_condition", None)  # not public, but useful in texts
     return condition if isinstance(condition, str) else None
 
 

@@ -1,9 +1,9 @@
-"""Keeps what must be renewed to stay ours: the locks of messages, or of a session.
+"""Renews the locks of messages, or of a session.
 
-Own work, because the SDK's renewer ends without a word when its receiver dies. Each
-lock is renewed thrice in its life as it was when it was taken, by a clock that does
-not jump. How long that is, only the broker's end of it tells: a machine whose own
-clock is wrong renews more often than it needs to.
+The SDK's own renewer is not used, because it ends silently when its receiver dies. Each
+lock is renewed three times in its lock time, by the monotonic clock. The lock time is
+the difference between the end that the broker states and the clock of this machine. If
+that clock is wrong, locks are renewed more often than necessary.
 """
 
 import asyncio
@@ -14,30 +14,29 @@ from datetime import datetime
 
 from bridge.foundation.clock import Clock
 from bridge.servicebus.errors import failures, is_lock_lost
+from bridge.servicebus.timings import TIMINGS, Timings
 
-RENEW_SECONDS = 5.0  # for one renewal
-_AT_ONCE = 20  # renewals before whoever wants to settle may go
-_LEAST_RENEW_SECONDS = 2.0  # the first one opens a link
+_AT_ONCE = 20  # renewals; then messages can be settled before the next ones
 _SHORTEST_PERIOD, _LONGEST_PERIOD = 0.5, 20.0
-_SHORTEST_LIFE, _LONGEST_LIFE = 5.0, 300.0  # what Service Bus lets be configured
-_UNKNOWN_LIFE = 20.0  # a try costs a connection, and too late a try an approval
+_SHORTEST_LIFE, _LONGEST_LIFE = 5.0, 300.0  # the limits of Service Bus
+_UNKNOWN_LIFE = 20.0  # shorter: too many connections; longer: approvals come too late
 
 Renew = Callable[[], Awaitable[object]]
 
 
 @dataclass(slots=True)
 class LockTime:
-    """How long a session of one entity stays locked: the same for all of them.
+    """How long a session stays locked; the same for all sessions of an entity.
 
     Attributes:
-        seconds: None until a session of the entity was had.
+        seconds: the lock time; None until a session of the entity was locked.
     """
 
     seconds: float | None = None
 
     @property
     def quarter(self) -> float:
-        """Seconds until a session that is held elsewhere is asked for again."""
+        """Seconds until a session that another bridge has is requested again."""
         return (self.seconds or _UNKNOWN_LIFE) / 4
 
 
@@ -54,14 +53,15 @@ class _Lock:
 
 
 class Locks:
-    """Locks by name, and when each is to be renewed."""
+    """The locks by name, and when to renew each of them."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, timings: Timings = TIMINGS) -> None:
         self._clock = clock
+        self._timings = timings
         self._locks: dict[str, _Lock] = {}
 
     def keep(self, name: str, renew: Renew, until: datetime | None) -> float:
-        """Renew a lock that ends at ``until`` from now on; return its seconds."""
+        """Begin to renew a lock that ends at ``until``; return its time in seconds."""
         life = (until - self._clock.now()).total_seconds() if until else 0.0
         if not 0 < life <= _LONGEST_LIFE:
             life = _SHORTEST_LIFE
@@ -70,36 +70,36 @@ class Locks:
         return life
 
     def repeat(self, name: str, renew: Renew, period: float) -> None:
-        """Call ``renew`` every ``period`` seconds from now on."""
+        """Begin to call ``renew`` every ``period`` seconds."""
         self._locks[name] = _Lock(renew, math.inf, period, self._clock.monotonic())
 
     def has_lapsed(self, name: str) -> bool:
-        """Whether a lock was not renewed for longer than it lasts."""
+        """Return whether a lock was not renewed for longer than its lock time."""
         lock = self._locks.get(name)
         return lock is not None and self._clock.monotonic() > lock.renewed + lock.life
 
     def drop(self, name: str) -> None:
-        """Renew a lock no more."""
+        """Stop renewing a lock."""
         self._locks.pop(name, None)
 
     def clear(self) -> None:
-        """Renew nothing any more."""
+        """Stop renewing all locks."""
         self._locks.clear()
 
     @property
     def are_due(self) -> bool:
-        """Whether a lock is to be renewed now."""
+        """Whether any lock must be renewed now."""
         now = self._clock.monotonic()
         return any(lock.due <= now for lock in self._locks.values())
 
     async def renew_due(self) -> list[str]:
-        """Renew some of what is due, what is due longest first.
+        """Renew some of the due locks, those that are due longest first.
 
         Returns:
-            The messages whose lock turned out to be lost.
+            The names of the locks that are lost.
 
         Raises:
-            Exception: one of ``failures()``: the receiver is of no use any more.
+            Exception: one of ``failures()``: the receiver is broken.
         """
         lost = []
         now = self._clock.monotonic()
@@ -107,7 +107,7 @@ class Locks:
         due.sort(key=lambda item: item[1].due)
         for name, lock in due[:_AT_ONCE]:
             try:
-                async with asyncio.timeout(_patience(lock)):
+                async with asyncio.timeout(self._patience(lock)):
                     await lock.renew()
             except failures() as error:
                 if not is_lock_lost(error):
@@ -117,7 +117,7 @@ class Locks:
             lock.renewed = self._clock.monotonic()
         return lost
 
-
-def _patience(lock: _Lock) -> float:
-    """Return the seconds for one renewal: a short lock leaves time for few."""
-    return min(RENEW_SECONDS, max(lock.period, _LEAST_RENEW_SECONDS))
+    def _patience(self, lock: _Lock) -> float:
+        """Return the time limit of one renewal; it is shorter for a short lock."""
+        timings = self._timings
+        return min(timings.renew, max(lock.period, timings.least_renew))

@@ -1,4 +1,4 @@
-"""A message as it was received from the approval entity. Pure: no SDK in it."""
+"""A message that was received from the approval entity. Pure: without the SDK."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,21 +7,22 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedMessage:
-    """What the listener sees of a message, and settles it by.
+    """A message, as the listener sees it.
 
     Attributes:
-        lock_token: names this one delivery of it, as long as its lock holds.
-        message_id: None only from senders that set none and brokers that add none.
-        sequence_number: given by the broker, the same over all deliveries.
-        enqueued_at: when the broker took it, by the broker's clock.
-        delivery_count: how often it had been delivered before this time. How often
-            it may be is a setting of the entity that a receiver is not told.
-        body: the AMQP data sections joined, or the value body: text in UTF-8,
-            anything else as JSON. Of a message with a fault, its bytes as they came.
-        application_properties: keys, and values that are text, decoded as UTF-8.
-        locked_until: by the broker's clock; it is renewed until settled.
-        fault: why the message could not be decoded; None = it could be. What else is
-            told of it is what could be read all the same.
+        lock_token: identifies this delivery of the message while its lock is held.
+        message_id: None if neither the sender nor the broker has set one.
+        sequence_number: set by the broker; the same for all deliveries.
+        enqueued_at: when the broker accepted the message, by the broker's clock.
+        body: the AMQP data sections joined, or the value body: text in UTF-8, anything
+            else as JSON. If the message has a fault: its bytes, unchanged.
+        delivery_count: how often the message was delivered before. The limit is a
+            setting of the entity that a receiver cannot read.
+        application_properties: keys and text values are decoded as UTF-8.
+        locked_until: by the broker's clock; the lock is renewed until the message is
+            settled.
+        fault: why the message could not be decoded; None = it was decoded. With a
+            fault, the other fields have what could be read nevertheless.
     """
 
     lock_token: str

@@ -1,7 +1,7 @@
-"""A Service Bus namespace: how it is reached, and what its errors mean.
+"""The configuration of a Service Bus namespace, and clients for it.
 
-Shared by the sink, the approval receiver and replies. The SDK costs 4 MiB and
-azure-identity 7 more, so both are imported only when a namespace is opened.
+Used by the sink, the approval receiver and replies. The SDK costs 4 MiB and
+azure-identity 7 MiB more, so both are imported only when a namespace is opened.
 """
 
 import re
@@ -30,18 +30,18 @@ Handle = TypeVar("Handle", "ServiceBusSender", "ServiceBusReceiver")
 TransportKind = Literal["amqp", "amqp-websocket"]
 
 _HOST = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9-]+)+", re.IGNORECASE)
-_TRY_SECONDS = 8.0  # to open a link, the token included
+_TRY_SECONDS = 8.0  # to open a link, including the token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionString:
-    """What a connection string says, but for the secret in it.
+    """The parts of a connection string, without its secret.
 
     Attributes:
-        host: in lower case; with the port only for an emulator that is not at the
-            usual one, as the SDK has it.
-        entity: EntityPath: the one entity it is good for; None = any.
-        is_emulator: whether it is spoken to without TLS.
+        host: in lower case; with a port only for an emulator at an unusual port, as in
+            the SDK.
+        entity: EntityPath: the only entity that may be used; None = any.
+        is_emulator: whether to connect to an emulator, without TLS.
     """
 
     host: str
@@ -50,10 +50,10 @@ class ConnectionString:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a connection string, as strictly as a person would want it.
+        """Parse a connection string, more strictly than the SDK.
 
         Raises:
-            ValueError: what is wrong, without any of its text.
+            ValueError: what is wrong; the text repeats nothing of the string.
         """
         pairs = [part.partition("=") for part in text.strip().split(";") if part]
         parts = {key.strip().lower(): value.strip() for key, _, value in pairs}
@@ -74,7 +74,7 @@ class ConnectionString:
 def _endpoint(endpoint: str) -> str:
     try:
         parts = urlsplit(endpoint)
-        parts.port  # noqa: B018  reading it is what finds a port that is none
+        parts.port  # noqa: B018  reading it raises ValueError if it is invalid
     except ValueError:
         parts = urlsplit("")
     if parts.scheme != "sb" or not parts.hostname:
@@ -95,19 +95,18 @@ def _is_emulator(parts: dict[str, str]) -> bool:
 
 
 class NamespaceConfig(Section, frozen=True, kw_only=True):
-    """The keys by which a namespace is reached; sections that need one have them.
+    """The connection to a Service Bus namespace.
 
     Attributes:
         namespace: the host name of the Service Bus namespace; needs a credential.
             Example: ``"contoso.servicebus.windows.net"``.
-        connection_string: how the namespace is reached, in place of namespace and
-            credential.
-        credential: how the bridge proves who it is.
+        connection_string: a connection string, in place of namespace and credential.
+        credential: how the bridge authenticates.
         client_id: the id of a user-assigned managed identity; "" is the system-assigned
             one. Example: ``"00001111-aaaa-2222-bbbb-3333cccc4444"``.
-        transport: "amqp" is port 5671; "amqp-websocket" is port 443, for closed
-            networks.
-        http_proxy: the proxy to go through, with "amqp-websocket" only. Example:
+        transport: "amqp": port 5671; "amqp-websocket": port 443, for networks that
+            allow only HTTPS.
+        http_proxy: the URL of a proxy; only with "amqp-websocket". Example:
             ``"http://proxy.example:3128"``.
     """
 
@@ -119,7 +118,7 @@ class NamespaceConfig(Section, frozen=True, kw_only=True):
     http_proxy: Address | None = None
 
     def faults(self) -> Iterator[tuple[str, ...]]:
-        """Check that there is one way in, and that it can be one."""
+        """Check that exactly one of the two connections is given, and is valid."""
         if bool(self.namespace) == (self.connection_string is not None):
             one = "exactly one of namespace and connection_string must be given"
             yield "namespace", one
@@ -150,7 +149,7 @@ class NamespaceConfig(Section, frozen=True, kw_only=True):
 
     @property
     def host(self) -> str:
-        """Host, with the port of an emulator, in lower case: to compare namespaces.
+        """Host in lower case, with the port of an emulator, to compare namespaces.
 
         Raises:
             ValueError: the connection string cannot be read any more.
@@ -161,7 +160,7 @@ class NamespaceConfig(Section, frozen=True, kw_only=True):
 
     @property
     def entity(self) -> str | None:
-        """The one entity that the connection string is good for; None = any.
+        """The EntityPath of the connection string; None = any entity.
 
         Raises:
             ValueError: the connection string cannot be read any more.
@@ -171,17 +170,17 @@ class NamespaceConfig(Section, frozen=True, kw_only=True):
         return ConnectionString.parse(self.connection_string.reveal()).entity
 
 
-UNKNOWN_HOST = ""  # of a connection string that cannot be read here
+UNKNOWN_HOST = ""  # the connection string cannot be read on this machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entity:
-    """A queue or topic, to be compared as Service Bus does: without case.
+    """A queue or topic, for comparisons; case does not matter.
 
     Attributes:
-        key: under which the configuration names it; makes no difference.
-        host: as ``NamespaceConfig.host``, or ``UNKNOWN_HOST``.
-        name: in lower case.
+        key: the configuration key, ``queue`` or ``topic``; not compared.
+        host: ``NamespaceConfig.host``, or ``UNKNOWN_HOST``.
+        name: the name in lower case.
     """
 
     key: str = field(compare=False)
@@ -202,11 +201,11 @@ def entity_in(where: NamespaceConfig, queue: str, topic: str) -> Entity:
 def entity_faults(
     where: NamespaceConfig, queue: str, topic: str
 ) -> Iterator[tuple[str, str]]:
-    """Check that there is one entity, and that the connection string is good for it."""
+    """Check that there is one entity, and that the connection string allows it."""
     if bool(queue) == bool(topic):
         yield "queue", "exactly one of queue and topic must be given"
         return
-    with suppress(ValueError):  # a fault of its own
+    with suppress(ValueError):  # reported as a fault of connection_string
         key, name = ("queue", queue) if queue else ("topic", topic)
         if (where.entity or name).lower() != name.lower():
             yield key, "is not the EntityPath in connection_string"
@@ -214,13 +213,13 @@ def entity_faults(
 
 @asynccontextmanager
 async def open_client(config: NamespaceConfig) -> AsyncIterator["ServiceBusClient"]:
-    """Open a client that never retries by itself; its credential closes with it.
+    """Open a client that does not retry; its credential is closed with it.
 
-    Nothing is connected yet: each sender and receiver has a connection of its own.
+    No connection is made yet: each sender and receiver has its own connection.
 
     Raises:
-        RefusedDeliveryError: a secret cannot be read, or the machine has not got what
-            the credential needs.
+        RefusedDeliveryError: a secret cannot be read, or something that the credential
+            needs is missing on this machine.
     """
     async with AsyncExitStack() as stack:
         try:
@@ -235,7 +234,7 @@ async def open_client(config: NamespaceConfig) -> AsyncIterator["ServiceBusClien
 async def open_handle(
     config: NamespaceConfig, make: Callable[["ServiceBusClient"], Handle]
 ) -> AsyncIterator[Handle]:
-    """Open a sender or receiver that ``make`` makes of a client of its own.
+    """Open a sender or receiver, made by ``make``, with its own client.
 
     Raises:
         RefusedDeliveryError: as ``open_client``.
@@ -275,10 +274,11 @@ def _client_options(config: NamespaceConfig) -> dict[str, Any]:
 
 
 def _proxy(url: str) -> dict[str, object]:
-    """Return a proxy in the SDK's form, but as the aiohttp below it wants it.
+    """Return a proxy in the SDK's form, with values that aiohttp below it accepts.
 
-    With the scheme, or aiohttp takes the host for one; and with name and password in
-    front of the host, since the SDK's own way for these is deprecated in aiohttp.
+    The host name contains the scheme, because otherwise aiohttp reads the host as a
+    scheme. It also contains user name and password, because the SDK's own options for
+    them are deprecated in aiohttp.
     """
     parts = urlsplit(url)
     default = 443 if parts.scheme == "https" else 80
@@ -290,13 +290,13 @@ def _proxy(url: str) -> dict[str, object]:
 
 
 def _without_entity(text: str) -> str:
-    """Drop EntityPath: the SDK would refuse any other entity, even a reply's."""
+    """Remove EntityPath: with it, the SDK refuses other entities, as for replies."""
     parts = (part for part in text.strip().split(";") if part)
     return ";".join(p for p in parts if not p.strip().lower().startswith("entitypath="))
 
 
 def credential_of(config: NamespaceConfig) -> "AsyncTokenCredential":
-    """Make the credential that a section names; see ``bridge.net.entra``."""
+    """Make the credential of a section; see ``bridge.net.entra``."""
     proxy = config.http_proxy
     return open_credential(
         config.credential,

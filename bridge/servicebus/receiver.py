@@ -1,27 +1,25 @@
-"""Receives from the approval entity, and settles: the Service Bus side of approvals.
+"""Receives messages from the approval entity, and settles them.
 
-What the SDK asks of its users, and what is done about it here:
+Problems of the SDK, and what this file does about them:
 
-* A session receiver never reconnects, and any receiver may die: after any error the
-  receiver is closed and the next ``receive`` opens a new one. What was handed out
-  and not settled by then is simply delivered again.
-* It takes some of its own errors for a time-out, and returns nothing, at once, from
-  then on: a wait that ends long before its time means a broken receiver. A message
-  that it cannot decode would cause one: see ``bridge.servicebus.undecodable``.
-* A silent peer looks like an empty queue: a receiver that has no lock to renew looks
-  at the queue every 20 s, and has to be answered; one of a session that was not
-  renewed for as long as its lock lasts is given up.
-* A connection that went dead without a word is alive to the broker for minutes: what is
-  handed to it is locked, for nobody, as long as a lock lasts, and may then be handed to
-  it once more. One message at a time is asked for, so that this befalls one, once.
-* A session that another bridge serves is no fault: it is asked for again at a quarter
-  of the lock time, so that it is taken over when the other one dies.
-* Settling several messages at once is slower than one after the other.
+* Any receiver may die. After an error it is closed, and the next ``receive`` opens a
+  new one. Messages that are not settled by then are delivered again.
+* The SDK treats some of its own errors as a time-out. From then on, it returns an empty
+  list at once. So a wait that ends much too early means that the receiver is broken. A
+  message that it cannot decode is one cause: see ``bridge.servicebus.undecodable``.
+* A silent peer looks like an empty queue. So a receiver without a session peeks at the
+  queue every 20 s and must get an answer. A receiver with a session is closed if its
+  lock was not renewed for as long as the lock lasts.
+* If a connection dies silently, the broker notices it only after minutes. A message
+  sent to it stays locked until the lock ends, and may then be sent to it again. So only
+  one message at a time is requested, unless the source says otherwise.
+* A session that another bridge serves is not an error. It is requested again after a
+  quarter of the lock time, so that this bridge takes over if the other one dies.
 
     detached --receive--> attached --any error--> broken --receive--> detached
        |  ^
        v  | a quarter of the lock time
-     stands by: the session is held elsewhere
+     stands by: another bridge has the session
 """
 
 import asyncio
@@ -45,9 +43,11 @@ from bridge.servicebus.errors import (
     is_held_elsewhere,
     is_lock_lost,
 )
-from bridge.servicebus.lock_renewal import RENEW_SECONDS, Locks, LockTime
+from bridge.servicebus.lock_renewal import Locks, LockTime
 from bridge.servicebus.message import ReceivedMessage
 from bridge.servicebus.namespace import NamespaceConfig, open_handle
+from bridge.servicebus.source import ApprovalSource
+from bridge.servicebus.timings import TIMINGS, Timings
 from bridge.servicebus.undecodable import guarded
 
 if TYPE_CHECKING:
@@ -56,18 +56,11 @@ if TYPE_CHECKING:
     from azure.servicebus import ServiceBusReceivedMessage
     from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
 
-from bridge.servicebus.source import ApprovalSource
-
 log = logging.getLogger(__name__)
 
-_OPEN_SECONDS = 10.0
 _POLL_SECONDS = 30.0
-_LEAST_POLL_SECONDS = 20.0  # what is shorter was no wait for messages
-_SETTLE_SECONDS = 10.0
-_CLOSE_SECONDS = 1.0
+_LEAST_POLL_SECONDS = 20.0  # a shorter wait means that the receiver is broken
 _TICK_SECONDS = 0.5
-_LOOK_SECONDS = 20.0
-_AT_ONCE = 1
 _LONGEST_REASON = 1024
 _SESSION = "session"
 _CUT_SHORT = "the SDK has given up receiving, without an error"
@@ -77,20 +70,21 @@ Settle = Callable[["ServiceBusReceiver", "ServiceBusReceivedMessage"], Awaitable
 
 
 class ApprovalQueue:
-    """A receiver that is opened lazily, and anew when it broke.
+    """A receiver that is opened at the first use, and again after errors.
 
-    It is one class because receiving, settling and renewing share one receiver, and
-    what breaks one of them breaks all. ``receive`` is for one caller at a time; others
-    may settle messages meanwhile. Made by ``open_queue``, which also keeps the locks.
+    It is wide because receiving, settling and renewing share one receiver, and an error
+    of one of them breaks all. Only one caller may use ``receive`` at a time;
+    others may settle messages meanwhile. Made by ``open_queue``, which also renews the
+    locks.
 
     Args:
-        lock_time: of the entity, where other queues of it learn and use it too.
-        look: seconds between two looks that have to be answered.
+        lock_time: the lock time of the entity; shared by all sessions of it.
+        timings: the time limits of Service Bus.
 
     Attributes:
-        last_error: why there was no receiver last; None once there is one.
-        stands_by: whether another bridge serves the session, as it should be.
-        last_receive: when a message came last; None = none has yet.
+        last_error: the last error; None while the receiver is attached.
+        stands_by: whether another bridge serves the session.
+        last_receive: when a message came last; None = none yet.
     """
 
     def __init__(
@@ -99,17 +93,17 @@ class ApprovalQueue:
         source: ApprovalSource,
         clock: Clock,
         lock_time: LockTime | None = None,
-        look: float = _LOOK_SECONDS,
+        timings: Timings = TIMINGS,
     ) -> None:
         self._config = config
-        self._look_seconds = look
+        self._timings = timings
         self._source = source
         self._clock = clock
         self._guard = asyncio.Lock()  # settling and renewing, one at a time
         self._stack = AsyncExitStack()
         self._receiver: ServiceBusReceiver | None = None
         self._held: dict[str, ServiceBusReceivedMessage] = {}
-        self._locks = Locks(clock)
+        self._locks = Locks(clock, timings)
         self._broken = asyncio.Event()
         self._lock_time = lock_time or LockTime()
         self._attached_at = 0.0
@@ -119,7 +113,7 @@ class ApprovalQueue:
 
     @property
     def attached(self) -> bool:
-        """Whether a message would be received now, as far as is known."""
+        """Whether the receiver is open, as far as is known."""
         return self._receiver is not None and not self._broken.is_set()
 
     @property
@@ -130,20 +124,23 @@ class ApprovalQueue:
         return self._clock.monotonic() - self._attached_at
 
     async def reach(self) -> None:
-        """Attach, and receive nothing.
+        """Open the receiver, and receive nothing.
 
         Raises:
-            ApprovalQueueError: there is no receiver to be had.
+            ApprovalQueueError: the receiver cannot be opened.
         """
         await self._attached()
 
     async def receive(self, stop: asyncio.Event) -> list[ReceivedMessage]:
-        """Wait for messages; none after half a minute or when ``stop`` is set.
+        """Wait for messages, for at most half a minute.
 
-        Nor while another bridge serves the session.
+        Returns:
+            The messages; none if no message came, ``stop`` was set, or another bridge
+            serves the session.
 
         Raises:
-            ApprovalQueueError: there is no receiver now; the next call opens one.
+            ApprovalQueueError: messages cannot be received now; the next call opens a
+                new receiver.
         """
         if stop.is_set():
             return []
@@ -156,7 +153,7 @@ class ApprovalQueue:
             return []
         began = self._clock.monotonic()
         polling = asyncio.create_task(
-            receiver.receive_messages(_AT_ONCE, max_wait_time=_POLL_SECONDS)
+            receiver.receive_messages(self._source.at_once, max_wait_time=_POLL_SECONDS)
         )
         waits = [asyncio.create_task(e.wait()) for e in (stop, self._broken)]
         try:
@@ -165,7 +162,7 @@ class ApprovalQueue:
             await cancel_all(polling, *waits)
         if self._broken.is_set():
             raise ApprovalQueueError(self.last_error or f"{self._source} is lost")
-        if polling.cancelled():  # asked to stop; what was on its way is released
+        if polling.cancelled():  # ``stop`` is set; a message in transit is released
             return []
         try:
             messages = polling.result()
@@ -178,28 +175,28 @@ class ApprovalQueue:
         return [self._hold(receiver, message) for message in messages]
 
     async def complete(self, message: ReceivedMessage) -> None:
-        """Take the message from the entity: it was dealt with.
+        """Complete the message: it was handled.
 
         Raises:
-            ApprovalQueueError: it will be delivered again.
+            ApprovalQueueError: it was not settled, and will be delivered again.
         """
         await self._settle(message, lambda r, m: r.complete_message(m))
 
     async def abandon(self, message: ReceivedMessage) -> None:
-        """Give the message back, to be delivered again.
+        """Abandon the message: it is delivered again.
 
         Raises:
-            ApprovalQueueError: it will be delivered again, but later.
+            ApprovalQueueError: it was not settled, and will be delivered again later.
         """
         await self._settle(message, lambda r, m: r.abandon_message(m))
 
     async def dead_letter(
         self, message: ReceivedMessage, reason: str, description: str
     ) -> None:
-        """Put the message aside for a person to look at.
+        """Dead-letter the message.
 
         Raises:
-            ApprovalQueueError: it will be delivered again.
+            ApprovalQueueError: it was not settled, and will be delivered again.
         """
         words = description[:_LONGEST_REASON]
         await self._settle(
@@ -216,7 +213,7 @@ class ApprovalQueue:
             if held is None or self._receiver is None or self._broken.is_set():
                 raise self._lock_lost()
             try:
-                async with asyncio.timeout(_SETTLE_SECONDS):
+                async with asyncio.timeout(self._timings.settle):
                     await settle(self._receiver, held)
             except failures() as error:
                 lost = is_lock_lost(error)
@@ -227,7 +224,7 @@ class ApprovalQueue:
             await self.close()
         if self._receiver is None:
             try:
-                async with asyncio.timeout(_OPEN_SECONDS):
+                async with asyncio.timeout(self._timings.open):
                     self._receiver = await self._open()
             except failures() as error:
                 raise self._break(error) from error
@@ -240,17 +237,18 @@ class ApprovalQueue:
     async def _open(self) -> "ServiceBusReceiver":
         handle = open_handle(self._config, self._make)
         receiver = await self._stack.enter_async_context(handle)
-        session = receiver.session  # None where there are none, whatever its type says
+        renew = self._timings.renew
+        session = receiver.session  # None without sessions, although typed otherwise
         if self._source.session is None:
             self._locks.repeat(
                 "look",
-                lambda: receiver.peek_messages(timeout=RENEW_SECONDS),
-                self._look_seconds,
+                lambda: receiver.peek_messages(timeout=renew),
+                self._timings.look,
             )
         else:
             self._lock_time.seconds = self._locks.keep(
                 _SESSION,
-                lambda: session.renew_lock(timeout=RENEW_SECONDS),
+                lambda: session.renew_lock(timeout=renew),
                 session.locked_until_utc,
             )
         return receiver
@@ -270,10 +268,12 @@ class ApprovalQueue:
     ) -> ReceivedMessage:
         received = read(message)
         self._held[received.lock_token] = message
-        if self._source.session is None:  # else the session's lock is theirs too
+        if self._source.session is None:  # with a session, its lock covers all messages
             self._locks.keep(
                 received.lock_token,
-                lambda: receiver.renew_message_lock(message, timeout=RENEW_SECONDS),
+                lambda: receiver.renew_message_lock(
+                    message, timeout=self._timings.renew
+                ),
                 received.locked_until,
             )
         return received
@@ -284,12 +284,12 @@ class ApprovalQueue:
             await self.renew()
 
     async def renew(self) -> None:
-        """Renew the locks that are due; others may settle in between."""
+        """Renew the locks that are due; messages may be settled in between."""
         while self.attached and not await self._renew_some():
             pass
 
     async def _renew_some(self) -> bool:
-        """Renew some of the locks that are due; return whether none is left."""
+        """Renew some of the due locks; return whether no due lock is left."""
         async with self._guard:
             try:
                 if self._locks.has_lapsed(_SESSION):
@@ -304,7 +304,7 @@ class ApprovalQueue:
         return ApprovalQueueError(f"{self._source}: the lock of a message is lost")
 
     def _break(self, error: Exception) -> ApprovalQueueError:
-        """Note that the receiver is of no use any more, and why."""
+        """Mark the receiver as broken; return the error to raise."""
         meant = as_delivery_error(error, f"Service Bus {self._source}")
         self.last_error = str(meant)
         if is_held_elsewhere(error) and not self.stands_by:
@@ -315,7 +315,7 @@ class ApprovalQueue:
         return ApprovalQueueError(self.last_error, is_refusal=is_refusal)
 
     async def close(self) -> None:
-        """Close the receiver, however it takes it; the next ``receive`` opens one."""
+        """Close the receiver, and ignore errors; the next ``receive`` opens one."""
         async with self._guard:
             if self._receiver is None and not self._broken.is_set():
                 return
@@ -325,7 +325,7 @@ class ApprovalQueue:
             self._locks.clear()
             self._broken.clear()
             with suppress(*failures()):
-                async with asyncio.timeout(_CLOSE_SECONDS):
+                async with asyncio.timeout(self._timings.close):
                     await stack.aclose()
 
 
@@ -335,10 +335,10 @@ async def open_queue(
     source: ApprovalSource,
     clock: Clock,
     lock_time: LockTime | None = None,
-    look: float = _LOOK_SECONDS,
+    timings: Timings = TIMINGS,
 ) -> AsyncIterator[ApprovalQueue]:
-    """Make a queue and keep its locks; nothing is connected before ``receive``."""
-    queue = ApprovalQueue(config, source, clock, lock_time, look)
+    """Make a queue and renew its locks; it connects at the first ``receive``."""
+    queue = ApprovalQueue(config, source, clock, lock_time, timings)
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         group.create_task(queue.keep(stop), name=f"locks of {source}")

@@ -1,14 +1,14 @@
-"""Takes apart an AMQP message that the SDK cannot decode. Pure.
+"""Makes a replacement for an AMQP message that the SDK cannot decode. Pure.
 
-Every AMQP value states its own length, so the sections of a message, the fields of a
-section and the entries of a map can be cut apart without decoding them. What can be
-decoded is kept, the rest becomes bytes:
+Every AMQP value states its own length. So the sections of a message, the fields of a
+section and the entries of a map can be separated without decoding them. The replacement
+contains:
 
-    header, annotations, properties   each field or entry on its own, where it decodes
-    everything after the annotations  the data section of the replacement, as it came
+    header, annotations, properties   each field or entry that can be decoded
+    data section                      all bytes after the annotations, unchanged
     MARK                              a delivery annotation: this is a replacement
 
-A sender may set MARK too: then its own message is refused, and no other.
+If a sender sets MARK in a message, only that message is refused.
 
 Source: AMQP 1.0, part 1: 1.2 type encodings; part 3: 3.2 message format.
 """
@@ -20,18 +20,18 @@ WORDS = "the message cannot be decoded"
 
 _DELIVERY_ANNOTATIONS, _DATA = 0x71, 0x75
 _HEADER, _MESSAGE_ANNOTATIONS, _PROPERTIES = 0x70, 0x72, 0x73
-_FIELDS = {_HEADER: 5, _PROPERTIES: 13}  # more than these have no meaning
+_FIELDS = {_HEADER: 5, _PROPERTIES: 13}  # AMQP defines no further fields
 _NULL, _TRUE, _SYMBOL, _BINARY = b"\x40", b"\x41", b"\xa3", b"\xb0"
 _LIST, _MAP = b"\xd0", b"\xd1"
 
-# The first half of a format code tells the width of the value, or of its size.
+# The first half of a format code gives the width of the value, or of its size.
 _FIXED = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
 _VARIABLE = {0xA: 1, 0xB: 4}
 _COMPOUND = {0xC: 1, 0xD: 4}
 _ARRAY = {0xE: 1, 0xF: 4}
 _SIZED = _VARIABLE | _COMPOUND | _ARRAY
 
-_DEEPEST = 64  # as the SDK has it
+_DEEPEST = 64  # the SDK's limit
 _MOST_BYTES = 256 * 1024  # an approval has 64 KiB, and as many for its properties
 _MOST_EMPTY = 255  # elements without bytes: an array of twelve bytes may have 65536
 
@@ -39,11 +39,11 @@ IsReadable = Callable[[bytes], bool]
 
 
 def is_plain(payload: bytes) -> bool:
-    """Whether a message takes no more time and memory than an approval may.
+    """Return whether a message can be decoded with little time and memory.
 
-    Its sizes and counts are right, it is not too deep, no array says that it has
-    thousands of elements without a byte for each (the SDK would make them all), and
-    there is not too much to decode: of data sections nothing is.
+    All sizes and counts must be right, and the nesting not too deep. No array may claim
+    thousands of elements that take no bytes, since the SDK would create them all. The
+    sections, without data sections, must not be too large.
     """
     offset = much = 0
     try:
@@ -62,11 +62,11 @@ def is_plain(payload: bytes) -> bool:
 
 
 def replacement(payload: bytes, is_readable: IsReadable) -> bytes:
-    """Return a message that can be read, with what is left of one that cannot.
+    """Return a message that can be decoded, with the readable parts of another one.
 
     Args:
-        payload: the message as it came.
-        is_readable: whether the SDK reads a message.
+        payload: the message that cannot be decoded.
+        is_readable: returns whether the SDK can decode a message.
     """
     mark = _section(_DELIVERY_ANNOTATIONS, _MAP, [_SYMBOL + _short(MARK), _TRUE])
     kept, offset = [mark], 0
@@ -89,7 +89,7 @@ def _checked(payload: bytes, offset: int, depth: int) -> int:
     """Return where a value ends.
 
     Raises:
-        IndexError, ValueError: it is not plain.
+        IndexError, ValueError: the value is not plain; see ``is_plain``.
     """
     code = payload[offset]
     if code != 0:
@@ -100,7 +100,7 @@ def _checked(payload: bytes, offset: int, depth: int) -> int:
 
 
 def _checked_body(payload: bytes, code: int, offset: int, depth: int) -> int:
-    """Return where a value ends whose format code has been read."""
+    """Return where a value ends; its format code was read before."""
     kind = code >> 4
     if kind in _FIXED:
         return _within(payload, offset + _FIXED[kind])
@@ -149,10 +149,10 @@ def _within(payload: bytes, end: int) -> int:
 
 
 def _end(payload: bytes, offset: int) -> int:
-    """Return where a value ends by its own word, without looking into it.
+    """Return where a value ends, by the length that it states.
 
     Raises:
-        IndexError, ValueError: there is no whole value.
+        IndexError, ValueError: the value is not complete.
     """
     wanted = 1
     while wanted:
@@ -170,7 +170,7 @@ def _end(payload: bytes, offset: int) -> int:
 
 
 def _sections(payload: bytes) -> Iterator[tuple[int, bytes, int]]:
-    """Yield code, value and end of each section, as far as they can be cut apart."""
+    """Yield code, value and end of each section, as far as they can be separated."""
     offset = 0
     while payload[offset : offset + 2] == b"\x00\x53":
         start = offset + 3
@@ -182,7 +182,7 @@ def _sections(payload: bytes) -> Iterator[tuple[int, bytes, int]]:
 
 
 def _elements(value: bytes) -> list[bytes]:
-    """Return the elements of a list or map, as far as they can be cut apart."""
+    """Return the elements of a list or map, as far as they can be separated."""
     width = _COMPOUND.get(value[0] >> 4, 0)
     offset = 1 + 2 * width
     count = int.from_bytes(value[1 + width : offset])
@@ -198,7 +198,7 @@ def _elements(value: bytes) -> list[bytes]:
 
 
 def _kept(code: int, fields: list[bytes], is_readable: IsReadable) -> list[bytes]:
-    """Return the fields of a list section, null in place of what cannot be read."""
+    """Return the fields of a list section, with null for each undecodable one."""
     return [
         field
         if is_readable(_section(code, _LIST, [*[_NULL] * place, field]))
@@ -208,8 +208,8 @@ def _kept(code: int, fields: list[bytes], is_readable: IsReadable) -> list[bytes
 
 
 def _entries(code: int, parts: list[bytes], is_readable: IsReadable) -> list[bytes]:
-    """Return the entries of a map section that can be read."""
-    pairs = zip(parts[::2], parts[1::2], strict=False)  # an odd one has no value
+    """Return the entries of a map section that can be decoded."""
+    pairs = zip(parts[::2], parts[1::2], strict=False)  # a last key without value
     kept = [pair for pair in pairs if is_readable(_section(code, _MAP, [*pair]))]
     return [part for pair in kept for part in pair]
 

@@ -1,14 +1,15 @@
-"""The sockets under the SDK's senders and receivers, which it does not always close."""
+"""Closes the sockets of the SDK's senders and receivers, which may stay open."""
 
 from typing import Any
 
 
 class Wires:
-    """The sockets under a sender or receiver, closed for certain.
+    """The sockets of one sender or receiver.
 
-    The SDK loses a descriptor with each connection that breaks, since it marks it as
-    ended before it would close the socket, and with each that does not open in time.
-    There is no public way to them; where these names change, it loses them again.
+    The SDK leaks a file descriptor with each connection that breaks (it marks the
+    connection as ended before it closes the socket), and with each that does not open
+    in time. The SDK has no public access to the sockets. If the internal names used
+    here change, descriptors leak again.
     """
 
     def __init__(self, handle: Any) -> None:
@@ -25,13 +26,13 @@ class Wires:
         handle._create_handler = remember  # noqa: SLF001  see above
 
     def note(self) -> None:
-        """Note what is open: the SDK forgets it when it fails to close it."""
+        """Record the open sockets, before the SDK forgets them."""
         for handler in self._handlers:
             connection = getattr(handler, "_connection", None)
             self._wires.append(getattr(connection, "_transport", None))
 
     async def hang_up(self) -> None:
-        """Close whatever is still open."""
+        """Close the sockets that are still open."""
         self.note()
         for wire in self._wires:
             if writer := getattr(wire, "writer", None):

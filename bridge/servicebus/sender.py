@@ -1,29 +1,33 @@
-"""Sends messages to one Service Bus entity; shared by the sink and by replies.
+"""Sends messages to one Service Bus entity; used by the sink and for replies.
 
-What the SDK asks of its users, and what is done about it here:
+Problems of the SDK, and what this file does about them:
 
-* A sender breaks, and hangs, when two coroutines use it: one at a time does, and it
-  takes along all that wait meanwhile, as one batch.
-* Opening costs half a second, so a sender is opened once and kept; one that was idle
-  for minutes, which networks drop without a word, is opened anew before it is needed.
-* It may be found dead when next used (an idle link is detached, a token expires, a
-  connection is dropped): then, and only then, there is a quick second attempt.
-* A connection that was begun while the network was away may hang although it is back:
-  another is begun beside it every 3 s, and the first one that stands is used.
-* Without a timeout a send to a peer that went silent never ends. After one it is
-  not known whether the message was stored: the same MessageId goes out again.
-* After any error but one about the message itself, a sender is closed and made anew.
+* A sender breaks or hangs if two coroutines use it. So only one sends at a time, and it
+  sends all messages that wait at that moment, as one batch.
+* Opening takes half a second. So a sender is opened once and kept open. Networks drop
+  idle connections silently. So an idle sender is opened again every few minutes.
+* A sender may be dead when it is used (link detached, token expired, connection
+  dropped). Then, and only then, a second attempt follows at once.
+* A connection that was begun during a network failure may hang even after the failure.
+  So another one is begun every 3 s, and the first one that opens is used.
+* Without a timeout, a send to a silent peer never ends. After a timeout, it is unknown
+  whether the message was stored: it is sent again with the same MessageId.
+* After any error that is not about the message itself, the sender is closed, and a new
+  one is opened.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from enum import Enum
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from bridge.foundation.errors import DeliveryError
 from bridge.foundation.hashing import hash32
 from bridge.servicebus.errors import (
     as_delivery_error,
@@ -33,29 +37,26 @@ from bridge.servicebus.errors import (
     is_too_large,
     leaves_link_whole,
 )
-from bridge.servicebus.namespace import NamespaceConfig, open_handle
+from bridge.servicebus.link import close, first_open, linked
+from bridge.servicebus.namespace import NamespaceConfig
+from bridge.servicebus.timings import TIMINGS, Timings
 
 if TYPE_CHECKING:
     from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
     from azure.servicebus.aio import ServiceBusSender
 
-_ATTEMPT_SECONDS = 10.0  # to open a sender and send with it
-_STALE_SECONDS = 5.0  # to find out that a sender is dead
-_BESIDE_SECONDS = 3.0  # until another link is opened beside one that hangs
-_CLOSE_SECONDS = 1.0
-_WARM_SECONDS = 200.0  # load balancers of Azure forget a connection after 4 minutes
 _MOST_AT_ONCE = 100
 _LONGEST_ID = 128
 
 
 def short_id(value: str) -> str:
-    """Return ``value`` as Service Bus takes it for a MessageId or SessionId."""
+    """Return ``value`` as a MessageId or SessionId; a hash if it is too long."""
     return value if len(value) <= _LONGEST_ID else hash32(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A message on its way out, in the words of Service Bus."""
+    """A message to send, with the properties of Service Bus."""
 
     body: bytes
     content_type: str
@@ -71,28 +72,38 @@ class Message:
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """A message that somebody waits for, and what became of it."""
+    """A message for which a caller of ``send`` waits, and its result."""
 
     message: "ServiceBusMessage"
     size: int
     is_done: bool = False
     error: Exception | None = None
 
+    @property
+    def session(self) -> str | None:
+        """The SessionId, which is the partition key, too."""
+        return self.message.session_id
 
-_Link = tuple[AsyncExitStack, "ServiceBusSender"]  # what closes it, and the link
+
+class _Mix(Enum):
+    """Which messages the entity takes in one transfer, as its answers have shown."""
+
+    ANY = "any"
+    ONE_SESSION = "one session"
+    NONE = "none"
 
 
 class Sender:
-    """A sender to one entity, opened lazily and opened anew when it broke.
+    """A sender to one entity, opened at the first use and again after errors.
 
     Args:
-        config: how the namespace is reached; secrets are read at each opening.
-        entity: the queue or topic: the wire knows no difference.
-        beside: seconds until another link is opened beside one that hangs.
+        config: the connection to the namespace; secrets are read at each opening.
+        entity: the queue or topic.
+        timings: the time limits of Service Bus; may be replaced later.
     """
 
     def __init__(
-        self, config: NamespaceConfig, entity: str, beside: float = _BESIDE_SECONDS
+        self, config: NamespaceConfig, entity: str, timings: Timings = TIMINGS
     ) -> None:
         self._config = config
         self._entity = entity
@@ -102,35 +113,46 @@ class Sender:
         self._stack = AsyncExitStack()
         self._sender: ServiceBusSender | None = None
         self._is_suspect = False
-        self._beside_seconds = beside
-        self._may_batch = True
+        self.timings = timings
+        self.most = _MOST_AT_ONCE
+        self._mix = _Mix.ANY
         self._used = float("-inf")
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody waits for it."""
+        """Whether no message waits or is being sent."""
         return not self._waiting and not self._guard.locked()
 
     async def send(self, message: Message) -> None:
-        """Return when the broker has stored ``message``.
+        """Send a message; return when the broker has stored it.
 
         Raises:
-            DeliveryError: as ``namespace_errors`` maps it.
+            DeliveryError: see ``bridge.servicebus.errors``.
         """
-        waiting = _Waiting(_sdk_message(message), len(message.body))
-        self._waiting.append(waiting)
+        (error,) = await self.send_many([message])
+        if error is not None:
+            raise error
+
+    async def send_many(
+        self, messages: Sequence[Message]
+    ) -> Sequence[DeliveryError | None]:
+        """Send messages, several in one transfer; return what became of each.
+
+        The errors are those of ``send``.
+        """
+        mine = [_Waiting(_sdk_message(one), len(one.body)) for one in messages]
+        self._waiting.extend(mine)
         try:
             async with self._guard:
-                # Whoever had the guard before may have taken this one along. If he
-                # was cancelled, nobody was told anything, and all of it goes again.
-                while not waiting.is_done:
+                # The previous holder of the guard may have sent these messages in its
+                # batch. If that holder was cancelled, no result was set: send again.
+                while not all(one.is_done for one in mine):
                     await self._flush()
         finally:
-            if waiting in self._waiting:
-                self._waiting.remove(waiting)
-        if waiting.error is not None:
-            error = waiting.error
-            raise as_delivery_error(error, self._target, size=waiting.size) from error
+            for one in mine:
+                if not one.is_done:
+                    self._waiting.remove(one)
+        return [_meaning(one, self._target) for one in mine]
 
     async def reach(self) -> None:
         """Open a link to the entity and send nothing.
@@ -139,18 +161,16 @@ class Sender:
             DeliveryError: as ``send``.
         """
         with delivery_errors(self._target):
-            async with self._guard, asyncio.timeout(_ATTEMPT_SECONDS):
+            async with self._guard, asyncio.timeout(self.timings.attempt):
                 await self._drop()
                 await self._open()
 
-    async def keep_warm(self, every: float = _WARM_SECONDS) -> None:
-        """Open the sender, and anew whenever it was idle, until cancelled.
+    async def keep_warm(self) -> None:
+        """Open the sender, and again each time it was idle, until cancelled.
 
-        What goes wrong is of no matter: the next message finds it out.
-
-        Args:
-            every: seconds of idleness.
+        Errors are ignored here: the next message shows them.
         """
+        every = self.timings.idle
         while True:
             idle = _now() - self._used
             if idle >= every and self.is_idle:
@@ -161,24 +181,24 @@ class Sender:
             await asyncio.sleep(max(every - idle, every / 10))
 
     async def close(self) -> None:
-        """Close after what is under way."""
+        """Close the sender, after the batch in flight."""
         async with self._guard:
             await self._drop()
 
     async def _flush(self) -> None:
-        """Send what waits, or some of it, and settle what was sent or failed."""
-        most = _MOST_AT_ONCE if self._may_batch else 1
-        batch = list(islice(self._waiting, most))
+        """Send one batch of the waiting messages, and set their results."""
+        batch = _together(self._waiting, self._mix, self.most)
         try:
             self._settle(batch[: await self._attempt(batch)])
         except failures() as error:
             if len(batch) == 1 or not is_about_batch(error):
                 self._settle(batch, error)
             else:
+                if not is_too_large(error):
+                    self._mix = _less(self._mix, batch)
+                    if self._mix is _Mix.ONE_SESSION:
+                        return  # the same messages are tried again, by session
                 await self._one_by_one(batch)
-                # An entity with partitions takes no batch of several sessions. One
-                # that is merely too large says nothing of the next.
-                self._may_batch = is_too_large(error)
 
     async def _one_by_one(self, batch: list[_Waiting]) -> None:
         for place, waiting in enumerate(batch):
@@ -193,15 +213,15 @@ class Sender:
     def _settle(self, batch: list[_Waiting], error: Exception | None = None) -> None:
         for waiting in batch:
             waiting.is_done, waiting.error = True, error
-            if waiting in self._waiting:  # nobody waits for it who was cancelled
+            if waiting in self._waiting:  # else its caller was cancelled
                 self._waiting.remove(waiting)
 
     async def _attempt(self, batch: list[_Waiting]) -> int:
-        """Send, once more where a sender that was open proves to be dead."""
+        """Send a batch; if the open sender turns out to be dead, send it again."""
         if self._sender is None or self._is_suspect:
             return await self._send_anew(batch)
         try:
-            async with asyncio.timeout(_STALE_SECONDS):
+            async with asyncio.timeout(self.timings.stale):
                 return await self._transmit(self._sender, batch)
         except failures() as error:
             if leaves_link_whole(error):
@@ -210,15 +230,15 @@ class Sender:
 
     async def _send_anew(self, batch: list[_Waiting]) -> int:
         await self._drop()
-        async with asyncio.timeout(_ATTEMPT_SECONDS):
+        async with asyncio.timeout(self.timings.attempt):
             sender = await self._open()
             return await self._transmit(sender, batch)
 
     async def _transmit(self, sender: "ServiceBusSender", batch: list[_Waiting]) -> int:
         """Send as many of ``batch`` as fit into one transfer; return how many."""
-        self._is_suspect = True  # until the end is reached: cancellation breaks it too
+        self._is_suspect = True  # stays so after a cancellation, which may break it
         try:
-            sent = await _transfer(sender, batch)
+            sent = await _transfer(sender, batch, self.timings.attempt)
         except failures() as error:
             self._is_suspect = not leaves_link_whole(error)
             raise
@@ -227,79 +247,52 @@ class Sender:
         return sent
 
     async def _open(self) -> "ServiceBusSender":
-        self._stack, self._sender = await _first(self._link, every=self._beside_seconds)
-        self._may_batch = True
+        self._stack, self._sender = await first_open(
+            partial(linked, self._config, self._entity), self.timings
+        )
         self._used = _now()
         return self._sender
 
-    async def _link(self) -> _Link:
-        """Open a link, and return it with what closes it."""
-        handle = open_handle(self._config, lambda c: c.get_queue_sender(self._entity))
-        async with AsyncExitStack() as stack:
-            sender = await stack.enter_async_context(handle)
-            return stack.pop_all(), sender
-
     async def _drop(self) -> None:
-        """Close the sender, however it takes it."""
+        """Close the sender, and ignore errors."""
         if self._sender is None:
             return
         stack, self._stack = self._stack, AsyncExitStack()
         self._sender, self._is_suspect = None, False
-        await _close(stack)
+        await close(stack, self.timings)
 
 
-async def _close(stack: AsyncExitStack) -> None:
-    with suppress(*failures()):
-        async with asyncio.timeout(_CLOSE_SECONDS):
-            await stack.aclose()
+def _meaning(one: _Waiting, target: str) -> DeliveryError | None:
+    if one.error is None:
+        return None
+    error = as_delivery_error(one.error, target, size=one.size)
+    error.__cause__ = one.error
+    return error
 
 
-async def _first(
-    link: Callable[[], Coroutine[None, None, _Link]], *, every: float
-) -> _Link:
-    """Return the first link that stands, of one that is begun every so many seconds.
+def _together(waiting: deque[_Waiting], mix: _Mix, most: int) -> list[_Waiting]:
+    """Return the messages that go next, as the entity takes them together."""
+    first = waiting[0]
+    if mix is _Mix.NONE:
+        return [first]
+    is_any = mix is _Mix.ANY
+    fitting = (one for one in waiting if is_any or one.session == first.session)
+    return list(islice(fitting, most))
 
-    Raises:
-        Exception: what the first one that ends has failed with.
+
+def _less(mix: _Mix, batch: list[_Waiting]) -> _Mix:
+    """Return which messages to send together after a batch was refused.
+
+    An entity with partitions refuses a batch with several sessions, now and later.
     """
-    tasks = set[asyncio.Task[_Link]]()
-    try:
-        while True:
-            tasks.add(asyncio.create_task(link()))
-            ended, _ = await asyncio.wait(
-                tasks, timeout=every, return_when=asyncio.FIRST_COMPLETED
-            )
-            if ended:
-                first = ended.pop()
-                tasks.remove(first)
-                return first.result()
-    finally:
-        await _give_up(tasks)
-
-
-async def _give_up(tasks: set[asyncio.Task[_Link]]) -> None:
-    """End what is being opened, and close what stands already."""
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)
-    for task in tasks:
-        if not task.done():
-            task.add_done_callback(_forget)
-        elif not task.cancelled() and task.exception() is None:
-            await _close(task.result()[0])
-
-
-def _forget(task: asyncio.Task[_Link]) -> None:
-    """Take the error of what was given up: nobody else waits for it."""
-    if not task.cancelled():
-        task.exception()
+    has_several = len({one.session for one in batch}) > 1
+    return _Mix.ONE_SESSION if mix is _Mix.ANY and has_several else _Mix.NONE
 
 
 def _is_cancelled() -> bool:
-    """Whether this task is to end.
+    """Return whether this task was cancelled.
 
-    ``wait_for``, which the SDK lives on, may swallow that before Python 3.12.
+    Before Python 3.12, ``wait_for``, which the SDK uses, may swallow a cancellation.
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
@@ -309,14 +302,16 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def _transfer(sender: "ServiceBusSender", batch: list[_Waiting]) -> int:
+async def _transfer(
+    sender: "ServiceBusSender", batch: list[_Waiting], seconds: float
+) -> int:
     if len(batch) > 1:
         packed = await sender.create_message_batch()
         count = _pack(packed, batch)
         if count > 1:
-            await sender.send_messages(packed, timeout=_ATTEMPT_SECONDS)
+            await sender.send_messages(packed, timeout=seconds)
             return count
-    await sender.send_messages(batch[0].message, timeout=_ATTEMPT_SECONDS)
+    await sender.send_messages(batch[0].message, timeout=seconds)
     return 1
 
 
@@ -324,7 +319,7 @@ def _pack(packed: "ServiceBusMessageBatch", batch: list[_Waiting]) -> int:
     for count, waiting in enumerate(batch):
         try:
             packed.add_message(waiting.message)
-        except ValueError:  # MessageSizeExceededError is one: it is full
+        except ValueError:  # MessageSizeExceededError, a subclass: the batch is full
             return count
     return len(batch)
 
@@ -332,7 +327,7 @@ def _pack(packed: "ServiceBusMessageBatch", batch: list[_Waiting]) -> int:
 def _sdk_message(message: Message) -> "ServiceBusMessage":
     from azure.servicebus import ServiceBusMessage  # noqa: PLC0415  costs memory
 
-    # the SDK's type for these cannot be named from outside
+    # the SDK's type for these properties is not public
     properties: Any = dict(message.application_properties)
     return ServiceBusMessage(
         message.body,

@@ -1,4 +1,4 @@
-"""Where a receiver receives from."""
+"""The queue, subscription or session that a receiver receives from."""
 
 from dataclasses import dataclass
 
@@ -9,12 +9,16 @@ class ApprovalSource:
 
     Attributes:
         session: the session to accept; None = the entity has no sessions.
+        at_once: so many messages are taken at a time, at most. More than one is for
+            whoever settles each soon: what is handed to a connection that went dead is
+            locked as long as a lock lasts.
     """
 
     queue: str = ""
     topic: str = ""
     subscription: str = ""
     session: str | None = None
+    at_once: int = 1
 
     @property
     def entity(self) -> str:

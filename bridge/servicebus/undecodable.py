@@ -1,16 +1,17 @@
-"""Keeps a message that the SDK cannot decode from ending the receiver.
+"""Protects the receiver from messages that the SDK cannot decode.
 
-The SDK decodes a message while it reads the connection, whoever reads just then: the
-call that receives, the one that renews a lock, the keep-alive task. What its decoder
-raises goes wherever that leads: a ValueError counts as a time-out, shuts the receiver
-down, and each later call returns an empty list at once; a KeyError ends the AMQP
-session; anything else breaks the connection. The message stays, comes first again,
-and nothing behind it is ever received.
+The SDK decodes a message while it reads the connection, in any call that reads: to
+receive, to renew a lock, or in the keep-alive task. An error of the decoder is raised
+in that call. A ValueError counts as a time-out and closes the receiver; each later call
+returns an empty list at once. A KeyError ends the AMQP session. Any other error breaks
+the connection. The message stays in the queue and is delivered first again, so no
+message after it is ever received.
 
-So each payload is tried before the SDK decodes it, and what cannot be read is put in
-place of by what is left of it (``bridge.servicebus.salvage``), under the same delivery
-tag. There is no public way to do so. Where the names used here have changed, messages
-are received as before, and one line in the log says that nothing is replaced.
+So each payload is checked before the SDK decodes it. A payload that cannot be decoded
+is replaced by one with its readable parts (``bridge.servicebus.salvage``) and the same
+delivery tag. The SDK has no public method for this. If the internal names used here
+have changed, messages are received without this protection, and one line in the log
+says so.
 """
 
 import logging
@@ -25,8 +26,8 @@ log = logging.getLogger(__name__)
 Receiver = TypeVar("Receiver")
 
 _MORE, _PAYLOAD = 5, 11  # fields of a transfer frame
-_FRAME = (0, 0, bytes(16))  # whose delivery tag makes a lock token
-# What the SDK's decoder raises on bytes that it does not foresee.
+_FRAME = (0, 0, bytes(16))  # its delivery tag is valid as a lock token
+# The errors that the SDK's decoder raises for unexpected bytes.
 _FAULTS = (
     *(ArithmeticError, AttributeError, LookupError, OSError, RuntimeError),
     *(TypeError, ValueError, struct.error),
@@ -39,7 +40,7 @@ _PROBE = (  # header, annotations, properties, application properties and a body
 
 
 def guarded(receiver: Receiver) -> Receiver:
-    """Return a receiver of the SDK, not opened yet, that no message can break."""
+    """Protect a receiver of the SDK, which is not opened yet, and return it."""
     try:
         _try_decoder()
         _guard_handlers(receiver)
@@ -49,12 +50,12 @@ def guarded(receiver: Receiver) -> Receiver:
 
 
 def readable(payload: bytes) -> bytes:
-    """Return a message as it is if it can be read, else what is left of it."""
+    """Return a message unchanged if it can be decoded, else its replacement."""
     return payload if _is_readable(payload) else replacement(payload, _is_readable)
 
 
 def _is_readable(payload: bytes) -> bool:
-    """Whether all that is ever asked of a message can be had from it."""
+    """Return whether the SDK can decode all parts of a message that are used."""
     from azure.servicebus import ServiceBusReceivedMessage  # noqa: PLC0415  costs memory
     from azure.servicebus._pyamqp._decode import decode_payload  # noqa: PLC0415
 
@@ -73,10 +74,10 @@ def _is_readable(payload: bytes) -> bool:
 
 
 def _try_decoder() -> None:
-    """Find out whether the decoder is what it was: else it would refuse everything.
+    """Check that the decoder works as expected; otherwise it would refuse everything.
 
     Raises:
-        AttributeError, ImportError: it is not.
+        AttributeError, ImportError: the decoder has changed.
     """
     if not _is_readable(_PROBE):
         raise AttributeError("an ordinary message cannot be decoded")
@@ -89,7 +90,7 @@ def _report(error: Exception) -> None:
 
 
 def _guard_handlers(receiver: Any) -> None:
-    """Guard whatever the receiver opens, before any message comes on it."""
+    """Protect each handler that the receiver opens, before its first message."""
     create = receiver._create_handler  # noqa: SLF001  see above
 
     def create_guarded(*args: object) -> None:
@@ -104,7 +105,7 @@ def _guard_handlers(receiver: Any) -> None:
 
 
 def _guard_links(handler: Any) -> None:
-    is_ready = handler._client_ready_async  # noqa: SLF001  makes the link, once
+    is_ready = handler._client_ready_async  # noqa: SLF001  makes the link
 
     async def is_ready_and_guarded() -> object:
         found = await is_ready()
@@ -118,7 +119,7 @@ def _guard_links(handler: Any) -> None:
 
 
 def _guard_link(link: Any) -> None:
-    """Guard a link, once."""
+    """Protect a link, unless it is protected already."""
     if "_incoming_transfer" in vars(link):
         return
     take, _ = link._incoming_transfer, link._received_payload  # noqa: SLF001
@@ -136,7 +137,7 @@ def _guard_link(link: Any) -> None:
 
 
 def _guard_answers(handler: Any) -> None:
-    """Guard what comes as the answer to a request: messages within a message."""
+    """Protect the response to a request (peek), which contains messages."""
     ask = handler.mgmt_request_async
 
     async def ask_readable(*args: object, **options: object) -> object:

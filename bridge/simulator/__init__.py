@@ -1,1 +1,1 @@
-"""A local IMDS, Service Bus-compatible broker and inbox, to try and test with."""
+"""A local IMDS, Service Bus-compatible broker and inbox, for trials and tests."""

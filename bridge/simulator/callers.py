@@ -1,9 +1,9 @@
-"""Who may control the simulator: scripts and pages of its own, and no other page.
+"""Access control of the simulator: local scripts and its own pages, no other page.
 
-A page of any site may have a browser on this machine send requests here, and schedule
-events by that. Its browser says so in Origin and Sec-Fetch-Site; where the site has
-its own name lead to this machine (DNS rebinding), Host gives it away. A script says
-nothing of all this.
+A web page of any site may let a browser on this machine send requests here, and could
+so schedule events. The browser names the site in Origin and Sec-Fetch-Site. If a site
+lets its own name point to this machine (DNS rebinding), Host shows that name. A script
+sends none of these headers.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -16,18 +16,20 @@ from bridge.simulator.errors import ForeignCallerError
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-_OWN_SITES: Final = frozenset({"same-origin", "none"})  # none: typed in by a person
+_OWN_SITES: Final = frozenset(
+    {"same-origin", "none"}
+)  # none: address typed by a person
 _READING: Final = frozenset({"GET", "HEAD"})
 
 
 def for_callers_here(
     routes: Iterable[web.RouteDef], *, host: str
 ) -> Sequence[web.RouteDef]:
-    """Return routes that answer neither other sites' pages nor foreign names.
+    """Return routes that refuse pages of other sites and foreign host names.
 
     Args:
-        routes: what controls the simulator.
-        host: where it listens; what is open to other machines has any name there.
+        routes: the routes that control the simulator.
+        host: the listening address; if other machines can reach it, any Host is valid.
     """
     is_here = _is_loopback(host)
     return [
@@ -50,10 +52,10 @@ def _guarded(handler: _Handler, *, is_here: bool) -> _Handler:
 
 
 def _check(request: web.Request, *, is_here: bool) -> None:
-    """Let a request pass.
+    """Return if the request is allowed.
 
     Raises:
-        ForeignCallerError: it is not for the simulator's own callers.
+        ForeignCallerError: it is not allowed.
     """
     names = request.headers.getall("Host", [])
     if is_here and not all(_is_loopback(_without_port(name)) for name in names):

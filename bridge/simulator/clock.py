@@ -1,6 +1,6 @@
-"""Time, as the simulator sees it: the only file here that reads a clock.
+"""The simulator's time: no other file here reads a clock.
 
-The broker under servicebus/ takes a bare callable instead: it never waits.
+The broker under servicebus/ takes a plain callable instead: it never waits.
 """
 
 import asyncio
@@ -9,14 +9,14 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Says what time it is and waits; tests pass one that does neither."""
+    """Tells the time and waits; tests pass a clock that they control."""
 
     def now(self) -> float:
         """Return seconds since the epoch."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Return when so much time has passed."""
+        """Wait for ``seconds``."""
         ...
 
 
@@ -28,5 +28,5 @@ class SystemClock:
         return time.time()
 
     async def sleep(self, seconds: float) -> None:
-        """Return when so much time has passed."""
+        """Wait for ``seconds``."""
         await asyncio.sleep(seconds)

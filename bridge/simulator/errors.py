@@ -1,33 +1,33 @@
-"""What can go wrong in the simulator. Each text is one sentence for its user."""
+"""The errors of the simulator. Each text is one sentence for the user."""
 
 import os
 from collections.abc import Sequence
 
 
 class SimulatorError(Exception):
-    """The simulator cannot do what it was asked to."""
+    """The simulator cannot do what was requested."""
 
 
 class ListenError(SimulatorError):
-    """A server that cannot listen where it is to.
+    """A server cannot listen at its address.
 
     Args:
-        name: how to name the server.
+        name: the name of the server in the text.
         host: the address it was to listen on.
         port: the port.
-        error: what the system said.
+        error: the error of the system.
     """
 
     def __init__(self, name: str, host: str, port: int, error: Exception) -> None:
         number = getattr(error, "errno", None) or 0
-        # asyncio wraps the system's text into one of its own; a name that is not
-        # resolved has a number below 0 and a text of the resolver.
+        # asyncio wraps the system's text in its own. If a name cannot be resolved, the
+        # number is below 0 and the text is the resolver's.
         why = os.strerror(number) if number > 0 else str(error)
         super().__init__(f"{name} cannot listen on {host}:{port}: {why}")
 
 
 class EntityFileError(SimulatorError):
-    """An entity file that cannot be used.
+    """An entity file cannot be used.
 
     Args:
         lines: one for each fault, with the file and the place in it.
@@ -42,24 +42,24 @@ class EntityFileError(SimulatorError):
 
 
 class ScenarioError(SimulatorError):
-    """A scenario that does not exist or cannot be read."""
+    """A scenario does not exist or cannot be read."""
 
 
 class BadInputError(SimulatorError):
-    """A control request that is not understood."""
+    """A control request is invalid."""
 
 
 class ForeignCallerError(SimulatorError):
-    """A control request that a page of another site had a browser send."""
+    """A control request comes from a page of another site."""
 
 
 class NoSuchEventError(SimulatorError):
-    """A control request about an event that is not there."""
+    """A control request names an event that does not exist."""
 
 
 class NoSuchEntityError(SimulatorError):
-    """A control request about a queue, topic or subscription that is not there."""
+    """A control request names a queue, topic or subscription that does not exist."""
 
 
 class NotLiveError(SimulatorError):
-    """A change of events while fixed documents are shown instead of them."""
+    """A change of events is requested while fixed documents are shown."""

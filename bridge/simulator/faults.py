@@ -1,4 +1,4 @@
-"""Faults on demand: what a server does instead of, or to, its answer.
+"""Faults on demand: what a server does in place of its normal answer.
 
 Shapes:  JSON of a control request → Fault; Fault, answer → what the client gets
 """
@@ -22,7 +22,7 @@ _LINGER_NOT = struct.pack("ii", 1, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Answers with a status of its own."""
+    """Answers with another status."""
 
     status: int
     retry_after: str | None = None
@@ -31,7 +31,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """Says nothing for so long, then answers as usual."""
+    """Waits some seconds, then answers normally."""
 
     seconds: float
 
@@ -43,12 +43,12 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
-    """Sends half of the body that its Content-Length promises, and hangs up."""
+    """Sends half of the body that Content-Length promises, then disconnects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """Answers 200 with a body that is no JSON."""
+    """Answers 200 with a body that is not JSON."""
 
     body: bytes = GARBAGE
 
@@ -58,15 +58,15 @@ Strike = Answer | Hang | Reset | Truncated | Garbage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One fault and the requests it strikes.
+    """One fault and the requests it applies to.
 
     Attributes:
         strike: what happens.
-        method: the requests' method; None: any.
-        path: the requests' path, or a folder above it.
-        times: how many of them; None: all until the faults are cleared.
-        takes_effect: whether the server does its work first, as when only the
-            answer is lost.
+        method: the method of the requests; None: any.
+        path: the path of the requests, or a parent of it.
+        times: the number of requests; None: all until the faults are cleared.
+        takes_effect: whether the server does its work first, so that only the answer
+            is lost.
     """
 
     strike: Strike
@@ -76,7 +76,7 @@ class Fault:
     takes_effect: bool = False
 
     def strikes(self, method: str, path: str) -> bool:
-        """Return whether such a request is meant."""
+        """Return whether the fault applies to a request."""
         is_below = path == self.path or path.startswith(self.path.rstrip("/") + "/")
         return is_below and self.method in {None, method}
 
@@ -100,7 +100,7 @@ def parse_fault(body: bytes) -> Fault:
     """Read a fault such as {"path": "/siem", "status": 503, "times": 3}.
 
     Raises:
-        BadInputError: it is none.
+        BadInputError: the body is not a fault.
     """
     given = parse(body, _FaultInput)
     strikes = _strikes(given)
@@ -137,24 +137,24 @@ def _strikes(given: _FaultInput) -> list[Strike]:
 
 @dataclass(slots=True)
 class FaultQueue:
-    """The faults that wait for a request, first come first served."""
+    """The faults that wait for a request, in order."""
 
     _waiting: list[Fault] = field(default_factory=list)
 
     def add(self, fault: Fault) -> None:
-        """Put a fault behind the others."""
+        """Add a fault at the end."""
         self._waiting.append(fault)
 
     def clear(self) -> None:
-        """Forget all faults."""
+        """Remove all faults."""
         self._waiting.clear()
 
     def waiting(self) -> tuple[Fault, ...]:
-        """Return what has not struck yet, or strikes again."""
+        """Return the faults that still apply to a later request."""
         return tuple(self._waiting)
 
     def take(self, method: str, path: str) -> Fault | None:
-        """Return the first fault meant for such a request, one time less of it."""
+        """Return the first fault for a request, and count it down; else None."""
         for place, fault in enumerate(self._waiting):
             if fault.strikes(method, path):
                 self._count_down(place, fault)
@@ -172,7 +172,7 @@ class FaultQueue:
     async def answered(
         self, request: web.Request, answer: Answering, clock: Clock
     ) -> web.StreamResponse:
-        """Answer ``request``, or let the fault that is meant for it strike."""
+        """Answer ``request``, or apply the next fault for it."""
         await request.read()
         fault = self.take(request.method, request.path)
         if fault is None:
@@ -210,10 +210,10 @@ async def _struck(
 def _reset(request: web.Request) -> web.Response:
     if request.transport is not None:
         connection: socket.socket = request.transport.get_extra_info("socket")
-        # Without it the client sees an orderly end of the connection.
+        # Without this option the client sees an orderly end of the connection.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
         request.transport.abort()
-    return web.Response()  # aiohttp wants one; it finds no connection to send it on
+    return web.Response()  # required by aiohttp; its connection is closed already
 
 
 async def _truncated(

@@ -1,4 +1,4 @@
-"""Parses JSON from outside into types, with one sentence when that fails."""
+"""Parse JSON from outside into types; the error is one sentence."""
 
 from typing import TypeVar
 
@@ -16,14 +16,14 @@ class Input(
     rename="camel",
     forbid_unknown_fields=True,
 ):
-    """A JSON object from outside; members it does not know are refused."""
+    """A JSON object from outside; unknown members are refused."""
 
 
 def parse(body: bytes, shape: type[T]) -> T:
     """Return ``body`` as a value of type ``shape``.
 
     Raises:
-        BadInputError: it is none; the text names the place.
+        BadInputError: it is not such a value; the text names the place.
     """
     try:
         return msgspec.json.decode(body, type=shape)

@@ -1,12 +1,12 @@
-"""Bounds how many connections an HTTP server holds, and how long a request may take.
+"""Limit the connections of an HTTP server, and the time of a request.
 
-The house has the same for its health port; the simulator stands beside it, and has its
-own. A client that leaks connections is not to keep the others from the simulator.
+The bridge's health port has the same guard; the simulator imports nothing of the bridge
+and has its own. A client that leaks connections must not block the others.
 
-    more than ``most``      → the one that has been silent longest is closed,
-                              one that is being answered last of all
-    no whole head in time   → closed
-    an answer nobody reads  → closed
+    more than ``most``       → the connection that was silent longest is closed; one
+                               that is being answered only if there is no other
+    no whole head in time    → closed
+    answer not read in time  → closed
 """
 
 import asyncio
@@ -19,8 +19,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _HEAD_SECONDS = 5.0
 _READ_SECONDS = 30.0
-# So many wait for the loop, which accepts all of them before it looks at any; whoever
-# finds no place among them tries again after a second.
+# The loop accepts all connections of the backlog before it looks at any. A client that
+# finds it full tries again after a second.
 _BACKLOG = 128
 
 
@@ -29,8 +29,8 @@ class Guard:
     """The connections of one server.
 
     Attributes:
-        most: so many are held.
-        head_seconds: from a connection, or the first byte of a later request, to the
+        most: the largest number of connections.
+        head_seconds: from the connection, or the first byte of a later request, to the
             end of the request's head.
         read_seconds: how long a client may leave an answer unread.
     """
@@ -42,14 +42,14 @@ class Guard:
 
     @property
     def count(self) -> int:
-        """How many connections are held."""
+        """The number of open connections."""
         return len(self._held)
 
     @web.middleware
     async def middleware(
         self, request: web.Request, handler: Handler
     ) -> web.StreamResponse:
-        """Note that a request's head is read, and that it is being answered."""
+        """Record that a request's head was read, and that its answer begins."""
         protocol = request.transport and request.transport.get_protocol()
         if not isinstance(protocol, _Connection):
             return await handler(request)
@@ -62,7 +62,7 @@ class Guard:
     async def listen(
         self, runner: web.AppRunner, host: str, port: int
     ) -> asyncio.Server:
-        """Serve what ``runner`` has set up.
+        """Serve ``runner``, which is set up.
 
         Raises:
             OSError: the address cannot be listened on.
@@ -74,18 +74,18 @@ class Guard:
         )
 
     def enter(self, connection: "_Connection") -> None:
-        """Hold a connection; if it is one too many, another one goes."""
+        """Register a connection; if there are too many, close another one."""
         if len(self._held) >= self.most:
             quiet = (one for one in self._held if not one.is_answered)
             next(quiet, next(iter(self._held))).abort()
         self._held[connection] = None
 
     def leave(self, connection: "_Connection") -> None:
-        """Forget a connection."""
+        """Remove a connection."""
         self._held.pop(connection, None)
 
     def heard(self, connection: "_Connection") -> None:
-        """Note that a connection has not been silent: it goes to the end of the row."""
+        """Record activity: move a connection to the end of the list."""
         if connection in self._held:
             del self._held[connection]
             self._held[connection] = None
@@ -134,17 +134,17 @@ class _Connection(asyncio.Protocol):
         self._inner.connection_lost(exc)
 
     def begin_answer(self) -> None:
-        """Note that the head of a request is whole."""
+        """Record that the head of a request is complete."""
         self.is_answered = True
         self._limit = _no_longer(self._limit)
 
     def end_answer(self) -> None:
-        """Note that the answer is on its way."""
+        """Record that the answer is being sent."""
         self.is_answered = False
         self._guard.heard(self)
 
     def abort(self) -> None:
-        """Close at once, and count no longer."""
+        """Close at once, and do not count any more."""
         self._guard.leave(self)
         if self._transport is not None:
             self._transport.abort()
@@ -154,7 +154,7 @@ class _Connection(asyncio.Protocol):
 
 
 def _no_longer(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
-    """Cancel a timer, and return what stands in its place."""
+    """Cancel a timer; return None in its place."""
     if timer is not None:
         timer.cancel()
     return None

@@ -1,4 +1,4 @@
-"""Runs a loopback HTTP server, and answers in JSON."""
+"""Run a loopback HTTP server, and answer in JSON."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -22,7 +22,7 @@ Answering = Callable[[], Awaitable[web.StreamResponse]]
 JSON_TYPE = "application/json; charset=utf-8"
 MAX_BODY = 16 * 1024 * 1024
 _MOST_CONNECTIONS = 256
-# What still hangs on purpose when the simulator stops is not waited for.
+# When the simulator stops, requests that hang by a fault are not waited for.
 _SHUTDOWN_SECONDS = 0.2
 _STATUSES = {
     BadInputError: 400,
@@ -37,11 +37,11 @@ _STATUSES = {
 async def listening(
     app: web.Application, *, name: str, host: str, port: int
 ) -> AsyncIterator[str]:
-    """Serve ``app``; yields its URL, without a slash at the end.
+    """Serve ``app``; yield its URL, without a slash at the end.
 
     Args:
-        app: what to serve.
-        name: how an error names the server.
+        app: the application to serve.
+        name: the name of the server in errors.
         host: the address to listen on.
         port: the port to listen on; 0: a free one.
 
@@ -81,7 +81,7 @@ def _bracketed(host: str) -> str:
 
 
 def as_json(value: object, *, status: int = 200) -> web.Response:
-    """Return an answer that holds ``value``."""
+    """Return a JSON response that holds ``value``."""
     return web.Response(
         status=status,
         body=orjson.dumps(value),
@@ -89,8 +89,8 @@ def as_json(value: object, *, status: int = 200) -> web.Response:
     )
 
 
-async def with_faults_told(answer: Answering) -> web.StreamResponse:
-    """Answer, or say in JSON why not."""
+async def with_json_errors(answer: Answering) -> web.StreamResponse:
+    """Return the answer, or an error response in JSON."""
     try:
         return await answer()
     except tuple(_STATUSES) as error:

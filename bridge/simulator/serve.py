@@ -1,6 +1,6 @@
-"""The whole simulator: IMDS, Service Bus and inbox, opened together.
+"""The whole simulator: IMDS, Service Bus, inbox and ARM, opened together.
 
-Importing this needs Qpid Proton, which the broker speaks AMQP with.
+Importing this module needs Qpid Proton, the AMQP library of the broker.
 """
 
 import asyncio
@@ -14,6 +14,8 @@ from typing import Self, TextIO
 
 import orjson
 
+from bridge.simulator.azure.arm import Arm
+from bridge.simulator.azure.event_grid import EventGrid, Place, Schema
 from bridge.simulator.clock import Clock
 from bridge.simulator.errors import EntityFileError, ListenError, SimulatorError
 from bridge.simulator.imds.scenario import load
@@ -41,6 +43,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.25
+_AZURE_EVENTS = "azure-events"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,15 +51,17 @@ class SimulatorOptions:
     """What to open, where, and what to play.
 
     Attributes:
-        imds_port: 0, as for the others: a free one.
+        imds_port: 0, as for the other ports: a free one.
         servicebus_config: entities in the format of Microsoft's emulator; None: the
             default ones.
         scenario: the name of a built-in one, or a file; None: no events.
         speed: divides all durations of the scenario.
-        least_phase: seconds below which no phase is pressed, whatever the speed, so
+        least_phase: the shortest duration of a phase in seconds, whatever the speed, so
             that a consumer that polls each second misses nothing.
         vm_name: compute.name of the VM; None: the first resource of the scenario.
         seed: makes the same EventIds each time; None: random ones.
+        event_grid: the schema in which Event Grid tells of the events, in the queue
+            ``azure-events``; None: it tells nothing.
     """
 
     imds_port: int = 0
@@ -69,19 +74,22 @@ class SimulatorOptions:
     host: str = "127.0.0.1"
     vm_name: str | None = None
     seed: int | None = None
+    arm_port: int = 0
+    event_grid: Schema | None = None
 
 
 class Simulator:
-    """All three, used as an async context manager.
+    """IMDS, broker, inbox and ARM, used as an async context manager.
 
     Args:
         options: what to open.
-        clock: time for IMDS and inbox; the system's if left out.
+        clock: time for IMDS and inbox; left out: the system's.
 
     Attributes:
         imds: the metadata service.
         broker: the Service Bus.
         inbox: the receiver.
+        arm: Azure Resource Manager.
 
     Raises:
         SimulatorError: an option, the entity file or the scenario is faulty.
@@ -103,18 +111,20 @@ class Simulator:
             control=broker_routes(self.broker),
         )
         self.inbox = Inbox(host, options.inbox_port, clock=clock)
+        self.arm = Arm([self.imds], host, options.arm_port, clock=clock)
         self._open = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Open all three.
+        """Open all of them.
 
         Raises:
-            SimulatorError: a port is in use; then none stays open.
+            SimulatorError: a port is in use; then none of them stays open.
         """
         async with AsyncExitStack() as opening:
             await opening.enter_async_context(self.imds)
             await self._open_broker(opening)
             await opening.enter_async_context(self.inbox)
+            await opening.enter_async_context(self.arm)
             self._open = opening.pop_all()
         return self
 
@@ -138,16 +148,33 @@ class Simulator:
         while not self.imds.is_over:
             await self.imds.clock.sleep(_LOOK_SECONDS)
 
+    async def tell(self, stop: asyncio.Event) -> None:
+        """Let Event Grid tell of the events, if it is to, until ``stop`` is set."""
+        if self._options.event_grid is None:
+            await stop.wait()
+            return
+        grid = EventGrid(
+            document=self.imds,
+            place=Place(vm_name=self.imds.vm_name),
+            publish=lambda body: self.broker.put(_AZURE_EVENTS, body),
+            schema=self._options.event_grid,
+            copies=2,
+            with_foreign=True,
+        )
+        await grid.run(stop)
+
     def addresses(self) -> dict[str, dict[str, str]]:
-        """Return where to reach them, as `sebridge simulate` says it."""
+        """Return the addresses that `sebridge simulate` prints."""
         return {
             "imds": {"url": self.imds.url},
             "servicebus": {"connectionString": self.broker.connection_string},
             "inbox": {"url": self.inbox.url},
+            "arm": {"url": self.arm.url},
             "slack": {
                 "apiUrl": f"{self.inbox.url}{API}",
                 "page": f"{self.inbox.url}{PAGE}",
             },
+            "teams": self.inbox.teams.addresses(),
         }
 
 
@@ -157,16 +184,16 @@ async def serve(options: SimulatorOptions, stop: asyncio.Event, out: TextIO) -> 
     Args:
         options: what to open.
         stop: ends it.
-        out: gets one line of JSON, once all three listen.
+        out: gets one line of JSON when all of them listen.
 
     Raises:
-        SimulatorError: it cannot begin; one sentence says why.
+        SimulatorError: it cannot start; one sentence says why.
     """
     async with Simulator(options) as simulator:
         out.write(orjson.dumps(simulator.addresses()).decode() + "\n")
         out.flush()
         log.info("simulator listens")
-        await stop.wait()
+        await simulator.tell(stop)
 
 
 def _settings(options: SimulatorOptions) -> ImdsSettings:
@@ -191,7 +218,7 @@ def _entities(options: SimulatorOptions) -> Entities:
         lines = [f"{path}: {fault}" for fault in error.faults]
         raise EntityFileError(lines) from error
     except UnicodeDecodeError as error:
-        raise SimulatorError(f"{path} is no UTF-8 text: {error.reason}") from error
+        raise SimulatorError(f"{path} is not UTF-8 text: {error.reason}") from error
     except OSError as error:
         raise SimulatorError(f"{path} cannot be read: {error.strerror}") from error
     for remark in entities.remarks:

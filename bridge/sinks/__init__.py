@@ -1,1 +1,1 @@
-"""Where events go: one file per sink, and the registry that lists them."""
+"""The sinks: one package for each kind, their contract, and their list."""

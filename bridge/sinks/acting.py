@@ -1,7 +1,7 @@
-"""The contract of a sink that acts on a step where others are told of it.
+"""The contract of a sink that acts on this machine instead of sending the event.
 
-It is asked before it begins, may be stopped while it acts, and what became of a step is
-told once that is final. Who asks is ``bridge.pipeline.acting``.
+It decides when a step may begin, and may be stopped while it acts. The final result of
+a step is reported once. ``bridge.pipeline.acting`` calls it.
 """
 
 import asyncio
@@ -17,14 +17,14 @@ from bridge.events.watch import Watch
 
 
 class Action(StrEnum):
-    """What is done for a step."""
+    """The action for a step."""
 
     PREPARE = "prepare"
     RESTORE = "restore"
 
 
 class Fate(StrEnum):
-    """What became of a step; a closed set, since it labels a metric."""
+    """The result of a step; a closed set, because it labels a metric."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -32,11 +32,11 @@ class Fate(StrEnum):
 
 
 class Outlook(Protocol):
-    """What is known now of this VM and of the document."""
+    """The current knowledge about this VM and the document."""
 
     @property
     def identity(self) -> Identity:
-        """Who this VM is, as far as that is known."""
+        """The identity of this VM, as far as it is known."""
         ...
 
     @property
@@ -46,7 +46,7 @@ class Outlook(Protocol):
 
     @property
     def watch(self) -> Watch:
-        """What is known after it."""
+        """The state of all events after that document."""
         ...
 
 
@@ -55,12 +55,13 @@ class Step:
     """A step that is to be acted on.
 
     Attributes:
-        event: that tells it.
-        key: of its EventId.
-        attempts: how many were made before.
-        newer: the newest later step of the same EventId; None where this one is.
-        asked: monotonic seconds, when it was first asked about in this life.
-        done: the event as it was at the last success for it that still counts.
+        event: the CloudEvent of the step.
+        key: the key of its EventId.
+        attempts: the number of attempts so far.
+        newer: the newest later step of the same EventId; None if there is none.
+        asked: monotonic seconds of the first verdict in this life of the process.
+        done: the event as it was at the last success that still counts.
+        older: the step of the same EventId before it; None if none is kept.
     """
 
     event: CloudEvent
@@ -69,23 +70,24 @@ class Step:
     newer: CloudEvent | None
     asked: float
     done: bytes | None = None
+    older: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """It may begin now."""
+    """The step may begin now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """It may not begin yet; it is asked about again after so many seconds at most."""
+    """The step may not begin yet; ask again after at most this many seconds."""
 
     seconds: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """It is not begun any more, and that is final."""
+    """The step will not begin any more; this is final."""
 
     reason: str
     fate: Fate = Fate.SKIPPED
@@ -96,17 +98,17 @@ Verdict = Begin | Wait | Skip
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How one attempt ended.
+    """The end of one attempt.
 
     Attributes:
-        fate: what became of it; it is final unless ``is_transient``.
-        reason: why it did not succeed, in words.
-        is_transient: whether it is tried again.
-        exit_code: of the process; None where it was killed, or never ran.
-        signal: that killed it.
-        timed_out: whether it was ended because it took too long.
-        seconds: how long it took.
-        output: what it wrote, as much as is kept.
+        fate: the result of the step; final unless ``is_transient``.
+        reason: why it did not succeed, as text.
+        is_transient: whether the step is tried again.
+        exit_code: of the process; None if it was killed or never ran.
+        signal: the signal that killed the process.
+        timed_out: whether the attempt was ended because it took too long.
+        seconds: how long the attempt took.
+        output: the part of the output that is kept.
     """
 
     fate: Fate
@@ -120,57 +122,62 @@ class Ending:
 
 
 class Actor(Protocol):
-    """Acts on steps, one at a time but for what cannot wait."""
+    """Acts on steps: one at a time, except urgent ones."""
 
     @property
     def route(self) -> Route:
-        """What is asked for by the configuration."""
+        """The route that the configuration asks for."""
         ...
 
     @property
     def limit(self) -> float:
-        """Seconds after which an attempt is given up, whatever it does."""
+        """Seconds after which an attempt is abandoned, even if it hangs."""
         ...
 
     @property
     def most_attempts(self) -> int:
-        """After so many a step has failed for good."""
+        """The number of attempts after which a step has failed for good."""
         ...
 
     @property
     def keeps_output(self) -> frozenset[Fate]:
-        """Of which fates the output is told."""
+        """The results for which the output is published."""
         ...
 
     @property
     def obstacle(self) -> str | None:
-        """Why nothing at all can be begun; None where something can."""
+        """Why no step can begin at all; None if steps can begin."""
+        ...
+
+    @property
+    def unclear(self) -> str | None:
+        """Which event is not acted on since nobody knows whose it is; None: none."""
         ...
 
     def restores_at_start(self) -> bool | None:
-        """Whether this life begins with a restore; None while that cannot be said."""
+        """Whether this life begins with a restore; None while that is not known."""
         ...
 
     def action(self, event: CloudEvent) -> Action:
-        """Return what is to be done for a step."""
+        """Return the action for a step."""
         ...
 
     def verdict(self, step: Step) -> Verdict:
-        """Say whether a step may begin now."""
+        """Decide whether a step may begin now."""
         ...
 
     def void(self, step: Step) -> str | None:
-        """Return why a step that is acted on is to be stopped; None: it goes on."""
+        """Return why a running step must be stopped; None: it continues."""
         ...
 
     def counts(self, step: Step) -> bool:
-        """Whether a success now is one that others may rely on."""
+        """Whether other parts may rely on a success now."""
         ...
 
     def may_join(self, step: Step, other: Step, seconds: float) -> bool:
-        """Whether a step may begin beside another, which may take ``seconds`` more."""
+        """Whether a step may begin beside another, which may need ``seconds`` more."""
         ...
 
     async def act(self, step: Step, stop: asyncio.Event) -> Ending:
-        """Act once, until ``stop`` is set; when cancelled it leaves nothing running."""
+        """Act once, until ``stop`` is set; when cancelled, leave nothing running."""
         ...

@@ -1,7 +1,7 @@
-"""The contract between the relay and a sink, and what every sink is given.
+"""The contract between the relay and a sink, and the resources of a sink.
 
-A new sink is one file with a ``SinkConfig`` and a ``Sink``, and one line in
-``registry.py``. Rendering belongs into a pure function of that file.
+A new sink is a package with a ``SinkConfig`` and a ``Sink``, and one line in
+``registry.py``. Rendering is a pure function of that package.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +18,7 @@ from bridge.foundation.clock import Clock, SystemClock
 from bridge.foundation.rate_limit import Pace
 from bridge.foundation.sections import Section
 from bridge.foundation.values import Duration, Rate
+from bridge.servicebus.timings import TIMINGS, Timings
 
 if TYPE_CHECKING:
     from bridge.servicebus.namespace import Entity
@@ -25,33 +26,33 @@ if TYPE_CHECKING:
 
 
 class Sink(Protocol):
-    """Where events go."""
+    """A destination of events."""
 
     async def deliver(self, event: CloudEvent) -> None:
-        """Make one attempt, and return when the other side has taken the event.
+        """Make one attempt; return when the other side has accepted the event.
 
         Never sleeps, never retries, ends within a timeout of its own. May be
-        called again before an earlier call has returned, up to ``concurrency``
-        of the config, once more for what is urgent, and beside calls that hang.
+        called again before an earlier call has returned: up to ``concurrency`` calls
+        of the config, one more for an urgent event, and more beside calls that hang.
         May be cancelled when another call shows that the other side is back. After a
-        ``RefusedDeliveryError`` the next call reads secrets again and connects anew.
+        ``RefusedDeliveryError`` the next call reads secrets again and reconnects.
 
         Raises:
-            TransientDeliveryError: it may work later.
-            RefusedDeliveryError: whatever is sent would be refused.
-            PermanentDeliveryError: this event will never be taken.
+            TransientDeliveryError: a later attempt may succeed.
+            RefusedDeliveryError: every event would be refused now.
+            PermanentDeliveryError: this event will never be accepted.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalAddress:
-    """Where approvals are received, for `ReplyTo` on what is sent.
+    """The approval entity, for `ReplyTo` in what is sent.
 
     Attributes:
-        namespace: host and port as Service Bus names it, in lower case.
+        namespace: host and port in lower case, as Service Bus names them.
         entity: the queue or topic.
-        session: the session an approval is to be sent to; None = no sessions.
+        session: the session an approval must be sent to; None = no sessions.
     """
 
     namespace: str
@@ -62,29 +63,29 @@ class ApprovalAddress:
 class Memory(Protocol):
     """What one sink keeps across restarts, by EventId in upper case.
 
-    Goes with ``state.retention`` after the event has; never holds a secret.
+    An entry is deleted ``state.retention`` after its event. It never holds a secret.
     """
 
     async def all(self) -> Mapping[str, bytes]:
-        """Return everything that is kept."""
+        """Return all entries."""
         ...
 
     async def recall(self, key: str) -> bytes | None:
-        """Return what is kept under ``key``; None = nothing."""
+        """Return the entry of ``key``; None = there is none."""
         ...
 
     async def keep(self, key: str, value: bytes) -> None:
-        """Keep ``value`` in the place of what was kept under ``key``.
+        """Store ``value`` as the entry of ``key``.
 
         Raises:
-            OutboxError: it cannot be kept.
+            OutboxError: the entry cannot be stored.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Notebook:
-    """A memory that ends with the process: for a look, or a test."""
+    """A memory that ends with the process: for dry runs and tests."""
 
     pages: dict[str, bytes] = field(default_factory=dict)
 
@@ -103,18 +104,19 @@ class Notebook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """What the composition root lends to a sink.
+    """What the composition root gives to a sink.
 
     Attributes:
-        http: the shared client session: no redirects are followed by its users,
-            no proxy from the environment, no cookies.
-        expand: fills in ``{vm_id}``, ``{vm_name}``, ``{group}``; ValueError.
+        http: the shared client session. Its users follow no redirects; it takes no
+            proxy from the environment and keeps no cookies.
+        expand: fills in ``{vm_id}``, ``{vm_name}``, ``{group}``; raises ValueError.
         vm_id: session of events that have no EventId; None when unknown.
-        approvals: where replies go, when approvals are configured.
-        pace: the relay's, for a sink whose other side says how much it takes, or that
-            sends more than it is given.
-        clock: what time it is, and how to wait.
+        approvals: the approval entity, if approvals are configured.
+        pace: the relay's rate limit, for a sink whose other side states a limit, or
+            that sends more messages than deliveries.
+        clock: the time, and how to wait.
         memory: what the sink keeps across restarts.
+        bus: how long Service Bus may take.
     """
 
     http: aiohttp.ClientSession
@@ -124,28 +126,48 @@ class Resources:
     pace: Pace = field(default_factory=Pace)
     clock: Clock = field(default_factory=SystemClock)
     memory: Memory = field(default_factory=Notebook)
+    bus: Timings = TIMINGS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """What would be sent for one event; nothing in it is secret.
+    """What would be sent for one event; it holds no secret.
 
     Attributes:
-        head: such as ``POST https://host`` and a line per header or property;
+        head: such as ``POST https://host`` and a line for each header or property;
             a secret shows as ``<secret>``, a URL as scheme and host.
-        body: as it would go out, before compression.
+        body: as it would be sent, before compression.
     """
 
     head: tuple[str, ...]
     body: bytes
 
 
-class RetryConfig(Section, frozen=True, kw_only=True):
-    """``[sinks.retry]``: how long a delivery is tried.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimits:
+    """What one request to a sink may hold, and how long it waits for company.
 
     Attributes:
-        max_age: how long a delivery is tried before it is a dead letter; at least three
-            times in any case.
+        most: events; at least two.
+        size: bytes of all events together, as JSON; a larger event goes alone.
+        wait: seconds until a request begins that is not full.
+        requests: how many may be in flight at the same time.
+        alone: how many may be in flight beside them, each with one urgent event.
+    """
+
+    most: int
+    size: int
+    wait: float = 0.0
+    requests: int = 2
+    alone: int = 1
+
+
+class RetryConfig(Section, frozen=True, kw_only=True):
+    """``[sinks.retry]``: how long a delivery is retried.
+
+    Attributes:
+        max_age: how long a delivery is retried before it becomes a dead letter; it gets
+            at least three attempts in any case.
         max_backoff: the longest wait between two attempts at a delivery.
     """
 
@@ -153,40 +175,59 @@ class RetryConfig(Section, frozen=True, kw_only=True):
     max_backoff: Duration = Duration(60)
 
     def faults(self) -> Iterator[tuple[str, str]]:
-        """Refuse to try without a pause."""
+        """Refuse retries without a pause."""
         if not self.max_backoff:
             yield "max_backoff", "must be more than 0s"
 
 
 class SinkConfig(Section, frozen=True, kw_only=True):
-    """What every sink has; each type adds its own keys and ``open``.
+    """The keys of every sink; each type adds its own keys and ``open``.
 
     Attributes:
-        name: what the sink is called in metrics and status: letters, digits, - and _.
+        name: the name of the sink in metrics and status: letters, digits, - and _.
             Example: ``"ops"``.
-        type: what kind of sink it is.
-        when: which events the sink is told of. Example: ``{"event_types": ["Reboot",
+        type: the kind of sink.
+        when: which events the sink gets. Example: ``{"event_types": ["Reboot",
             "Redeploy"]}``.
-        retry: how long a delivery is tried. Example: ``{"max_age": "24h"}``.
-        max_rate: how many deliveries there may be; urgent ones go first. Left out: no
-            limit.
+        retry: how long a delivery is retried. Example: ``{"max_age": "24h"}``.
+        max_rate: the highest rate of deliveries; urgent ones go first. It counts
+            events, also where several go in one request. Left out: no limit.
     """
 
     default_scope: ClassVar[Scope] = "own"
     default_lifecycle: ClassVar[bool] = True
     default_transitions: ClassVar[tuple[Transition, ...] | None] = None  # None: all
-    # Whether only steps of scheduled events go there: nothing else is ever routed.
+    # Whether only steps of scheduled events are routed to the sink.
     is_for_steps: ClassVar[bool] = False
     concurrency: ClassVar[int] = 8
-    # Whether an event whose delivery hangs may be sent again beside it: only where
-    # calls do not wait for each other, and the other side knows events by their id.
-    repeats: ClassVar[bool] = False
 
     name: str
     type: str
     when: When = When()
     retry: RetryConfig = RetryConfig()
     max_rate: Rate | None = None
+
+    @property
+    def slots(self) -> int:
+        """How many deliveries may be under way at the same time."""
+        return self.concurrency
+
+    @property
+    def batch_limits(self) -> BatchLimits | None:
+        """What a request may hold; None: one event.
+
+        With limits, ``open`` returns a ``bridge.sinks.batch.BatchSink``.
+        """
+        return None
+
+    @property
+    def repeats(self) -> bool:
+        """Whether an event whose delivery hangs may be sent again beside it.
+
+        Only where calls do not wait for each other, and the other side knows events
+        by their id.
+        """
+        return False
 
     @property
     def route(self) -> Route:
@@ -206,24 +247,24 @@ class SinkConfig(Section, frozen=True, kw_only=True):
 
     @property
     def target(self) -> "Entity | None":
-        """The Service Bus entity that is sent to; None where there is none."""
+        """The Service Bus entity that the sink sends to; None if there is none."""
         return None
 
     @property
     def needs_approvals(self) -> str | None:
-        """The key that makes no sense without ``[approvals]``; None where none is."""
+        """The key that requires ``[approvals]``; None if there is none."""
         return None
 
     @property
     def file(self) -> str | None:
-        """The file that is written to, ``-`` for standard output; None: there is none.
+        """The file that the sink writes, ``-`` for standard output; None: no file.
 
-        Nobody else may write to it.
+        No other sink may write to it.
         """
         return None
 
     def doubts(self) -> Iterator[tuple[str, str]]:
-        """Yield ``(key, what is hardly meant)`` on this machine; nothing is a fault."""
+        """Yield ``(key, text)`` for what is probably a mistake on this machine."""
         return iter(())
 
     def actor(
@@ -231,9 +272,9 @@ class SinkConfig(Section, frozen=True, kw_only=True):
         outlook: "Outlook",  # noqa: ARG002 - the contract's
         resources: Resources,  # noqa: ARG002 - the contract's
     ) -> "Actor | None":
-        """Return who acts on steps in the place of a ``Sink`` that sends them.
+        """Return the actor, if the sink acts on steps instead of sending them.
 
-        None, as of most types: there is nobody, and all steps are sent.
+        Most types return None: all steps are sent by the ``Sink``.
         """
         return None
 
@@ -247,18 +288,18 @@ class SinkConfig(Section, frozen=True, kw_only=True):
         raise NotImplementedError
 
     async def reach(self, resources: Resources) -> str:
-        """Reach the other side, publish nothing, and say in a line what was found.
+        """Test the connection, publish nothing, and return in a line what was found.
 
         Raises:
-            DeliveryError: it cannot be reached, or refuses.
-            UnprovenError: it is there, and its answer says no more.
+            DeliveryError: the other side cannot be reached, or refuses.
+            UnprovenError: the other side answers, but its answer proves no more.
             MissingExtraError: as ``open``.
             ConfigError: as ``open``.
         """
         raise NotImplementedError
 
     async def preview(self, resources: Resources, event: CloudEvent) -> Preview:
-        """Return what would be sent for an event; connects to nothing.
+        """Return what would be sent for an event; nothing is connected.
 
         Raises:
             PermanentDeliveryError: the event cannot be rendered for this sink.

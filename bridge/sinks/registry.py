@@ -1,6 +1,6 @@
-"""Which sinks there are: the only list of them.
+"""The only list of the kinds of sinks.
 
-Each is loaded when it is asked for: what nobody has configured costs no memory.
+A package is loaded when its sink is first used: an unused one costs no memory.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,6 +10,7 @@ from bridge.sinks.base import SinkConfig
 
 _CLASSES = {
     "command": "CommandSinkConfig",
+    "email": "EmailSinkConfig",
     "file": "FileSinkConfig",
     "servicebus": "ServiceBusSinkConfig",
     "slack": "SlackSinkConfig",
@@ -19,7 +20,7 @@ _CLASSES = {
 
 
 class _SinkTypes(Mapping[str, type[SinkConfig]]):
-    """The classes of configurations by ``type``, which names their package as well."""
+    """The ``SinkConfig`` classes by ``type``, which is also the name of the package."""
 
     def __getitem__(self, kind: str) -> type[SinkConfig]:
         name = _CLASSES[kind]

@@ -1,8 +1,8 @@
-"""Counters, gauges and histograms: what is counted, and not how it is shown.
+"""Counters, gauges and histograms: how values are counted, not how they are shown.
 
-``exposition`` gives them to prometheus_client when somebody asks for /metrics: that
-library brings HTTP servers of its own, 1.4 MiB which is spent only where they are read.
-Used by one thread alone, the event loop's.
+``exposition`` passes them to prometheus_client on a request for /metrics. That library
+needs 1.4 MiB, so it is loaded only then. Only the thread of the event loop may use
+these classes.
 """
 
 from abc import ABC, abstractmethod
@@ -23,7 +23,7 @@ class Count:
     value: float = 0.0
 
     def inc(self, amount: float = 1) -> None:
-        """Count one, or more."""
+        """Add 1, or another amount."""
         self.value += amount
 
 
@@ -32,16 +32,16 @@ class Level(Count):
     """A number that goes up and down."""
 
     def set(self, value: float) -> None:
-        """Note how much it is now."""
+        """Set the present value."""
         self.value = float(value)
 
 
 @dataclass(slots=True)
 class Spread:
-    """How many values lie in each of some buckets.
+    """The buckets of one histogram, with the number of values in each.
 
     Attributes:
-        bounds: the upper bounds of the buckets; each belongs to its bucket.
+        bounds: the upper bounds of the buckets; a bound belongs to its bucket.
         total: the sum of all values.
     """
 
@@ -59,7 +59,7 @@ class Spread:
 
     @property
     def cumulated(self) -> list[int]:
-        """How many values are at most each bound, and at last how many there are."""
+        """For each bound, the number of values up to it; then the number of all."""
         return list(accumulate(self._counts))
 
 
@@ -67,13 +67,14 @@ S = TypeVar("S", Count, Level, Spread)
 
 
 class Family(ABC, Generic[S]):
-    """A metric: its series by the values of its labels.
+    """A metric: one series for each combination of label values.
 
     Args:
-        name: of the metric.
-        about: what it says, for people.
-        label_names: the names of its labels.
-        registry: all that are shown, to which it is added; None = it is not shown.
+        name: the name of the metric.
+        about: the help text.
+        label_names: the names of the labels.
+        registry: the list of all shown metrics, to which this one is added; None = this
+            metric is not shown.
     """
 
     def __init__(
@@ -90,45 +91,45 @@ class Family(ABC, Generic[S]):
             registry.append(self)
 
     @abstractmethod
-    def begun(self) -> S:
-        """Return a series in which nothing was counted."""
+    def new_series(self) -> S:
+        """Return an empty series."""
 
     def labels(self, *values: str) -> S:
-        """Return the series of these labels, which begins now if there is none.
+        """Return the series of these label values; create it if there is none.
 
         Raises:
-            ValueError: there are more or fewer values than labels.
+            ValueError: the number of values is not the number of labels.
         """
         if (found := self.series.get(values)) is not None:
             return found
         if len(values) != len(self.label_names):
             raise ValueError(f"{self.name} has the labels {self.label_names}")
-        return self.series.setdefault(values, self.begun())
+        return self.series.setdefault(values, self.new_series())
 
     def clear(self) -> None:
-        """Forget all series."""
+        """Remove all series."""
         self.series.clear()
 
 
 class Counter(Family[Count]):
     """A metric that only grows."""
 
-    def begun(self) -> Count:
-        """Return a series in which nothing was counted."""
+    def new_series(self) -> Count:
+        """Return an empty series."""
         return Count()
 
 
 class Gauge(Family[Level]):
     """A metric that goes up and down."""
 
-    def begun(self) -> Level:
-        """Return a series in which nothing was counted."""
+    def new_series(self) -> Level:
+        """Return an empty series."""
         return Level()
 
 
 class Histogram(Family[Spread]):
     """A metric of seconds, in buckets."""
 
-    def begun(self) -> Spread:
-        """Return a series in which nothing was counted."""
+    def new_series(self) -> Spread:
+        """Return an empty series."""
         return Spread(SECONDS)

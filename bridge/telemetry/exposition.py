@@ -1,4 +1,4 @@
-"""The metrics as Prometheus reads them; loaded when somebody asks for them."""
+"""The metrics in the format of Prometheus; loaded on the first request for them."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -19,14 +19,14 @@ AnyFamily = Family[Any]
 
 
 def registry_of(families: Iterable[AnyFamily]) -> CollectorRegistry:
-    """Return a registry that shows the metrics as they are when it is asked."""
+    """Return a registry that always shows the present values of the metrics."""
     registry = CollectorRegistry()
     registry.register(_Shown(tuple(families)))
     return registry
 
 
 class _Shown(Collector):
-    """Shows metrics as they are when it is asked."""
+    """Converts the metrics to those of prometheus_client, at each request."""
 
     def __init__(self, families: tuple[AnyFamily, ...]) -> None:
         self._families = families

@@ -1,7 +1,7 @@
-"""Sums up what libraries log again and again: one line, and then how often.
+"""Shortens repeated log lines of libraries: one line, and then how often it came.
 
-A server that finds no file descriptor logs a traceback at each try, thousands a second;
-a disk full of them ends more than the log.
+A server that has no file descriptor left logs a traceback at each try, thousands per
+second. That could fill the disk.
 """
 
 import logging
@@ -14,11 +14,11 @@ _OWN = "bridge"
 
 @dataclass(slots=True)
 class _Kind:
-    """Lines that say the same.
+    """Lines that are treated as equal.
 
     Attributes:
-        first: the one that was written last.
-        left_out: how many were not written since then.
+        first: the line of this kind that was written last.
+        left_out: how many lines of this kind were left out since then.
     """
 
     first: logging.LogRecord
@@ -26,10 +26,10 @@ class _Kind:
 
 
 class RepeatFilter(logging.Filter):
-    """Lets a line of a library through once a minute, with how many were left out.
+    """Writes equal lines of a library once a minute, with how many were left out.
 
-    Lines say the same if they come from the same logger, begin with the same line and
-    carry the same type of error. What the bridge itself logs is left alone.
+    Records are equal if they have the same logger, the same level, the same first line
+    and the same type of error. Lines of the bridge itself are always written.
     """
 
     def __init__(self, every: float = _EVERY) -> None:
@@ -38,8 +38,8 @@ class RepeatFilter(logging.Filter):
         self._kinds: dict[tuple[object, ...], _Kind] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Say whether a record is written."""
-        if hasattr(record, "repeated"):  # a sum of our own
+        """Return whether to write a record."""
+        if hasattr(record, "repeated"):  # written by _sum_up
             return True
         for key in [
             k for k, kind in self._kinds.items() if self._is_over(kind, record)
@@ -57,7 +57,7 @@ class RepeatFilter(logging.Filter):
         return True
 
     def _is_over(self, kind: _Kind, record: logging.LogRecord) -> bool:
-        """Whether a minute has passed, or the clock was set back."""
+        """Return whether a minute has passed, or the clock was set back."""
         return not 0 <= record.created - kind.first.created < self._every
 
     def _sum_up(self, kind: _Kind) -> None:

@@ -1,7 +1,7 @@
-"""Logs and metrics: their form, and nothing of their meaning.
+"""The format of the log, and the list of all metrics.
 
-Logs are one object (or line) per event: a constant message and fields. Metrics are
-those of DESIGN section 7, those of each forwarder its own.
+A log entry is one object (or line) with a constant message and fields. The metrics are
+those of infra/prometheus/README.md. Each forwarder has its own.
 """
 
 import json
@@ -34,7 +34,7 @@ OUTCOMES = (
 )
 COMMAND_OUTCOMES = ("succeeded", "failed", "skipped")
 EVENT_TYPES = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate", "other")
-# How an attempt at a delivery failed, as a label: few words, so that alerts name them.
+# The label for each reason of a failed attempt: a small set, for use in alerts.
 _FAILURE_OF = {
     Reason.UNAUTHORIZED: "auth",
     Reason.THROTTLED: "rate-limited",
@@ -51,11 +51,11 @@ FAILURES = (*dict.fromkeys(_FAILURE_OF.values()), _OTHER_FAILURE)
 
 
 class LogConfig(Section, frozen=True, kw_only=True):
-    """``[log]``: how much is logged, and in which form.
+    """``[log]``: how much is logged, and in which format.
 
     Attributes:
-        level: the least severe message that is logged.
-        format: "json" is one object on a line; "text" is for people.
+        level: the least severe messages to log.
+        format: "json": one JSON object per line; "text": lines for people.
     """
 
     level: Literal["debug", "info", "warning", "error"] = "info"
@@ -67,7 +67,7 @@ def configure_logging(
     stream: TextIO | None = None,
     handler: logging.Handler | None = None,
 ) -> None:
-    """Send this process's log to ``handler`` or ``stream``; else to standard error."""
+    """Write this process's log to ``handler`` or ``stream``, else to standard error."""
     handler = handler or logging.StreamHandler(stream)
     if config.format == "json":
         handler.setFormatter(
@@ -85,24 +85,24 @@ def configure_logging(
         handler.setFormatter(TextFormatter())
     handler.addFilter(RepeatFilter())
     logging.basicConfig(level=config.level.upper(), handlers=[handler], force=True)
-    # The SDK prints tracebacks of what we report in one line of our own.
+    # The SDK logs tracebacks of errors for which the bridge logs one line.
     logging.getLogger("azure").setLevel(logging.CRITICAL)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 
 class JsonFormatter(OrjsonFormatter):
-    """One JSON object a line, whatever the fields hold."""
+    """Writes one JSON object per line, whatever the fields contain."""
 
     def jsonify_log_record(self, log_data: dict[str, object]) -> str:
-        """Return the line; what orjson refuses, json writes: no record is lost."""
+        """Return the line. If orjson refuses a value, json writes the line."""
         try:
             return super().jsonify_log_record(log_data)
-        except TypeError:  # a number of more than 64 bits, half of a character
+        except TypeError:  # a number beyond 64 bits, or half a surrogate pair
             return json.dumps(log_data, default=str)
 
 
 class TextFormatter(logging.Formatter):
-    """One line for people: time, level, message, then the fields."""
+    """Writes one line for people: time, level, message, then the fields."""
 
     _own = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
 
@@ -110,16 +110,16 @@ class TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)-7s %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
-        """Return the line; fields are those given as ``extra``."""
+        """Return the line; the fields are the values given as ``extra``."""
         fields = {k: v for k, v in record.__dict__.items() if k not in self._own}
-        told = "".join(f" {key}={value}" for key, value in fields.items())
-        return printable(super().formatMessage(record) + told)
+        pairs = "".join(f" {key}={value}" for key, value in fields.items())
+        return printable(super().formatMessage(record) + pairs)
 
 
 def printable(text: str) -> str:
-    """Return a text with every line break and control character escaped.
+    """Escape every line break and control character in a text.
 
-    Strangers' words must not forge a line, nor move the cursor of whoever reads it.
+    A text from outside must not fake a log line, nor control the reader's terminal.
     """
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode() for c in text
@@ -127,7 +127,7 @@ def printable(text: str) -> str:
 
 
 class Metrics:
-    """Every metric of the forwarder; counters stand at 0 from the start."""
+    """Every metric of the forwarder; counters are shown as 0 from the start."""
 
     def __init__(
         self,
@@ -146,29 +146,29 @@ class Metrics:
         )
         self.imds_last_success = Gauge(
             "sebridge_imds_last_success_timestamp_seconds",
-            "When IMDS last gave a good document.",
+            "When IMDS last returned a valid document.",
             registry=registry,
         ).labels()
         self.incarnation = Gauge(
             "sebridge_document_incarnation",
-            "DocumentIncarnation of the last good document.",
+            "DocumentIncarnation of the last valid document.",
             registry=registry,
         ).labels()
         self.scheduled_events = Gauge(
             "sebridge_scheduled_events",
-            "Events now in the document.",
+            "Scheduled events now in the document.",
             ["event_type", "event_status"],
             registry=registry,
         )
         self.transitions = Counter(
             "sebridge_transitions",
-            "Steps in the life of events.",
+            "Transitions of scheduled events.",
             ["transition", "event_type"],
             registry=registry,
         )
         self.deliveries = Counter(
             "sebridge_deliveries",
-            "Attempts and decisions on deliveries.",
+            "Results of attempts, and other ends of deliveries.",
             ["sink", "outcome"],
             registry=registry,
         )
@@ -180,37 +180,37 @@ class Metrics:
         )
         self.late = Counter(
             "sebridge_deliveries_late",
-            "Deliveries made only after NotBefore.",
+            "Events delivered only after NotBefore.",
             ["sink"],
             registry=registry,
         )
         self.pending = Gauge(
             "sebridge_outbox_pending",
-            "Deliveries not made yet.",
+            "Deliveries that wait.",
             ["sink"],
             registry=registry,
         )
         self.dead = Gauge(
             "sebridge_outbox_dead",
-            "Deliveries given up: see `sebridge outbox`.",
+            "Dead letters: deliveries given up, see `sebridge outbox`.",
             ["sink"],
             registry=registry,
         )
         self.oldest = Gauge(
             "sebridge_outbox_oldest_seconds",
-            "Age of the oldest delivery not made yet.",
+            "Age of the oldest delivery that waits.",
             ["sink"],
             registry=registry,
         )
         self.parked = Gauge(
             "sebridge_sink_parked",
-            "1 while a sink refuses whatever is sent.",
+            "1 while a sink is parked: it refuses everything.",
             ["sink"],
             registry=registry,
         )
         self.delivery_seconds = Histogram(
             "sebridge_delivery_seconds",
-            "From observed to delivered.",
+            "Seconds from observation to delivery.",
             ["sink"],
             registry=registry,
         )
@@ -222,13 +222,13 @@ class Metrics:
         )
         self.commands = Counter(
             "sebridge_commands",
-            "What became of commands.",
+            "Commands by result.",
             ["sink", "outcome"],
             registry=registry,
         )
         self.command_seconds = Histogram(
             "sebridge_command_seconds",
-            "How long a run of a command took.",
+            "Seconds that a run of a command took.",
             ["sink"],
             registry=registry,
         )
@@ -237,7 +237,7 @@ class Metrics:
             "1 while the state file cannot be written.",
             registry=registry,
         ).labels()
-        # One that is not looked after would say that this VM is out.
+        # Without a traffic probe nothing sets this gauge; 0 would mean "out".
         self.traffic_in = Gauge(
             "sebridge_traffic_in",
             "1 while this VM is in rotation.",
@@ -254,8 +254,8 @@ class Metrics:
 
     @property
     def registry(self) -> "CollectorRegistry":
-        """All of them, for prometheus_client, which is loaded by that."""
-        # Whom nobody asks for /metrics does without.
+        """All metrics, as a registry of prometheus_client, which is loaded here."""
+        # prometheus_client costs memory: it is loaded on the first request.
         from bridge.telemetry.exposition import registry_of  # noqa: PLC0415 - see above
 
         return registry_of(self._families)
@@ -280,10 +280,10 @@ class Metrics:
 
 
 def failure_label(reason: Reason) -> str:
-    """Return why an attempt failed as a label: one of ``FAILURES``."""
+    """Return the label for the reason of a failed attempt: one of ``FAILURES``."""
     return _FAILURE_OF.get(reason, _OTHER_FAILURE)
 
 
 def type_label(event_type: str | None) -> str:
-    """Return an event type as a label: a closed set, whatever IMDS may say."""
+    """Return the label for an event type: one of ``EVENT_TYPES``, else "other"."""
     return event_type if event_type in EVENT_TYPES else "other"

@@ -1,6 +1,6 @@
-"""Logs errors that no task waits for, without their text: it may hold a secret.
+"""Logs errors that no code handled, without their text: it may contain a secret.
 
-asyncio itself writes the error as it is: one of aiohttp, for example, names the proxy
+asyncio itself would log the text. An error of aiohttp, for example, names the proxy
 with its password.
 """
 
@@ -15,7 +15,7 @@ _MOST_FRAMES = 5
 
 
 def log_unseen_errors(loop: asyncio.AbstractEventLoop) -> None:
-    """Take the place of the loop's own handler of errors that nobody waits for."""
+    """Replace the loop's own handler of unhandled errors."""
     loop.set_exception_handler(lambda _, context: _write(context))
 
 
@@ -23,7 +23,7 @@ def _write(context: dict[str, object]) -> None:
     error, task = context.get("exception"), context.get("task", context.get("future"))
     is_error = isinstance(error, BaseException)
     log.error(
-        "error that nobody waited for",
+        "unhandled error",
         extra={
             "kind": type(error).__name__ if is_error else None,
             "task": task.get_name() if isinstance(task, asyncio.Task) else None,
@@ -33,6 +33,6 @@ def _write(context: dict[str, object]) -> None:
 
 
 def _where(error: BaseException) -> list[str]:
-    """Return the innermost places that the error came through."""
+    """Return the innermost lines of the traceback."""
     frames = extract_tb(error.__traceback__)[-_MOST_FRAMES:]
     return [f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in frames]

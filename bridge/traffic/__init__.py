@@ -1,1 +1,1 @@
-"""The traffic probe: says whether a load balancer may send this VM work."""
+"""The traffic probe: tells a load balancer whether this VM is in rotation."""

@@ -1,4 +1,4 @@
-"""Takes over a listener that systemd holds, so that a restart refuses nobody.
+"""Takes over a listener from systemd, so that a restart refuses no connection.
 
 Source: sd_listen_fds(3).
 """
@@ -13,12 +13,12 @@ _NAME = "traffic"  # FileDescriptorName= of sebridge-traffic.socket
 
 
 def inherited_listener(environ: MutableMapping[str, str]) -> socket.socket | None:
-    """Return the listener that is meant for the probe; None where there is none.
+    """Return the listener for the probe that systemd passed; None if there is none.
 
-    The variables go, so that no child takes them for its own.
+    The variables are removed, so that child processes do not use them.
 
     Args:
-        environ: of this process.
+        environ: the environment of this process.
     """
     variables = {
         key: environ.pop(key, "") for key in ("LISTEN_PID", "LISTEN_FDS", _NAMES)
@@ -38,7 +38,7 @@ def _descriptors(count: str, names: list[str]) -> Iterator[tuple[int, str]]:
 
 
 def _listener(descriptor: int) -> socket.socket | None:
-    """Return the socket, if it is one that listens for connections."""
+    """Return the socket if it listens for connections, else None."""
     try:
         found = socket.socket(fileno=descriptor)
     except OSError:

@@ -1,7 +1,7 @@
-"""The announcer: tells of each change of rotation, and keeps it in the state file.
+"""The announcer: publishes each change of rotation, and stores the state.
 
-The event and what is kept of it are one commit: a crash leaves both or neither, and the
-next life tells what was not told.
+The event and the stored state are one commit: a crash leaves both or neither. A change
+that was not published is published after the restart.
 """
 
 import asyncio
@@ -25,27 +25,27 @@ _LEAST_WAIT = 0.01
 
 
 class Observer(Protocol):
-    """Whoever knows who tells."""
+    """Knows the EventContext."""
 
     @property
     def event_context(self) -> EventContext:
-        """Who tells, as far as it is known."""
+        """Prefix, source and VM of the events, as far as known."""
         ...
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it is not known yet who this VM is."""
+        """Whether the identity of this VM is not yet known."""
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class Announcer:
-    """Tells of each change.
+    """Publishes each change of rotation.
 
     Attributes:
         gauge: 1 while this VM is in rotation.
-        is_told_out: whether the last thing told, or the silence before, is that it is
-            out.
+        is_told_out: whether the last published state is "out"; before the first event,
+            "in".
     """
 
     gate: Gate
@@ -58,7 +58,7 @@ class Announcer:
     _kept: bytes | None = field(default=None)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Tell of changes until asked to stop."""
+        """Publish changes until ``stop`` is set."""
         async with waking(stop, self.gate.changed):
             while not stop.is_set():
                 self.gate.changed.clear()
@@ -67,30 +67,30 @@ class Announcer:
                 await self.clock.wait(self.gate.changed, wait)
 
     async def step(self) -> None:
-        """Look once, and tell and keep what has changed."""
+        """Check once, and publish and store a change."""
         standing = self.gate.look()
         self.gauge.set(not standing.is_out)
         is_news = standing.is_out != self.is_told_out and not self.observer.is_waiting
         is_told_out = standing.is_out if is_news else self.is_told_out
         body = encode(standing, is_told_out=is_told_out)
         if is_news:
-            await self._tell(standing, body)
+            await self._publish(standing, body)
         elif body != self._kept:
-            await self.outbox.save({TRAFFIC: body})
+            await self.outbox.observations.save({TRAFFIC: body})
         self._kept, self.is_told_out = body, is_told_out
 
-    async def _tell(self, standing: Standing, body: bytes) -> None:
+    async def _publish(self, standing: Standing, body: bytes) -> None:
         now, why = self.clock.now(), standing.why
         what = "out" if standing.is_out else "in"
         event_id, since = standing.event_id, rfc3339(standing.since.at)
-        told = from_bridge(
+        changed = from_bridge(
             self.observer.event_context,
             f"traffic-{what}",
             observed_at=now,
             reason=why and why.value,
             more={"eventId": event_id, "since": since},
         )
-        await self.outbox.commit([told], now=now.timestamp(), values={TRAFFIC: body})
+        await self.outbox.commit([changed], now=now.timestamp(), named={TRAFFIC: body})
         log.info(
             "rotation changed",
             extra={"traffic": what, "reason": why and why.value, "eventId": event_id},

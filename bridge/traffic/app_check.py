@@ -1,4 +1,7 @@
-"""Asks the application whether it is well: a balancer has one probe for each rule."""
+"""Checks the health of the application, for the answer of the probe.
+
+A balancer has only one probe for each rule, so the probe must answer for both.
+"""
 
 import asyncio
 import logging
@@ -20,19 +23,19 @@ log = logging.getLogger(__name__)
 
 
 class App(Protocol):
-    """Whatever the probe also depends on."""
+    """The application on which the probe also depends."""
 
     async def unwell_since(self) -> datetime | None:
-        """Return since when it is not well; None = it is."""
+        """Return since when the application is not healthy; None = it is healthy."""
         ...
 
 
 @dataclass(slots=True)
 class AppCheck:
-    """Asks the application, once for all who wait at the same time.
+    """Requests the application's health URL; callers at the same time share a request.
 
     Attributes:
-        timeout: seconds that one question may take; nobody waits longer.
+        timeout: how many seconds one request may take.
     """
 
     session: aiohttp.ClientSession
@@ -43,7 +46,7 @@ class AppCheck:
     _unwell_since: datetime | None = field(default=None)
 
     async def unwell_since(self) -> datetime | None:
-        """Ask it; return since when it does not answer 2xx, None = it does."""
+        """Return since when the application does not answer 2xx; None = it does."""
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask(), name="traffic:app")
         is_well = await asyncio.shield(self._asking)
@@ -54,7 +57,7 @@ class AppCheck:
         return self._unwell_since
 
     async def close(self) -> None:
-        """Give up what is being asked."""
+        """Cancel the request in flight."""
         if self._asking is not None:
             await cancel_all(self._asking)
 
@@ -71,8 +74,8 @@ class AppCheck:
 
 
 @asynccontextmanager
-async def open_app(url: str, timeout: float, clock: Clock) -> AsyncIterator[App | None]:  # noqa: ASYNC109 - of one question
-    """Be ready to ask the application; None where there is none to be asked."""
+async def open_app(url: str, timeout: float, clock: Clock) -> AsyncIterator[App | None]:  # noqa: ASYNC109 - of one request
+    """Open a check of the application; None if ``url`` is empty."""
     if not url:
         yield None
         return

@@ -1,4 +1,4 @@
-"""``[traffic]``: when the probe says that this VM is out of rotation."""
+"""The section ``[traffic]``: when the probe takes this VM out of rotation."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -14,20 +14,22 @@ _HERE = {"localhost", "127.0.0.1", "::1"}
 
 
 class TrafficConfig(Section, frozen=True, kw_only=True):
-    """``[traffic]``: leave the table out, and there is no probe.
+    """``[traffic]``: the probe for load balancers. Without this table, there is none.
 
     Attributes:
         listen: the address and port of the probe. Example: ``"0.0.0.0:9466"``.
-        lead: the VM is out so long before NotBefore; at once where less is left.
-        event_types: the types of events that take the VM out. Example: ``["Reboot",
+        lead: how long before NotBefore the VM goes out; at once if less time is left.
+        event_types: the EventTypes that take the VM out. Example: ``["Reboot",
             "Redeploy", "Preempt", "Terminate"]``.
-        resume_after: the VM is in again so long after a document without the event.
-        settle: a rule's approval waits until the probe has said so long that the VM is
-            out, but for half of the notice left at most.
-        app: a URL of the application's own health; "" is none. The probe says in only
-            while that answers with 2xx. Example: ``"http://127.0.0.1:8080/health"``.
+        resume_after: how long after the first document without the event the VM goes in
+            again.
+        settle: how long the probe must say "out" before the approval of a rule is sent;
+            at most half of the time left until NotBefore.
+        app: the URL of the application's health check; "" is none. The probe says "in"
+            only if this URL answers with 2xx. Example:
+            ``"http://127.0.0.1:8080/health"``.
         app_timeout: how long the application may take to answer.
-        on_unknown: what the probe says while IMDS cannot be asked and no event of this
+        on_unknown: what the probe says while IMDS does not answer and no event of this
             VM is known.
     """
 
@@ -41,7 +43,7 @@ class TrafficConfig(Section, frozen=True, kw_only=True):
     on_unknown: Literal["in", "out"] = "in"
 
     def faults(self) -> Iterator[tuple[str, ...]]:
-        """Check the addresses, and that there is something to go out for."""
+        """Check the addresses, the timeout, and that there is an EventType."""
         if not is_listen_address(self.listen):
             yield "listen", 'must be host:port, such as "0.0.0.0:9466"'
         if not self.event_types:

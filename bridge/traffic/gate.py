@@ -1,7 +1,7 @@
-"""The gate: knows whether this VM is in rotation, whoever asks and whenever.
+"""The gate: decides whether this VM is in rotation, each time it is asked.
 
-The probe, the announcer and the approvals ask; it looks at what is known just then, so
-that no answer is older than the document.
+The probe, the announcer and the approvals ask the gate. It uses what is known at that
+moment, so that no answer is older than the document.
 """
 
 import asyncio
@@ -20,13 +20,15 @@ from bridge.traffic.rotation import Sight, Standing, concerns, next_look, stand
 
 @dataclass(slots=True, kw_only=True)
 class Gate:
-    """Says how this VM stands, and takes it out for what is about to be approved.
+    """Decides whether this VM is in rotation, and takes it out before an approval.
 
     Attributes:
-        blind_after: seconds without a good document after which IMDS cannot be asked.
-        watch: returns what is known of the document.
-        me: returns who this VM is, as far as it is known.
-        changed: set when it stands otherwise than before.
+        blind_after: after so many seconds without a valid document, IMDS counts as not
+            answering.
+        watch: returns what is known of the scheduled events.
+        me: returns the identity of this VM, as far as known.
+        changed: set when the standing has changed.
+        standing: the result of the last look.
     """
 
     config: TrafficConfig
@@ -42,7 +44,7 @@ class Gate:
         self.standing = Standing(since=self._now())
 
     def look(self) -> Standing:
-        """Return how this VM stands now."""
+        """Return whether this VM is in rotation now, and why."""
         before = self.standing
         self.standing = stand(before, self._sight(), self.config)
         if self.standing != before:
@@ -50,22 +52,23 @@ class Gate:
         return self.standing
 
     def next_look(self) -> float:
-        """Return after how many seconds time alone may change how this VM stands."""
+        """Return after how many seconds the standing may change without any news."""
         return next_look(self.standing, self._sight(), self.config)
 
     def restore(self, standing: Standing | None) -> None:
-        """Go on from how an earlier life left it; None = there was none."""
+        """Continue from the standing stored before the restart; None = none stored."""
         self.standing = standing or Standing(since=self._now())
 
     def leave(self, event: ScheduledEvent, *, settles: bool) -> float:
-        """Take this VM out for an event that is about to be approved.
+        """Take this VM out of rotation for an event that will be approved.
 
         Args:
-            event: as the document has it.
-            settles: whether the approval waits until the probe was out for a while.
+            event: the event in the document.
+            settles: whether the approval waits until the probe has said "out" for the
+                time ``settle``.
 
         Returns:
-            For how many seconds the approval is still to wait.
+            How many seconds the approval must still wait.
         """
         if not concerns(event, self.me(), self.config):
             return 0.0
@@ -76,14 +79,14 @@ class Gate:
         return self._settling(event, standing) if settles else 0.0
 
     def stay(self, key: str) -> None:
-        """Let an event hold this VM out no longer: its approval came to nothing."""
+        """Undo ``leave``: the event was not approved after all."""
         self._ready.pop(key, None)
         kept = tuple(one for one in self.standing.approved if one != key)
         self.standing = replace(self.standing, approved=kept)
         self.look()
 
     def shown(self) -> dict[str, object]:
-        """Return how this VM stands, as the status and the probe show it."""
+        """Return the standing in the form that the status and the probe show."""
         standing = self.look()
         if standing.why is None:
             return {"traffic": "in"}
@@ -95,7 +98,7 @@ class Gate:
         }
 
     def _settling(self, event: ScheduledEvent, standing: Standing) -> float:
-        """Return how long an event is still to wait: half the notice at most."""
+        """Return how long an approval must still wait: at most half of the notice."""
         now, known = self._now(), self.watch().known
         self._ready = {key: one for key, one in self._ready.items() if key in known}
         not_before, until = self._ready.get(event.key, (None, None))

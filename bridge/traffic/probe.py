@@ -1,7 +1,7 @@
-"""The probe's port: 200 while this VM is in rotation, 503 while it is not.
+"""The port of the probe: 200 while this VM is in rotation, 503 while it is not.
 
-Anybody near may ask: there is no token, and nothing in the answer that would want one.
-Each answer closes its connection, so that a prober sees a stop at once.
+Requests need no token, because the answer contains nothing secret. Each response closes
+its connection, so that the balancer notices a stop at once.
 """
 
 import asyncio
@@ -34,10 +34,10 @@ _HEADERS = {
 
 
 class Rotation(Protocol):
-    """Whoever knows whether this VM is in rotation."""
+    """Knows whether this VM is in rotation."""
 
     def shown(self) -> Mapping[str, object]:
-        """Return how this VM stands, as it is answered."""
+        """Return the body of the answer."""
         ...
 
 
@@ -48,16 +48,16 @@ async def serve(
     app: App | None,
     listener: socket.socket | None = None,
 ) -> AsyncIterator[None]:
-    """Answer probes as long as the context is open.
+    """Answer probes while the context is open.
 
     Args:
         config: ``[traffic]``.
-        rotation: knows what is to be answered.
-        app: what has to be well, too; None = nothing.
-        listener: is served in place of ``traffic.listen``.
+        rotation: knows whether this VM is in rotation.
+        app: the application that must be healthy, too; None = no application.
+        listener: a socket to use in place of ``traffic.listen``; None = none.
 
     Raises:
-        BridgeError: the address cannot be listened on.
+        BridgeError: the probe cannot listen on its address.
     """
     guard = Guard(most=_MOST_CONNECTIONS)
     application = web.Application(middlewares=[guard.middleware])
@@ -87,7 +87,7 @@ async def _listen(
             server = await guard.take_over(runner, listener)
         else:
             server = await guard.listen(runner, *config.address)
-    except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host
+    except (OSError, UnicodeError) as error:  # UnicodeError: invalid host name
         cause = getattr(error, "strerror", None) or "it is no address"
         text = f"traffic.listen: cannot listen on {config.listen}: {cause}"
         raise BridgeError(text) from error
@@ -100,7 +100,7 @@ async def _listen(
 
 
 class _Answerer:
-    """Answers one request after the other."""
+    """Answers the requests."""
 
     def __init__(self, rotation: Rotation, app: App | None) -> None:
         self._rotation = rotation
@@ -121,7 +121,7 @@ class _Answerer:
         if self._app is None or shown["traffic"] != "in":
             return shown
         since = await self._app.unwell_since()
-        shown = self._rotation.shown()  # it may have changed meanwhile
+        shown = self._rotation.shown()  # may have changed during the check
         if since is None or shown["traffic"] != "in":
             return shown
         return {

@@ -1,15 +1,15 @@
-"""Whether this VM is in rotation, by what is known of the document. Pure.
+"""Decides by the known events whether this VM is in rotation. Pure.
 
-              an event of this VM holds it out
+              an event holds this VM out
     in ──────────────────────────────────────────▶ out
      ▲                                              │ no event holds it out any more
-     ├── resume_after is over ◀─────────── over ◀───┘
-     └── nothing was heard of IMDS for an hour past NotBefore ◀── out
+     ├── resume_after has passed ◀──────── over ◀───┘
+     └── IMDS has not answered for an hour after NotBefore ◀── out
 
 Shapes:    Standing x Watch -> Standing
-Invariant: a known event that holds it out does so until a document counts that lacks
-           it; what is asked, and how often, changes nothing
-Source:    a machine leaves rotation before it is touched, and comes back after
+Invariant: an event that holds this VM out does so until it is gone from a document
+           whose absences count; it does not matter how often the gate is asked
+Source:    a machine leaves rotation before maintenance, and comes back after it
 """
 
 from collections.abc import Container, Iterable, Mapping
@@ -24,17 +24,17 @@ from bridge.events.identity import Identity
 from bridge.events.watch import Known, Moment, Watch
 from bridge.traffic.config import TrafficConfig
 
-_LONGEST_BLIND = 3600.0  # past NotBefore without IMDS
+_LONGEST_BLIND = 3600.0  # seconds past NotBefore without IMDS
 
 
 class Why(StrEnum):
-    """Why this VM is out of rotation; the values stand in answers and events."""
+    """Why this VM is out of rotation; answers and events contain these values."""
 
     SCHEDULED = "scheduled"  # NotBefore is nearer than the lead
-    STARTED = "started"
-    APPROVED = "approved"  # it is, or is about to be, asked of IMDS
-    OVER = "over"  # no event any more, and resume_after runs
-    UNKNOWN = "unknown"  # IMDS cannot be asked, and on_unknown = "out"
+    STARTED = "started"  # the impact has begun
+    APPROVED = "approved"  # a StartRequest was sent, or will be sent soon
+    OVER = "over"  # the event is gone, and resume_after has not passed yet
+    UNKNOWN = "unknown"  # IMDS does not answer, and on_unknown = "out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +42,11 @@ class Standing:
     """Whether this VM is in rotation.
 
     Attributes:
-        since: when it went in or out.
-        why: why it is out; None = it is in.
-        event_id: of the event that holds it out, or did.
-        lacking: when no event held it out any more; None while one does.
-        approved: keys of the events that hold it out before their lead begins.
+        since: when this VM went in or out.
+        why: why this VM is out; None = it is in.
+        event_id: the EventId of the event that holds this VM out, or did last.
+        lacking: since when no event has held this VM out; None while one does.
+        approved: keys of the events that hold this VM out because of an approval.
     """
 
     since: Moment
@@ -63,10 +63,10 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What is kept for a later life.
+    """What is stored for after a restart.
 
     Attributes:
-        is_told_out: whether the last thing that was told is that this VM is out.
+        is_told_out: whether the last published state is "out".
     """
 
     standing: Standing
@@ -78,8 +78,9 @@ class Sight:
     """What is known at one moment.
 
     Attributes:
-        me: who this VM is, as far as it is known.
-        blind_after: seconds without a good document after which IMDS cannot be asked.
+        me: the identity of this VM, as far as known.
+        blind_after: after so many seconds without a valid document, IMDS counts as not
+            answering.
     """
 
     watch: Watch
@@ -89,24 +90,24 @@ class Sight:
 
     @property
     def is_blind(self) -> bool:
-        """Whether nothing is known of IMDS, or not whose events they are."""
+        """Whether IMDS does not answer, or this VM's name is not known."""
         seen = self.watch.seen
         gap = None if seen is None else seen.elapsed(self.now)
         return self.me.vm_name is None or gap is None or gap > self.blind_after
 
 
 def concerns(event: ScheduledEvent, me: Identity, config: TrafficConfig) -> bool:
-    """Whether an event may take this VM out: its type is listed, and it names it."""
+    """Return whether an event may take this VM out: by its type and resources."""
     types = {name.casefold() for name in config.event_types}
     is_listed = (event.event_type or "").casefold() in types
     return is_listed and me.is_named_in(event.resources) is True
 
 
 def stand(before: Standing, sight: Sight, config: TrafficConfig) -> Standing:
-    """Return how this VM stands now.
+    """Return the present standing of this VM.
 
     Args:
-        before: how it stood when it was last looked at.
+        before: the standing at the last look.
         sight: what is known now.
         config: ``[traffic]``.
     """
@@ -128,7 +129,7 @@ def stand(before: Standing, sight: Sight, config: TrafficConfig) -> Standing:
 
 
 def next_look(standing: Standing, sight: Sight, config: TrafficConfig) -> float:
-    """Return after how many seconds time alone may change how this VM stands."""
+    """Return after how many seconds the standing may change without any news."""
     moments = [_leaves_at(one.event, config) for one in _own(sight, config).values()]
     left = [(at - sight.now.at).total_seconds() for at in moments if at is not None]
     if standing.lacking is not None:
@@ -138,7 +139,7 @@ def next_look(standing: Standing, sight: Sight, config: TrafficConfig) -> float:
 
 
 def encode(standing: Standing, *, is_told_out: bool) -> bytes:
-    """Write for the state file how this VM stands, and what was told of it last."""
+    """Encode the standing and the last published state for the state file."""
     lacking = standing.lacking
     plain = replace(
         standing,
@@ -149,7 +150,7 @@ def encode(standing: Standing, *, is_told_out: bool) -> bytes:
 
 
 def decode(body: bytes) -> Record | None:
-    """Read what ``encode`` wrote; None where it was not written by it."""
+    """Parse what ``encode`` wrote; None if the bytes are something else."""
     try:
         return msgspec.json.decode(body, type=Record)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -165,7 +166,7 @@ def _own(sight: Sight, config: TrafficConfig) -> Mapping[str, Known]:
 
 
 def _is_stale(known: Known, sight: Sight) -> bool:
-    """Whether an event has been over for so long that silence is no reason."""
+    """Return whether an event is surely over by now, although IMDS does not answer."""
     if not sight.is_blind:
         return False
     limit, not_before = timedelta(seconds=_LONGEST_BLIND), known.event.not_before
@@ -176,7 +177,10 @@ def _is_stale(known: Known, sight: Sight) -> bool:
 def _holding(
     own: Iterable[Known], approved: Container[str], sight: Sight, config: TrafficConfig
 ) -> tuple[Why, str] | None:
-    """Return why this VM is out, and for which event: a Started one, or the nearest."""
+    """Return why this VM is out, and because of which event; None = it is not out.
+
+    A Started event comes first, then the one with the nearest NotBefore.
+    """
     found = []
     for known in own:
         event, leaves_at = known.event, _leaves_at(known.event, config)
@@ -195,12 +199,12 @@ def _holding(
 
 
 def _leaves_at(event: ScheduledEvent, config: TrafficConfig) -> datetime | None:
-    """Return when an event begins to hold this VM out; None = it does at once."""
+    """Return when an event begins to hold this VM out; None = at once."""
     if event.status == STARTED or event.not_before is None:
         return None
     try:
         return event.not_before - timedelta(seconds=config.lead)
-    except OverflowError:  # a lead of centuries
+    except OverflowError:  # a very large lead
         return None
 
 
@@ -210,7 +214,7 @@ def _out(before: Standing, now: Moment, why: Why, event_id: str | None) -> Stand
 
 
 def _over(before: Standing, now: Moment, resume_after: float) -> Standing | None:
-    """Return how this VM stands while ``resume_after`` runs; None = it is over."""
+    """Return the standing until ``resume_after`` has passed; None after that."""
     if before.why in {None, Why.UNKNOWN}:
         return None
     lacking = before.lacking

@@ -58,7 +58,7 @@ param approverName string = 'sebridge-approver-${uniqueString(resourceGroup().id
 @maxLength(24)
 param approverStorageName string = 'sebridge${uniqueString(resourceGroup().id)}'
 
-@description('User ids of Slack that may approve, with commas; empty = nobody.')
+@description('Who may approve, with commas: user ids of Slack, object ids of Entra, both of one person with =; empty = nobody.')
 param approvers string = ''
 
 @description('Whose votes are enough.')
@@ -81,6 +81,17 @@ param buttonSecretUri string = ''
 @minValue(0)
 @maxValue(20)
 param approverAlwaysReady int = 1
+
+@description('Channel or group chat of Teams that gets cards, such as 19:…@thread.tacv2; empty = no Teams.')
+param teamsConversation string = ''
+
+@description('Object ids of groups whose members may approve in Teams, with commas; empty = none.')
+param teamsGroups string = ''
+
+@description('Name of the bot in Teams, unique in Azure.')
+@minLength(4)
+@maxLength(42)
+param botName string = 'sebridge-bot-${uniqueString(resourceGroup().id)}'
 
 module identity 'modules/identity.bicep' = {
   name: 'sebridge-identity'
@@ -121,6 +132,9 @@ module approver 'modules/approver.bicep' = if (withApprover) {
     slackTeam: slackTeam
     slackSigningSecretUri: slackSigningSecretUri
     buttonSecretUri: buttonSecretUri
+    teamsConversation: teamsConversation
+    teamsGroups: teamsGroups
+    botName: botName
     alwaysReady: approverAlwaysReady
   }
 }
@@ -164,4 +178,5 @@ output namespace string = hostName
 output identityClientId string = identity.outputs.clientId
 output identityId string = identity.outputs.id
 output approverPrincipalId string = withApprover ? approver.outputs.principalId : ''
+output botAppId string = withApprover ? approver.outputs.clientId : ''
 output approverHostName string = withApprover ? approver.outputs.hostName : ''

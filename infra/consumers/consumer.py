@@ -1,8 +1,7 @@
 """Reads scheduled events from a Service Bus subscription.
 
-Copy it, and change ``decide``.
-It prints each event once, and approves short freezes. Needs: azure-servicebus, and
-azure-identity where there is no connection string.
+Copy this file and change ``decide``. It prints each event once and approves short
+freezes. It needs azure-servicebus, and azure-identity if there is no connection string.
 
     SERVICEBUS            a connection string, such as that of ``sebridge simulate``
     SERVICEBUS_NAMESPACE  or the host name of the namespace: ``az login``, an identity
@@ -19,7 +18,7 @@ from azure.servicebus import ServiceBusReceivedMessage as Received
 
 Event = dict[str, Any]
 
-REMEMBERED = 10_000  # ids; repeats come within minutes of each other
+REMEMBERED = 10_000  # ids; duplicates arrive within minutes of each other
 
 
 def connect() -> ServiceBusClient:
@@ -33,7 +32,7 @@ def connect() -> ServiceBusClient:
 
 
 def decide(event: Event) -> bool:
-    """Say whether to approve: here, a freeze that is known to be short."""
+    """Decide whether to approve: here, only a freeze that is known to be short."""
     if not event["type"].endswith(".scheduledevent.scheduled.v1"):
         return False
     imds = event["data"]["event"]
@@ -41,7 +40,7 @@ def decide(event: Event) -> bool:
 
 
 def approve(bus: ServiceBusClient, event: Event, message: Received) -> None:
-    """Send the approval to where the event says: ``ReplyTo`` and its session."""
+    """Send the approval to the entity in the event's ``ReplyTo``."""
     approval = {
         "specversion": "1.0",
         "id": event["id"],
@@ -49,7 +48,9 @@ def approve(bus: ServiceBusClient, event: Event, message: Received) -> None:
         "type": "sebridge.startrequest.v1",
         "data": {
             "StartRequests": [{"EventId": event["subject"]}],
-            "approvedEvent": event["data"]["event"],  # denied if it has grown since
+            "approvedEvent": event["data"][
+                "event"
+            ],  # denied if the event has got worse
             "reason": "a short freeze",
         },
     }
@@ -65,16 +66,16 @@ def approve(bus: ServiceBusClient, event: Event, message: Received) -> None:
 
 
 def handle(bus: ServiceBusClient, event: Event, message: Received) -> None:
-    """Do what is to be done about one event. It may be called twice: see README."""
+    """Handle one event. It may be called twice for the same event: see README."""
     print(event["type"], event.get("subject"), flush=True)
     if event["data"].get("test"):
-        return  # of ``sebridge send-test``
+        return  # a test event of ``sebridge send-test``
     if message.reply_to and decide(event):
         approve(bus, event, message)
 
 
 def main() -> None:
-    """Read until Ctrl-C. An error ends it: the message comes again after its lock."""
+    """Read until Ctrl-C. After an error, the message is delivered again."""
     topic = os.environ.get("TOPIC", "scheduled-events")
     subscription = os.environ.get("SUBSCRIPTION", "consumer")
     seen: OrderedDict[tuple[str, str], None] = OrderedDict()

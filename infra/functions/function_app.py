@@ -1,11 +1,12 @@
-"""An Azure Functions app beside the bridge: it hears events and sends approvals.
+"""An Azure Functions app for the bridge: it records events and sends approvals.
 
-Four functions, whose work is done by ``approver.desk``:
+It has five functions; ``approver.handlers`` does their work:
 
-    hear_event   Service Bus, topic     keeps what was announced, and its outcome
+    hear_event   Service Bus, topic     records events, and outcomes of approvals
     approve      HTTP, function key     an approval from a person or a tool
-    slack_click  HTTP, Slack signature  keeps a click, and answers at once
-    count_click  Service Bus, queue     counts it, decides, approves, tells Slack
+    slack_click  HTTP, Slack signature  stores a click, and answers at once
+    count_click  Service Bus, queue     counts the click, decides, approves, answers
+    hear_teams   HTTP, token of Teams   counts a click in Teams, or refreshes a card
 
 Settings: README.md beside this file.
 """
@@ -16,13 +17,13 @@ import os
 
 import azure.functions as func
 
-from approver.desk import Desk
+from approver.handlers import Handlers
 from approver.settings import Settings
 
 _CONNECTION = "SERVICEBUS"
 
-# A host shows at its start what is wrong, and hands nothing over. Found with the first
-# announcement, a faulty setting would make it a dead letter.
+# Checked at the start of the host: otherwise a faulty setting would be found with the
+# first event, and make it a dead letter.
 if "FUNCTIONS_WORKER_RUNTIME" in os.environ:
     Settings.from_environment(os.environ)
 
@@ -30,9 +31,9 @@ app = func.FunctionApp()
 
 
 @functools.cache
-def desk() -> Desk:
-    """Return the one of this process, with its connections."""
-    return Desk(Settings.from_environment(os.environ))
+def handlers() -> Handlers:
+    """Return the only one of this process, with its connections."""
+    return Handlers(Settings.from_environment(os.environ))
 
 
 @app.service_bus_topic_trigger(
@@ -43,22 +44,24 @@ def desk() -> Desk:
     is_sessions_enabled=os.environ.get("EVENTS_SESSIONS") == "true",
 )
 async def hear_event(message: func.ServiceBusMessage) -> None:
-    """Take in a CloudEvent of the bridge."""
-    await desk().hear(message.get_body(), message.reply_to, message.reply_to_session_id)
+    """Record a CloudEvent of the bridge."""
+    await handlers().record(
+        message.get_body(), message.reply_to, message.reply_to_session_id
+    )
 
 
 @app.route(route="approvals", methods=["POST"], auth_level=func.AuthLevel.FUNCTION)
 async def approve(req: func.HttpRequest) -> func.HttpResponse:
     """Put an approval on the approval queue."""
-    status, body = await desk().approve(req.get_body())
+    status, body = await handlers().approve(req.get_body())
     text = json.dumps(body)
     return func.HttpResponse(text, status_code=status, mimetype="application/json")
 
 
 @app.route(route="slack", methods=["POST"], auth_level=func.AuthLevel.ANONYMOUS)
 async def slack_click(req: func.HttpRequest) -> func.HttpResponse:
-    """Answer Slack at once; its signature is the authority, it can send no key."""
-    status = await desk().accept_click(req.get_body(), req.headers)
+    """Answer Slack at once. Slack cannot send a key: its signature authenticates it."""
+    status = await handlers().accept_click(req.get_body(), req.headers)
     return func.HttpResponse(status_code=status)
 
 
@@ -66,5 +69,13 @@ async def slack_click(req: func.HttpRequest) -> func.HttpResponse:
     arg_name="message", queue_name="%CLICKS_QUEUE%", connection=_CONNECTION
 )
 async def count_click(message: func.ServiceBusMessage) -> None:
-    """Count a click that was kept."""
-    await desk().count(message.get_body())
+    """Count a stored click."""
+    await handlers().count(message.get_body())
+
+
+@app.route(route="messages", methods=["POST"], auth_level=func.AuthLevel.ANONYMOUS)
+async def hear_teams(req: func.HttpRequest) -> func.HttpResponse:
+    """Answer Teams at once. It cannot send a key: its token authenticates it."""
+    status, body = await handlers().hear_teams(req.get_body(), req.headers)
+    text = None if body is None else json.dumps(body)
+    return func.HttpResponse(text, status_code=status, mimetype="application/json")

@@ -209,18 +209,26 @@ class Run:
         return bool(chunk)
 
     def terminate(self) -> None:
-        """Ask it to end; after a while it is not asked any more."""
+        """Ask all of it to end; after a while it is not asked any more."""
         self.signal(signal.SIGTERM)
         end = time.monotonic() + PATIENCE
-        while self.process.poll() is None and time.monotonic() < end:
+        while self.is_there() and time.monotonic() < end:
             self.read(TICK)
         self.signal(signal.SIGKILL)
         self.process.wait()
 
-    def signal(self, number: int) -> None:
-        """Send a signal to the hook and what it has started."""
-        with suppress(ProcessLookupError):
+    def is_there(self) -> bool:
+        """Whether the hook, or anything that it has started, is left."""
+        self.process.poll()  # one that has ended is there until somebody asks
+        return self.signal(0)
+
+    def signal(self, number: int) -> bool:
+        """Send a signal to the hook and what it has started; False: nobody is left."""
+        try:
             os.killpg(self.process.pid, number)
+        except ProcessLookupError:
+            return False
+        return True
 
 
 def started(hook: Path, request: Request) -> "subprocess.Popen[bytes]":

@@ -6,6 +6,7 @@ Run by hand on a machine that has nothing else to do; never timed in the suite.
 import argparse
 import asyncio
 import compileall
+import json
 import logging
 import os
 import platform
@@ -14,38 +15,58 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import bridge
-from tests.bench import drain, fleet, growth, idle, latency
-from tests.bench.measuring import HEAD, Row
+from tests.bench import batches, drain, fleet, growth, idle, latency
+from tests.bench.figures import HEAD, Figure
+from tests.bench.history import History
 
-Bench = Callable[[bool], Coroutine[None, None, list[Row]]]
+Bench = Callable[[bool], Coroutine[None, None, list[Figure]]]
 
 BENCHES: dict[str, Bench] = {
-    "idle": lambda quick: idle.rows(20 if quick else 600),
-    "latency": lambda quick: latency.rows(50 if quick else 200),
-    "webhook": lambda quick: drain.webhook(5_000 if quick else 100_000),
-    "servicebus": lambda quick: drain.service_bus(500 if quick else 5_000),
+    "idle": lambda quick: idle.figures(15 if quick else 60, 3 if quick else 5),
+    "latency": lambda quick: latency.figures(50 if quick else 100, 3 if quick else 5),
+    "webhook": lambda quick: drain.webhook(5_000 if quick else 100_000, 5),
+    "batches": lambda quick: batches.figures(
+        5_000 if quick else 100_000, 3 if quick else 5
+    ),
+    "servicebus": lambda quick: drain.service_bus(500 if quick else 5_000, 5),
     "fan-out": lambda quick: drain.fan_out(500 if quick else 3_000),
-    "outbox": lambda quick: growth.outbox_rows(50_000 if quick else 1_000_000),
+    "outbox": lambda quick: growth.outbox_rows(50_000 if quick else 1_000_000, 3),
     "polls": lambda quick: growth.poll_cost(20 if quick else 200),
-    "fleet": lambda quick: fleet.rows(10 if quick else 120, 5 if quick else 20),
-    "start": lambda _: growth.first_poll(),
+    "fleet": lambda quick: fleet.figures(10 if quick else 120, 5 if quick else 20),
+    "start": lambda quick: growth.first_poll(5 if quick else 15),
 }
 
 
-def main() -> None:
-    """Run the benchmarks that are asked for, and print the table."""
+def main() -> int:
+    """Run the benchmarks that are asked for, and print the table.
+
+    Returns:
+        1 where the machine was too noisy for a figure, else 0.
+    """
     parser = argparse.ArgumentParser(prog="python -m tests.bench")
     parser.add_argument("names", nargs="*", choices=[[], *BENCHES], metavar="NAME")
     parser.add_argument("--quick", action="store_true", help="a short run")
+    parser.add_argument("--json", action="store_true", help="one JSON line a figure")
+    parser.add_argument(
+        "--save", metavar="VERSION", help="keep the figures as those of"
+    )
     given = parser.parse_args()
     logging.disable(logging.WARNING)
     # As an installation has it: else each start would compile, which costs memory too.
     compileall.compile_dir(Path(bridge.__file__).parent, quiet=1)
-    say(f"Python {platform.python_version()}, {os.cpu_count()} cores")
-    say(HEAD)
+    history = History.read()
+    if not given.json:
+        say(f"Python {platform.python_version()}, {os.cpu_count()} cores")
+        say(HEAD)
+    found: list[Figure] = []
     for name in given.names or BENCHES:
-        for row in asyncio.run(BENCHES[name](given.quick)):
-            say(str(row))
+        for figure in asyncio.run(BENCHES[name](given.quick)):
+            found.append(figure)
+            shown = history.compared(figure)
+            say(json.dumps(figure.as_json()) if given.json else shown)
+    if given.save:
+        history.keep(given.save, found)
+    return int(any(figure.is_too_noisy for figure in found))
 
 
 def say(text: str) -> None:
@@ -55,4 +76,4 @@ def say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

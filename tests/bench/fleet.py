@@ -13,8 +13,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bench.measuring import Row, cpu, resident
-from tests.integration.processes import Addresses, forwarder, settled, simulator
+from tests.bench.figures import Figure
+from tests.bench.measuring import cpu, resident
+from tests.system.processes import Addresses, forwarder, settled, simulator
 
 SIZES = (1, 4, 12)
 CONFIG = """
@@ -145,7 +146,7 @@ def connections(at: Addresses) -> int:
     )
 
 
-async def rows(seconds: float, events: int) -> list[Row]:
+async def figures(seconds: float, events: int) -> list[Figure]:
     """Measure each size; the bare figure is that of one forwarder."""
     found = {count: await cost(count, seconds, events) for count in SIZES}
     one, table = found[SIZES[0]], []
@@ -158,5 +159,5 @@ async def rows(seconds: float, events: int) -> list[Row]:
             ("memory", it.memory, one.memory, "MiB", ""),
         ):
             name = f"fleet of {count}, {what}"
-            table.append(Row(what=name, ours=ours, bare=bare, unit=unit, wanted=wanted))
+            table.append(Figure.once(name, ours, bare, unit, wanted))
     return table

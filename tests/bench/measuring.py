@@ -1,4 +1,4 @@
-"""What benchmarks share: rows of the table, servers to measure against, processes."""
+"""What benchmarks share: quantiles, memory and CPU of a process, servers."""
 
 import asyncio
 import contextlib
@@ -6,7 +6,6 @@ import os
 import statistics
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from aiohttp import web
@@ -14,46 +13,6 @@ from aiohttp import web
 from bridge.app import forwarder as app
 from bridge.configuration import load as configuration
 from bridge.foundation.clock import SystemClock
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One line of the table: ours against bare, in the same run.
-
-    Attributes:
-        wanted: what the ratio is to be: ``<= 3`` or ``>= 0.5``; "" = only told.
-    """
-
-    what: str
-    ours: float
-    bare: float
-    unit: str
-    wanted: str = ""
-
-    @property
-    def ratio(self) -> float:
-        """Ours by bare."""
-        return self.ours / self.bare if self.bare else float("inf")
-
-    @property
-    def verdict(self) -> str:
-        """``ok``, ``missed``, or nothing where nothing is wanted."""
-        if not self.wanted:
-            return ""
-        sign, limit = self.wanted.split()
-        is_good = self.ratio <= float(limit) if sign == "<=" else None
-        if is_good is None:
-            is_good = self.ratio >= float(limit)
-        return "ok" if is_good else "missed"
-
-    def __str__(self) -> str:
-        figures = f"{self.ours:10.2f} {self.bare:10.2f} {self.unit:8}"
-        return (
-            f"{self.what:52} {figures} {self.ratio:6.2f} {self.wanted:7} {self.verdict}"
-        )
-
-
-HEAD = f"{'':52} {'ours':>10} {'bare':>10} {'':8} {'ratio':>6} wanted"
 
 
 def quantile(values: list[float], share: float) -> float:
@@ -68,9 +27,13 @@ def resident(pid: int | None = None) -> float:
 
 
 def cpu(pid: int) -> float:
-    """Return the CPU seconds a process has used so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """Return the CPU seconds that the threads of a process have used so far.
+
+    From schedstat, which counts nanoseconds: an idle poll takes less than the hundredth
+    of a second that ``/proc/PID/stat`` counts in.
+    """
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((one / "schedstat").read_text().split()[0]) for one in threads) / 1e9
 
 
 class Counter:

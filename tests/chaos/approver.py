@@ -17,7 +17,7 @@ from proton import char
 
 from bridge.simulator.servicebus.broker import Broker
 from tests.chaos.history import REPLIES, Event, History, Sent
-from tests.raw_amqp import encoded, nested, section, send_raw
+from tests.support.raw_amqp import encoded, nested, section, send_raw
 
 QUEUE = "vm-approvals"
 _PROPERTIES = 0x73  # the section that begins with the MessageId

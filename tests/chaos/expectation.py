@@ -5,7 +5,7 @@ forwarder holds its turn until what it read is on disk. The last one of each lif
 may not have been kept. So for each EventId there are several possible pasts, which
 mostly become one again as soon as the next life has read.
 
-The rules of DESIGN section 4 stand here once more, in other words.
+The rules of config/events.md stand here once more, in other words.
 """
 
 import json
@@ -44,6 +44,7 @@ class Past:
         number: the incarnation of the last document that was kept.
         fallen_to: the incarnation after a fall, while absence does not count.
         seen: when and in which life the event was seen last.
+        shown: the incarnation of the document that showed the event last.
     """
 
     steps: tuple[Step, ...] = ()
@@ -53,6 +54,7 @@ class Past:
     fallen_to: int | None = None
     fallen_at: float = 0.0
     seen: tuple[float, int] = (0.0, 0)
+    shown: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,7 @@ def _here(past: Past, document: Request, event: Event) -> Past:
         announced=announced,
         number=document.number,
         seen=(document.at, document.life),
+        shown=document.number,
     )
 
 
@@ -158,7 +161,7 @@ def _endings(past: Past, document: Request, key: str, reads: Reads) -> frozenset
     gap, life = document.at - past.seen[0], past.seen[1]
     notice = _notice(past.event, document.at)
     is_posted = any(t.key == key and t.at <= document.at for t in reads.taken)
-    is_next = past.number is not None and document.number == past.number + 1
+    is_next = document.number == past.shown + 1
     if not is_next or gap > WINDOW + 1 or is_posted or notice <= 4:
         return frozenset({"ended"})
     is_sure = life == document.life and gap < WINDOW - 1 and notice > 7

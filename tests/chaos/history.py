@@ -144,7 +144,7 @@ def canonical_json(value: object) -> str:
 
 
 def hashed(value: object) -> str:
-    """Return hash32 of DESIGN section 4."""
+    """Return the hash of config/events.md."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 

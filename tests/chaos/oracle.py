@@ -1,6 +1,6 @@
 """The judge: knows the history, and says what the forwarder did wrong.
 
-It shares no code with the forwarder: what DESIGN promises stands here a second time.
+It shares no code with the forwarder: what is promised stands here a second time.
 """
 
 from collections import Counter, defaultdict

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.docs.pages import blocks
-from tests.integration.processes import (
+from tests.system.processes import (
     PATIENCE,
     Addresses,
     ended,

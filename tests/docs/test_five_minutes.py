@@ -20,7 +20,7 @@ import pytest
 
 from tests.docs.page_world import free_port
 from tests.docs.pages import ROOT, blocks
-from tests.integration.processes import (
+from tests.system.processes import (
     PATIENCE,
     Addresses,
     ended,

@@ -30,13 +30,14 @@ from tests.docs.pages import (
     prose,
     section,
 )
+from tests.sinks.preset_ways import WAYS
 
 MARKS = re.compile(
     r"run|run: until ready|printed|completion|file: \S+|command: [\w-]+"
     r"|five minutes: \S+|needs: .+"
 )
 SINKS = {path.stem: path for path in (ROOT / "config" / "sinks").glob("[!R]*.md")}
-EXAMPLES = sorted((ROOT / "config" / "examples").iterdir())
+EXAMPLES = sorted((ROOT / "config" / "examples").glob("*.toml"))
 HEAD = ["Smallest configuration", "All keys", "What counts as delivered"]
 TAIL = ["Permissions", "Tried against"]
 
@@ -60,7 +61,12 @@ def environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
     for name, secret in secrets.items():
         (folder / name).write_text(secret)
+    of_presets = {k: v for way in WAYS.values() for k, v in way.environ.items()}
+    # Of most only that they are there is looked at: a URL is a password as well.
+    others = dict.fromkeys(re.findall(r'"env:(\w+)"', all_text()), "https://x.example/")
     return {
+        **others,
+        **of_presets,
         "CREDENTIALS_DIRECTORY": str(folder),
         "SERVICEBUS": "Endpoint=sb://localhost;SharedAccessKeyName=a;"
         "SharedAccessKey=b;UseDevelopmentEmulator=true;",

@@ -25,11 +25,20 @@ from bridge.sinks.slack.card import Card, after
 from bridge.sinks.syslog import format as syslog_format
 from bridge.sinks.syslog.format import Style
 from bridge.sinks.webhook import content_mode
+from bridge.sinks.webhook.body import Shape
 from bridge.sinks.webhook.handshake import granted_rate
 from bridge.sinks.webhook.presets.registry import PRESETS
+from bridge.sinks.webhook.preview import assumed
 from bridge.sinks.webhook.response import SuccessConfig, by_rule
-from tests.builders import EVENT_ID, event_context_of, imds_event, route, router, told
 from tests.fuzz.target import brief
+from tests.support.builders import (
+    EVENT_ID,
+    event_context_of,
+    imds_event,
+    route,
+    router,
+    told,
+)
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 TARGET = "https://siem.example/\u2026"
@@ -91,8 +100,8 @@ PERMISSIONS = (
     b'[405,["WebHook-Allowed-Origin","else"]]\n',
     b'[200,["WebHook-Allowed-Origin","*"],["WebHook-Allowed-Rate","-1e9"]]\n',
 )
+_TALKERS = tuple((Shape(preset=name).talker(), PRESETS[name]) for name in PRESETS)
 _RENDERERS = (
-    *(preset.render for preset in PRESETS.values()),
     content_mode.render_structured,
     content_mode.render_batch,
     content_mode.render_array,
@@ -133,6 +142,9 @@ def event_file(body: bytes) -> None:
         headers, sent = render(event)
         assert sent
         assert all(f"{name}{value}".isascii() for name, value in headers.items())
+    for talk, preset in _TALKERS:
+        for call in assumed(talk, preset, event, NOW):
+            assert f"{call.path}{call.headers}".isascii()
     for style in _STYLES:
         with suppress(PermanentDeliveryError):
             line = syslog_format.render(event, style)

@@ -31,7 +31,7 @@ from approver.errors import UnreadableError
 from bridge.app import approve_reply
 from bridge.app.approve_request import Approval, SeenEvent
 from bridge.approvals.message import parse as parse_approval
-from bridge.cli.approve import Answer
+from bridge.cli.approve_send import Answer
 from bridge.configuration import load as config
 from bridge.events import checkpoint
 from bridge.events.build import from_transition
@@ -55,9 +55,9 @@ from bridge.simulator.servicebus.config import parse_entities
 from bridge.simulator.servicebus.config_fields import ConfigError as EntitiesError
 from bridge.sinks.base import ApprovalAddress
 from bridge.sinks.slack.blocks import render
-from tests.builders import EVENT_ID, event_context_of, imds_event
 from tests.fuzz import outward
 from tests.fuzz.target import Target, brief
+from tests.support.builders import EVENT_ID, event_context_of, imds_event
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 DATA = Path(__file__).parents[1] / "data"
@@ -87,7 +87,7 @@ def document(body: bytes) -> None:
             step,
             incarnation=found.incarnation,
             observed_at=NOW,
-            told=0,
+            repeats=0,
         )
         body = told.event.to_json()
         assert len(body) <= 60 * 1024

@@ -22,8 +22,9 @@ from pathlib import Path
 
 import aiohttp
 
-from tests.browser import find
-from tests.integration.processes import (
+from tests.support.browser import find
+from tests.support.ports import free_port
+from tests.system.processes import (
     PATIENCE,
     Addresses,
     ended,
@@ -31,7 +32,6 @@ from tests.integration.processes import (
     settled,
     simulator,
 )
-from tests.ports import free_port
 
 DASHBOARD = json.loads(
     (Path(__file__).parents[2] / "infra" / "prometheus" / "dashboard.json").read_text()

@@ -22,7 +22,8 @@ from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
 from slack_sdk.signature import SignatureVerifier
 
-from approver.buttons import Action, Button, digest, write
+from approver.ballot import digest
+from approver.buttons import Action, Button, write
 from bridge.events.build import Outcome, from_outcome, from_transition
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import ScheduledEvent
@@ -38,8 +39,8 @@ from bridge.simulator.servicebus.settings import (
 from bridge.sinks.base import ApprovalAddress
 from bridge.sinks.servicebus.sink import render
 from function_app import app
-from tests.builders import event_context_of
-from tests.fakes import START
+from tests.support.builders import event_context_of
+from tests.support.fakes import START
 
 PATIENCE = 40.0  # seconds: the machine may be busy with other tests
 BUTTON_SECRET = "b" * 32
@@ -78,14 +79,17 @@ def cloud_event(
     )
     when: datetime = START + timedelta(seconds=after)
     return from_transition(
-        event_context_of(), transition, incarnation=2, observed_at=when, told=0
+        event_context_of(), transition, incarnation=2, observed_at=when, repeats=0
     ).event
 
 
 def outcome_event(
-    outcome: str, event: Mapping[str, object], message_id: str | None
+    outcome: str,
+    event: Mapping[str, object],
+    message_id: str | None,
+    after: float = 0.0,
 ) -> CloudEvent:
-    """Return what the bridge tells of what became of an approval."""
+    """Return what the bridge tells of what became of an approval, after seconds."""
     found = Outcome(
         outcome=outcome,
         event_id=str(event["EventId"]),
@@ -96,7 +100,8 @@ def outcome_event(
         request={"messageId": message_id},
         origin=(APPROVALS, message_id, 1),
     )
-    return from_outcome(event_context_of(), found, START).event
+    when = START + timedelta(seconds=after)
+    return from_outcome(event_context_of(), found, when).event
 
 
 def on_the_bus(event: CloudEvent, at: ApprovalAddress = ADDRESS) -> Message:

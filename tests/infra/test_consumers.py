@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.processes import (
+from tests.system.processes import (
     PATIENCE,
     Addresses,
     ended,

@@ -10,10 +10,10 @@ from azure.servicebus.aio import ServiceBusClient
 from approver import settings
 from approver.bus import Bus, Outgoing
 from bridge.simulator.servicebus.broker import Broker
-from tests.brisk import brisk_sdk
 from tests.infra.functions_world import ENTITIES
-from tests.integration.proxy import proxy_to
-from tests.raw_amqp import encoded, nested, section, send_raw
+from tests.support.brisk import brisk_sdk
+from tests.support.raw_amqp import encoded, nested, section, send_raw
+from tests.system.proxy import proxy_to
 
 __all__ = ["brisk_sdk"]  # a fixture
 

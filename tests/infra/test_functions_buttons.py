@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from approver.buttons import MOST_CHARACTERS, Button, digest, read, write
+from approver.ballot import digest
+from approver.buttons import MOST_CHARACTERS, Button, read, write
 from approver.errors import UnreadableError
-from tests.builders import EVENT_ID, imds_event
+from tests.support.builders import EVENT_ID, imds_event
 
 SECRET, OLD = "s" * 32, "o" * 32
 BUTTON = Button(

@@ -14,8 +14,8 @@ from bridge.foundation.values import Secret
 from bridge.servicebus.namespace import NamespaceConfig
 from bridge.servicebus.sender import Sender
 from bridge.simulator.servicebus.broker import Broker
-from tests.builders import imds_event
 from tests.infra.functions_world import ENTITIES, cloud_event, decoded, on_the_bus
+from tests.support.builders import imds_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,7 +21,12 @@ APP = Path(__file__).parents[2] / "infra" / "functions"
 def settings_of_the_code() -> set[str]:
     """Return the names that the code looks up, but those that the platform sets."""
     names: set[str] = set()
-    for path in (APP / "function_app.py", APP / "approver" / "settings.py"):
+    own = APP / "approver"
+    for path in (
+        APP / "function_app.py",
+        own / "settings.py",
+        own / "teams" / "config.py",
+    ):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 names.update(
@@ -79,6 +84,19 @@ def test_slack_app_may_do_no_more_than_it_does() -> None:
     assert f'route="{url.rpartition("/api/")[2]}"' in code
 
 
+def test_teams_app_is_a_bot_of_teams_and_group_chats() -> None:
+    manifest = json.loads((APP / "teams-app.json").read_text())
+    (bot,) = manifest["bots"]
+    bicep = (APP.parent / "bicep" / "modules" / "approver.bicep").read_text()
+    (route,) = re.findall(r'route="(messages)"', (APP / "function_app.py").read_text())
+
+    assert bot["botId"] == manifest["id"] == "00000000-0000-0000-0000-000000000000"
+    assert bot["scopes"] == ["team", "groupChat"]
+    assert len(manifest["description"]["short"]) <= 80
+    assert len(manifest["name"]["short"]) <= 30
+    assert f"/api/{route}'" in bicep
+
+
 def requirements() -> list[Requirement]:
     lines = (APP / "requirements.txt").read_text().splitlines()
     return [Requirement(line.partition("#")[0]) for line in lines if line[0] != "#"]
@@ -122,7 +140,7 @@ def test_what_is_published_is_the_app() -> None:
         "function_app.py",
         "host.json",
         "requirements.txt",
-        *(f"approver/{path.name}" for path in (APP / "approver").glob("*.py")),
+        *(str(path.relative_to(APP)) for path in (APP / "approver").rglob("*.py")),
     ]
 
     assert "local.settings.json" in left_out

@@ -15,7 +15,7 @@ from aiohttp.test_utils import TestServer
 from azure.servicebus import ServiceBusReceivedMessage
 
 import function_app
-from approver.desk import Desk
+from approver.handlers import Handlers
 from approver.settings import Settings
 from bridge.approvals.message import Approval, parse
 from bridge.foundation.values import Secret
@@ -26,9 +26,6 @@ from bridge.simulator.inbox.server import Inbox
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.slack.clicks import Interactivity
 from bridge.sinks.base import ApprovalAddress, Resources, Sink
-from tests.brisk import without_naps
-from tests.builders import imds_event, not_before, started
-from tests.contract.sink_fixtures import sink_config
 from tests.infra.functions_world import (
     ADDRESS,
     APPROVALS,
@@ -48,9 +45,19 @@ from tests.infra.functions_world import (
     request,
     signature,
 )
+from tests.sinks.sink_fixtures import sink_config
+from tests.support.brisk import without_naps
+from tests.support.builders import imds_event as any_event
+from tests.support.builders import not_before, started
 
 ALICE, BOB, EVE = "U0ALICE", "U0BOB", "U0EVE"
+SOON = not_before(900, datetime.now(UTC))
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+def imds_event(event_id: str, **fields: object) -> dict[str, object]:
+    """Return an event that can still be decided on."""
+    return any_event(event_id, **{"NotBefore": SOON, **fields})
 
 
 class Stage:
@@ -109,23 +116,23 @@ async def stage() -> AsyncIterator[Stage]:
         }
         for name, value in settings.items():
             patch.setenv(name, value)
-        function_app.desk.cache_clear()
+        function_app.handlers.cache_clear()
         secret = Secret(broker.connection_string, {})
         events = Sender(NamespaceConfig(connection_string=secret), "scheduled-events")
         stack.push_async_callback(events.close)
         host = await stack.enter_async_context(Host(broker))
-        async with function_app.desk():
+        async with function_app.handlers():
             yield Stage(host, slack, events)
-        function_app.desk.cache_clear()
+        function_app.handlers.cache_clear()
 
 
 @asynccontextmanager
-async def other_desk(**environ: str) -> AsyncIterator[None]:
+async def other_handlers(**environ: str) -> AsyncIterator[None]:
     """Let the app have other settings meanwhile."""
     settings = Settings.from_environment({**os.environ, **environ})
     with pytest.MonkeyPatch.context() as patch:
-        async with Desk(settings) as desk:
-            patch.setattr(function_app, "desk", lambda: desk)
+        async with Handlers(settings) as handlers:
+            patch.setattr(function_app, "handlers", lambda: handlers)
             yield
 
 
@@ -157,7 +164,7 @@ async def test_click_approves_the_announced_event(stage: Stage) -> None:
 async def test_button_that_the_bridge_posts_is_clicked_and_approves(
     stage: Stage,
 ) -> None:
-    event = imds_event("E-0", NotBefore=not_before(900, datetime.now(UTC)))
+    event = imds_event("E-0")
     told = cloud_event("scheduled", event)
     await stage.tell("scheduled", event)
 
@@ -171,7 +178,7 @@ async def test_button_that_the_bridge_posts_is_clicked_and_approves(
         ) as response:
             answer = await response.json()
         assert answer.get("acknowledged"), answer
-        async with other_desk(SLACK_HOOKS=f"{inbox.url}/slack/actions/"):
+        async with other_handlers(SLACK_HOOKS=f"{inbox.url}/slack/actions/"):
             await stage.host.count()
         content = channel.posts[ts].content
 
@@ -218,7 +225,7 @@ async def test_two_persons_decide_and_a_changed_event_voids_votes(stage: Stage) 
     changed = imds_event("E-2", DurationInSeconds=60)
     await stage.tell("scheduled", event)
 
-    async with other_desk(VOTE_RULE="two"):
+    async with other_handlers(VOTE_RULE="two"):
         first = await stage.click(ALICE, button_value(event), "1")
         await stage.tell("updated", changed, after=60)
         stale = await stage.click(BOB, button_value(event), "2")
@@ -228,7 +235,7 @@ async def test_two_persons_decide_and_a_changed_event_voids_votes(stage: Stage) 
 
     assert "missing: 1 more" in str(first["text"])
     assert stale["response_type"] == "ephemeral"
-    assert "not what this message shows" in str(stale["text"])
+    assert "has changed since this message" in str(stale["text"])
     assert "missing: 1 more" in str(anew["text"])
     assert f"Approved by <@{BOB}>, <@{ALICE}>" in str(last["text"])
     (message,) = await stage.host.approvals()
@@ -238,7 +245,7 @@ async def test_two_persons_decide_and_a_changed_event_voids_votes(stage: Stage) 
 async def test_two_clicks_at_once_both_count(stage: Stage) -> None:
     event = imds_event("E-9")
     await stage.tell("scheduled", event)
-    async with other_desk(VOTE_RULE="two"):
+    async with other_handlers(VOTE_RULE="two"):
         for user in (ALICE, BOB):
             await stage.press(user, button_value(event))
         await stage.host.count(clicks=2)
@@ -254,14 +261,14 @@ async def test_strangers_are_answered_in_private(stage: Stage) -> None:
     stranger = await stage.click(EVE, button_value(event))
     forged = await stage.click(ALICE, button_value(event, secret="x" * 32))
 
-    async with other_desk(APPROVAL_ENTITIES="vm-approvals"):
+    async with other_handlers(APPROVAL_ENTITIES="vm-approvals"):
         astray = await stage.click(ALICE, button_value(event))
 
     for answer in (stranger, forged, astray):
         assert answer["response_type"] == "ephemeral"
         assert answer["replace_original"] is False
     assert "not among those" in str(stranger["text"])
-    assert "not one of the bridge's" in str(forged["text"])
+    assert "not a button of the bridge" in str(forged["text"])
     assert "may not send" in str(astray["text"])
     assert stage.host.waiting() == 0
 
@@ -281,7 +288,7 @@ async def test_refusal_stands_until_the_event_is_over(stage: Stage) -> None:
     assert f"already refused by <@{BOB}>" in str(late["text"])
     assert tool == (409, {"error": f"the event was refused by slack:{BOB}"})
     assert "already started" in str(begun["text"])
-    assert "Nothing is known here" in str(over["text"])
+    assert "does not know the event" in str(over["text"])
     assert stage.host.waiting() == 0
 
 
@@ -292,7 +299,7 @@ async def test_redelivered_click_sends_the_same_message(
     event = imds_event("E-5")
     await stage.tell("scheduled", event)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("approver.desk.sent", dies)
+        patch.setattr("approver.box.sent", dies)
         with pytest.raises(ConnectionResetError):
             await stage.click(ALICE, button_value(event))
     await stage.host.count()
@@ -413,7 +420,7 @@ async def test_messages_name_the_source_that_was_set(stage: Stage) -> None:
     event = imds_event("E-26")
     await stage.tell("scheduled", event)
     event_id = str(event["EventId"])
-    async with other_desk(APPROVER_SOURCE="/contoso/approver"):
+    async with other_handlers(APPROVER_SOURCE="/contoso/approver"):
         await approved(event_id)
     (message,) = await stage.host.approvals()
 
@@ -467,7 +474,7 @@ async def test_announcement_may_choose_among_the_allowed(stage: Stage) -> None:
     event = imds_event("E-10")
     await stage.tell("scheduled", event)
 
-    async with other_desk(APPROVAL_ENTITIES=f"plain,{APPROVALS}"):
+    async with other_handlers(APPROVAL_ENTITIES=f"plain,{APPROVALS}"):
         status, answer = await approved(str(event["EventId"]))
     await stage.host.approvals()
 
@@ -479,9 +486,9 @@ async def test_click_is_refused_when_it_cannot_be_kept(stage: Stage) -> None:
     body = form(stage.slack.payload(ALICE, button_value(event)))
     nobody = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=a;SharedAccessKey=b"
 
-    async with other_desk(SERVICEBUS=f"{nobody};UseDevelopmentEmulator=true"):
+    async with other_handlers(SERVICEBUS=f"{nobody};UseDevelopmentEmulator=true"):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("approver.desk._CLICK_SECONDS", 0.2)
+            patch.setattr("approver.handlers._CLICK_SECONDS", 0.2)
             response = await called(
                 "slack_click", request("slack", body, signature(body))
             )
@@ -489,7 +496,7 @@ async def test_click_is_refused_when_it_cannot_be_kept(stage: Stage) -> None:
     assert response.status_code == 503
 
 
-async def test_the_host_is_told_of_four_functions() -> None:
+async def test_the_host_is_told_of_five_functions() -> None:
     triggers = {
         name: function.get_bindings()[0].get_dict_repr()
         for name, function in FUNCTIONS.items()
@@ -500,8 +507,11 @@ async def test_the_host_is_told_of_four_functions() -> None:
         "approve": "httpTrigger",
         "slack_click": "httpTrigger",
         "count_click": "serviceBusTrigger",
+        "hear_teams": "httpTrigger",
     }
     assert triggers["hear_event"]["topicName"] == "%EVENTS_TOPIC%"
     assert triggers["hear_event"]["isSessionsEnabled"] is False
     assert triggers["approve"]["authLevel"].value == "function"
     assert triggers["slack_click"]["authLevel"].value == "anonymous"
+    assert triggers["hear_teams"]["authLevel"].value == "anonymous"
+    assert triggers["hear_teams"]["route"] == "messages"

@@ -6,7 +6,7 @@ import string
 import subprocess
 import sys
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -16,20 +16,18 @@ from hypothesis import strategies as st
 import function_app
 from approver import announcements, clicks, requests
 from approver.announcements import Announcement, Outcome
-from approver.ballot import Counted, Refused
+from approver.ballot import Rule, Rules
 from approver.clicks import Click, is_signed
-from approver.desk import Desk
 from approver.errors import ApproverError, SettingsError, UnreadableError
+from approver.handlers import Handlers
+from approver.polls import Counted, Refused
 from approver.replies import reply, send
-from approver.rules import Rule, Rules
 from approver.settings import Settings
 from approver.startrequest import StartRequest
 from bridge.approvals.message import parse
 from bridge.events.build import Outcome as BridgeOutcome
 from bridge.events.build import from_outcome
 from bridge.events.samples import marked_event
-from tests.builders import EVENT_ID, event_context_of, imds_event
-from tests.fakes import START
 from tests.infra.functions_world import (
     SIGNING_SECRET,
     Slack,
@@ -39,6 +37,8 @@ from tests.infra.functions_world import (
     request,
     signature,
 )
+from tests.support.builders import EVENT_ID, event_context_of, imds_event
+from tests.support.fakes import START
 
 BUS = {"SERVICEBUS__fullyQualifiedNamespace": "contoso.servicebus.windows.net"}
 CLICK: dict[str, object] = {
@@ -73,7 +73,12 @@ def test_what_the_bridge_tells_is_understood() -> None:
     event = cloud_event("scheduled", imds_event())
 
     assert announcements.read(event.to_json(), "sebridge") == Announcement(
-        transition="scheduled", event_id=EVENT_ID, time=START, event=imds_event()
+        transition="scheduled",
+        event_id=EVENT_ID,
+        time=START,
+        event=imds_event(),
+        id=event.id,
+        not_before=START + timedelta(seconds=900),
     )
 
 
@@ -85,13 +90,22 @@ def test_outcome_of_the_bridge_is_understood(event_id: str | None) -> None:
         event=None,
         imds_status=None,
         confirmed=None,
-        reason=None,
-        request={"messageId": "m-1"},
+        reason="EventChanged",
+        request={"messageId": "m-1", "approvedBy": "alice"},
         origin=("q", "m-1", 1),
     )
-    body = from_outcome(event_context_of(), outcome, START).event.to_json()
+    told = from_outcome(event_context_of(), outcome, START).event
+    body = told.to_json()
 
-    expected = Outcome(outcome="denied", event_id=EVENT_ID, message_id="m-1")
+    expected = Outcome(
+        outcome="denied",
+        event_id=EVENT_ID,
+        message_id="m-1",
+        id=told.id,
+        time=told.time,
+        by="alice",
+        because="EventChanged",
+    )
     assert announcements.read(body, "sebridge") == (expected if event_id else None)
 
 
@@ -161,7 +175,7 @@ def test_binary_event_is_an_error_whatever_it_is_of() -> None:
     """Its attributes are no part of the body, so that its type cannot be known."""
     body = json.dumps(json.loads(started_at("2026-03-02T12:00:00Z"))["data"])
 
-    with pytest.raises(UnreadableError, match="no structured CloudEvent"):
+    with pytest.raises(UnreadableError, match="not a structured CloudEvent"):
         announcements.read(body.encode(), "sebridge")
 
 
@@ -251,8 +265,8 @@ async def clicked(
     settings = Settings.from_environment(
         {**BUS, "SLACK_SIGNING_SECRET": SIGNING_SECRET, "BUTTON_SECRET": "b" * 32}
     )
-    async with Desk(settings) as desk:
-        monkeypatch.setattr(function_app, "desk", lambda: desk)
+    async with Handlers(settings) as handlers:
+        monkeypatch.setattr(function_app, "handlers", lambda: handlers)
         response = await called("slack_click", request("slack", body, headers))
     return int(response.status_code)
 
@@ -282,7 +296,9 @@ def test_workspace_is_never_read_from_the_id_of_the_person(
 def test_click_that_names_no_workspace_is_refused_where_one_is_required() -> None:
     of_one = Rules(approvers=frozenset({"U0ALICE"}), team="U0ALICE")
 
-    assert of_one.refusal("U0ALICE", "") == "Clicks from this workspace are not taken."
+    assert (
+        of_one.refusal("U0ALICE", "") == "Clicks from this workspace are not accepted."
+    )
     assert Rules(approvers=frozenset({"U0ALICE"})).refusal("U0ALICE", "") is None
 
 
@@ -311,7 +327,9 @@ def test_names_from_azure_are_no_markup() -> None:
     click = clicks.read(form(CLICK))
     assert click is not None
 
-    said = reply(click, Counted(voters=("U1",), missing=("<!channel>", *"abcdefghijk")))
+    said = reply(
+        click, Counted(voters=("slack:U1",), missing=("<!channel>", *"abcdefghijk"))
+    )
 
     assert "&lt;!channel&gt;, a" in str(said["text"])
     assert str(said["text"]).endswith("i, and 2 more")
@@ -334,7 +352,7 @@ async def test_slack_that_cannot_be_told_is_no_failure(
     said = [each.getMessage() for each in caplog.records if each.name == "approver"]
     assert said == [
         "Slack refused the answer with 404",
-        "Slack could not be told: ClientConnectorError",
+        "Slack could not be answered: ClientConnectorError",
         "not answered: the response_url is not Slack's",
     ]
 
@@ -347,8 +365,8 @@ async def told(payload: dict[str, object], verdict: Refused, hooks: str) -> None
 
 
 async def test_faulty_approval_gets_400() -> None:
-    async with Desk(Settings.from_environment(BUS)) as desk:
-        status, answer = await desk.approve(b"{}")
+    async with Handlers(Settings.from_environment(BUS)) as handlers:
+        status, answer = await handlers.approve(b"{}")
 
     assert status == 400
     assert answer == {"error": "eventId and approvedBy are required"}

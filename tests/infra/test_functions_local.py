@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from azure.servicebus.aio import ServiceBusClient
 
-from approver.desk import Desk
+from approver.handlers import Handlers
 from approver.settings import Settings
-from tests.integration.processes import (
+from tests.system.processes import (
     PATIENCE,
     Addresses,
     ended,
@@ -57,7 +57,9 @@ def bridge_of(folder: Path, at: Addresses) -> Path:
     return path
 
 
-async def hear_until(desk: Desk, at: Addresses, event_id: str, kind: str) -> None:
+async def hear_until(
+    handlers: Handlers, at: Addresses, event_id: str, kind: str
+) -> None:
     """Hand messages of the subscription over until one of this kind was among them."""
     client = ServiceBusClient.from_connection_string(at.connection_string)
     async with (
@@ -67,7 +69,7 @@ async def hear_until(desk: Desk, at: Addresses, event_id: str, kind: str) -> Non
     ):
         async for message in receiver:
             body = b"".join(message.body)
-            await desk.hear(body, message.reply_to, message.reply_to_session_id)
+            await handlers.record(body, message.reply_to, message.reply_to_session_id)
             await receiver.complete_message(message)
             event = json.loads(body)
             if event.get("subject") == event_id and event["type"].endswith(kind):
@@ -84,11 +86,11 @@ async def test_app_approves_by_the_files_of_its_page(tmp_path: Path) -> None:
             event = await at.control("POST", "events", {"type": "Reboot"})
             assert isinstance(event, dict)
             event_id = str(event["eventId"])
-            async with Desk(local_settings(at)) as desk:
-                await hear_until(desk, at, event_id, ".scheduled.v1")
-                status, body = await desk.approve(body_of_the_page(event_id))
+            async with Handlers(local_settings(at)) as handlers:
+                await hear_until(handlers, at, event_id, ".scheduled.v1")
+                status, body = await handlers.approve(body_of_the_page(event_id))
                 assert (status, body.get("entity")) == (202, "vm-approvals-sessions")
-                await hear_until(desk, at, event_id, ".startrequest.relayed.v1")
+                await hear_until(handlers, at, event_id, ".startrequest.relayed.v1")
         finally:
             await ended(bridge)
             kill_rest()

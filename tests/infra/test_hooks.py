@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -107,6 +108,25 @@ def test_shellcheck_finds_nothing() -> None:
         check=False,
     )
     assert found.returncode == 0, found.stdout
+
+
+EIGHT = {
+    *("run-parts", "stop-services", "kubernetes-drain", "haproxy-drain"),
+    *("pacemaker-standby", "slurm-drain", "sqlserver-failover", "azure-lb-drain"),
+}
+
+
+def test_there_are_eight_and_each_says_what_it_needs() -> None:
+    page = (HOOKS / "README.md").read_text()
+    paragraphs = {
+        found[1]: found[0]
+        for found in re.finditer(r"(?ms)^\*\*`([\w-]+)`\*\*.*?(?=\n\n|\Z)", page)
+    }
+
+    assert set(SHELL) - {"hook.sh"} == EIGHT
+    assert set(paragraphs) == EIGHT
+    for name, text in paragraphs.items():
+        assert re.search(r"\b[Nn]eeds\b|is needed", text), name
 
 
 def test_action_that_is_none_is_refused(tmp_path: Path) -> None:

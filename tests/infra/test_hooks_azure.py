@@ -124,8 +124,8 @@ def stage_at(folder: Path, at: str, more: str = "") -> Stage:
     return Stage(folder, "azure-lb-drain", settings)
 
 
-async def run(stage: Stage, told: dict[str, str]) -> str:
-    return await asyncio.to_thread(stage.run, told)
+async def run(stage: Stage, told: dict[str, str], **more: str) -> str:
+    return await asyncio.to_thread(stage.run, told, **more)
 
 
 async def test_vm_leaves_its_pools_and_comes_back(
@@ -149,6 +149,22 @@ async def test_vm_leaves_its_pools_and_comes_back(
     assert {**after, "etag": before["etag"]} == before
     assert not stage.marker
     assert "nothing to restore" in await run(stage, RESTORE)
+
+
+async def test_vm_stays_out_while_another_event_waits(
+    azure: tuple[Azure, str], tmp_path: Path
+) -> None:
+    world, at = azure
+    stage = stage_at(tmp_path, at)
+    await run(stage, PREPARE)
+    marker = stage.marker
+
+    assert "E-2" in await run(stage, RESTORE, SEBRIDGE_OTHER_EVENTS="E-2 E-3")
+
+    assert world.pools == [[], []]
+    assert (world.puts, stage.marker) == (1, marker)
+    await run(stage, RESTORE)
+    assert world.pools[0] == ["web", "api"]
 
 
 async def test_only_the_pools_that_are_named_are_left(

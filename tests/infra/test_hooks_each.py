@@ -237,6 +237,18 @@ def test_parts_run_in_order_and_each_is_given_the_event(tmp_path: Path) -> None:
     assert ran == [f"10-first {EVENT}", f"20-second {EVENT}", "restored"]
 
 
+def test_parts_do_not_restore_while_another_event_waits(tmp_path: Path) -> None:
+    stage = parts(tmp_path)
+    part(stage, "restore/10-first", f"echo restored >>{stage.world}/ran")
+    stage.run(PREPARE)
+
+    assert "E-2" in stage.run(RESTORE, SEBRIDGE_OTHER_EVENTS="E-2")
+
+    assert not (stage.world / "ran").exists()
+    stage.run(RESTORE)
+    assert (stage.world / "ran").read_text() == "restored\n"
+
+
 def test_first_part_that_fails_is_the_last(tmp_path: Path) -> None:
     stage = parts(tmp_path)
     part(stage, "prepare/10-first", "exit 75")

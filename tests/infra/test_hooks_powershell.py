@@ -1,6 +1,7 @@
 """The hook for Windows: it asks what the one for Linux asks, and runs where pwsh is.
 
-Nobody has run it on Windows: what is known of it stands here.
+Nobody has run it on Windows: what is known of it stands here. Where there is no pwsh,
+a grammar of PowerShell reads it, and what the pages show.
 """
 
 import re
@@ -9,7 +10,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import tree_sitter_pwsh
+from tree_sitter import Language, Parser
 
+from tests.docs.pages import every_block
 from tests.infra.hook_stage import HOOKS, PREPARE, RESTORE
 from tests.infra.hook_worlds import sqlserver
 
@@ -32,6 +36,35 @@ def test_it_asks_what_the_one_for_linux_asks() -> None:
 
     assert len(asked) == 3
     assert asked == statements((HOOKS / "sqlserver-failover").read_text())
+
+
+def faults(text: str) -> list[str]:
+    """Return the lines at which a text is no PowerShell."""
+    code = text.encode()
+    tree = Parser(Language(tree_sitter_pwsh.language())).parse(code)
+    found, to_do = list[str](), [tree.root_node]
+    while to_do:
+        node = to_do.pop()
+        if node.type == "ERROR" or node.is_missing:
+            found.append(f"line {node.start_point[0] + 1}: {node.text!r}")
+        to_do += node.children
+    return found
+
+
+@pytest.mark.parametrize("text", ["if ($a { 1 }", "function f { param($a) ", "@{ a = "])
+def test_grammar_finds_what_is_no_powershell(text: str) -> None:
+    assert faults(text)
+
+
+def scripts() -> dict[str, str]:
+    """Return every script, and what the pages show, by its name."""
+    found = {path.name: path.read_text() for path in HOOKS.parent.rglob("*.ps1")}
+    return found | {str(block): block.text for block in every_block("powershell")}
+
+
+@pytest.mark.parametrize("name", scripts())
+def test_script_and_pages_are_powershell(name: str) -> None:
+    assert faults(scripts()[name]) == []
 
 
 @needs_pwsh

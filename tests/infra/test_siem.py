@@ -13,6 +13,7 @@ from uuid import UUID
 
 import pytest
 import yaml
+from jsonschema import Draft202012Validator
 from msgspec import ValidationError, convert
 
 from bridge.configuration import json_schema
@@ -29,11 +30,19 @@ from bridge.events.command_result import CommandResult, from_command
 from bridge.events.samples import marked_event
 from bridge.events.transitions import Transition, TransitionKind
 from bridge.events.truncate import MAX_BYTES
+from bridge.sinks.syslog import cef
 from bridge.sinks.webhook.presets import elastic
 from bridge.sinks.webhook.presets.sentinel import record
 from bridge.telemetry.metrics import COMMAND_OUTCOMES, OUTCOMES
-from tests.builders import EVENT_ID, document, event_context_of, imds_event, started
-from tests.fakes import START
+from tests.infra import fleet_week
+from tests.support.builders import (
+    EVENT_ID,
+    document,
+    event_context_of,
+    imds_event,
+    started,
+)
+from tests.support.fakes import START
 
 HERE = Path(__file__).parents[2] / "infra" / "siem"
 CHECKER = Path(__file__).with_name("kusto") / "check.js"
@@ -92,7 +101,7 @@ def told() -> list[CloudEvent]:
         for kind in TransitionKind
     ]
     found: list[OutgoingEvent] = [
-        from_transition(event_context, s, incarnation=2, observed_at=START, told=0)
+        from_transition(event_context, s, incarnation=2, observed_at=START, repeats=0)
         for s in steps
     ]
     found += [
@@ -129,7 +138,7 @@ def told() -> list[CloudEvent]:
             doc,
             previous_incarnation=1,
             observed_at=START + timedelta(microseconds=5),
-            told=0,
+            repeats=0,
         ),
     ]
     test = marked_event(event_context, "Reboot", unique="1", now=START)
@@ -299,6 +308,21 @@ def seconds(span: str) -> int:
     return int(span[:-1]) * SPANS[span[-1]]
 
 
+STATES = {"BridgeSilent", "DeadLetters", "ApprovalByNewcomer"}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rule_tells_a_finding_once(name: str) -> None:
+    """What is new since the last run, and an alert for each result of its own."""
+    rule = RULES[name]
+    every = f"Ingested > ago({rule['queryFrequency']})"
+
+    assert rule["eventGroupingSettings"] == {"aggregationKind": "AlertPerResult"}
+    assert every in rule["query"] or name == "BridgeSilent"
+    is_counted_once = "summarize arg_min(Ingested, *) by CloudEventId" in rule["query"]
+    assert is_counted_once or name in STATES | {"ImdsUnreachable"}
+
+
 def test_rules_have_ids_of_their_own() -> None:
     assert len({rule["id"] for rule in RULES.values()}) == len(RULES)
 
@@ -320,13 +344,29 @@ def test_splunk_search_uses_fields_that_exist(name: str) -> None:
     search = SEARCHES[name]["search"]
     used = set(re.findall(r"\bdata(?:\.\w+)+", search))
     compared = set(re.findall(r"(?<![\w.])([a-z]+)(?:=| IN )", search))
-    names = compared - {"index", "sourcetype"}
+    made = set(re.findall(r"\bas (\w+)|(?:eval |, )(\w+)=", search))
+    own = {name for pair in made for name in pair}
+    names = compared - own - {"index", "sourcetype"}
 
     assert used <= schema_paths()
     assert names <= schema_paths() - {"eventtype", "source"}
     assert search.count("(") == search.count(")")
     assert SEARCHES[name]["alert.suppress.fields"] in search
+    assert SEARCHES[name]["alert.digest_mode"] == "0", "else fields suppress all"
     assert len(SEARCHES[name]["cron_schedule"].split()) == 5
+
+
+@pytest.mark.parametrize("name", SEARCHES.sections())
+def test_splunk_search_for_events_goes_by_index_time(name: str) -> None:
+    """Its window is as long as the time between two searches."""
+    options = SEARCHES[name]
+    if "latest(type)" in options["search"] or "_indextime" in options["search"]:
+        assert "dispatch.index_earliest" not in options, "a state, not an event"
+        return
+    minutes = int(re.findall(r"\*/(\d+)", options["cron_schedule"])[0])
+
+    assert options["dispatch.index_earliest"] == f"-{minutes + 1}m@m"
+    assert options["dispatch.index_latest"] == "-1m@m"
 
 
 def test_splunk_search_for_steps_of_events_takes_no_result_of_a_command() -> None:
@@ -353,6 +393,7 @@ TEMPLATE = json.loads((HERE / "elastic" / "index-template.json").read_text())
 MAPPING = TEMPLATE["template"]["mappings"]
 TYPES: dict[str, tuple[type, ...]] = {
     "keyword": (str,),
+    "constant_keyword": (str,),
     "boolean": (bool,),
     "long": (int,),
     "integer": (int,),
@@ -372,7 +413,9 @@ def refusals(value: object, mapping: dict[str, Any], path: str) -> list[str]:
     if isinstance(value, list):
         return [fault for each in value for fault in refusals(each, mapping, path)]
     if "properties" not in mapping:
-        return [] if _fits(value, mapping["type"]) else [f"{path}: {mapping['type']}"]
+        is_other = mapping.get("value", value) != value  # than the only one allowed
+        fits = _fits(value, mapping["type"]) and not is_other
+        return [] if fits else [f"{path}: {mapping['type']}"]
     if not isinstance(value, dict):
         return [f"{path}: no object"]
     known = mapping["properties"]
@@ -441,3 +484,139 @@ def test_elastic_takes_whatever_imds_says_of_an_event() -> None:
     document = elastic.document(CloudEvent.from_json(json.dumps(event).encode()))
 
     assert refusals(document, MAPPING, "") == []
+
+
+# -- Elastic: rules and dashboard --------------------------------------------------
+
+ELASTIC_RULES = {
+    rule["name"]: rule
+    for line in (HERE / "elastic" / "rules.ndjson").read_text().splitlines()
+    for rule in [json.loads(line)]
+}
+OBJECTS = [
+    json.loads(line)
+    for line in (HERE / "elastic" / "dashboard.ndjson").read_text().splitlines()
+]
+MAPPED = set(_paths("", MAPPING))
+_NO_FIELD = {"and", "or", "not", "true", "false"}
+
+
+def fields_of(query: str) -> set[str]:
+    """Return the fields of a query in KQL of Kibana."""
+    bare = re.sub(r'"[^"]*"', '""', query)
+    return set(re.findall(r"[\w.@]+(?=\s*(?::|<|>))", bare)) - _NO_FIELD
+
+
+@pytest.mark.parametrize("name", ELASTIC_RULES)
+def test_elastic_rule_has_the_form_of_one_and_fields_that_are_mapped(name: str) -> None:
+    rule = ELASTIC_RULES[name]
+    groups = rule.get("alert_suppression", {}).get("group_by", [])
+
+    assert rule["type"] in {"query", "threshold", "new_terms", "esql"}
+    assert rule["language"] == ("esql" if rule["type"] == "esql" else "kuery")
+    assert str(UUID(rule["rule_id"])) == rule["rule_id"]
+    assert rule["severity"] in {"low", "medium", "high", "critical"}
+    assert 0 < rule["risk_score"] <= 100
+    assert not rule["enabled"], "who imports it looks at it first"
+    assert re.fullmatch(r"now-\d+[mhd]", rule["from"])
+    assert {*groups, *rule.get("new_terms_fields", [])} <= MAPPED
+    if rule["type"] != "esql":
+        assert rule["query"].count("(") == rule["query"].count(")")
+        assert fields_of(rule["query"]) <= MAPPED
+
+
+def test_elastic_rules_are_those_of_sentinel_and_one_more() -> None:
+    names = {rule["name"] for rule in RULES.values()}
+    other = {"A bridge has new dead letters": "A bridge has dead letters"}
+    renamed = {other.get(name, name) for name in names}
+
+    assert set(ELASTIC_RULES) - renamed == {"An approval did not reach IMDS"}
+    assert renamed <= set(ELASTIC_RULES)
+
+
+def test_fields_of_a_query_are_found() -> None:
+    query = 'event.action:("a:b" or "c") and not x.y:true and n < 5'
+
+    assert fields_of(query) == {"event.action", "x.y", "n"}
+
+
+def test_dashboard_is_whole_and_its_fields_are_mapped() -> None:
+    known = {(found["type"], found["id"]) for found in OBJECTS}
+    used = {
+        aggregation["params"]["field"]
+        for found in OBJECTS
+        if found["type"] == "visualization"
+        for aggregation in json.loads(found["attributes"]["visState"])["aggs"]
+    }
+    (board,) = [found for found in OBJECTS if found["type"] == "dashboard"]
+    panels = json.loads(board["attributes"]["panelsJSON"])
+
+    wanted = {(ref["type"], ref["id"]) for f in OBJECTS for ref in f["references"]}
+    assert wanted <= known
+    assert used <= MAPPED
+    assert {p["panelRefName"] for p in panels} == {
+        r["name"] for r in board["references"]
+    }
+
+
+# -- a week of events --------------------------------------------------------------
+
+WEEK = [json.loads(line) for line in fleet_week.FILE.read_text().splitlines()]
+
+
+def test_week_is_what_its_module_makes() -> None:
+    """Else: ``python -m tests.infra.fleet_week``."""
+    page = fleet_week.PAGE.read_text(encoding="utf-8")
+
+    assert fleet_week.FILE.read_text(encoding="utf-8") == fleet_week.lines()
+    assert fleet_week.with_findings(page) == page
+
+
+def test_events_of_the_week_keep_to_the_schema() -> None:
+    validator = Draft202012Validator(json.loads(json_schema.text("event")))
+
+    assert [e.message for event in WEEK for e in validator.iter_errors(event)] == []
+
+
+def test_every_rule_finds_something_in_the_week() -> None:
+    found = fleet_week.findings(WEEK)
+
+    assert {name for name, what in found.items() if not what} == set()
+    assert set(RULES) <= set(found)
+    assert {len(what) for what in found.values()} <= {1, 2}
+
+
+def test_every_field_of_every_rule_is_in_the_week() -> None:
+    paths = {path for event in WEEK for path in _used("", event)}
+    of_sentinel = {
+        f"data{name}"
+        for text in KQL.values()
+        for name in re.findall(r"\bData((?:\.\w+)+)", text)
+    }
+    of_splunk = {
+        name
+        for section in SEARCHES.sections()
+        for name in re.findall(r"\bdata(?:\.\w+)+", SEARCHES[section]["search"])
+    }
+    documents = [CloudEvent.from_json(json.dumps(event).encode()) for event in WEEK]
+    ecs = {path for each in documents for path in _used("", elastic.document(each))}
+    of_elastic = {
+        name
+        for rule in ELASTIC_RULES.values()
+        if rule["type"] != "esql"
+        for name in fields_of(rule["query"])
+    }
+
+    # A mark of tests, which are no part of a week.
+    assert of_sentinel | of_splunk <= paths | {"data.test"}
+    assert of_elastic <= ecs | {"sebridge.data.test"}
+
+
+def test_sample_of_cef_is_a_line_of_the_week() -> None:
+    page = (HERE.parents[1] / "config" / "sinks" / "syslog.md").read_text()
+    sample = re.findall(r"```text\n(CEF:.*)\n```", page)
+    events = [CloudEvent.from_json(json.dumps(event).encode()) for event in WEEK]
+
+    assert [cef.render(event, version="0.1.0") for event in events].count(
+        sample[0]
+    ) == 1

@@ -107,7 +107,7 @@ def test_systemd_understands_every_line_of_the_units_of_hooks(
 
 
 def test_forwarder_asks_root_where_the_units_of_hooks_look() -> None:
-    """What a real systemd makes of it: tests/integration/test_hook_units.py."""
+    """What a real systemd makes of it: tests/system/test_hook_units.py."""
     places = Places()
     path = (SYSTEMD / "sebridge-hook@.path").read_text()
     service = (SYSTEMD / "sebridge-hook@.service").read_text()

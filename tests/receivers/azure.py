@@ -3,6 +3,7 @@
 Source: https://learn.microsoft.com/azure/azure-monitor/logs/logs-ingestion-api-overview
         https://learn.microsoft.com/azure/event-grid/post-to-custom-topic
         https://learn.microsoft.com/rest/api/eventhub/send-event
+        https://learn.microsoft.com/rest/api/eventhub/send-batch-events
         https://learn.microsoft.com/azure/azure-functions/function-keys-how-to
 """
 
@@ -21,7 +22,7 @@ from cloudevents.core.v1.event import CloudEvent
 from jsonschema import Draft7Validator, FormatChecker
 from msgspec import ValidationError, convert
 
-from tests.receivers.serving import Post, Reply, json_reply
+from tests.receivers.serving import Post, Reply, Way, json_reply
 
 TOKEN = "an-entra-token"
 RULE = "dcr-" + "0f" * 16
@@ -161,7 +162,22 @@ class EventHub:
             return Reply(400)
         if len(post.body) > _MIB:
             return Reply(413)
+        if post.media_type == "application/vnd.microsoft.servicebus.json":
+            return self._many(key, json.loads(post.body))
         self.taken.append((key, post.body))
+        return Reply(201)
+
+    def _many(self, key: str | None, entries: object) -> Reply:
+        """Take a batch: all of it goes to one partition."""
+        if not isinstance(entries, list) or not entries:
+            return Reply(400)
+        known = {"Body", "BrokerProperties", "UserProperties"}
+        keys = {one.get("BrokerProperties", {}).get("PartitionKey") for one in entries}
+        bodies = [one.get("Body") for one in entries]
+        is_plain = all(one.keys() <= known for one in entries)
+        if not is_plain or keys != {key} or not all(isinstance(b, str) for b in bodies):
+            return Reply(400)
+        self.taken += [(key, body.encode()) for body in bodies]
         return Reply(201)
 
     def _is_allowed(self, post: Post) -> bool:
@@ -190,3 +206,50 @@ class AzureFunction:
         message = HTTPMessage(headers=dict(post.headers), body=post.body)
         self.taken.append(from_http(message, JSONFormat(), CloudEvent))
         return Reply(204)
+
+
+SAS = "SharedAccessSignature sr=ns&sig=x&se=1&skn=send"
+WAYS = {
+    "sentinel": Way(
+        Sentinel,
+        f"/dataCollectionRules/{RULE}/streams/{STREAM['name']}?api-version=2023-01-01",
+        {"Authorization": f"Bearer {TOKEN}"},
+        {"auth": {"type": "bearer", "token": TOKEN}},
+        wrong={"auth": {"type": "bearer", "token": "wrong"}},
+        statuses={
+            400: "P",
+            403: "R",
+            404: "R",
+            413: "P",
+            429: "T",
+            500: "T",
+            503: "T",
+        },
+    ),
+    "eventgrid": Way(
+        EventGrid,
+        "/api/events?api-version=2018-01-01",
+        {"aeg-sas-key": "a-key"},
+        {"auth": {"value": "a-key"}},
+        {"EVENTGRID_KEY": "a-key"},
+        wrong={"auth": {"value": "wrong"}},
+        statuses={400: "P", 403: "R", 404: "R", 413: "P", 429: "T", 503: "T"},
+    ),
+    "eventhubs": Way(
+        EventHub,
+        "/maintenance/messages?api-version=2014-01",
+        {"Authorization": SAS},
+        {"headers": {"authorization": SAS}},
+        wrong={"headers": {"authorization": "Bearer wrong"}},
+        statuses={400: "P", 403: "R", 404: "R", 413: "P", 500: "T", 503: "T"},
+    ),
+    "azure-function": Way(
+        AzureFunction,
+        "/api/events",
+        {"x-functions-key": "a-function-key"},
+        {"auth": {"value": "a-function-key"}},
+        {"FUNCTION_KEY": "a-function-key"},
+        wrong={"auth": {"value": "wrong"}},
+        statuses={404: "R", 429: "T", 500: "T", 503: "T"},
+    ),
+}

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import ValidationError, convert
 
-from tests.receivers.serving import Post, Reply, json_reply
+from tests.receivers.serving import Post, Reply, Way, json_reply
 
 KEY = "aWQ6c2VjcmV0"
 STREAM = "logs-sebridge.events-default"
@@ -33,9 +33,15 @@ _TYPES = {
 
 @dataclass(slots=True)
 class Elastic:
-    """A cluster; ``item`` is a status that every item gets whatever is sent."""
+    """A cluster.
+
+    Attributes:
+        item: a status that every item gets whatever is sent.
+        items: a status that an item gets, by its id.
+    """
 
     item: int | None = None
+    items: dict[str, int] = field(default_factory=dict)
     status: int | None = None
     taken: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -65,8 +71,8 @@ class Elastic:
     def _indexed(
         self, verb: str, meta: dict[str, Any], source: dict[str, Any]
     ) -> tuple[int, str]:
-        if self.item:
-            return self.item, "as told"
+        if told := self.items.get(meta["_id"], self.item):
+            return told, "as told"
         if verb != "create":
             return 400, "only write ops with an op_type of create are allowed"
         if len(meta["_id"].encode()) > 512:
@@ -105,7 +111,9 @@ def _refusals(value: object, mapping: dict[str, Any], path: str) -> list[str]:
         ]
     is_term = mapping["type"] == "keyword" and mapping.get("index", True)
     is_immense = "ignore_above" not in mapping and len(str(value)) > _LONGEST_TERM // 4
-    return [f"{path}: immense term"] if is_term and is_immense else []
+    is_other = mapping.get("value", value) != value  # of a constant_keyword
+    faults = {"immense term": is_term and is_immense, "another constant": is_other}
+    return [f"{path}: {name}" for name, is_fault in faults.items() if is_fault]
 
 
 def _flattened(value: object, path: str) -> list[str]:
@@ -132,3 +140,16 @@ def _is_date(value: object) -> bool:
     except ValidationError:
         return False
     return True
+
+
+WAYS = {
+    "elastic": Way(
+        Elastic,
+        f"/{STREAM}/_bulk?filter_path=errors,items.*.status",
+        {"Authorization": f"ApiKey {KEY}"},
+        {"auth": {"token": KEY}},
+        {"ELASTIC_API_KEY": KEY},
+        wrong={"auth": {"type": "bearer", "token": "wrong"}},
+        statuses={413: "P", 429: "T", 503: "T"},
+    )
+}

@@ -18,6 +18,7 @@ class Post:
     body: bytes
     headers: CIMultiDictProxy[str] | CIMultiDict[str]
     query: Mapping[str, str] = field(default_factory=dict)
+    method: str = "POST"
 
     @property
     def media_type(self) -> str:
@@ -49,15 +50,43 @@ class Service(Protocol):
     def answer(self, post: Post) -> Reply: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a service is reached in the tests.
+
+    Attributes:
+        path: with its query.
+        headers: what carries the credentials, as the service sees it.
+        options: what the configuration says beyond preset and URL.
+        environ: what the example of ``config/presets`` needs.
+        wrong: options with credentials that are wrong; None: there are no credentials.
+        statuses: answers of the service, and the letter of what they mean: T
+            transient, R refused, P permanent.
+    """
+
+    service: type
+    path: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
+    environ: Mapping[str, str] = field(default_factory=dict)
+    wrong: Mapping[str, object] | None = None
+    statuses: Mapping[int, str] = field(default_factory=dict)
+
+
+def faults_of(rules: Mapping[str, bool]) -> list[str]:
+    """Return the names of the rules that do not hold."""
+    return [name for name, holds in rules.items() if not holds]
+
+
 @asynccontextmanager
 async def serving(service: Service) -> AsyncIterator[str]:
     """Serve on loopback; yields the URL without a path."""
 
     async def handle(request: web.Request) -> web.Response:
-        if request.method != "POST":
+        if request.method not in getattr(service, "methods", {"POST"}):
             return web.Response(status=405)
         body = await request.read()
-        post = Post(request.path, body, request.headers, request.query)
+        post = Post(request.path, body, request.headers, request.query, request.method)
         reply = service.answer(post)
         return web.Response(
             status=reply.status, body=reply.body, headers=dict(reply.headers)

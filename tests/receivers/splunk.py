@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from tests.receivers.serving import Post, Reply, json_reply
+from tests.receivers.serving import Post, Reply, Way, json_reply
 
 TOKEN = "11111111-2222-3333-4444-555555555555"
 _TEXTS = {
@@ -41,10 +41,12 @@ class Splunk:
     Attributes:
         says: a code that is answered whatever is sent; None = by the rules.
         uses_ack: whether the token has indexer acknowledgement, which wants a channel.
+        bad: ids of events whose envelope it cannot read.
     """
 
     says: int | None = None
     uses_ack: bool = False
+    bad: frozenset[str] = frozenset()
     taken: list[dict[str, Any]] = field(default_factory=list)
 
     def answer(self, post: Post) -> Reply:
@@ -53,7 +55,18 @@ class Splunk:
         code, found = self._judged(post)
         self.taken += found if not code else []
         status, text = _TEXTS[code]
-        return json_reply(status, {"text": text, "code": code})
+        said: dict[str, object] = {"text": text, "code": code}
+        faults = [self._fault(one) for one in found]
+        if code and any(faults):
+            place = next(place for place, fault in enumerate(faults) if fault)
+            said["invalid-event-number"] = place
+            self.taken += found[:place]  # it has read these before
+        return json_reply(status, said)
+
+    def _fault(self, envelope: dict[str, Any]) -> int:
+        event = envelope.get("event")
+        is_bad = isinstance(event, dict) and event.get("id") in self.bad
+        return 6 if is_bad else _fault(envelope)
 
     def _judged(self, post: Post) -> tuple[int, list[dict[str, Any]]]:
         if (code := self._refused(post)) is not None:
@@ -65,7 +78,7 @@ class Splunk:
             found = _envelopes(post.body.decode())
         except ValueError:
             return 6, []
-        codes = [code for one in found if (code := _fault(one))]
+        codes = [code for one in found if (code := self._fault(one))]
         return (codes[0] if codes else 0), found
 
     def _refused(self, post: Post) -> int | None:
@@ -111,3 +124,15 @@ def _fault(envelope: dict[str, Any]) -> int:
     )
     names = (envelope.get(key, "x") for key in ("host", "source", "sourcetype"))
     return 0 if flat and all(isinstance(n, str) and n for n in names) else 15
+
+
+WAYS = {
+    "splunk-hec": Way(
+        Splunk,
+        "/services/collector/event",
+        {"Authorization": f"Splunk {TOKEN}"},
+        {"auth": {"token": TOKEN}},
+        {"SPLUNK_HEC_TOKEN": TOKEN},
+        wrong={"auth": {"type": "bearer", "token": "wrong"}},
+    )
+}

@@ -6,7 +6,7 @@ from typing import Any
 
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from tests.receivers.serving import Post, Reply
+from tests.receivers.serving import Post, Reply, Way
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
@@ -28,3 +28,16 @@ class StandardWebhooks:
         datetime.fromisoformat(payload["timestamp"])
         self.taken.append(payload)
         return Reply(204)
+
+
+WAYS = {
+    "standard-webhooks": Way(
+        StandardWebhooks,
+        "/webhooks",
+        {},
+        {"signature": {"secrets": [SECRET]}},
+        {"PARTNER_SECRET": SECRET},
+        wrong={"signature": {"secrets": ["whsec_" + "A" * 32]}},
+        statuses={400: "P", 410: "R", 429: "T", 502: "T", 504: "T"},
+    )
+}

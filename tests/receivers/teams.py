@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.receivers.serving import Post, Reply
+from tests.receivers.serving import Post, Reply, Way
 
 SIGNATURE = "s1gnature"
 _LARGEST = 28 * 1024
@@ -57,3 +57,14 @@ def _faults(message: dict[str, Any]) -> list[str]:
             if not is_known or not is_plain or run.get("color", "Good") not in _COLORS:
                 found.append(f"run {run}")
     return found
+
+
+WAYS = {
+    "teams": Way(
+        Teams,
+        f"/workflows/w/triggers/manual?sig={SIGNATURE}",
+        environ={"TEAMS_WORKFLOW_URL": "https://x.example/workflows?sig=s"},
+        wrong={"url": "http://127.0.0.1:9/workflows?sig=wrong"},
+        statuses={400: "P", 404: "R", 413: "P", 429: "T", 502: "T"},
+    )
+}

@@ -19,10 +19,11 @@ from bridge.events.watch import Moment
 from bridge.imds import poller
 from bridge.imds.poller import Poller
 from bridge.imds.turns import Turns
-from bridge.outbox import deliveries as rows
-from bridge.outbox import statements
+from bridge.outbox.deliveries import Deliveries
 from bridge.outbox.storage.standin import StandIn
 from bridge.outbox.store import Outbox
+from bridge.outbox.tables import ages, pruning
+from bridge.outbox.tables import events as items
 from bridge.pipeline.due_times import DueTimes
 from tests.simulation.planting import Patch, bug
 
@@ -196,7 +197,7 @@ def memory_takes_any_number_of_events(patch: Patch) -> None:
 
 @bug
 def event_from_memory_is_said_to_be_durable(patch: Patch) -> None:
-    patch.setattr(statements, "_marked", lambda event, *_, **__: event)
+    patch.setattr(items, "_marked", lambda event, *_, **__: event)
 
 
 @bug
@@ -209,20 +210,20 @@ def what_waits_is_pruned(patch: Patch) -> None:
         )
         return db.execute("DELETE FROM items WHERE created < ?", (before,)).rowcount
 
-    patch.setattr(statements, "prune", prune)
+    patch.setattr(pruning, "prune", prune)
 
 
 @bug
 def memory_of_events_that_live_is_pruned(patch: Patch) -> None:
-    patch.setattr(statements, "refresh", lambda *_: None)
+    patch.setattr(pruning, "refresh", lambda *_: None)
 
 
 @bug
 def due_times_beyond_the_longest_backoff_stay_at_a_start(patch: Patch) -> None:
-    async def stay(self: Outbox, *_: Any, **__: Any) -> None:
+    async def stay(self: Deliveries, *_: Any, **__: Any) -> None:
         pass
 
-    patch.setattr(Outbox, "hasten", stay)
+    patch.setattr(Deliveries, "make_due", stay)
 
 
 @bug
@@ -231,4 +232,4 @@ def how_old_deliveries_are_is_forgotten_at_a_restart(patch: Patch) -> None:
         pass
 
     patch.setattr(DueTimes, "keep", keep)
-    patch.setattr(rows, "save_running", lambda *_: None)
+    patch.setattr(ages, "save", lambda *_: None)

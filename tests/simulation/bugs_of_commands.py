@@ -4,11 +4,12 @@ import sqlite3
 from dataclasses import replace
 from typing import Any
 
+from bridge.events.routing import Router
 from bridge.events.transitions import TransitionKind
-from bridge.outbox import successes
 from bridge.outbox.delivery import Delivery
 from bridge.outbox.runs import Runs, Standing
 from bridge.outbox.store import Outbox
+from bridge.outbox.tables import successes
 from bridge.pipeline.acting import ActingRelay
 from bridge.pipeline.endings import Endings
 from bridge.sinks.acting import Begin, Ending, Fate
@@ -106,7 +107,7 @@ def success_counts_though_the_event_went_while_the_command_ran(patch: Patch) -> 
         columns = ("sink", "key", "appearance", "content", "at")
         db.execute(query, tuple(getattr(stored, name) for name in columns))
 
-    patch.setattr(successes, "keep", keep)
+    patch.setattr(successes, "save", keep)
     patch.setattr(CommandActor, "counts", lambda *_: True)
 
 
@@ -124,7 +125,7 @@ def command_that_asks_for_it_is_not_run_again(patch: Patch) -> None:
         outbox = Runs(self.trying.settling.outbox, self.sink)
         await self.settle(outbox, run, ending, attempts=1)
 
-    patch.setattr(Endings, "_put_off", give_up)
+    patch.setattr(Endings, "_postpone", give_up)
 
 
 @bug
@@ -136,3 +137,13 @@ def command_that_runs_is_not_waited_for(patch: Patch) -> None:
         return [*first.values()]
 
     patch.setattr(ActingRelay, "_first_of", first_of)
+
+
+@bug
+def restore_does_not_wait_for_the_first_document(patch: Patch) -> None:
+    patch.setattr(CommandActor, "_verdict_on_restore", lambda *_: Begin())
+
+
+@bug
+def start_that_ends_an_event_here_is_told_to_no_command(patch: Patch) -> None:
+    patch.setattr(Router, "_as_acted_on", lambda _, __, subject: subject)

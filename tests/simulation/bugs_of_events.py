@@ -9,9 +9,12 @@ from bridge.events import build, checkpoint, transitions
 from bridge.events.transitions import TransitionKind
 from bridge.foundation.retry import RetryPolicy
 from bridge.imds.poller import Poller
-from bridge.outbox import deliveries as rows
-from bridge.outbox import statements
+from bridge.outbox.ages import Ages
+from bridge.outbox.deliveries import Deliveries
+from bridge.outbox.observations import Observations
 from bridge.outbox.store import Outbox
+from bridge.outbox.tables import deliveries as rows
+from bridge.outbox.tables import events as items
 from bridge.pipeline import attempt, circuit, in_flight, policy
 from bridge.pipeline.circuit import Circuit
 from bridge.pipeline.due_times import DueTimes
@@ -47,13 +50,13 @@ def every_event_is_said_to_have_been_announced(patch: Patch) -> None:
 
 @bug
 def n_is_stuck_at_one(patch: Patch) -> None:
-    told = Outbox.told
+    publish_counts = Observations.publish_counts
 
-    async def stuck(self: Outbox, causes: Any) -> dict[str, int]:
-        found = await told(self, causes)
+    async def stuck(self: Observations, causes: Any) -> dict[str, int]:
+        found = await publish_counts(self, causes)
         return {cause: min(times, 1) for cause, times in found.items()}
 
-    patch.setattr(Outbox, "told", stuck)
+    patch.setattr(Observations, "publish_counts", stuck)
 
 
 @bug
@@ -98,13 +101,13 @@ def document_is_looked_at_every_ten_seconds(patch: Patch) -> None:
 
 @bug
 def who_was_told_of_an_event_is_not_told_to_its_end(patch: Patch) -> None:
-    append = statements.append
+    append = items.append
 
     def forgetful(db: Any, *given: Any) -> Any:
         db.execute("DELETE FROM followers")
         return append(db, *given)
 
-    patch.setattr(statements, "append", forgetful)
+    patch.setattr(items, "append", forgetful)
 
 
 @bug
@@ -130,7 +133,7 @@ def later_step_is_a_head_beside_the_earlier_one(patch: Patch) -> None:
 
 @bug
 def dead_letter_keeps_its_place_at_the_head(patch: Patch) -> None:
-    patch.setattr(rows, "behead", lambda *_: None)
+    patch.setattr(rows, "renew_head", lambda *_: None)
 
 
 @bug
@@ -201,12 +204,12 @@ def sink_that_refuses_everything_is_never_parked(patch: Patch) -> None:
 
 @bug
 def age_counts_a_minute_more_with_each_life(patch: Patch) -> None:
-    running = Outbox.running
+    load = Ages.load
 
-    async def older(self: Outbox, sink: str) -> float:
-        return await running(self, sink) + 120.0
+    async def older(self: Ages, sink: str) -> float:
+        return await load(self, sink) + 120.0
 
-    patch.setattr(Outbox, "running", older)
+    patch.setattr(Ages, "load", older)
 
 
 @bug
@@ -235,10 +238,10 @@ def age_stands_still_while_the_disk_is_full(patch: Patch) -> None:
 
 @bug
 def due_times_stay_when_the_clock_is_set_back(patch: Patch) -> None:
-    async def stay(self: Outbox, sink: str, seconds: float) -> None:
+    async def stay(self: Deliveries, sink: str, seconds: float) -> None:
         pass
 
-    patch.setattr(Outbox, "bring_forward", stay)
+    patch.setattr(Deliveries, "make_earlier", stay)
 
 
 @bug
@@ -246,4 +249,4 @@ def attempt_that_failed_is_no_news(patch: Patch) -> None:
     async def put_off(self: Any, one: Any, error: Any) -> None:
         self.settling.landed[one.delivery.id] = one.delivery
 
-    patch.setattr(attempt.Trying, "_put_off", put_off)
+    patch.setattr(attempt.Trying, "_postpone", put_off)

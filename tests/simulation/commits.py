@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from bridge.outbox.records import CHECKPOINT
-from bridge.outbox.statements import load
+from bridge.outbox.tables.values import load
 from tests.simulation.oracle_commands import judge_successes
 from tests.simulation.rows import Row
 from tests.simulation.world import Kept
@@ -35,7 +35,7 @@ class Commits:
         self._note_rows()
         if world.plan.has("commands"):
             judge_successes(life)
-        checkpoint = load(life.database.connection, CHECKPOINT)
+        checkpoint = load(life.database.keeper.connection, CHECKPOINT)
         if checkpoint != self._checkpoint and life.imds.shown is not None:
             is_durable = not life.database.is_degraded
             world.shown.append(replace(life.imds.shown, is_durable=is_durable))
@@ -47,7 +47,9 @@ class Commits:
     def _note_rows(self) -> None:
         life, world = self.life, self.life.world
         is_durable = not life.database.is_degraded
-        found = life.database.connection.execute(_ROWS, (world.last_row,)).fetchall()
+        found = life.database.keeper.connection.execute(
+            _ROWS, (world.last_row,)
+        ).fetchall()
         for number, sink, key, item, kind, body in found:
             told = json.loads(body)
             world.last_row = number
@@ -71,7 +73,7 @@ class Commits:
         world = self.life.world
         if self._was_durable:
             self._taken_over = came if world.plan.hangs else 0
-        connection = self.life.database.connection
+        connection = self.life.database.keeper.connection
         (waiting,) = connection.execute(_WAITING, (self._since,)).fetchone()
         room = world.plan.room
         most = max(room + room // 10, self._taken_over)

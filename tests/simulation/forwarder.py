@@ -20,17 +20,19 @@ from bridge.foundation.retry import RetryPolicy
 from bridge.foundation.values import Duration
 from bridge.foundation.workers import Worker
 from bridge.imds.poller import Poller
+from bridge.outbox.approvals import Approvals
 from bridge.outbox.delivery import Delivery
 from bridge.outbox.records import REPLIES, Decision
 from bridge.outbox.store import Outbox
 from bridge.pipeline.acting import ActingRelay
+from bridge.pipeline.attempt import Deliver
 from bridge.pipeline.housekeeping import Housekeeping
 from bridge.pipeline.observer import Observer
 from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
-from tests.builders import ME, event_context_of, observed
 from tests.simulation.approval_queue import SimulatedQueue
+from tests.simulation.batching import BATCHED, BatchedSink
 from tests.simulation.edges import SimulatedSink
 from tests.simulation.hooks import CONFIG, DRAIN, actor_of
 from tests.simulation.plan import (
@@ -40,6 +42,7 @@ from tests.simulation.plan import (
     POLL,
     Plan,
 )
+from tests.support.builders import ME, event_context_of, observed
 
 if TYPE_CHECKING:
     from tests.simulation.life import Life
@@ -77,18 +80,19 @@ def rules_of(plan: Plan) -> tuple[Rule, ...]:
     return (drained,)
 
 
-class WatchedOutbox(Outbox):
-    """An outbox that shows the judge which POSTs were begun, by its marks on disk."""
+@dataclass(slots=True)
+class WatchedApprovals(Approvals):
+    """Shows the judge which POSTs were begun, by their marks on disk."""
 
     marked: set[str]
     slow_marks: float
     chance: Callable[[], float]
 
-    async def intend(self, decision: Decision, *, now: float) -> None:
+    async def save(self, decision: Decision, *, now: float) -> None:
         if decision.posted:
             self.marked.add(decision.key)
             await asyncio.sleep(self.slow_marks * self.chance())
-        await super().intend(decision, now=now)
+        await super(WatchedApprovals, self).save(decision, now=now)
 
 
 class Common(TypedDict):
@@ -129,10 +133,13 @@ class Forwarder:
         metrics = Metrics([*ROUTES, *acts], "1", acting=acts)
         routes = ROUTES | dict.fromkeys(acts, CONFIG.route)
         router = Router(routes=routes, scope="all", identity=ME)
-        outbox = WatchedOutbox(life.database, router)
-        outbox.marked, outbox.lost = life.world.marked, life.lose
-        outbox.slow_marks = life.world.plan.slow_marks
-        outbox.chance = chance_of(life, "mark")
+        outbox = Outbox(life.database, router, lost=life.lose)
+        outbox.approvals = WatchedApprovals(
+            life.database,
+            marked=life.world.marked,
+            slow_marks=life.world.plan.slow_marks,
+            chance=chance_of(life, "mark"),
+        )
         made = observed(life.imds, outbox, event_context_of(), life.clock, metrics)
         poller, observer = made
         await observer.restore()
@@ -142,7 +149,7 @@ class Forwarder:
         """Return everything that runs."""
         plan, context = self.life.world.plan, self._desk()
         relays = [
-            Relay(deliver=SimulatedSink(name, self.life).deliver, **self._common(name))
+            Relay(deliver=self._deliver(name), **self._common(name))
             for name in (*ROUTES, REPLIES)
         ]
         if plan.has("commands"):
@@ -160,6 +167,14 @@ class Forwarder:
         is_wanted = any(rule.action == "auto-approve" for rule in context.terms.rules)
         auto_approvers = [AutoApprover(context)] if is_wanted else []
         return [self.poller, housekeeping, *relays, listener, *auto_approvers]
+
+    def _deliver(self, name: str) -> Deliver:
+        """Return what makes an attempt: one by one, or several in one request."""
+        sink, plan = SimulatedSink(name, self.life), self.life.world.plan
+        # Where a sink asks for a pause, what waits in a batch goes nevertheless.
+        if name != "steady" or plan.chance("batches", name) > BATCHED:
+            return sink.deliver
+        return BatchedSink(sink, self.life.clock, plan).attempt
 
     def _acting(self) -> Relay:
         """Return the relay that has commands run."""

@@ -15,9 +15,9 @@ from bridge.pipeline.observer import Observer
 from bridge.sinks.command.actor import CommandActor
 from bridge.sinks.command.process import Exit
 from bridge.sinks.command.sink import CommandSinkConfig
-from tests.builders import ME
 from tests.simulation.oracle_commands import judge_begin
 from tests.simulation.plan import DRAINED_TYPES, HOOK_TIMEOUT, Event
+from tests.support.builders import ME
 
 if TYPE_CHECKING:
     from tests.simulation.life import Life
@@ -40,6 +40,7 @@ class HookRun:
 
     Attributes:
         cause: the id of the CloudEvent that it was given.
+        others: EventIds that it is told of beside its own.
         code: None while it runs, and where the forwarder died before it ended.
         told_to_end: whether the forwarder ended it.
     """
@@ -51,6 +52,7 @@ class HookRun:
     action: str
     transition: str
     event: Event
+    others: frozenset[str] = frozenset()
     ended: float | None = None
     code: int | None = None
     told_to_end: bool = False
@@ -100,7 +102,7 @@ class SimulatedRunner:
         assert command == CONFIG.command
         life, world = self.life, self.life.world
         life.moment("hook")
-        run = _run_of(life, json.loads(given), environment["SEBRIDGE_ACTION"])
+        run = _run_of(life, json.loads(given), environment)
         number = len(world.runs)
         judge_begin(life, run)
         world.runs.append(run)
@@ -123,16 +125,17 @@ class SimulatedRunner:
         )
 
 
-def _run_of(life: "Life", event: Event, action: str) -> HookRun:
+def _run_of(life: "Life", event: Event, told: Mapping[str, str]) -> HookRun:
     data = event["data"]
     return HookRun(
         began=life.now(),
         life=life.number,
         key=data["event"]["EventId"].upper(),
         cause=event["id"],
-        action=action,
+        action=told["SEBRIDGE_ACTION"],
         transition=data["transition"],
         event=data["event"],
+        others=frozenset(told["SEBRIDGE_OTHER_EVENTS"].split()),
     )
 
 

@@ -94,7 +94,7 @@ class Life:
 
     def _bury(self) -> None:
         """Let nothing of this life run on."""
-        self.database._is_closed = True
+        self.database.is_gone = True
         keeper = self.database.keeper
         for opened in (keeper.file, keeper.mirror):
             if opened:
@@ -157,7 +157,7 @@ class Life:
             self._stop(stop)
             return
         await asyncio.sleep(max(20.0, plan.end + 10 - self.now()))
-        while not (self._is_delivered() and world.broker.is_quiet()):
+        while not (self._has_seen_the_end() and self._is_quiet()):
             if self.now() > plan.end + _PATIENCE:
                 world.blame("it never comes to rest")
                 break
@@ -170,11 +170,19 @@ class Life:
         stop.set()
         self.arrived.set()
 
+    def _has_seen_the_end(self) -> bool:
+        """Whether IMDS was read in this life after all that was planned."""
+        looks = self.world.looks
+        return bool(looks) and looks[-1].at >= self.world.plan.end
+
+    def _is_quiet(self) -> bool:
+        return self._is_delivered() and self.world.broker.is_quiet()
+
     def _is_delivered(self) -> bool:
         if self.database.is_degraded:
             return False
         query = "SELECT count(*) FROM deliveries WHERE state = 'pending'"
-        (pending,) = self.database.connection.execute(query).fetchone()
+        (pending,) = self.database.keeper.connection.execute(query).fetchone()
         return not pending
 
 

@@ -35,13 +35,14 @@ class InlineDatabase(Database):
     """
 
     life: "Life"
+    is_gone: bool = False  # its process was killed
     was_done: bool = False  # what the disk will answer when it hangs no more
 
     async def _queue(self, job: Job[T], *, is_read: bool, is_kept: bool) -> T:
         self.life.moment("before a job")
         loop = asyncio.get_running_loop()
         await asyncio.sleep(0)
-        if self._is_closed:
+        if self.is_gone:
             raise OutboxError("the state file is closed")
         future: asyncio.Future[T] = loop.create_future()
         ticket = Ticket(job, is_read, is_kept, future)

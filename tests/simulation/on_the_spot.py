@@ -36,7 +36,7 @@ def judge_post(life: "Life", event_id: str) -> None:
     if life.now() - shown.at > max(1.0, POLL) + SLACK:
         world.blame(f"POST of {event_id} on a document of {shown.at:.1f} s")
     query = "SELECT count(*) FROM approvals WHERE key = ? AND posted"
-    (marks,) = life.database.connection.execute(query, (key,)).fetchone()
+    (marks,) = life.database.keeper.connection.execute(query, (key,)).fetchone()
     if not marks:
         world.blame(f"POST of {event_id}, of which nothing is on the disk")
     if world.plan.has("rules"):

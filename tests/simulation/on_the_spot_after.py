@@ -7,9 +7,9 @@ machine is freed unless the rule ignores them.
 
 from typing import TYPE_CHECKING
 
-from tests.builders import ME
 from tests.simulation.on_the_spot import SLACK, added_unseen, is_asked_for, is_worse
 from tests.simulation.plan import AFTER_TYPES, Event
+from tests.support.builders import ME
 
 if TYPE_CHECKING:
     from tests.simulation.edges import Shown
@@ -32,7 +32,7 @@ def judge_release(life: "Life", event_id: str) -> None:
         world.blame(f"POST of {key}, of which no rule speaks: {event}")
     if names_others(event) and world.plan.others == "withhold":
         world.blame(f"POST of {key} frees {event['Resources']}")
-    (kept,) = life.database.connection.execute(_KEPT, (key,)).fetchone()
+    (kept,) = life.database.keeper.connection.execute(_KEPT, (key,)).fetchone()
     if not kept:
         world.blame(f"POST of {key}, a success of which is not on the disk")
     _judge_evidence(world, key, event)

@@ -1,7 +1,7 @@
 """The judge: knows the history, and says what the forwarder did wrong.
 
-It shares no code with the forwarder but the state file's tables: the rules of DESIGN
-sections 4 to 6 stand here a second time, in other words.
+It shares no code with the forwarder but the state file's tables: what is promised of
+events, approvals and deliveries stands here a second time, in other words.
 """
 
 import itertools
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.oracle_after import judge_after
 from tests.simulation.oracle_age import judge_ages
 from tests.simulation.oracle_approvals import judge_approvals
-from tests.simulation.oracle_commands import STEPS, fits, judge_commands
+from tests.simulation.oracle_commands import asks_for_command, fits, judge_commands
 from tests.simulation.oracle_steps import GONE, judge_steps, kind_of
 from tests.simulation.oracle_time import alive, judge_time
 from tests.simulation.plan import Event
@@ -127,7 +127,7 @@ def wanted_by(world: "World", event: Event, followers: dict[str, set[str]]) -> s
     if world.plan.has("commands") and any(fits(e) for e in looks):
         sinks |= {"drain"}
     sinks |= followers[key]
-    if not is_step or kind_of(event) not in STEPS:
+    if not (is_step and asks_for_command(event)):
         sinks -= {"drain"}
     if is_step:
         followers[key] |= sinks

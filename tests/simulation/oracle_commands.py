@@ -8,14 +8,15 @@ prepared is restored; and what became of each step is told once.
 import itertools
 import json
 from collections import Counter
+from collections.abc import Mapping
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
-from tests.builders import ME
-from tests.simulation.oracle_steps import GONE, hashed
+from tests.simulation.oracle_steps import GONE, hashed, kind_of
 from tests.simulation.plan import DRAINED_TYPES, HOOK_TIMEOUT, Event
 from tests.simulation.timeline import true_time
+from tests.support.builders import ME
 
 if TYPE_CHECKING:
     from tests.simulation.hooks import HookRun
@@ -43,6 +44,17 @@ def is_restore(transition: str, event: Event) -> bool:
     return transition in GONE or not fits(event)
 
 
+def asks_for_command(event: Event) -> bool:
+    """Whether a step is one that a command which follows its event is told of.
+
+    A start is one only where it leaves nothing to be prepared for.
+    """
+    if kind_of(event) != "started":
+        return kind_of(event) in STEPS
+    now, before = event["data"]["event"], event["data"]["previous"]
+    return before is not None and fits(before) and not fits(now)
+
+
 # -- at the moment itself ------------------------------------------------------------
 
 
@@ -59,8 +71,18 @@ def judge_begin(life: "Life", run: "HookRun") -> None:
     meant = "restore" if is_restore(run.transition, run.event) else "prepare"
     if run.action != meant:
         world.blame(f"{run.name} is not what its step asks for")
+    looks = [look for look in world.looks if look.life == life.number][-2:]
+    if not looks:
+        world.blame(f"{run.name} begins before the first document of its life")
+    elif run.others not in {_others(look.events, run.key) for look in looks}:
+        world.blame(f"{run.name} is told of {run.others} beside its event")
     if run.action == "prepare":
         _judge_prepare(life, run)
+
+
+def _others(events: Mapping[str, Event], key: str) -> frozenset[str]:
+    """Return the EventIds of the others that are to be prepared for."""
+    return frozenset(k for k, e in events.items() if k.upper() != key and fits(e))
 
 
 def _may_join(world: "World", run: "HookRun", other: "HookRun") -> bool:
@@ -109,9 +131,11 @@ def steps_of(world: "World") -> list["Row"]:
 
 def judge_successes(life: "Life") -> None:
     """A success is kept of what has succeeded, and was not undone since."""
-    for key, appearance, content in life.database.connection.execute(_SUCCESSES):
+    for key, appearance, content in life.database.keeper.connection.execute(_SUCCESSES):
         query = "SELECT n FROM appearances WHERE key = ?"
-        (gone,) = life.database.connection.execute(query, (key,)).fetchone() or (0,)
+        (gone,) = life.database.keeper.connection.execute(query, (key,)).fetchone() or (
+            0,
+        )
         runs = [run for run in life.world.runs if run.key == key]
         cause = json.loads(content)["id"]
         meant = [run for run in runs if run.cause == cause and run.code == 0]
@@ -156,7 +180,7 @@ def _judge_step(world: "World", row: "Row", state: str, told: Counter[str]) -> N
     """A step has an end, and it is told once."""
     cause = row.body["id"]
     ends = _OUTCOMES.values()
-    found = {end: told[hashed([ME.vm_id, row.sink, cause, end])] for end in ends}
+    found = {end: told[_result_id(row, end)] for end in ends}
     meant = {end: int(end == _OUTCOMES.get(state)) for end in ends}
     if found != meant:
         world.blame(f"{row.body['type']} of {row.key} is {state}, and told as {found}")
@@ -177,6 +201,11 @@ def _judge_step(world: "World", row: "Row", state: str, told: Counter[str]) -> N
     transition, event = row.body["data"]["transition"], row.body["data"]["event"]
     if state == "skipped" and is_restore(transition, event) and fits(event):
         world.blame(f"the restore of {row.key} was skipped")
+
+
+def _result_id(row: "Row", end: str) -> str:
+    """Return the id of what is told of the end of a step."""
+    return hashed([ME.vm_id, row.sink, row.body["id"], end])
 
 
 def _has_started(world: "World", row: "Row") -> bool:
@@ -201,9 +230,8 @@ def _judge_skip(world: "World", result: "Row") -> None:
         return
     key = data["event"]["EventId"].upper()
     steps = [row for row in steps_of(world) if row.key == key and row.at <= result.at]
-    is_overtaken = steps[-1].body["data"]["event"] != data["event"] or (
-        steps[-1].body["data"]["transition"] != data["transition"]
-    )
+    last = steps[-1]  # it may show what an earlier one has shown
+    is_overtaken = result.body["id"] != _result_id(last, "skipped")
     shown = [look for look in world.looks if look.at <= result.at][-2:]
     statuses = {
         e["EventStatus"]

@@ -136,7 +136,7 @@ def plan_of(seed: int) -> Plan:
     if "imds-resets" in chosen:
         chosen -= {"jumps"}  # the five minutes of a reset are then nobody's to tell
     if "disk-full" in chosen:
-        chosen -= {"crashes", "restarts"}  # tests/integration kills on a full disk
+        chosen -= {"crashes", "restarts"}  # tests/system kills on a full disk
     if not chosen & _NOT_WITH_COMMANDS and has_commands(seed):
         chosen |= {"commands"}
     plan = Plan(seed, frozenset(chosen))

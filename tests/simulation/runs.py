@@ -12,6 +12,7 @@ from tests.simulation.approval_queue import Broker
 from tests.simulation.edges import Azure
 from tests.simulation.life import Life
 from tests.simulation.oracle import judge
+from tests.simulation.plan import Plan
 from tests.simulation.telling import planned
 from tests.simulation.timeline import VirtualClock
 from tests.simulation.world import World
@@ -19,7 +20,11 @@ from tests.simulation.world import World
 
 def run(seed: int) -> World:
     """Run a seed to its end; what went wrong stands in ``faults``."""
-    plan = planned(seed)
+    return run_plan(planned(seed))
+
+
+def run_plan(plan: Plan) -> World:
+    """Run a plan to its end."""
     with quiet(), tempfile.TemporaryDirectory(dir=_fast()) as folder:
         world = World(plan, Path(folder) / "state.db", Azure(plan), Broker(plan))
         for number in range(20):

@@ -48,6 +48,8 @@ SEEDS = {
     "success_counts_though_it_was_undone": 99,
     "command_that_asks_for_it_is_not_run_again": 43,
     "command_that_runs_is_not_waited_for": 43,
+    "restore_does_not_wait_for_the_first_document": 46,
+    "start_that_ends_an_event_here_is_told_to_no_command": 9457,
     "success_counts_whatever_the_event_has_become": 37,
     "rule_frees_machines_that_have_not_acted": 197,
     "command_that_failed_is_good_enough": 77,

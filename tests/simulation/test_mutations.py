@@ -12,11 +12,14 @@ from bridge.approvals.message_flow import Handling, Settlement
 from bridge.events import transitions
 from bridge.events.document import Document, ScheduledEvent, parse
 from bridge.foundation.errors import Reason
-from bridge.outbox import deliveries as rows
+from bridge.outbox.approvals import Approvals
+from bridge.outbox.deliveries import Deliveries
 from bridge.outbox.delivery import Delivery, select
+from bridge.outbox.observations import Observations
 from bridge.outbox.records import CHECKPOINT, Decision
 from bridge.outbox.storage.keeper import Keeper
 from bridge.outbox.store import Outbox
+from bridge.outbox.tables import deliveries as rows
 from bridge.pipeline import observer
 from bridge.pipeline.observer import Observer
 from bridge.pipeline.policy import RelayPolicy
@@ -55,10 +58,10 @@ def later_steps_do_not_wait_for_earlier_ones(patch: Patch) -> None:
 
 @mutation
 def delivery_that_failed_is_taken_for_delivered(patch: Patch) -> None:
-    async def postpone(self: Outbox, delivery: Delivery, **_: object) -> None:
+    async def postpone(self: Deliveries, delivery: Delivery, **_: object) -> None:
         await self.delivered(delivery, now=delivery.due)
 
-    patch.setattr(Outbox, "postpone", postpone)
+    patch.setattr(Deliveries, "postpone", postpone)
 
 
 @mutation
@@ -77,10 +80,10 @@ def checkpoint_is_committed_before_its_events(patch: Patch) -> None:
 
 @mutation
 def repetition_has_the_id_of_the_first_time(patch: Patch) -> None:
-    async def told(self: Outbox, causes: Any) -> dict[str, int]:
+    async def never(self: Observations, causes: Any) -> dict[str, int]:
         return {}
 
-    patch.setattr(Outbox, "told", told)
+    patch.setattr(Observations, "publish_counts", never)
 
 
 @mutation
@@ -93,10 +96,10 @@ def restart_forgets_what_was_seen(patch: Patch) -> None:
 
 @mutation
 def event_that_was_approved_here_is_told_as_cancelled(patch: Patch) -> None:
-    async def posted(self: Outbox) -> frozenset[str]:
+    async def posted(self: Approvals) -> frozenset[str]:
         return frozenset()
 
-    patch.setattr(Outbox, "posted", posted)
+    patch.setattr(Approvals, "posted", posted)
 
 
 @mutation
@@ -139,13 +142,13 @@ def event_id_is_sent_as_the_sender_spelled_it(patch: Patch) -> None:
 
 @mutation
 def intent_without_a_post_counts_as_tried(patch: Patch) -> None:
-    decisions = Outbox.decisions
+    of_message = Approvals.of_message
 
-    async def tried(self: Outbox, message: str) -> dict[str, Decision]:
-        found = await decisions(self, message)
+    async def tried(self: Approvals, *given: Any) -> dict[str, Decision]:
+        found = await of_message(self, *given)
         return {key: replace(one, posted=True) for key, one in found.items()}
 
-    patch.setattr(Outbox, "decisions", tried)
+    patch.setattr(Approvals, "of_message", tried)
 
 
 @mutation
@@ -178,10 +181,10 @@ def what_was_in_memory_is_not_written_when_there_is_room(patch: Patch) -> None:
 
 @mutation
 def message_that_comes_again_is_handled_again(patch: Patch) -> None:
-    async def decisions(self: Outbox, message: str) -> dict[str, Decision]:
+    async def nothing(self: Approvals, *_: Any) -> dict[str, Decision]:
         return {}
 
-    patch.setattr(Outbox, "decisions", decisions)
+    patch.setattr(Approvals, "of_message", nothing)
 
 
 def found_after(most: int, since: int = 0) -> int | None:

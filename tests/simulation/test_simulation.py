@@ -4,13 +4,15 @@ from dataclasses import asdict
 
 import pytest
 
-from tests.simulation.plan import TROUBLES
-from tests.simulation.runs import run
-from tests.simulation.telling import AFTER, STORIES, planned, story_of
+from tests.simulation.plan import TROUBLES, Plan
+from tests.simulation.runs import run, run_plan
+from tests.simulation.stories import Story
+from tests.simulation.stories_found import FOUND
+from tests.simulation.telling import AFTER, STORIES, planned, story_of, told
 from tests.simulation.world import World
 
 CHUNK = 20
-CHUNKS = 12
+CHUNKS = 8
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
@@ -19,6 +21,16 @@ def test_nothing_lost_nothing_forged_nothing_out_of_order(chunk: int) -> None:
         faults = run(seed).faults
         again = f"replay it: python -m tests.simulation --seed {seed}"
         assert not faults, "\n".join([again, *faults])
+
+
+@pytest.mark.parametrize(("story", "seed"), FOUND.items())
+def test_story_that_was_found_once_comes_to_a_good_end(story: Story, seed: int) -> None:
+    assert run_plan(told(Plan(seed), story)).faults == []
+
+
+@pytest.mark.parametrize("seed", [9457, 6897, 6317])
+def test_seed_that_has_failed_once_passes(seed: int) -> None:
+    assert run(seed).faults == []
 
 
 def trace(world: World) -> list[object]:

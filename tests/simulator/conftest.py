@@ -6,8 +6,8 @@ import pytest
 from azure.servicebus.aio import ServiceBusClient
 
 from bridge.simulator.servicebus.broker import Broker
-from tests.brisk import brisk_sdk
 from tests.simulator.servicebus_fixtures import SDK_ENTITIES, WallClock
+from tests.support.brisk import brisk_sdk
 
 __all__ = ["brisk_sdk"]  # a fixture from elsewhere
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.browser import Browser
-from tests.png import colors
 from tests.simulator.slack_client import FORM, App, slack
 from tests.simulator.test_inbox_slack_clicks import ACTIONS, listening
+from tests.support.browser import Browser
+from tests.support.png import colors
 
 
 async def page(app: App, query: str = "") -> str:
@@ -36,7 +36,7 @@ def plain(words: str) -> dict[str, object]:
 
 async def test_page_is_there_before_anybody_spoke() -> None:
     async with slack() as app:
-        assert "Nobody has said anything yet." in words(await page(app))
+        assert "There are no messages yet." in words(await page(app))
         assert (await app.http.send("GET", "/slack/")).status == 200
 
 
@@ -124,7 +124,7 @@ async def test_webhooks_and_channels_are_listed_and_the_last_is_open() -> None:
         assert "by webhook" in last
         assert "by token" not in last
         assert "by token" in ops
-        assert "Nobody has said" in none
+        assert "There are no messages" in none
 
 
 async def test_ephemeral_message_says_who_sees_it() -> None:

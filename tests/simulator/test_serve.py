@@ -20,8 +20,8 @@ from bridge.simulator.serve import (
     SimulatorOptions,
     serve,
 )
-from tests.ports import free_port
 from tests.simulator.imds_client import EVENTS, METADATA, FakeClock, http_client
+from tests.support.ports import free_port
 
 
 class Output(io.StringIO):
@@ -52,7 +52,7 @@ async def test_one_line_of_json_tells_where_all_three_listen() -> None:
         assert text.endswith("\n")
         assert text.count("\n") == 1
         told = json.loads(text)
-        assert set(told) == {"imds", "servicebus", "inbox", "slack"}
+        assert set(told) == {"imds", "servicebus", "inbox", "slack", "teams", "arm"}
 
         async with http_client(told["imds"]["url"]) as http:
             path = f"{EVENTS}?api-version=2020-07-01"
@@ -139,7 +139,7 @@ async def test_entities_are_read_from_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [(None, "cannot be read: No such file"), (b"{", "no JSON"), (b"\xff", "UTF-8")],
+    [(None, "cannot be read: No such file"), (b"{", "not JSON"), (b"\xff", "UTF-8")],
 )
 def test_faulty_entity_file_is_told_with_its_name(
     tmp_path: Path, text: bytes | None, told: str

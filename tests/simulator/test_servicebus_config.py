@@ -171,7 +171,7 @@ def test_emulators_sample_is_read_whole() -> None:
     (remark,) = entities.remarks
     assert remark == (
         "Topics[0].Subscriptions[3].Rules[0].Properties.Action: SQL actions are not "
-        "supported: messages come as they were sent"
+        "supported: messages arrive unchanged"
     )
 
 

@@ -297,4 +297,5 @@ def test_default_entities_serve_a_bridge_and_its_consumers() -> None:
         "vm-approvals",
         "vm-approvals-sessions",
         "replies",
+        "azure-events",
     }

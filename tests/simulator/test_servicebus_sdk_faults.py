@@ -22,8 +22,8 @@ from azure.servicebus.exceptions import (
 from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.errors import Condition
-from tests.ports import free_port
 from tests.simulator.servicebus_fixtures import SDK_ENTITIES, WallClock, opened
+from tests.support.ports import free_port
 
 MESSAGE = ServiceBusMessage("x", session_id="a")
 

@@ -30,8 +30,8 @@ from proton.utils import LinkDetached
 
 from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.broker import Broker
-from tests.raw_amqp import send_raw
 from tests.simulator.servicebus_fixtures import WallClock, opened
+from tests.support.raw_amqp import send_raw
 
 WAIT = 30.0
 

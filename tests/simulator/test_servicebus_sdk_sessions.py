@@ -226,7 +226,7 @@ async def test_sessions_are_listed(broker_client: ServiceBusClient) -> None:
 
 async def test_message_needs_a_session(broker_client: ServiceBusClient) -> None:
     async with broker_client.get_queue_sender("sessions") as sender:
-        with pytest.raises(ServiceBusError, match="without a session"):
+        with pytest.raises(ServiceBusError, match="requires a session id"):
             await sender.send_messages(ServiceBusMessage("x"))
 
 
@@ -234,6 +234,6 @@ async def test_message_needs_a_session(broker_client: ServiceBusClient) -> None:
 async def test_receiver_fits_its_entity(
     broker_client: ServiceBusClient, queue: str, session_id: str | None
 ) -> None:
-    with pytest.raises(ServiceBusError, match="wants a receiver with"):
+    with pytest.raises(ServiceBusError, match="requires a receiver with"):
         async with broker_client.get_queue_receiver(queue, session_id=session_id):
             pass

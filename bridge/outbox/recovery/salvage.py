@@ -1,9 +1,9 @@
-"""What can be saved of a damaged state file.
+"""Copies what can be read of a damaged state file into a fresh one.
 
-It is read row by row, from both ends where the middle is damaged, and what can be read
-goes into a fresh file under its old number. What is delivered stays behind. A delivery
-that cannot be read becomes a dead letter that says so, and its event is told again from
-the document. Damaged content keeps a checksum that nothing fits: it is never sent.
+It reads row by row, and from both ends if the middle is damaged. Rows keep their ids.
+Delivered rows are not copied. A delivery that cannot be read becomes a dead letter that
+says so, and its event is published again from the document. Damaged content gets a
+checksum that cannot be right, so it is never sent.
 """
 
 import sqlite3
@@ -18,7 +18,6 @@ import msgspec
 from bridge.events import checkpoint
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import Reason
-from bridge.outbox import statements
 from bridge.outbox.checksum import BROKEN, Content, damage_of
 from bridge.outbox.delivery import UNREADABLE
 from bridge.outbox.records import CHECKPOINT
@@ -31,10 +30,11 @@ from bridge.outbox.recovery.soundness import (
     text_of,
 )
 from bridge.outbox.storage.connection import connect
+from bridge.outbox.tables.observations import publish_again
 
 _WAITING = ("pending", "dead")
 _LOST = "it could not be read in a damaged state file"
-# What SQLite and Python's hold on it may say of a damaged file.
+# What may be raised when a damaged file is read.
 _READING = (sqlite3.Error, UnicodeDecodeError, MemoryError, OverflowError)
 
 Row = dict[str, Any]
@@ -42,12 +42,12 @@ Row = dict[str, Any]
 
 @dataclass(slots=True)
 class Salvage:
-    """What has been saved.
+    """How much was copied.
 
     Attributes:
-        copied: rows.
-        unreadable: rows, as far as they can be counted.
-        is_whole: whether there was time for all of it.
+        copied: number of rows.
+        unreadable: number of rows that could not be read, as far as it is known.
+        is_whole: whether there was time for everything.
     """
 
     copied: int = 0
@@ -61,9 +61,9 @@ def rescue(damaged: Path, fresh: Path, *, seconds: float, clock: Clock) -> Salva
     Args:
         damaged: the file; it is only read.
         fresh: where there is no file yet.
-        seconds: how long the reading of whole tables may take; what waits comes
-            first, and its content is always copied.
-        clock: what time it is.
+        seconds: how long it may take to read whole tables; pending deliveries come
+            first, and their content is always copied.
+        clock: measures it.
 
     Raises:
         OutboxError: the fresh file cannot be made.
@@ -81,7 +81,7 @@ def rescue(damaged: Path, fresh: Path, *, seconds: float, clock: Clock) -> Salva
 
 
 def _opened(path: Path) -> sqlite3.Connection | None:
-    """Open a file to be read, with its log or else without; None if neither works."""
+    """Open a file for reading, with its log or else without; None if neither works."""
     alone = "mode=ro&immutable=1"  # makes no file beside it
     has_log = Path(f"{path}-wal").exists()
     for how in ("mode=ro", alone) if has_log else (alone,):
@@ -90,7 +90,9 @@ def _opened(path: Path) -> sqlite3.Connection | None:
         )
         try:
             source.text_factory = text_of
-            source.execute("PRAGMA writable_schema = ON")  # whatever else is no table
+            source.execute(
+                "PRAGMA writable_schema = ON"
+            )  # so a damaged schema is no error
             source.execute("SELECT count(*) FROM sqlite_master").fetchone()
         except _READING:
             source.close()
@@ -101,12 +103,16 @@ def _opened(path: Path) -> sqlite3.Connection | None:
 
 @dataclass(slots=True)
 class _Rescue:
-    """One file on its way into another.
+    """Copies one file into another.
 
     Attributes:
-        known: keys of the events that the checkpoint knows.
-        lost: keys of the events of which a step was lost.
-        is_any_lost: whether steps were lost and nobody can say whose.
+        source: the damaged file.
+        target: the fresh file.
+        now: seconds since the epoch.
+        found: how much was copied, so far.
+        known: keys of the EventIds in the checkpoint.
+        lost: keys of the EventIds of which an event was lost.
+        is_any_lost: whether events were lost of which the EventId is not known.
     """
 
     source: sqlite3.Connection
@@ -120,7 +126,7 @@ class _Rescue:
     _shared: dict[str, list[Column]] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Copy what is needed first, first: there may not be time for all of it."""
+        """Copy the most important tables first: there may not be time for all."""
         for table in KEYED[:1]:
             self._copy(table)
         self._copy_deliveries()
@@ -128,7 +134,7 @@ class _Rescue:
             self._copy(table)
         self._go_on_counting()
         for key in self.lost | (self.known if self.is_any_lost else set()):
-            statements.ask_again(self.target, key)
+            publish_again(self.target, key)
 
     # -- tables with keys ----------------------------------------------------
 
@@ -146,7 +152,7 @@ class _Rescue:
                 self.found.unreadable += 1
 
     def _is_meant(self, key: str, value: object) -> bool:
-        """Whether what is kept under a name can be read back; notes the watch."""
+        """Whether a value can be read back; note the keys of the checkpoint."""
         if key == CHECKPOINT:
             try:
                 self.known = frozenset(checkpoint.decode(_bytes(value)).known)
@@ -158,7 +164,7 @@ class _Rescue:
     # -- deliveries ----------------------------------------------------------
 
     def _copy_deliveries(self) -> None:
-        """Copy what waits, what is dead and what cannot be read, in its order."""
+        """Copy pending, dead and unreadable deliveries, in their order."""
         heads = set[tuple[str, str | None]]()
         for row in sorted(self._waiting(), key=lambda row: int(row["id"])):
             place = (row["sink"], row["key"])
@@ -176,30 +182,30 @@ class _Rescue:
                 continue
             seen.add(number)
             if not is_sound(columns, tuple(row.values())):
-                yield self._buried(_made_sound(columns, row, self.now))
+                yield self._as_dead_letter(_made_sound(columns, row, self.now))
             elif row["state"] in _WAITING:
                 is_sent = self._item(row["item"], row["key"]) is not None
                 is_fit = is_sent or row["state"] == "dead"
-                yield row if is_fit else self._buried(row)
+                yield row if is_fit else self._as_dead_letter(row)
             elif row["state"] not in ("delivered", "discarded"):
-                yield self._buried(row)
+                yield self._as_dead_letter(row)
         if self.is_any_lost:
             yield from self._indexed(seen)
 
     def _indexed(self, seen: set[int]) -> Iterator[Row]:
-        """Yield what an index knows to wait, though its row cannot be read."""
+        """Yield deliveries that only an index still knows; their rows are damaged."""
         query = "SELECT id, sink, state FROM deliveries INDEXED BY deliveries_state"
         columns = columns_of(self.target, "deliveries")
         try:
             for number, sink, state in self.source.execute(query):
                 if state in _WAITING and number not in seen:
                     row = {"id": number, "sink": sink, "item": -number}
-                    yield self._buried(_made_sound(columns, row, self.now))
+                    yield self._as_dead_letter(_made_sound(columns, row, self.now))
         except _READING as error:
             self._note(error)
 
-    def _buried(self, row: Row) -> Row:
-        """Return a delivery as the dead letter that it becomes."""
+    def _as_dead_letter(self, row: Row) -> Row:
+        """Return a delivery as a dead letter, and note that its event is lost."""
         self.found.unreadable += 1
         content = self._item(row["item"], row["key"])
         is_reply = content is not None and content.kind == "reply"
@@ -216,7 +222,7 @@ class _Rescue:
         }
 
     def _item(self, number: int, key: str | None) -> Content | None:
-        """Copy what is sent, or put something in its place; None = it is damaged."""
+        """Copy the item of a delivery, or insert a stand-in; None = it is damaged."""
         if number not in self._items:
             row = self._read_item(number)
             if row and is_sound(self._columns("items"), tuple(row.values())):
@@ -243,7 +249,7 @@ class _Rescue:
     # -- both ----------------------------------------------------------------
 
     def _rows(self, table: str) -> Iterator[Row]:
-        """Yield what can be read of a table; some of it twice."""
+        """Yield the rows of a table that can be read; some of them twice."""
         columns = self._columns(table)
         if not columns:
             self.is_any_lost |= table == "deliveries"
@@ -263,9 +269,9 @@ class _Rescue:
                 return
 
     def _columns(self, table: str) -> list[Column]:
-        """Return the columns that both files have; none where one is missing.
+        """Return the columns that both files have; none if a required one is missing.
 
-        An older file has less of them: what came later may be left out.
+        An older file lacks the columns that were added later; these have defaults.
         """
         if table not in self._shared:
             try:
@@ -287,7 +293,7 @@ class _Rescue:
         self.found.copied += self.target.execute(query, tuple(row.values())).rowcount
 
     def _go_on_counting(self) -> None:
-        """Give no number twice: numbers are how a person knows a delivery."""
+        """Let ids go on from those of the damaged file, so that none is used twice."""
         try:
             found = self.source.execute("SELECT name, seq FROM sqlite_sequence")
             counts = [(n, s) for n, s in found if isinstance(s, int)]
@@ -308,14 +314,14 @@ class _Rescue:
 
 
 def _sent(row: Row) -> Content | None:
-    """Return what is sent of a row; None where its checksum does not fit."""
+    """Return the content of an item; None if its checksum is wrong."""
     content = Content(**{name: row[name] for name in Content._fields})
     damage = damage_of(row["id"], content, row.get("checksum"))
     return content if damage is None else None
 
 
 def _made_sound(columns: list[Column], row: Row, now: float) -> Row:
-    """Put something that can be read in the place of each value that cannot."""
+    """Return a row with a stand-in for each value that cannot be read."""
     stand_ins: Row = {"TEXT": UNREADABLE, "INTEGER": 0, "REAL": now, "BLOB": b""}
     found = Row()
     for column in columns:

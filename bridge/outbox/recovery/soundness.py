@@ -1,7 +1,7 @@
-"""A thorough look at a state file: every page, every index, every row.
+"""Checks a state file thoroughly: every page, every index, every row.
 
-A damaged row passes SQLite's own look wherever its page still holds together. So each
-row is read as the forwarder reads it: a text is UTF-8, a number is a number.
+SQLite's own check does not notice a damaged row if its page is still well-formed. So
+each row is read as the forwarder reads it: a text must be UTF-8, a number a number.
 """
 
 import math
@@ -14,8 +14,8 @@ from bridge.foundation.clock import Clock
 from bridge.foundation.errors import OutboxCorruptError
 from bridge.outbox.storage.schema import MIGRATIONS, migrate, versions
 
-_STEPS = 5000  # of SQLite's machine between two looks at the clock
-_HIGHEST = 2**53  # number of a row: no bridge lives as long
+_STEPS = 5000  # of SQLite's virtual machine between two looks at the clock
+_HIGHEST = 2**53  # id of a row; no file ever gets there
 KEYED = (
     *("meta", "approvals", "told", "followers", "sightings", "sink_memory"),
     *("appearances", "command_successes"),
@@ -23,13 +23,13 @@ KEYED = (
 
 
 class UnreadableText(str):
-    """What stands in place of a text that is no UTF-8."""
+    """Stands for a text that is not UTF-8."""
 
     __slots__ = ()
 
 
 def text_of(raw: bytes) -> str:
-    """Return a text of the state file; what is no text bears another type."""
+    """Return a text of the state file; UnreadableText if it is not UTF-8."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -38,10 +38,14 @@ def text_of(raw: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column as the schema has it.
+    """A column of the schema.
 
     Attributes:
-        place: in the primary key; 0 = not part of it.
+        name: of the column.
+        kind: its type: TEXT, INTEGER, REAL or BLOB.
+        is_required: whether it must not be NULL.
+        place: its place in the primary key, from 1; 0 = it is not part of it.
+        has_default: whether it may be left out.
     """
 
     name: str
@@ -51,7 +55,7 @@ class Column:
     has_default: bool
 
     def is_sound(self, value: object) -> bool:
-        """Whether the house could have written the value here."""
+        """Whether the bridge could have written the value here."""
         if value is None:
             return not self.is_required
         if self.kind == "TEXT":
@@ -60,7 +64,7 @@ class Column:
             return isinstance(value, int)
         if self.kind == "REAL":
             return _is_finite(value)
-        # Of ``meta`` some are counts, and the ages of sinks are seconds.
+        # ``meta.value`` is declared as BLOB but also holds counts and seconds.
         return isinstance(value, bytes | int) or _is_finite(value)
 
 
@@ -69,7 +73,7 @@ def _is_finite(value: object) -> bool:
 
 
 def columns_of(db: sqlite3.Connection, table: str) -> list[Column]:
-    """Return the columns of a table; none where there is no such table."""
+    """Return the columns of a table; none if there is no such table."""
     return [
         Column(name, kind, bool(is_required or place), place, default is not None)
         for _, name, kind, is_required, default, place in db.execute(
@@ -79,17 +83,17 @@ def columns_of(db: sqlite3.Connection, table: str) -> list[Column]:
 
 
 def check(db: sqlite3.Connection, *, seconds: float, clock: Clock) -> bool:
-    """Look at every page, every index, and at every row as the forwarder reads it.
+    """Check every page, every index, and every row as the forwarder reads it.
 
-    Costs 130 ms for 10,000 events with two deliveries each, 2 s for 100,000.
+    It takes 130 ms for 10,000 events with two deliveries each, and 2 s for 100,000.
 
     Args:
         db: the state file.
         seconds: how long it may take.
-        clock: what time it is.
+        clock: measures it.
 
     Returns:
-        Whether there was time for all of it.
+        Whether there was time to check everything.
 
     Raises:
         OutboxCorruptError: there is damage.
@@ -110,7 +114,7 @@ def check(db: sqlite3.Connection, *, seconds: float, clock: Clock) -> bool:
 
 @contextmanager
 def limited(db: sqlite3.Connection, seconds: float, clock: Clock) -> Iterator[None]:
-    """Interrupt whatever SQLite is at once the time is over."""
+    """Interrupt SQLite when the time is over."""
     end = clock.monotonic() + seconds
     db.set_progress_handler(lambda: clock.monotonic() >= end, _STEPS)
     try:
@@ -121,7 +125,7 @@ def limited(db: sqlite3.Connection, seconds: float, clock: Clock) -> Iterator[No
 
 @contextmanager
 def _strictly(db: sqlite3.Connection) -> Iterator[None]:
-    """Tell texts that are none from others."""
+    """Read texts so that those that are not UTF-8 can be recognised."""
     before, db.text_factory = db.text_factory, text_of
     try:
         yield
@@ -130,9 +134,9 @@ def _strictly(db: sqlite3.Connection) -> Iterator[None]:
 
 
 def _check_schema(db: sqlite3.Connection) -> None:
-    """Compare tables, indexes and triggers: no page of SQLite's tells those apart."""
+    """Compare tables, indexes and triggers: SQLite's own check does not."""
     if versions(db)[1] != len(MIGRATIONS):
-        return  # a newer version knows better what belongs to it
+        return  # this version does not know the schema of a newer one
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as model:
         migrate(model)
         if _schema_of(model) != _schema_of(db):
@@ -143,7 +147,7 @@ def _schema_of(db: sqlite3.Connection) -> list[object]:
     query = """SELECT type, name, tbl_name, sql FROM sqlite_master
         WHERE name NOT GLOB 'sqlite_*' ORDER BY type, name"""
     found = db.execute(query).fetchall()
-    # The text of a table differs by how it came to be; that of others never does.
+    # The SQL of a table depends on its migrations; that of the others does not.
     tables = [
         (name, columns_of(db, name)) for kind, name, *_ in found if kind == "table"
     ]
@@ -171,5 +175,5 @@ def _selection(table: str, columns: list[Column]) -> str:
 
 
 def is_sound(columns: list[Column], row: tuple[object, ...]) -> bool:
-    """Whether the house could have written the row."""
+    """Whether the bridge could have written the row."""
     return all(c.is_sound(value) for c, value in zip(columns, row, strict=True))

@@ -1,11 +1,11 @@
-"""What is remembered of starts that ended on the state file, in a small file beside it.
+"""Counts starts that failed because of the state file, in a small file beside it.
 
-The state file itself is no place for it: it is the one that is damaged. The note is
-there only while a forwarder starts, and while there is trouble.
+The state file itself cannot hold the count, because it may be damaged. The note exists
+only while a forwarder starts, and while there is trouble.
 
     starting ──open──▶ running ──a minute──▶ forgotten
-       │                  │ damage met: noted at once
-       └──────ends on the state file──▶ counted; the third start moves it aside
+       │                  │ damage found: noted at once
+       └──────fails because of the state file──▶ counted; the third start moves it aside
 """
 
 import os
@@ -27,9 +27,9 @@ from bridge.foundation.errors import (
     OutboxUnavailableError,
 )
 
-_MOST_ENDS = 2  # in a row; the start after them moves the file aside
-_MOST_UNFINISHED = 5  # likewise: killed while the file was opened, nobody knows why
-_MOST_MOVES = 2  # in a row; beyond it the file is not what is wrong
+_MOST_ENDS = 2  # failed starts in a row; the next start moves the file aside
+_MOST_UNFINISHED = 5  # likewise, of starts that were killed while the file was opened
+_MOST_MOVES = 2  # in a row; after that, the file is not the cause
 _LONGEST = 500  # characters of a fault
 
 _NO_DAMAGE = (
@@ -42,13 +42,13 @@ _NO_DAMAGE = (
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What stands in the file.
+    """The content of the note.
 
     Attributes:
-        unfinished: starts in a row that came to no end while the file was opened.
-        ended: starts in a row that ended on the state file.
-        moved: how often it was moved aside since a forwarder has last run well.
-        damage: what was met; None = nothing since the last thorough look.
+        unfinished: starts in a row that were killed while the file was opened.
+        ended: starts in a row that failed because of the state file.
+        moved: how often it was moved aside since a forwarder last ran well.
+        damage: the damage that was found; None = none since the last thorough check.
     """
 
     unfinished: int = 0
@@ -61,17 +61,17 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Trouble:
     """The note beside one state file. Its methods may be called in any thread.
 
-    What cannot be written is done without: the disk is then in a trouble of its own.
+    If the note cannot be written, that is ignored: the disk has other troubles then.
     """
 
     path: Path
     note: Note = field(default_factory=Note)
-    _is_met: bool = False  # in this life
+    _is_met: bool = False  # damage was found in this life
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
     def of(cls, state: Path) -> "Trouble":
-        """Read what is remembered of a state file."""
+        """Read the note beside a state file."""
         trouble = cls(Path(f"{state}.trouble"))
         try:
             body = trouble.path.read_bytes()
@@ -85,13 +85,13 @@ class Trouble:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether another start on the same file would only end as those before."""
+        """Whether another start with the same file would probably fail too."""
         note = self.note
         is_over = note.ended >= _MOST_ENDS or note.unfinished >= _MOST_UNFINISHED
         return is_over and note.moved < _MOST_MOVES
 
     def begin(self) -> None:
-        """Note that the file is about to be opened."""
+        """Note that the file will be opened now."""
         self._change(unfinished=self.note.unfinished + 1)
 
     def open(self) -> None:
@@ -99,21 +99,21 @@ class Trouble:
         self._change(unfinished=0)
 
     def looked(self) -> None:
-        """Note that a thorough look has found nothing."""
+        """Note that a thorough check has found no damage."""
         self._change(damage=None)
 
     def moved(self) -> None:
-        """Note that the file was moved aside: the next one has its own chances."""
+        """Note that the file was moved aside; failed starts no longer count."""
         self._change(ended=0, damage=None, moved=self.note.moved + 1)
 
     def meet(self, fault: str) -> None:
-        """Note damage, at once and once: the process may not live much longer."""
+        """Note damage, once and at once: the process may end soon."""
         if not self._is_met:
             self._is_met = True
             self._change(damage=fault[:_LONGEST])
 
     def end(self, error: BaseException) -> None:
-        """Note what the process ends with."""
+        """Note the error with which the process ends."""
         faults = [str(one) for one in _leaves(error) if self._is_of_state(one)]
         if faults:
             fault, ended = faults[0][:_LONGEST], self.note.ended + 1
@@ -122,7 +122,7 @@ class Trouble:
             self._change(unfinished=0)
 
     def forget(self) -> None:
-        """Note that the forwarder runs well; what was met in this life stays noted."""
+        """Note that the forwarder runs well; damage found in this life stays noted."""
         self._change(unfinished=0, ended=0, moved=0)
 
     def _is_of_state(self, error: BaseException) -> bool:
@@ -154,7 +154,7 @@ class Trouble:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the disk keep the names in a folder; Windows does so by itself."""
+    """Write the names in a folder to the disk; Windows does so by itself."""
     if os.name != "posix":  # pragma: no cover - tests run on POSIX
         return
     handle = os.open(folder, os.O_RDONLY)

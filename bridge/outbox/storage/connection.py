@@ -1,7 +1,7 @@
 """Connections to the state file: how it is opened, and what its errors mean.
 
-A connection can write down the statements that change something, so that the copy in
-memory (``bridge.outbox.storage.mirror``) does the same once they are committed.
+A connection can record the statements that change something, so that the mirror in
+memory (``bridge.outbox.storage.mirror``) can repeat them once they are committed.
 """
 
 import os
@@ -19,8 +19,9 @@ from bridge.foundation.errors import (
 )
 from bridge.outbox.storage.schema import migrate
 
-BUSY_SECONDS = 2.5  # less than a write may take before the disk counts as hanging
-# Of the forwarder: another process's lock must not take much of a notice of 30 s.
+# How long another process's lock is waited for: by a command (less than ``patience``),
+# and by the forwarder, which may have a notice of 30 s only.
+BUSY_SECONDS = 2.5
 SHORT_BUSY_SECONDS = 1.0
 _WAL_BYTES = 4 * 1024 * 1024  # what a large transaction leaves behind at most
 
@@ -28,7 +29,7 @@ _UNWRITABLE = ("FULL", "IOERR", "READONLY", "BUSY", "LOCKED", "CANTOPEN", "PROTO
 _DAMAGED = ("CORRUPT", "NOTADB")
 _HARMLESS = ("SELECT", "PRAGMA", "BEGIN", "COMMIT", "SAVEPOINT", "RELEASE", "ROLLBACK")
 
-# What a bit on the disk has made unreadable must not keep all else from being read.
+# One damaged text must not prevent all other rows from being read.
 readable = partial(str, encoding="utf-8", errors="replace")
 
 Connect = Callable[[Path], "Connection"]
@@ -36,10 +37,10 @@ Statement = tuple[str, Any, bool]  # SQL, parameters, whether it is done once pe
 
 
 class Room(Protocol):
-    """Says whether memory takes another event."""
+    """Limits how many events are kept in memory."""
 
     def takes(self, *, is_urgent: bool) -> bool:
-        """Whether there is room for it."""
+        """Take room for another event; return whether there was any."""
         ...
 
 
@@ -47,12 +48,12 @@ class Connection(sqlite3.Connection):
     """A connection to the state file or to its copy in memory.
 
     Attributes:
-        is_durable: whether what is told through it is on disk before it is sent.
-        room: what limits how many events it takes; None = nothing.
-        is_part: whether what is to be sent may be missing here although it is on the
-            disk; False = it is lost.
-        changes: the changing statements since the list was put here; None = nobody
-            wants to know.
+        is_durable: whether events are on the disk before they are sent.
+        room: limits how many events are accepted; None = there is no limit.
+        is_part: whether an item may be missing here although it is on the disk; False
+            = a missing item is lost.
+        changes: a list to which changing statements are appended; None = they are not
+            recorded.
     """
 
     is_durable: bool = True
@@ -61,14 +62,14 @@ class Connection(sqlite3.Connection):
     changes: list[Statement] | None = None
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
-        """Execute a statement, and write it down if it may change something."""
+        """Execute a statement, and record it if it may change something."""
         cursor = super().execute(sql, parameters)
         if self.changes is not None and _may_change(sql):
             self.changes.append((sql, parameters, False))
         return cursor
 
     def executemany(self, sql: str, parameters: Any, /) -> sqlite3.Cursor:
-        """Execute a statement for each row, and write it down."""
+        """Execute a statement for each row, and record it."""
         rows = list(parameters)
         cursor = super().executemany(sql, rows)
         if self.changes is not None:
@@ -82,13 +83,13 @@ def _may_change(sql: str) -> bool:
 
 
 def make_private(path: Path) -> None:
-    """See to it that nobody but its owner reads the file, whatever the umask is.
+    """Let only the owner read the file, whatever the umask is.
 
-    SQLite makes the files beside it with the same rights. What is not ours to
-    change is left as it is, and told by whoever opens it.
+    SQLite gives the files beside it the same mode. Errors are ignored: they are
+    reported when the file is opened.
     """
     with suppress(OSError):
-        # Never a file that is there: to close it again would end SQLite's locks.
+        # Only a new file: closing an existing one would drop SQLite's POSIX locks.
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     if os.name != "posix":
         return
@@ -101,17 +102,16 @@ def make_private(path: Path) -> None:
 def connect(
     path: Path, factory: type[Connection] = Connection, busy: float | None = None
 ) -> Connection:
-    """Open the file as this house wants it, and bring it to the present version.
+    """Open the file, and migrate it to the present schema.
 
     Args:
         path: the file.
         factory: the class of the connection.
-        busy: seconds for which another process's lock is waited for; None = as long as
-            a command may wait.
+        busy: seconds to wait for another process's lock; None = ``BUSY_SECONDS``.
 
     Raises:
-        OutboxUnavailableError: it cannot be used just now.
-        OutboxError: it is no healthy database of ours.
+        OutboxUnavailableError: it cannot be used now.
+        OutboxError: it is damaged, or not a state file.
     """
     connection = None
     make_private(path)
@@ -139,14 +139,14 @@ def connect(
 
 
 def is_unwritable(error: Exception) -> bool:
-    """Whether it is the disk's fault or another process's, and may pass."""
+    """Whether the disk or another process has caused it, so that it may pass."""
     if isinstance(error, OutboxError):
         return isinstance(error, OutboxUnavailableError)
     return _is_one_of(error, _UNWRITABLE)
 
 
 def translated(error: Exception, text: str) -> OutboxError:
-    """Return the error as the house knows it."""
+    """Return the error as an OutboxError, with ``text`` before its own text."""
     kind = OutboxError
     if isinstance(error, sqlite3.Error) and is_unwritable(error):
         kind = OutboxUnavailableError

@@ -1,42 +1,43 @@
-"""What the keeper of the state file has to know of its place and its disk."""
+"""What the keeper needs to know about the place of the file and about its disk."""
 
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from bridge.outbox.storage.connection import (
-    Connection,
-)
+from bridge.outbox.storage.connection import Connection
 from bridge.outbox.storage.transactions import Ticket
 
 T = TypeVar("T")
 
 
 class Place(Protocol):
-    """Knows where the file lies, and whether it is this process's own."""
+    """Knows whether the file is still there, and belongs to this process alone."""
 
     def opened(self) -> None:
-        """Note that the file was opened."""
+        """Remember the file that was opened."""
         ...
 
     def fault(self) -> str | None:
-        """Return why the file is not to be used; None = it may be."""
+        """Return why the file must not be used; None = it may be used."""
         ...
 
     def regain(self, file: Connection | None) -> bool:
-        """Make the file one that may be used again.
+        """Make the file usable again.
+
+        Args:
+            file: the connection to the file; None = it is not open.
 
         Returns:
-            Whether it has to be opened anew.
+            Whether it has to be opened again.
 
         Raises:
-            OutboxError: that cannot be done now.
+            OutboxError: it cannot be made usable now.
         """
         ...
 
 
 class OnDisk(Protocol):
-    """Does what may hang."""
+    """Does work on the disk, which may hang."""
 
     def __call__(self, work: Callable[[], T], group: list[Ticket], /) -> T:
-        """Do it; ``group`` is what is done for whom."""
+        """Do the work; ``group`` holds the jobs that it is for."""
         ...

@@ -1,7 +1,7 @@
-"""What a thread does at the state file: groups of jobs, and the way back to the disk.
+"""The work of the state file's thread: groups of jobs, and the way back to the disk.
 
-One thread at a time is at it; the messages, and what they have led to so far, outlive
-the thread, so that another one goes on where a relieved one stood.
+One thread at a time works here. The messages, and the state of the work on them, are
+not the thread's own: another thread goes on where a replaced one stopped.
 """
 
 import asyncio
@@ -17,34 +17,39 @@ from bridge.foundation.errors import OutboxFullError, OutboxUnavailableError
 from bridge.outbox.storage.keeper import Keeper
 from bridge.outbox.storage.shift import RelievedError, Shift
 from bridge.outbox.storage.standin import Entry
+from bridge.outbox.storage.timings import Timings
 from bridge.outbox.storage.transactions import Result, Ticket
 
 _GROUP = 256
-_PASSING = (OutboxUnavailableError, OutboxFullError)  # no fault of the file
-_TIDY_AFTER = 10  # commits: well before SQLite does it in the middle of one
-_QUIET_SECONDS = 0.1
-_LAST_WAIT = 1.0  # for what is being written back at the stop
-_LONGEST_LAST_WAIT = 3.0  # for what begins to be
+_PASSING = (OutboxUnavailableError, OutboxFullError)  # no sign of damage
+_TIDY_AFTER = 10  # commits: well before SQLite would do it in the middle of one
+_LAST_WAIT = 1.0  # at the stop, for a write-back that has begun before
+_LONGEST_LAST_WAIT = 3.0  # likewise, for one that begins then
 
 
 @dataclass(frozen=True, slots=True)
 class Heal:
-    """That somebody wants to go back to the disk, and waits for the attempt."""
+    """A request to go back to the disk; ``future`` is set after the attempt."""
 
     future: asyncio.Future[None]
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the disk has answered, to a thread that was relieved or that writes back."""
+    """The disk has answered a thread that was replaced, or that writes back.
+
+    Attributes:
+        is_done: whether the transaction was committed.
+        goes_on: whether the rest of the journal is written at once.
+    """
 
     is_done: bool
-    goes_on: bool  # whether what is left is to be written at once
+    goes_on: bool
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """That nothing more will come."""
+    """The last message."""
 
 
 OnTrouble = Callable[[str], None]
@@ -56,45 +61,54 @@ class Front:
     """The messages to the state file, and the work on them.
 
     Attributes:
-        patience: after how many seconds a disk that does not answer counts as failed.
-        on_trouble: told, in the thread, of each job that failed as none does on a
-            sound file.
-        loop: where the others are called.
-        settle: told what came of jobs.
-        died: told what a thread has died of.
+        keeper: does the jobs.
+        timings: limits of the thread.
+        on_trouble: called in the thread with the fault of each job that failed in a way
+            that a sound file does not.
+        loop: where the next three are called.
+        settle: called with jobs and their results.
+        died: called with the error that has ended a thread.
         ended: called when everything is closed.
+        messages: to the thread, in order.
     """
 
     keeper: Keeper
-    patience: float
+    timings: Timings
     on_trouble: OnTrouble
     loop: asyncio.AbstractEventLoop
     settle: Callable[[list[Ticket], list[Result]], None]
     died: Callable[[BaseException], None]
     ended: Callable[[], None]
     messages: "queue.SimpleQueue[Message]" = field(default_factory=queue.SimpleQueue)
-    _held: Message | None = None  # came while a group was gathered
+    _held: Message | None = None  # arrived while a group was gathered
     _heals: list[Heal] = field(default_factory=list)
     _untidied: int = 0  # commits since the log was written back
 
-    def tell(self, what: Callable[..., object], *values: object) -> None:
-        """Have something done in the loop, if there is one left."""
+    def call_in_loop(self, what: Callable[..., object], *values: object) -> None:
+        """Call something in the loop, unless the loop is closed."""
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(what, *values)
 
     def live(self, shift: Shift, group: list[Ticket] | None) -> None:
-        """Work until the end, or until relieved; ``group`` is to be taken over."""
+        """Work until the last message, or until another thread takes over.
+
+        Args:
+            shift: this thread's turn.
+            group: the jobs that the disk has not answered to the thread before; None =
+                there was none.
+        """
         try:
             if group is not None:
-                fault = f"the disk has not answered for {self.patience:g} s"
-                self.tell(self.settle, group, self.keeper.relieve(group, fault))
+                seconds = self.timings.patience
+                fault = f"the disk has not answered for {seconds:g} s"
+                self.call_in_loop(self.settle, group, self.keeper.relieve(group, fault))
             self._work(shift)
         except RelievedError as relieved:
             self.messages.put(Answer(relieved.error is None, goes_on=False))
-        except BaseException as error:  # noqa: BLE001 - nobody else would tell of it
-            self.tell(self.died, error)
+        except BaseException as error:  # noqa: BLE001 - nobody else would report it
+            self.call_in_loop(self.died, error)
         else:
-            self.tell(self.ended)
+            self.call_in_loop(self.ended)
 
     def _work(self, shift: Shift) -> None:
         while not isinstance(message := self._next(shift), End):
@@ -109,25 +123,25 @@ class Front:
         for _, error in results:
             if error is not None and not isinstance(error, _PASSING):
                 shift.on_disk(partial(self.on_trouble, str(error)), [])
-        self.tell(self.settle, group, results)
+        self.call_in_loop(self.settle, group, results)
         self._untidied += not all(ticket.is_read for ticket in group)
         self.keeper.follow(shift.on_disk)
 
     def _next(self, shift: Shift) -> Message:
-        """Return the next message; quiet moments are for what would hold one up."""
+        """Return the next message; write SQLite's log back in a quiet moment."""
         if (held := self._held) is not None:
             self._held = None
             return held
         if self._untidied >= _TIDY_AFTER:
             try:
-                return self.messages.get(timeout=_QUIET_SECONDS)
+                return self.messages.get(timeout=self.timings.quiet)
             except queue.Empty:
                 self._untidied = 0
                 shift.on_disk(self.keeper.tidy, [])
         return self.messages.get()
 
     def _group(self, first: Ticket) -> list[Ticket]:
-        """Return all that wait now; what is no ticket is held for the next turn."""
+        """Return all jobs that wait now; another message is held for the next turn."""
         group = [first]
         while len(group) < _GROUP and not self.messages.empty():
             message = self.messages.get()
@@ -152,31 +166,31 @@ class Front:
         if is_healed:
             keeper.return_to_disk()
         for heal in self._heals:
-            self.tell(_end, heal.future)
+            self.call_in_loop(_end, heal.future)
         self._heals.clear()
         if is_healed:
             keeper.reload(shift.on_disk)
 
     def _write_back(self, part: list[Entry]) -> None:
-        """Let a thread of its own do it: whoever asks meanwhile is answered."""
+        """Write a part of the journal in another thread, so that jobs do not wait."""
 
         def live() -> None:
             try:
                 is_done = self.keeper.write(part)
-            except BaseException as error:  # noqa: BLE001 - nobody else would tell of it
-                self.tell(self.died, error)
+            except BaseException as error:  # noqa: BLE001 - nobody else would report it
+                self.call_in_loop(self.died, error)
             else:
                 self.messages.put(Answer(is_done, goes_on=True))
 
         threading.Thread(target=live, name="outbox-heal", daemon=True).start()
 
     def _finish(self, shift: Shift) -> None:
-        """Write what is in memory only, if the disk answers now, and close."""
+        """Write what is in memory only, if the disk answers soon, and close."""
         memory = self.keeper.memory
         wait = _LAST_WAIT
         if memory is not None and memory.with_disk is None:
             self._write_back(memory.part())
-            wait = min(self.patience, _LONGEST_LAST_WAIT)
+            wait = min(self.timings.patience, _LONGEST_LAST_WAIT)
         end = time.monotonic() + wait
         with suppress(queue.Empty):
             while self.keeper.memory is not None:
@@ -184,11 +198,11 @@ class Front:
                 message = self.messages.get(timeout=left)
                 if isinstance(message, Heal | Answer):
                     self._take(message, shift)
-                    if self._is_nobody_writing():
+                    if self._is_idle():
                         break
         self.keeper.close()
 
-    def _is_nobody_writing(self) -> bool:
+    def _is_idle(self) -> bool:
         memory = self.keeper.memory
         return memory is not None and memory.with_disk is None
 

@@ -1,7 +1,7 @@
-"""The state file as its thread works on it: on the disk, or in memory while it fails.
+"""The state file as its thread uses it: on the disk, or in memory while that fails.
 
-Nothing here knows of threads. Whatever may hang is done through ``on_disk``, which does
-not return to a thread that was relieved meanwhile.
+Nothing here deals with threads. Whatever may hang is done through ``on_disk``, which
+does not return to a thread that was replaced meanwhile.
 """
 
 import logging
@@ -30,24 +30,32 @@ from bridge.outbox.storage.mirror import (
     number_from,
 )
 from bridge.outbox.storage.standin import LIMITS, Entry, Limits, StandIn
-from bridge.outbox.storage.transactions import Result, Ticket, look, told, transact
+from bridge.outbox.storage.transactions import (
+    Result,
+    Ticket,
+    as_outbox_error,
+    look,
+    transact,
+)
 
 log = logging.getLogger(__name__)
 
-_HEAL_BUSY_SECONDS = 0.1  # nobody waits long for another process's lock
+_HEAL_BUSY_SECONDS = 0.1  # jobs must not wait long for another process's lock
 
 
-# What is wrong with the connection itself: it was opened on a file system that could
-# only be read, or that is gone. The same file opened anew may be well.
+# The connection itself is useless: it was opened while the file system was read-only,
+# or the file system is gone. The same file may be usable if it is opened again.
 _STALE = ("SQLITE_READONLY", "SQLITE_IOERR")
 
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """What jobs on the disk have brought.
+    """The results of jobs on the disk.
 
     Attributes:
-        version: of the file, as SQLite counts what others change.
+        results: one for each job.
+        changes: what the transaction has changed, for the mirror.
+        version: SQLite's ``data_version``, which changes when others write.
     """
 
     results: list[Result]
@@ -59,17 +67,23 @@ class _Done:
 class Keeper:
     """The state file, its mirror, and what stands in for the disk.
 
-    It is wide because one object has to know at any moment which of the three is true.
+    It is wide because one object must know at any moment which of the three is used.
 
     Attributes:
-        may_degrade: whether to go on in memory where the disk fails.
-        mirrors: whether to keep a mirror for it all the time; False = it is loaded when
-            it is wanted, from a disk that can be read.
+        path: of the file.
+        may_degrade: whether to go on in memory when the disk fails.
+        connect: opens the file.
+        limits: of what is kept in memory while the disk fails.
+        extent: how much the mirror holds.
         fault: why the disk cannot be written now; None = it can.
-        file: None where it could not be opened.
-        place: where it lies; None = nobody looks.
-        busy: seconds for which another process's lock is waited for once it is open,
-            where it may degrade.
+        mirrors: whether to keep a mirror all the time; False = it is loaded when it is
+            needed, from a disk that can still be read.
+        file: the connection; None = the file is not open.
+        mirror: the copy in memory; None = there is none.
+        memory: stands in for the disk; None = the disk works.
+        place: knows whether the file is still there; None = that is not checked.
+        busy: seconds to wait for another process's lock once the file is open, if
+            ``may_degrade``.
     """
 
     path: Path
@@ -84,18 +98,18 @@ class Keeper:
     memory: StandIn | None = None
     place: Place | None = None
     busy: float = SHORT_BUSY_SECONDS
-    _version: int = -1  # of the file when it was copied: others' changes raise it
-    _done_last: _Done | None = None  # what the mirror has yet to follow
+    _version: int = -1  # ``data_version`` when the mirror was loaded
+    _done_last: _Done | None = None  # what the mirror has not followed yet
 
     @property
     def connection(self) -> Connection:
-        """What jobs are done on: the file, or its mirror."""
+        """Where jobs run: on the file, or on its mirror."""
         connection = self.memory.twin if self.memory else self.file
         assert connection is not None, "the state file is open"  # noqa: S101 - for mypy  # nosec B101
         return connection
 
     def open(self) -> None:
-        """Open the file, and copy it to memory.
+        """Open the file, and load the mirror.
 
         Raises:
             OutboxError: it cannot be used.
@@ -117,7 +131,7 @@ class Keeper:
             raise translated(error, text) from error
 
     def serve(self, group: list[Ticket], on_disk: OnDisk) -> list[Result]:
-        """Do jobs; return what came of each."""
+        """Run jobs; return the result of each."""
         try:
             if self.memory is None:
                 return self._do_on_disk(group, on_disk)
@@ -125,19 +139,19 @@ class Keeper:
         except (sqlite3.Error, OutboxError) as error:
             if not _is_read(group):
                 self.fault = str(error)
-            return [(None, told(error))] * len(group)
+            return [(None, as_outbox_error(error))] * len(group)
 
     def relieve(self, group: list[Ticket], fault: str) -> list[Result]:
-        """Go on in memory with what the disk has not answered.
+        """Go on in memory with the jobs that the disk has not answered.
 
         Args:
-            group: what the disk has been given.
-            fault: what is wrong with it.
+            group: the jobs that were given to the disk.
+            fault: what is wrong with the disk.
         """
         try:
             return self.degrade(fault).take_over(group)
         except (sqlite3.Error, OutboxError) as error:
-            return [(None, told(error))] * len(group)
+            return [(None, as_outbox_error(error))] * len(group)
 
     def degrade(self, fault: str) -> StandIn:
         """Go on in memory."""
@@ -154,8 +168,8 @@ class Keeper:
     def _do_on_disk(self, group: list[Ticket], on_disk: OnDisk) -> list[Result]:
         is_read = _is_read(group)
         try:
-            # What it brings is handed over, not kept here by it: a thread that was
-            # relieved meanwhile must leave no trace.
+            # The work must not change this object: a thread that was replaced
+            # meanwhile would disturb the other one.
             done = on_disk(lambda: self._done(group, is_read=is_read), group)
         except (sqlite3.Error, OutboxUnavailableError) as error:
             if not self.may_degrade or not is_unwritable(error):
@@ -183,7 +197,7 @@ class Keeper:
         return _Done(results, found[0], _version_of(file))
 
     def follow(self, on_disk: OnDisk) -> None:
-        """Do in the mirror what was done on the disk, by whomever."""
+        """Repeat in the mirror what was changed on the disk, by any process."""
         if self.mirror is None or self.memory is not None:
             return
         done, self._done_last = self._done_last, None
@@ -194,8 +208,11 @@ class Keeper:
             self.reload(on_disk)
 
     def reload(self, on_disk: OnDisk) -> None:
-        """Copy the file anew; where it cannot be read, the mirror stays as it is."""
-        old, self._version = self.mirror, -1  # where it fails: again after the next job
+        """Load the mirror again; if the file cannot be read, keep the old one."""
+        old, self._version = (
+            self.mirror,
+            -1,
+        )  # if it fails, it is tried after the next job
         with suppress(sqlite3.Error, OutboxError):
             if self.mirrors:
                 self.mirror, self._version = on_disk(self._loaded, [])
@@ -209,7 +226,7 @@ class Keeper:
         return Mirror.load(self.path, self.extent), version
 
     def tidy(self) -> None:
-        """Write back the log of SQLite, so that no commit has to."""
+        """Write SQLite's log back to the file, so that no commit has to."""
         if self.file is not None and self.memory is None:
             with suppress(sqlite3.Error):
                 self.file.execute("PRAGMA wal_checkpoint(PASSIVE)")
@@ -217,11 +234,7 @@ class Keeper:
     # -- back to the disk ----------------------------------------------------
 
     def write(self, part: list[Entry]) -> bool:
-        """Do on the disk what was done in memory.
-
-        Returns:
-            Whether it is on the disk now.
-        """
+        """Repeat on the disk what was done in memory; return whether it is there."""
         try:
             file = self._regained()
             with self._healing(file):
@@ -229,11 +242,11 @@ class Keeper:
         except (sqlite3.Error, OutboxError) as error:
             if getattr(error, "sqlite_errorname", "").startswith(_STALE):
                 self._let_go()
-            return False  # said once, when it began
+            return False  # logged once, by ``degrade``
         return True
 
     def _regained(self) -> Connection:
-        """Return the connection to the file, opened anew where that is needed."""
+        """Return the connection to the file; open it again if needed."""
         if self.place is not None and self.place.regain(self.file):
             self._let_go()
         if self.file is None:
@@ -249,7 +262,7 @@ class Keeper:
         return file
 
     def _let_go(self) -> None:
-        """Close the connection, so that the next attempt opens the file anew."""
+        """Close the connection, so that the next attempt opens the file again."""
         file, self.file = self.file, None
         if file is not None:
             with suppress(sqlite3.Error):
@@ -257,7 +270,7 @@ class Keeper:
 
     @contextmanager
     def _healing(self, file: Connection) -> Iterator[None]:
-        """Let nobody wait long, and mark what was in memory first."""
+        """Wait for locks only briefly, and mark events as not durable."""
         file.is_durable = False
         _wait_for_locks(file, _HEAL_BUSY_SECONDS)
         try:
@@ -278,23 +291,19 @@ class Keeper:
                 log.error("change lost on its way to disk", extra=fault)
 
     def answered(self, *, is_done: bool) -> bool:
-        """Note what the disk has answered.
-
-        Returns:
-            Whether there is more to be written.
-        """
+        """Record the answer of the disk; return whether more is to be written."""
         if self.memory is None:
             return False
         self.memory.answered(is_done=is_done)
         return is_done and bool(self.memory.journal)
 
     def return_to_disk(self) -> None:
-        """Go on on the disk, which knows everything; the mirror is to be loaded."""
+        """Go on on the disk, which has everything; the mirror must be loaded again."""
         self.memory, self.fault = None, None
         log.info("state file can be written again")
 
     def close(self) -> None:
-        """Close what is open, unless the disk still holds it."""
+        """Close what is open, but not a file on which a thread hangs."""
         if self.memory is not None:
             log.error(
                 "state file still cannot be written: the next start tells it again",
@@ -321,5 +330,5 @@ def _wait_for_locks(file: Connection, seconds: float) -> None:
 
 
 def _touch(db: Connection) -> None:
-    """Write something: the only proof that the disk can be written."""
+    """Write something: nothing else proves that the disk can be written."""
     db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES ('healed', 1)")

@@ -1,13 +1,13 @@
-"""The mirror: a copy in memory of what the forwarder works with, for when a disk fails.
+"""The mirror: a copy of the state file in memory, for the time when the disk fails.
 
-It is kept as the file changes, because a disk that hangs cannot be read either. Each
-statement that was committed to the file is done here once more; what another process
-has changed is found by SQLite's ``data_version``, and then the mirror is loaded anew.
+It follows every change of the file, because a disk that hangs cannot be read either.
+Each statement that was committed to the file is run here again. If SQLite's
+``data_version`` says that another process has written, the mirror is loaded again.
 
-It holds what is remembered of events, and what is pending. Of a long backlog it holds
-the bodies of a part only. A pending delivery without its body is never due, since
-``select_checked`` joins the two; but it is the head of its key, and so an EventId
-whose earlier step is only on the disk waits, while all others go.
+It holds what is known of events, and the pending deliveries. Of a long backlog it holds
+the bodies of a part only. A pending delivery without its body is never due, because
+``select_checked`` joins the two. But it is still the head of its key: an EventId whose
+earlier step is only on the disk waits, while all others are delivered.
 """
 
 import sqlite3
@@ -30,12 +30,12 @@ class Extent:
     """How much a mirror holds.
 
     Attributes:
-        rows: pending deliveries that are loaded.
-        bodies: events of these that are loaded.
-        body_bytes: of all bodies that are loaded.
-        memories: rows of each other table that are loaded, the newest ones.
-        bytes: beyond it the mirror is loaded anew, which shortens it.
-        statements: after so many it is loaded anew if it holds a part only.
+        rows: so many pending deliveries are loaded at most.
+        bodies: so many of their events at most.
+        body_bytes: size of these events at most.
+        memories: so many rows of each other table at most, the newest ones.
+        bytes: a larger mirror is loaded again, which makes it smaller.
+        statements: after so many it is loaded again if it holds a part only.
     """
 
     rows: int = 30_000
@@ -47,11 +47,11 @@ class Extent:
 
 
 EXTENT = Extent()
-_PAGE = 1024  # there are about thirty tables and indexes, most of them nearly empty
+_PAGE = 1024  # small: most of the thirty tables and indexes are nearly empty
 _MOST_FREE = 4 * 1024 * 1024
-_BUSY_MILLISECONDS = 100  # what is locked is read without its lock
+_BUSY_MILLISECONDS = 100  # after that, a locked file is read without the lock
 
-# What is settled stays behind on the disk, here it goes; but its count stays.
+# Settled rows stay on the disk; here they are deleted, but their count stays.
 _SETTLED = (
     "DROP TRIGGER deliveries_removed",
     """CREATE TRIGGER mirror_settled AFTER UPDATE OF state ON deliveries
@@ -65,7 +65,7 @@ _MEMORIES = (
     *("told", "sightings", "followers", "approvals", "sink_memory"),
     *("appearances", "command_successes"),
 )
-# Of each table what is taken along: its columns by name, since a newer version of this
+# What is copied of each table. Columns are named, because a newer version of this
 # program may have added some.
 _COPIES = (
     ("meta", "DELETE FROM main.meta"),
@@ -78,7 +78,7 @@ _COPIES = (
         )
         for table in _MEMORIES
     ),
-    # By sink, since only so an index leads to what is pending.
+    # Sink by sink, because the index of pending deliveries begins with the sink.
     (
         "deliveries",
         """INSERT INTO deliveries ({columns}) SELECT {d_columns} FROM disk.tallies t
@@ -97,8 +97,8 @@ _COPIES = (
             WHERE bytes <= :body_bytes)""",
     ),
 )
-# Of what is beyond the rows above, one row for each sink and key, which is no row of
-# the disk: nothing of that key goes before the mirror has been loaded anew.
+# For the deliveries beyond the rows above, one row for each sink and key that does not
+# exist on the disk: it holds back that key until the mirror has been loaded again.
 _BEYOND = (
     """INSERT INTO deliveries (id, item, sink, key, state, is_head, due)
         SELECT -min(id), 0, sink, key, 'pending', 1, 9e18
@@ -111,7 +111,7 @@ _BEYOND = (
            WHERE b.sink = deliveries.sink AND b.key = deliveries.key
                AND b.state = 'pending' AND b.id < 0)""",
 )
-_COUNTS = (  # of all; and numbers go on where they are on the disk
+_COUNTS = (  # of all rows; and ids go on from those on the disk
     "DELETE FROM tallies",
     "INSERT INTO tallies SELECT * FROM disk.tallies",
     "DELETE FROM sqlite_sequence",
@@ -127,9 +127,9 @@ class Changes:
     """What a transaction has changed in the file.
 
     Attributes:
-        statements: in their order.
+        statements: in order.
         tallies: all rows of that table.
-        numbers: the last id given in each table.
+        numbers: the last id used in each table.
     """
 
     statements: list[Statement]
@@ -138,17 +138,17 @@ class Changes:
 
 
 def changes_of(db: Connection) -> Changes:
-    """Return what the transaction that is open has changed."""
+    """Return what the open transaction has changed."""
     return Changes(db.changes or [], db.execute(_TALLIES).fetchall(), numbers_of(db))
 
 
 def numbers_of(db: Connection) -> list[tuple[str, int]]:
-    """Return the last id that was given in each table."""
+    """Return the last id used in each table."""
     return db.execute(_NUMBERS).fetchall()
 
 
 def number_from(db: Connection, numbers: list[tuple[str, int]]) -> None:
-    """Let ids go on after these, and never below those that are given already."""
+    """Let ids go on after these, but never below those that are already used."""
     for name, last in numbers:
         moved = db.execute(
             "UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = ?", (last, name)
@@ -163,7 +163,8 @@ class Mirror:
 
     Attributes:
         connection: to the database in memory.
-        is_whole: whether all that is pending is in it.
+        extent: how much it holds at most.
+        is_whole: whether it holds all that is pending.
     """
 
     connection: Connection
@@ -173,7 +174,7 @@ class Mirror:
 
     @classmethod
     def load(cls, path: Path, extent: Extent = EXTENT) -> "Mirror":
-        """Return the mirror of a file.
+        """Load the mirror of a file.
 
         Raises:
             sqlite3.Error: it cannot be read.
@@ -188,17 +189,17 @@ class Mirror:
 
     @classmethod
     def load_if_possible(cls, path: Path, extent: Extent = EXTENT) -> "Mirror":
-        """Return the mirror of a file that cannot be opened for writing.
+        """Load the mirror of a file that cannot be opened for writing.
 
-        It is empty where the file cannot even be read, or is of an older version.
+        It is empty if the file cannot even be read, or has an older schema.
 
         Raises:
             OutboxCorruptError: the file is damaged.
         """
         mirror = cls(_empty(), extent)
         mirror.connection.execute(f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}")
-        # Without room on the disk not even a reader can be had of a file that nobody
-        # has open, unless it is promised that nobody writes: nobody can.
+        # On a full disk SQLite cannot even read a file that nobody has open, unless it
+        # is told that nobody writes (immutable). Nobody can write on a full disk.
         for how in ("mode=ro", "mode=ro&immutable=1"):
             try:
                 mirror._copy(f"{path.absolute().as_uri()}?{how}")
@@ -209,16 +210,16 @@ class Mirror:
                     text = f"the state file {path} cannot be read"
                     raise translated(error, text) from error
         if path.exists():
-            # It may have given ids that were not seen: in its log, or in all of it.
+            # Ids may be used in it that could not be read: go on far beyond them.
             unseen = int(time.time() * 1000)
             number_from(mirror.connection, [("deliveries", unseen)])
         return mirror
 
     def apply(self, changes: Changes) -> bool:
-        """Do what was committed to the file.
+        """Repeat what was committed to the file.
 
         Returns:
-            Whether the mirror can go on; otherwise it has to be loaded anew.
+            Whether the mirror can be used on; otherwise it must be loaded again.
         """
         db = self.connection
         self._done += len(changes.statements)
@@ -239,13 +240,13 @@ class Mirror:
     def _is_outgrown(self) -> bool:
         used, free = self.bytes()
         if free > used + _MOST_FREE:
-            return True  # SQLite gives back nothing by itself
+            return True  # SQLite does not free memory by itself
         if self.is_whole:
             return used > self.extent.bytes
         return self._done > self.extent.statements or used > 2 * self.extent.bytes
 
     def bytes(self) -> tuple[int, int]:
-        """Return how many bytes hold something, and how many are free."""
+        """Return how many bytes are in use, and how many are free."""
         pages, free = (
             self.connection.execute(f"PRAGMA {name}").fetchone()[0]
             for name in ("page_count", "freelist_count")
@@ -257,7 +258,7 @@ class Mirror:
         self.connection.close()
 
     def _copy(self, source: str) -> None:
-        """Copy everything or nothing; nothing of a file of an older version."""
+        """Copy everything or nothing; nothing of a file with an older schema."""
         db = self.connection
         db.execute("ATTACH ? AS disk", (source,))
         db.execute("PRAGMA disk.cache_size = 64")
@@ -278,7 +279,7 @@ class Mirror:
         for table, statement in _COPIES:
             db.execute(_named(db, table, statement), sizes)
         rows, bodies = (
-            db.execute(f"SELECT count({what}) FROM deliveries").fetchone()[0]  # noqa: S608 - our own words  # nosec B608
+            db.execute(f"SELECT count({what}) FROM deliveries").fetchone()[0]  # noqa: S608 - our own names  # nosec B608
             for what in ("*", "DISTINCT item")
         )
         (found,) = db.execute("SELECT count(*) FROM items").fetchone()
@@ -299,7 +300,7 @@ def _named(db: Connection, table: str, statement: str) -> str:
 
 
 def _empty() -> Connection:
-    """Return a database in memory with the tables of the state file."""
+    """Return an empty database in memory with the tables of the state file."""
     db = sqlite3.connect(
         ":memory:",
         timeout=1.0,

@@ -1,9 +1,9 @@
-"""The tables of the state file, and how older files become new ones.
+"""The tables of the state file, and the migrations of older files.
 
-Two numbers stand in a file. ``user_version`` is the oldest schema that can read it, and
-``schema`` in ``meta`` is the one that wrote it. A column more leaves ``user_version``
-as it is, so that an older program can be installed again: it works on the file, names
-the columns it writes, and leaves the others at their defaults.
+A file holds two numbers: ``user_version`` is the oldest schema that can read it, and
+``schema`` in ``meta`` is the schema that wrote it. A new column does not change
+``user_version``, so that an older version of the program can be installed again: it
+names the columns that it writes, and the others get their defaults.
 """
 
 import sqlite3
@@ -14,23 +14,23 @@ from bridge.foundation.errors import (
     OutboxCorruptError,
 )
 
-# Each entry takes a file from the version before it to its own (1, 2, …). Entries
-# are never changed once released: a file in the field has run them as they were.
+# Each entry migrates a file from the schema before to its own (1, 2, …). An entry is
+# never changed after a release, because files in use have already run it.
 MIGRATIONS = (
     """
     CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 
-    -- How often exactly this was told, so that a repetition gets another id.
+    -- How often an event of this cause was published: a repetition gets another id.
     CREATE TABLE told (
         cause TEXT PRIMARY KEY, times INTEGER NOT NULL, at REAL NOT NULL
     ) WITHOUT ROWID;
     CREATE INDEX told_at ON told (at);
 
-    -- EventIds that stood in a document, also after they are gone.
+    -- EventIds that were in a document, also after they are gone.
     CREATE TABLE sightings (key TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
     CREATE INDEX sightings_at ON sightings (at);
 
-    -- Sinks that were told of an EventId: they are told to its end.
+    -- Sinks that got an event of an EventId: they get all later ones, too.
     CREATE TABLE followers (
         key TEXT NOT NULL, sink TEXT NOT NULL, at REAL NOT NULL,
         PRIMARY KEY (key, sink)
@@ -40,7 +40,7 @@ MIGRATIONS = (
     CREATE TABLE items (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         kind TEXT NOT NULL,               -- 'event' | 'reply'
-        key TEXT,                         -- order is kept among equal keys
+        key TEXT,                         -- rows with equal keys keep their order
         event_id TEXT,                    -- the EventId as received
         cloud_event_id TEXT,
         type TEXT NOT NULL,
@@ -59,7 +59,7 @@ MIGRATIONS = (
         is_head INTEGER NOT NULL,         -- the first pending one of its key
         attempts INTEGER NOT NULL DEFAULT 0,
         due REAL NOT NULL,
-        urgent_from REAL,                 -- goes before all else in between
+        urgent_from REAL,                 -- goes before all others between them
         urgent_until REAL,
         last_error TEXT,
         reason TEXT,
@@ -74,7 +74,7 @@ MIGRATIONS = (
     CREATE INDEX deliveries_state ON deliveries (sink, state, id);
     CREATE INDEX deliveries_item ON deliveries (item);
 
-    -- Counts by sink and state, kept by triggers: a scrape must not scan the table.
+    -- Counts by sink and state, updated by triggers: a scrape must not scan the table.
     CREATE TABLE tallies (
         sink TEXT NOT NULL, state TEXT NOT NULL, n INTEGER NOT NULL,
         PRIMARY KEY (sink, state)
@@ -93,7 +93,7 @@ MIGRATIONS = (
         UPDATE tallies SET n = n - 1 WHERE sink = old.sink AND state = old.state;
     END;
 
-    -- What was decided on each EventId of each message. state 'intent' until then.
+    -- What was decided on each EventId of each message; state is 'intent' before.
     CREATE TABLE approvals (
         message TEXT NOT NULL,            -- hash of entity, MessageId and body
         key TEXT NOT NULL,
@@ -101,7 +101,7 @@ MIGRATIONS = (
         sequence INTEGER,
         state TEXT NOT NULL,
         posted INTEGER NOT NULL DEFAULT 0,
-        data BLOB,                        -- the outcome, as it was told
+        data BLOB,                        -- the outcome, as it was published
         at REAL NOT NULL,
         PRIMARY KEY (message, key)
     ) WITHOUT ROWID;
@@ -109,17 +109,17 @@ MIGRATIONS = (
     CREATE INDEX approvals_key ON approvals (key) WHERE posted;
     """,
     """
-    -- Whose event it was: what was told of one is remembered as long as it lives.
+    -- The EventId: rows are kept as long as it lives.
     ALTER TABLE told ADD COLUMN key TEXT;
     CREATE INDEX told_key ON told (key) WHERE key IS NOT NULL;
     """,
     """
-    -- The rule that asked, where no message did; message is then the event's content.
+    -- The rule that asked, if no message did; message is a hash of the event then.
     ALTER TABLE approvals ADD COLUMN rule TEXT;
     CREATE INDEX approvals_rule ON approvals (rule) WHERE state = 'intent';
     """,
     """
-    -- What a sink has to know of an EventId, such as which message to update.
+    -- What a sink must know of an EventId, for example which message to update.
     CREATE TABLE sink_memory (
         sink TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, at REAL NOT NULL,
         PRIMARY KEY (sink, key)
@@ -128,14 +128,14 @@ MIGRATIONS = (
     CREATE INDEX sink_memory_key ON sink_memory (key);
     """,
     """
-    -- What bits that flip on the disk are noticed by; NULL = nobody has counted.
+    -- Detects damage on the disk; NULL = the row has no checksum.
     ALTER TABLE items ADD COLUMN checksum INTEGER;
     """,
     """
-    -- What meta holds of the sink under 'running:' when the delivery came: the
-    -- difference is its age. It runs while the forwarder does, whatever clocks say.
+    -- The running time of the sink (meta 'running:') when the row was inserted: the
+    -- difference is its age, which does not depend on the wall clock.
     ALTER TABLE deliveries ADD COLUMN born REAL NOT NULL DEFAULT 0;
-    -- Whether it failed for the sink's sake, and is due as soon as the sink is back.
+    -- Whether it failed because the sink did not answer: due when it answers again.
     ALTER TABLE deliveries ADD COLUMN waits_for_sink INTEGER NOT NULL DEFAULT 0;
     """,
     """
@@ -145,11 +145,11 @@ MIGRATIONS = (
     ) WITHOUT ROWID;
     CREATE INDEX appearances_at ON appearances (at);
 
-    -- The last success of each command for each EventId, until something voids it.
+    -- The last success of each command for each EventId, until it is undone.
     CREATE TABLE command_successes (
         sink TEXT NOT NULL, key TEXT NOT NULL,
-        appearance INTEGER NOT NULL,      -- n of the above when it was
-        content BLOB NOT NULL,            -- the CloudEvent that it was run for
+        appearance INTEGER NOT NULL,      -- n of the table above at that time
+        content BLOB NOT NULL,            -- the CloudEvent for which it was run
         at REAL NOT NULL,
         PRIMARY KEY (sink, key)
     ) WITHOUT ROWID;
@@ -157,14 +157,14 @@ MIGRATIONS = (
     CREATE INDEX command_successes_key ON command_successes (key);
     """,
     """
-    -- When it was: "at" is renewed as long as the event is there. 0 = not noted.
+    -- When it was: "at" is renewed as long as the event lives. 0 = not known.
     ALTER TABLE command_successes ADD COLUMN succeeded REAL NOT NULL DEFAULT 0;
     """,
     """
-    -- As that of items: of the name and the value, and of what was decided.
+    -- Like that of items, over the name and the value, and over the decision.
     ALTER TABLE meta ADD COLUMN checksum INTEGER;
     ALTER TABLE approvals ADD COLUMN checksum INTEGER;
-    -- A program that counts none changes what it was over: nobody has counted then.
+    -- An older program changes a row and not its checksum: remove the checksum then.
     CREATE TRIGGER approvals_rewritten AFTER UPDATE ON approvals
     WHEN new.checksum IS old.checksum AND (
         new.sequence IS NOT old.sequence OR new.state <> old.state
@@ -177,19 +177,19 @@ MIGRATIONS = (
     """,
 )
 
-# The oldest schema that can read what the last migration leaves behind. It stays as it
-# is while migrations only add columns that may be left out, tables and indexes.
+# The oldest schema that can read the file after the last migration. It does not change
+# as long as migrations only add tables, indexes, and columns with a default.
 READABLE_SINCE = 4
-_PLAUSIBLE = 1000  # beyond it the number itself is damaged
+_PLAUSIBLE = 1000  # a higher number of a schema is damaged
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Bring the file to the present version, in one transaction for each step.
+    """Migrate the file to the present schema, in one transaction for each step.
 
     Raises:
-        NewerSchemaError: this version cannot read what a newer one has written.
+        NewerSchemaError: a newer version has written it, and this one cannot read it.
         ForeignDatabaseError: another program has written it.
-        OutboxCorruptError: the file's own numbers contradict each other.
+        OutboxCorruptError: its two numbers contradict each other.
     """
     reader, writer = versions(connection)
     if reader > len(MIGRATIONS):
@@ -213,20 +213,20 @@ def versions(connection: sqlite3.Connection, name: str = "main") -> tuple[int, i
     """Return the oldest schema that can read a database, and the one that wrote it.
 
     Args:
-        connection: where it is attached.
-        name: under which name.
+        connection: to which the database is attached.
+        name: the name under which it is attached.
 
     Raises:
-        ForeignDatabaseError: neither is there, but something else is.
-        OutboxCorruptError: the two cannot both be right.
+        ForeignDatabaseError: it has tables, but not those of a state file.
+        OutboxCorruptError: the two numbers cannot both be right.
     """
     (reader,) = connection.execute(f"PRAGMA {name}.user_version").fetchone()
-    query = f"SELECT name FROM {name}.sqlite_master WHERE type = 'table'"  # noqa: S608 - names of ours  # nosec B608
+    query = f"SELECT name FROM {name}.sqlite_master WHERE type = 'table'"  # noqa: S608 - our own names  # nosec B608
     tables = {table for (table,) in connection.execute(query)}
     if reader == 0 and tables and not tables & {"told", "deliveries"}:
         raise ForeignDatabaseError("it is a database of another program")
     has_meta = "meta" in tables
-    query = f"SELECT value FROM {name}.meta WHERE key = 'schema'"  # noqa: S608 - names of ours  # nosec B608
+    query = f"SELECT value FROM {name}.meta WHERE key = 'schema'"  # noqa: S608 - our own names  # nosec B608
     row = connection.execute(query).fetchone() if has_meta else None
     writer = reader if row is None else row[0]
     is_right = isinstance(writer, int) and has_meta == (writer > 0)

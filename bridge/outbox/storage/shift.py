@@ -1,4 +1,4 @@
-"""A thread's time at the state file: it ends early where the disk does not answer."""
+"""The turn of one thread at the state file; it ends early if the disk hangs."""
 
 import threading
 import time
@@ -15,7 +15,7 @@ class RelievedError(Exception):
     """Another thread has taken over while this one waited for the disk.
 
     Attributes:
-        error: what the disk has answered in the end; None = it is done.
+        error: what the disk has answered in the end; None = it has done the work.
     """
 
     def __init__(self, error: Exception | None) -> None:
@@ -25,22 +25,22 @@ class RelievedError(Exception):
 
 @dataclass(slots=True)
 class Shift:
-    """The time of one thread.
+    """The turn of one thread.
 
     Attributes:
-        group: what the disk has been given last.
+        group: the jobs that were given to the disk last.
     """
 
     group: list[Ticket] = field(default_factory=list)
-    _since: float | None = None  # with the disk, of monotonic time
+    _since: float | None = None  # the disk has work since then; monotonic
     _is_relieved: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def on_disk(self, work: Callable[[], T], group: list[Ticket], /) -> T:
-        """Do what may hang.
+        """Do work that may hang.
 
         Raises:
-            RelievedError: it took too long, and another thread is here now.
+            RelievedError: it took too long, and another thread has taken over.
         """
         with self._lock:
             self.group, self._since = group, time.monotonic()
@@ -60,7 +60,7 @@ class Shift:
         return None if since is None else time.monotonic() - since
 
     def relieve(self, patience: float) -> bool:
-        """End it if the disk has not answered for so long; False = it is not so."""
+        """End the turn if the disk has not answered for so long; return whether."""
         with self._lock:
             waits = self.waits_for()
             self._is_relieved = waits is not None and waits >= patience

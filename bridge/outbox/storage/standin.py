@@ -1,11 +1,11 @@
-"""What stands in for the disk: the mirror, and a journal of what the disk has to learn.
+"""Stands in for the disk: the mirror, and a journal of the jobs for the disk.
 
     the disk fails ─▶ jobs are done on the mirror; the journal keeps them
     the disk works ─▶ the journal is done on it, in order, a part at a time
 
-A part that is with the disk is in doubt until the disk has answered. What it says then
-decides: what was committed is never done again, since that would raise how often
-something was told; what was not is done again, in its place before all later ones.
+While a part of the journal is with the disk, nobody knows whether it is committed. The
+disk's answer decides: what was committed is not done again, because publish counts
+would be too high; what was not is done again, before all later jobs.
 """
 
 from dataclasses import dataclass, field
@@ -21,11 +21,11 @@ _URGENT_PART = 10  # a tenth more is taken if it is urgent
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much memory takes.
+    """How much is kept in memory while the disk fails.
 
     Attributes:
         events: so many may wait to be delivered, and a tenth more that are urgent.
-        jobs: so many may wait to be done on the disk; likewise.
+        jobs: so many may wait for the disk, likewise.
     """
 
     events: int = 10_000
@@ -40,8 +40,9 @@ class Entry:
     """A job that was done in memory.
 
     Attributes:
-        numbers: the last id of each table before it: on the disk it goes on there, so
-            that what it appends gets the ids that were given in memory.
+        job: what was done.
+        numbers: the last id used in each table before it. The disk goes on from there,
+            so that rows get the same ids as in memory.
     """
 
     job: Job[Any]
@@ -50,19 +51,22 @@ class Entry:
 
 @dataclass(slots=True)
 class StandIn:
-    """Takes jobs while the disk does not.
+    """Does jobs while the disk fails.
 
     Attributes:
-        with_disk: how many entries of the journal, from its first, the disk has been
-            given and not answered; None = it has been given nothing.
+        mirror: where jobs are done.
+        limits: how much is kept in memory.
+        with_disk: how many entries at the start of the journal were given to the disk
+            and are not answered; None = nothing was given to it.
+        journal: the jobs that the disk must still do.
     """
 
     mirror: Mirror
     limits: Limits
     with_disk: int | None = None
     journal: list[Entry] = field(default_factory=list)
-    _left: int = 0  # so many events fit before it is counted anew
-    _since: int = 0  # the last item that the disk has
+    _left: int = 0  # so many more events fit; below 1 they are counted again
+    _since: int = 0  # the id of the last item on the disk
 
     def __post_init__(self) -> None:
         self._since = dict(numbers_of(self.twin)).get("items", 0)
@@ -71,22 +75,22 @@ class StandIn:
 
     @property
     def twin(self) -> Connection:
-        """What jobs are done on."""
+        """Where jobs are done."""
         return self.mirror.connection
 
     def take_over(self, group: list[Ticket]) -> list[Result]:
-        """Do what the disk has been given and has not answered."""
-        self.twin.room = None  # what the disk may have taken was not refused
+        """Do jobs that were given to the disk, which has not answered."""
+        self.twin.room = None  # the disk may have accepted them, so none is refused
         results = self.do(group)
         self.twin.room = self
         self.with_disk = len(self.journal)
         return results
 
     def do(self, group: list[Ticket]) -> list[Result]:
-        """Do jobs, and keep those that the disk has to learn.
+        """Do jobs, and keep those for the journal that the disk must do later.
 
         Raises:
-            sqlite3.Error: nothing of it was done.
+            sqlite3.Error: nothing was done.
         """
         jobs = [ticket.job for ticket in group]
         if all(ticket.is_read for ticket in group):
@@ -103,21 +107,21 @@ class StandIn:
         return results
 
     def part(self) -> list[Entry]:
-        """Return the next part for the disk, which has it from now on."""
+        """Return the next part of the journal, which is with the disk from now on."""
         part = self.journal[:_PART]
         self.with_disk = len(part)
         return part
 
     def answered(self, *, is_done: bool) -> None:
-        """Note what became of what the disk was given."""
+        """Record whether the disk has done the part that it was given."""
         if is_done:
             del self.journal[: self.with_disk or 0]
         self.with_disk = None
 
     def takes(self, *, is_urgent: bool) -> bool:
-        """Whether there is room for another event; then it is used up.
+        """Take room for another event; return whether there was any.
 
-        What was delivered has left, and makes room.
+        Delivered events leave memory and make room.
         """
         if self._left <= 0:
             self._left = self.limits.events - self._waiting()

@@ -1,4 +1,4 @@
-"""Jobs on a connection: many in one transaction, each in a savepoint of its own."""
+"""Runs jobs on a connection: many in one transaction, each in its own savepoint."""
 
 import asyncio
 import sqlite3
@@ -17,11 +17,12 @@ _TROUBLE = "the state file cannot be read or written"
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A job that somebody waits for.
+    """A job, and who waits for its result.
 
     Attributes:
         is_read: whether it only reads.
-        is_kept: whether it is to be done on the disk later, when it was done in memory.
+        is_kept: whether it is done on the disk later if it was done in memory.
+        future: gets the result.
     """
 
     job: Job[Any]
@@ -30,9 +31,9 @@ class Ticket:
     future: asyncio.Future[Any]
 
     def settle(self, result: object, error: Exception | None) -> None:
-        """Hand over what came of it."""
+        """Set the result or the error."""
         if self.future.done():
-            return  # whoever asked was cancelled meanwhile
+            return  # the caller was cancelled meanwhile
         if error is None:
             self.future.set_result(result)
         else:
@@ -40,7 +41,7 @@ class Ticket:
 
 
 def look(db: Connection, jobs: Sequence[Job[Any]]) -> list[Result]:
-    """Do jobs that only read; they need no transaction.
+    """Run jobs that only read; they need no transaction.
 
     Raises:
         sqlite3.Error: the disk cannot be read.
@@ -54,22 +55,22 @@ def transact(
     before: Callable[[int], None] = lambda _: None,
     last: Callable[[], object] = lambda: None,
 ) -> list[Result]:
-    """Do jobs in one transaction.
+    """Run jobs in one transaction.
 
     Args:
-        db: where.
-        jobs: what.
-        before: called within it before each job, with the job's place.
-        last: called within it after the last job.
+        db: the connection.
+        jobs: what is to be done, in order.
+        before: called in the transaction before each job, with the job's index.
+        last: called in the transaction after the last job.
 
     Raises:
-        sqlite3.Error: nothing of it was done.
+        sqlite3.Error: the disk has failed, and nothing was written.
     """
     db.execute("BEGIN IMMEDIATE")
     try:
         results = []
-        for place, job in enumerate(jobs):
-            before(place)
+        for index, job in enumerate(jobs):
+            before(index)
             results.append(_attempted(db, job))
         last()
         db.execute("COMMIT")
@@ -80,8 +81,8 @@ def transact(
     return results
 
 
-def told(error: Exception) -> Exception:
-    """Return an error as whoever asked knows it."""
+def as_outbox_error(error: Exception) -> Exception:
+    """Return an error of SQLite as an OutboxError, any other unchanged."""
     return translated(error, _TROUBLE) if isinstance(error, sqlite3.Error) else error
 
 
@@ -93,7 +94,7 @@ def _looked(db: Connection, job: Job[object]) -> Result:
     except Exception as error:
         if _is_disk(error):
             raise
-        return None, told(error)
+        return None, as_outbox_error(error)
 
 
 def _attempted(db: Connection, job: Job[object]) -> Result:
@@ -110,7 +111,7 @@ def _attempted(db: Connection, job: Job[object]) -> Result:
         db.execute("RELEASE job")
         if db.changes is not None:
             del db.changes[written:]
-        return None, told(error)
+        return None, as_outbox_error(error)
     db.execute("RELEASE job")
     return result, None
 

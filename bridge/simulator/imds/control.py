@@ -1,8 +1,8 @@
-"""The HTTP of /simulator: what a test or a person does to the simulated IMDS.
+"""The HTTP API of /simulator: a test or a person controls the simulated IMDS.
 
-No Metadata header is asked for here. A request that is not understood gets 400, an
-event that is not there 404, a page of another site 403, a change of events while given
-documents are shown 409; each with one sentence.
+It needs no Metadata header. Errors are one sentence: 400 for an invalid request, 404
+for an event that does not exist, 403 for a page of another site, 409 for a change of
+events while given documents are shown.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -65,7 +65,7 @@ class _Options(Input, frozen=True, kw_only=True):
 
 
 def control_routes(state: ImdsState) -> Sequence[web.RouteDef]:
-    """Return what is served under /simulator."""
+    """Return the routes under /simulator."""
 
     def route(method: str, path: str, action: _Action) -> web.RouteDef:
         async def handler(request: web.Request) -> web.Response:
@@ -184,7 +184,7 @@ async def _set_incarnation(state: ImdsState, request: web.Request) -> object:
 
 async def _replace_instance(state: ImdsState, request: web.Request) -> object:
     body = await request.read()
-    # null: there is none, as before a VM's identity is known
+    # null: no metadata, as before the identity of a VM is known
     state.compute = None if body == b"null" else parse(body, dict[str, object])
     return state.compute
 

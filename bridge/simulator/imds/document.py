@@ -1,6 +1,6 @@
 """A scheduled event, and the document as each API version shows it.
 
-Pure: no I/O, no clock; moments are seconds since the epoch.
+Pure: no I/O, no clock; times are seconds since the epoch.
 
     Scheduled ──NotBefore, approval──→ Started ──ends_at──→ removed
         └───────ends_at (cancelled, evicted)───────────────↗
@@ -26,7 +26,7 @@ VERSIONS: Final = (
 NEWEST: Final = VERSIONS[-1]
 PREVIEW: Final = VERSIONS[0]
 
-# The version that brought it; an older one neither shows the field nor such events.
+# The version that introduced each; older versions show neither these fields nor types.
 _FIELD_SINCE: Final[Mapping[str, str]] = {
     "Description": "2019-04-01",
     "EventSource": "2019-08-01",
@@ -39,7 +39,7 @@ _TYPE_SINCE: Final[Mapping[str, str]] = {
 
 
 class Status(StrEnum):
-    """How far an event has come; a finished one is no longer in the document."""
+    """The status of an event; an event that is over is not in the document."""
 
     SCHEDULED = "Scheduled"
     STARTED = "Started"
@@ -47,13 +47,13 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledEvent:
-    """One event and what will become of it.
+    """One event and its future.
 
     Attributes:
         started_seconds: how long it is Started; None: until ends_at.
         ends_at: when it leaves the document; None: not known yet.
-        waits_for_others: whether our approval alone does not start it, since other
-            tenants of the host have a say.
+        waits_for_others: whether our approval alone does not start it, because other
+            tenants of the host must approve, too.
         approved_by: names of VMs, in lower case.
     """
 
@@ -72,7 +72,7 @@ class ScheduledEvent:
 
     @property
     def next_step_at(self) -> float | None:
-        """When it changes by itself; None: never."""
+        """When its status changes by itself; None: never."""
         if self.status is Status.STARTED:
             return self.ends_at
         if self.ends_at is None:
@@ -80,20 +80,20 @@ class ScheduledEvent:
         return min(self.ends_at, self.not_before)
 
     def next_step(self) -> "ScheduledEvent | None":
-        """Return what it changes into; None: it is gone."""
+        """Return the event after that change; None: it has left the document."""
         ends_first = self.ends_at is not None and self.ends_at <= self.not_before
         if self.status is Status.STARTED or ends_first:
             return None
         return self.started(self.not_before)
 
     def started(self, at: float) -> "ScheduledEvent":
-        """Return the event as it is from its start on."""
+        """Return the event with its start at ``at``."""
         lasts = self.started_seconds
         ends_at = self.ends_at if lasts is None else at + lasts
         return replace(self, status=Status.STARTED, ends_at=ends_at)
 
     def is_approved_by_all(self) -> bool:
-        """Return whether each VM that it concerns has approved it."""
+        """Return whether each affected VM has approved it."""
         return {name.lower() for name in self.resources} <= self.approved_by
 
 
@@ -111,7 +111,7 @@ def document(
 
 
 def _shown(event: ScheduledEvent, version: str) -> dict[str, object]:
-    # The preview wrote the names of IaaS VMs so.
+    # The preview version wrote the names of IaaS VMs with an underscore in front.
     prefix = "_" if version == PREVIEW else ""
     is_started = event.status is Status.STARTED
     fields: dict[str, object] = {

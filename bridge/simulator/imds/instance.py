@@ -1,6 +1,6 @@
 """Instance metadata: what IMDS says about the VM.
 
-All values are strings, "" where there is nothing; lists are the exception.
+All values are strings, "" if there is no value; lists are the exception.
 
 Source:  learn.microsoft.com/azure/virtual-machines/instance-metadata-service
 """
@@ -49,7 +49,7 @@ INSTANCE_VERSIONS: Final = (
 
 _SUBSCRIPTION = "0b6f2c0e-5a1d-4c3b-9e57-1f4d8a2b6c90"
 _GROUP = "simulator-rg"
-# Always the same for a name, so that a state file kept between runs still fits.
+# The same id for the same name, so that a state file still fits in the next run.
 _NAMESPACE = uuid.UUID("6f1c9d52-3f0e-4d0b-8a63-2f0a5b1c7e44")
 _SINCE: Final[Mapping[str, str]] = {
     "vmScaleSetName": "2017-12-01",
@@ -127,7 +127,7 @@ def instance_of(compute: Mapping[str, object], version: str) -> dict[str, object
 
 
 def element(tree: object, path: Sequence[str]) -> object | None:
-    """Return what stands at ``path``; None: nothing does."""
+    """Return the value at ``path``; None: there is none."""
     for step in path:
         if isinstance(tree, Mapping):
             tree = tree.get(step)

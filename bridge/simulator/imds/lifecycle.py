@@ -1,8 +1,8 @@
-"""The living events: scheduled, started by approval or time, removed.
+"""Live events: scheduled, started by approval or by time, removed.
 
-Nothing here waits. Each look at the document first takes the steps that have fallen
-due since the last one, in their order and each with an incarnation of its own, so
-that a client that polls seldom misses incarnations as it does in reality.
+Nothing here waits. Each read of the document first makes the changes that have become
+due since the last read, in order, each with its own incarnation. So a client that polls
+seldom misses incarnations, as in reality.
 """
 
 import logging
@@ -30,7 +30,7 @@ _CANCELLED_AHEAD_SECONDS = 30.0
 
 
 class StartOn(StrEnum):
-    """Whose approval starts an event before its NotBefore."""
+    """Which approvals start an event before its NotBefore."""
 
     AT_ONCE = "at-once"
     ALL_CONCERNED = "all-concerned"
@@ -38,14 +38,14 @@ class StartOn(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventLife:
-    """An event that is to happen, in durations.
+    """The planned life of an event, as durations.
 
     Attributes:
         event_id: None: a new one is made.
         notice_seconds: from its appearance to NotBefore.
         started_seconds: how long it is Started; None: until something removes it.
-        cancelled_after_seconds: when it is withdrawn; None: never.
-        is_gone_at_not_before: as a spot VM is, with nobody left to see it Started.
+        cancelled_after_seconds: when it is cancelled; None: never.
+        is_gone_at_not_before: as a Spot VM is: no VM is left to see it Started.
         waits_for_others: whether our approval alone does not start it.
     """
 
@@ -67,7 +67,7 @@ class EventLife:
 
         Args:
             speed: divides the durations.
-            least: yet none becomes shorter than so many seconds.
+            least: the lower bound of each duration, in seconds.
         """
 
         def scaled(seconds: float) -> float:
@@ -76,7 +76,7 @@ class EventLife:
         started, cancelled = self.started_seconds, self.cancelled_after_seconds
         notice = scaled(self.notice_seconds)
         if cancelled is not None:
-            # Near its NotBefore nobody could tell that it has not simply started.
+            # Near NotBefore, a cancelled event would look like a started one.
             notice = max(notice, scaled(cancelled) + _CANCELLED_AHEAD_SECONDS)
         return replace(
             self,
@@ -87,7 +87,7 @@ class EventLife:
 
     def born(self, at: float, event_id: str) -> ScheduledEvent:
         """Return the event as it first appears."""
-        # NotBefore has whole seconds, and nothing may start before it.
+        # NotBefore has whole seconds, and no event may start before it.
         not_before = float(math.ceil(at + self.notice_seconds))
         ends_at = not_before if self.is_gone_at_not_before else None
         if self.cancelled_after_seconds is not None:
@@ -115,8 +115,8 @@ class LiveEvents:
 
     Attributes:
         new_id: makes an EventId.
-        pending: what appears right after the first client has read the document.
-        start_on: whose approval it takes.
+        pending: events that appear right after the first client has read the document.
+        start_on: which approvals start an event.
         incarnation: grows by one with each change of the events.
     """
 
@@ -135,16 +135,16 @@ class LiveEvents:
         return view
 
     def peek(self, now: float, version: str = NEWEST) -> View:
-        """Return the document without any client having asked."""
+        """Return the document; this does not count as a client's read."""
         shown = document(self.events(now), self.incarnation, version)
         return View(body=orjson.dumps(shown), etag=str(self.incarnation))
 
     def is_over(self, now: float) -> bool:
-        """Return whether all that was to happen has happened."""
+        """Return whether the scenario is over."""
         return not self.pending and not self.events(now)
 
     def events(self, now: float) -> tuple[ScheduledEvent, ...]:
-        """Return the events as they are now."""
+        """Return the current events."""
         while (due := self._next_due(now)) is not None:
             self._become(due.event_id, due.next_step())
         return tuple(self._events.values())
@@ -158,14 +158,14 @@ class LiveEvents:
         return min(due, key=lambda step: step[0])[1] if due else None
 
     def schedule(self, life: EventLife, now: float) -> ScheduledEvent:
-        """Let an event appear; one with the same EventId is replaced."""
+        """Add an event; an event with the same EventId is replaced."""
         self.events(now)
         event = life.born(now, life.event_id or self.new_id())
         self._become(event.event_id, event)
         return event
 
     def find(self, event_id: str, now: float) -> ScheduledEvent:
-        """Return an event, compared without case.
+        """Return an event; case does not matter.
 
         Raises:
             NoSuchEventError: it is not in the document.
@@ -179,19 +179,19 @@ class LiveEvents:
             ) from None
 
     def replace(self, event: ScheduledEvent) -> None:
-        """Let an event change."""
+        """Replace the event with the same EventId."""
         self._become(event.event_id, event)
 
     def remove(self, event_id: str, now: float) -> None:
-        """Take an event out of the document.
+        """Remove an event from the document.
 
         Raises:
-            NoSuchEventError: it is not in there.
+            NoSuchEventError: it is not in the document.
         """
         self._become(self.find(event_id, now).event_id, None)
 
     def start(self, event_id: str, now: float) -> ScheduledEvent:
-        """Start an event now; one that is Started stays so.
+        """Start an event now; a Started event stays Started.
 
         Raises:
             NoSuchEventError: it is not in the document.
@@ -203,7 +203,7 @@ class LiveEvents:
         return event
 
     def approve(self, approval: Approval) -> bool:
-        """Take an approval; False, and nothing is done: an EventId is not there."""
+        """Accept an approval; False, without any effect: an EventId is missing."""
         shown = {
             event.event_id.lower(): event
             for event in self.events(approval.at)
@@ -218,7 +218,7 @@ class LiveEvents:
 
     def _approve(self, event: ScheduledEvent, approval: Approval) -> None:
         approved = replace(event, approved_by=event.approved_by | {approval.by.lower()})
-        self._events[event.event_id.lower()] = approved  # nothing a document shows
+        self._events[event.event_id.lower()] = approved  # the document does not show it
         by_all = self.start_on is StartOn.AT_ONCE or approved.is_approved_by_all()
         if by_all and not event.waits_for_others:
             self.start(event.event_id, approval.at)

@@ -1,4 +1,4 @@
-"""The HTTP of /metadata, with the rules and refusals of the real service.
+"""The HTTP API of /metadata, with the rules and errors of the real service.
 
 Source:  learn.microsoft.com/azure/virtual-machines/instance-metadata-service
 """
@@ -14,7 +14,7 @@ from aiohttp.typedefs import Handler
 
 from bridge.simulator.errors import BadInputError
 from bridge.simulator.foreign import parse
-from bridge.simulator.http_server import JSON_TYPE, as_json, with_faults_told
+from bridge.simulator.http_server import JSON_TYPE, as_json, with_json_errors
 from bridge.simulator.imds.document import VERSIONS
 from bridge.simulator.imds.instance import INSTANCE_VERSIONS, element, instance_of
 from bridge.simulator.imds.state import ImdsState, LoggedRequest
@@ -29,12 +29,12 @@ class _StartRequest(msgspec.Struct, frozen=True, rename="pascal"):
 
 class _StartRequests(msgspec.Struct, frozen=True, rename="pascal"):
     start_requests: Annotated[list[_StartRequest], msgspec.Meta(min_length=1)]
-    # Asked for by the preview, as text or number; later versions do without.
+    # Required by the preview version, as text or number; not needed later.
     document_incarnation: int | str | None = None
 
 
 class _UnknownVersionError(Exception):
-    """A request whose api-version is missing or none of ``known``."""
+    """A request without a known api-version; ``known`` lists the valid ones."""
 
     def __init__(self, asked: str | None, known: Sequence[str]) -> None:
         fault = "is invalid or was" if asked else "was"
@@ -45,10 +45,10 @@ class _UnknownVersionError(Exception):
 
 
 class MetadataApi:
-    """Answers what a VM asks.
+    """Answers the requests of a VM.
 
     Args:
-        state: what there is to say.
+        state: the state of the simulated IMDS.
     """
 
     def __init__(self, state: ImdsState) -> None:
@@ -56,7 +56,7 @@ class MetadataApi:
         self._recent: deque[float] = deque()
 
     def routes(self) -> Sequence[web.RouteDef]:
-        """Return what is served under /metadata."""
+        """Return the routes under /metadata."""
         events, instance = "/metadata/scheduledevents", "/metadata/instance"
         return [
             web.get(events, self._document, allow_head=False),
@@ -69,10 +69,10 @@ class MetadataApi:
     async def answered(
         self, request: web.Request, handler: Handler
     ) -> web.StreamResponse:
-        """Answer one request to /metadata: log it, let faults strike, check it."""
+        """Answer one request to /metadata: log it, apply faults, check it."""
 
         async def answer() -> web.StreamResponse:
-            return await with_faults_told(checked)
+            return await with_json_errors(checked)
 
         async def checked() -> web.StreamResponse:
             return self._refusal(request) or await _versioned(request, handler)

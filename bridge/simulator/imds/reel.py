@@ -1,4 +1,4 @@
-"""Shows given documents one after the other, each for the same time."""
+"""Show given documents one after another, each for the same time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from bridge.simulator.imds.source import Approval, View, event_statuses, view_of
 
 @dataclass(slots=True)
 class DocumentReel:
-    """Documents as a client saw them once; the last one stays.
+    """Documents of a real VM, played in order; the last one stays.
 
     Attributes:
-        documents: shown verbatim, whatever version is asked for.
+        documents: shown verbatim in every API version.
         hold_seconds: how long each is shown.
     """
 
@@ -30,11 +30,11 @@ class DocumentReel:
         return self.peek(now, version)
 
     def peek(self, now: float, version: str) -> View:  # noqa: ARG002 - shown verbatim in each version
-        """Return the document without any client having asked."""
+        """Return the document; this does not count as a client's read."""
         return view_of(orjson.dumps(self._current(now)))
 
     def approve(self, approval: Approval) -> bool:
-        """Take an approval: jump to where the event is Scheduled no more."""
+        """Accept an approval: jump to the document where the event is not Scheduled."""
         known = event_statuses(self._current(approval.at))
         wanted = [event_id.lower() for event_id in approval.event_ids]
         if not all(event_id in known for event_id in wanted):

@@ -1,10 +1,10 @@
-"""Reads scenarios: what happens to a VM, to be played at any speed.
+"""Read scenarios: what happens to a VM, to be played at any speed.
 
-Two forms, told apart by the JSON:
+There are two forms of JSON:
 
 * an object with ``events``: lives of events, as the built-in ones under scenarios/;
 * an array of documents, or an object with ``documents``: shown verbatim one after
-  the other, 60 s each.
+  another, 60 s each.
 
 Shapes:  name or path → Scenario
 """
@@ -33,12 +33,12 @@ _Transition = Literal["scheduled", "started", "completed", "cancelled", "ended"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """What is played: lives of events, or documents.
+    """A scenario: lives of events, or documents.
 
     Attributes:
-        expected: the transitions that a watcher sees, in order, when nobody approves;
-            none are told for documents.
-        expected_approved: those when it is approved as soon as it is scheduled.
+        expected: the transitions that a client sees, in order, without an approval;
+            empty for documents.
+        expected_approved: those if the event is approved as soon as it is scheduled.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Scenario:
 
     @property
     def first_resource(self) -> str | None:
-        """The VM that it is about: the first that any event names."""
+        """The affected VM: the first one that any event names."""
         for life in self.lives:
             return life.resources[0]
         return next(_resources(self.documents), None)
@@ -139,7 +139,7 @@ def parse_scenario(body: bytes, name: str) -> Scenario:
     """Read a scenario in either form.
 
     Raises:
-        ScenarioError: it is none; the text names ``name`` and the place.
+        ScenarioError: it is not a scenario; the text names ``name`` and the place.
     """
     try:
         return _parsed(body, name)
@@ -159,7 +159,7 @@ def _parsed(body: bytes, name: str) -> Scenario:
         return Scenario(name=name, documents=tuple(raw))
     if isinstance(raw, dict) and "documents" in raw:
         reel = parse(body, _Documents)
-        # As they stand in the file: the types only tell whether they are documents.
+        # Shown as in the file: the types only check that they are documents.
         return Scenario(
             name=name, description=reel.description, documents=tuple(raw["documents"])
         )
@@ -167,13 +167,13 @@ def _parsed(body: bytes, name: str) -> Scenario:
 
 
 def _of_lives(given: _Lives, name: str) -> Scenario:
-    told = given.transitions
+    expected = given.transitions
     return Scenario(
         name=name,
         description=given.description,
         lives=tuple(_life(life) for life in given.events),
-        expected=tuple(told.unapproved) if told else (),
-        expected_approved=tuple(told.approved) if told else (),
+        expected=tuple(expected.unapproved) if expected else (),
+        expected_approved=tuple(expected.approved) if expected else (),
     )
 
 

@@ -4,8 +4,8 @@
         …  # clients read imds.url + "/metadata/scheduledevents?api-version=…"
         imds.schedule(EventLife(event_type="Reboot", resources=("vm-1",)))
 
-Whatever the methods do can also be done from another process, under /simulator, but
-not by a page of another site (see callers.py).
+Everything that the methods do can also be done from another process, under /simulator,
+but not by a page of another site (see callers.py).
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from aiohttp.typedefs import Handler
 
 from bridge.simulator.callers import for_callers_here
 from bridge.simulator.clock import Clock
-from bridge.simulator.http_server import MAX_BODY, listening, with_faults_told
+from bridge.simulator.http_server import MAX_BODY, listening, with_json_errors
 from bridge.simulator.imds.control import control_routes
 from bridge.simulator.imds.metadata_api import MetadataApi
 from bridge.simulator.imds.state import ImdsSettings, ImdsState
@@ -28,11 +28,11 @@ class ImdsSimulator(ImdsState):
     """The IMDS of one VM, used as an async context manager.
 
     Args:
-        settings: how it begins.
+        settings: the initial state.
         host: the address to listen on.
         port: the port to listen on; 0: a free one.
-        clock: the system's if left out.
-        control: what else is served under /simulator.
+        clock: left out: the system's.
+        control: more routes under /simulator.
 
     Attributes:
         url: where it listens, without a slash at the end; "" before.
@@ -81,7 +81,7 @@ def _application(state: ImdsState, control: Sequence[web.RouteDef]) -> web.Appli
             async def answer() -> web.StreamResponse:
                 return await handler(request)
 
-            return await with_faults_told(answer)
+            return await with_json_errors(answer)
         return await metadata.answered(request, handler)
 
     app = web.Application(middlewares=[answered], client_max_size=MAX_BODY)

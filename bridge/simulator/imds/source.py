@@ -1,6 +1,6 @@
-"""Where the document comes from: living events, or documents that are given.
+"""Sources of the document: live events, or documents that are given.
 
-``DocumentSource`` has three forms: LiveEvents (lifecycle.py), FixedDocument (here) and
+A ``DocumentSource`` is one of LiveEvents (lifecycle.py), FixedDocument (here) and
 DocumentReel (reel.py).
 """
 
@@ -17,7 +17,7 @@ class View:
     """The document as it is sent.
 
     Attributes:
-        etag: the incarnation where there is one.
+        etag: the incarnation, if there is one.
     """
 
     body: bytes
@@ -26,13 +26,13 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approval:
-    """StartRequests as they came.
+    """StartRequests as received.
 
     Attributes:
         event_ids: as the approver spelled them.
         by: the name of the VM that approves.
-        at: when, in seconds since the epoch.
-        version: the API version it speaks.
+        at: seconds since the epoch.
+        version: the API version of the request.
     """
 
     event_ids: tuple[str, ...]
@@ -42,46 +42,46 @@ class Approval:
 
 
 class DocumentSource(Protocol):
-    """What IMDS shows, and what becomes of an approval."""
+    """Decides what IMDS shows, and the effect of an approval."""
 
     def read(self, now: float, version: str) -> View:
         """Return the document for a client; the first call starts a scenario."""
         ...
 
     def peek(self, now: float, version: str) -> View:
-        """Return the document without any client having asked."""
+        """Return the document; this does not count as a client's read."""
         ...
 
     def approve(self, approval: Approval) -> bool:
-        """Take an approval; False: an EventId is not in the document."""
+        """Accept an approval; False: an EventId is not in the document."""
         ...
 
     def is_over(self, now: float) -> bool:
-        """Return whether the document stays as it is unless someone acts."""
+        """Return whether the document will not change by itself any more."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FixedDocument:
-    """A document that was put in, whatever it is; nothing moves it."""
+    """A given document, valid or not; it never changes."""
 
     body: bytes
 
     def read(self, now: float, version: str) -> View:
-        """Return it as it is."""
+        """Return the document unchanged."""
         return self.peek(now, version)
 
     def peek(self, now: float, version: str) -> View:  # noqa: ARG002 - neither time nor version changes it
-        """Return it as it is."""
+        """Return the document unchanged."""
         return view_of(self.body)
 
     def approve(self, approval: Approval) -> bool:
-        """Say whether each EventId is in it."""
+        """Return whether each EventId is in the document."""
         known = event_statuses(_loaded(self.body))
         return all(event_id.lower() in known for event_id in approval.event_ids)
 
     def is_over(self, now: float) -> bool:  # noqa: ARG002 - it is so at all times
-        """Return True: nothing will change it."""
+        """Return True: the document never changes."""
         return True
 
 
@@ -97,7 +97,7 @@ def view_of(body: bytes) -> View:
 
 
 def event_statuses(document: object) -> dict[str, object]:
-    """Return EventId in lower case → EventStatus, of whatever can be understood."""
+    """Return EventStatus by EventId in lower case, for the events that can be read."""
     return {
         event_id.lower(): event.get("EventStatus")
         for event in event_objects(document)

@@ -1,7 +1,7 @@
-"""What the simulated IMDS knows and does, without HTTP.
+"""The state of the simulated IMDS, without HTTP.
 
-Both the metadata API (what a VM sees) and the control API (what a test does) work on
-this; so do tests in the same process.
+The metadata API (for a VM), the control API (for a test) and tests in the same process
+all work on it.
 """
 
 import logging
@@ -29,14 +29,14 @@ _DEFAULT_VM = "WestNO_0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImdsOptions:
-    """What can be switched while it runs.
+    """What can be changed while it runs.
 
     Attributes:
-        etag: offer an ETag and honour If-None-Match.
-        first_call_delay: seconds that the very first read takes, at most 120 in
+        etag: send an ETag and honour If-None-Match.
+        first_call_delay: seconds that the very first read takes; at most 120 in
             reality.
-        start_on: whose approval starts an event before its NotBefore.
-        rate_limit: answer 429 beyond five requests a second.
+        start_on: which approvals start an event before its NotBefore.
+        rate_limit: answer 429 above five requests a second.
     """
 
     etag: bool = False
@@ -47,16 +47,16 @@ class ImdsOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImdsSettings:
-    """How a simulated IMDS begins.
+    """The initial state of a simulated IMDS.
 
     Attributes:
         scenario: played from the first read of the document on; None: no events.
         speed: divides all durations of the scenario.
-        least_phase: seconds below which no phase of it is pressed, so that who polls
-            each second misses nothing; 0: all speeds are taken at their word.
+        least_phase: the shortest duration of a phase in seconds, so that a client that
+            polls each second misses nothing; 0: no lower bound.
         vm_name: compute.name; None: the first resource of the scenario.
         seed: makes the same EventIds each time; None: random ones.
-        options: what can be switched later.
+        options: what can be changed later.
     """
 
     scenario: Scenario | None = None
@@ -69,7 +69,7 @@ class ImdsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedRequest:
-    """A request to /metadata, as it came."""
+    """A request to /metadata, as received."""
 
     method: str
     path: str
@@ -80,17 +80,17 @@ class LoggedRequest:
 
 
 class ImdsState:
-    """The metadata of one VM and the scheduled events it sees.
+    """The metadata of one VM and its scheduled events.
 
-    It has one method for each call of the metadata API and of the control API: both,
-    and tests in the same process, do their work here and nowhere else.
+    It is wide because it has one method for each call of the metadata API and of the
+    control API. Tests in the same process use these methods, too.
 
     Attributes:
-        options: what can be switched.
-        faults: what goes wrong on demand.
+        options: what can be changed.
+        faults: the faults on demand.
         requests: the last requests to /metadata, oldest first.
-        approvals: the last approvals that were taken, oldest first.
-        on_approved: called with each EventId whose approval was taken.
+        approvals: the last accepted approvals, oldest first.
+        on_approved: called with each approved EventId.
         compute: the VM's metadata; None: IMDS has none, and answers 404.
     """
 
@@ -108,7 +108,7 @@ class ImdsState:
         self._enabled_at: float | None = None
 
     async def enabled(self) -> None:
-        """Return when the feature is on; the first call turns it on."""
+        """Return when Scheduled Events is enabled; the first call enables it."""
         now = self.clock.now()
         if self._enabled_at is None:
             self._enabled_at = now + self.options.first_call_delay
@@ -120,15 +120,15 @@ class ImdsState:
         return self._source.read(self.clock.now(), version)
 
     def peek(self) -> View:
-        """Return the newest version's document without any client having asked."""
+        """Return the newest version's document; this does not count as a read."""
         return self._source.peek(self.clock.now(), NEWEST)
 
     def submit(self, event_ids: tuple[str, ...], version: str = NEWEST) -> bool:
-        """Take StartRequests of this VM; False: an EventId is not there."""
+        """Accept StartRequests of this VM; False: an EventId is missing."""
         return self._submit(event_ids, self.vm_name, version)
 
     def approve(self, event_id: str, by: str) -> bool:
-        """Take an approval of another VM; False: the EventId is not there."""
+        """Accept an approval of another VM; False: the EventId is missing."""
         return self._submit((event_id,), by, NEWEST)
 
     def _submit(self, event_ids: tuple[str, ...], by: str, version: str) -> bool:
@@ -143,24 +143,24 @@ class ImdsState:
         self.approvals.append(approval)
         log.info("approval taken", extra={"by": approval.by})
         for event_id in approval.event_ids:
-            for tell in self.on_approved:
-                tell(event_id)
+            for callback in self.on_approved:
+                callback(event_id)
 
     def events(self) -> tuple[ScheduledEvent, ...]:
-        """Return the living events as they are now."""
+        """Return the current live events."""
         return self._live.events(self.clock.now())
 
     def find(self, event_id: str) -> ScheduledEvent:
-        """Return a living event.
+        """Return a live event.
 
         Raises:
-            NoSuchEventError: it is not there.
+            NoSuchEventError: it does not exist.
             NotLiveError: a fixed document is shown.
         """
         return self._living().find(event_id, self.clock.now())
 
     def schedule(self, life: EventLife) -> ScheduledEvent:
-        """Let an event appear.
+        """Add an event.
 
         Raises:
             NotLiveError: a fixed document is shown.
@@ -168,7 +168,7 @@ class ImdsState:
         return self._living().schedule(life, self.clock.now())
 
     def change(self, event: ScheduledEvent) -> None:
-        """Let a living event become ``event``, which has the same EventId.
+        """Replace the live event with the same EventId by ``event``.
 
         Raises:
             NotLiveError: a fixed document is shown.
@@ -179,22 +179,22 @@ class ImdsState:
         """Start an event now.
 
         Raises:
-            NoSuchEventError: it is not there.
+            NoSuchEventError: it does not exist.
             NotLiveError: a fixed document is shown.
         """
         return self._living().start(event_id, self.clock.now())
 
     def remove(self, event_id: str) -> None:
-        """Let an event disappear: over, or cancelled when it was Scheduled.
+        """Remove an event: it is over, or cancelled if it was Scheduled.
 
         Raises:
-            NoSuchEventError: it is not there.
+            NoSuchEventError: it does not exist.
             NotLiveError: a fixed document is shown.
         """
         self._living().remove(event_id, self.clock.now())
 
     def set_incarnation(self, number: int) -> None:
-        """Count on from ``number``, as after a move of the VM.
+        """Continue to count from ``number``, as after a move of the VM.
 
         Raises:
             NotLiveError: a fixed document is shown.
@@ -204,26 +204,26 @@ class ImdsState:
         live.incarnation = number
 
     def show(self, document: bytes) -> None:
-        """Show ``document`` as it is, whatever it is, instead of the events."""
+        """Show ``document`` unchanged, even if invalid, instead of the live events."""
         self._source = FixedDocument(document)
 
     def show_events(self) -> None:
-        """Show the living events again."""
+        """Show the live events again."""
         self._source = self._live
 
     def configure(self, options: ImdsOptions) -> None:
-        """Switch options."""
+        """Change the options."""
         self.options = options
         self._live.start_on = options.start_on
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more happens unless someone acts."""
+        """Whether nothing more happens by itself."""
         return self._source.is_over(self.clock.now())
 
     @property
     def is_live(self) -> bool:
-        """Whether the living events are shown, not given documents."""
+        """Whether the live events are shown, not given documents."""
         return self._source is self._live
 
     def _living(self) -> LiveEvents:
@@ -242,7 +242,7 @@ def _vm_name(settings: ImdsSettings) -> str:
 
 def _live_events(settings: ImdsSettings) -> LiveEvents:
     lives = settings.scenario.lives if settings.scenario else ()
-    dice = random.Random(settings.seed)  # noqa: S311 - EventIds are no secret  # nosec B311
+    dice = random.Random(settings.seed)  # noqa: S311 - EventIds are not secret  # nosec B311
 
     def new_id() -> str:
         return str(uuid.UUID(int=dice.getrandbits(128), version=4)).upper()

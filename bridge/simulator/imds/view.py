@@ -1,4 +1,4 @@
-"""Shows the simulated IMDS to whoever drives it: plain JSON values, camelCase."""
+"""The simulated IMDS as plain JSON values with camelCase names, for its control API."""
 
 from dataclasses import fields
 
@@ -11,7 +11,7 @@ from bridge.simulator.imds.state import ImdsOptions, ImdsState
 
 
 def state_view(state: ImdsState) -> dict[str, object]:
-    """Return all there is to know, the document as a VM would see it now."""
+    """Return the whole state, with the document as a VM would get it now."""
     return {
         "document": _json_or_text(state.peek().body),
         "showsEvents": state.is_live,
@@ -33,7 +33,7 @@ def _json_or_text(body: bytes) -> object:
 
 
 def event_view(event: ScheduledEvent) -> dict[str, object]:
-    """Return an event with what a document does not tell: its fate."""
+    """Return an event, including its future, which a document does not show."""
     is_scheduled = event.status is Status.SCHEDULED
     return {
         "eventId": event.event_id,
@@ -50,7 +50,7 @@ def event_view(event: ScheduledEvent) -> dict[str, object]:
 
 
 def as_camel(options: ImdsOptions) -> dict[str, object]:
-    """Return options under the names that the control API takes."""
+    """Return options under the names of the control API."""
     return {_camel(each.name): getattr(options, each.name) for each in fields(options)}
 
 

@@ -1,6 +1,6 @@
-"""Keeps what the inbox receives, and tells who waits for it.
+"""Stores what the inbox receives, and wakes those who wait for a message.
 
-One event loop; the last messages only, so that it may run for weeks.
+Used by one event loop. Only the last messages are kept, so it may run for weeks.
 """
 
 import asyncio
@@ -15,12 +15,12 @@ KEPT: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One request that was taken.
+    """One accepted request.
 
     Attributes:
         received_at: RFC 3339, UTC.
         headers: by their lower-case names.
-        body: JSON where the content type says so and it is; else text.
+        body: JSON if the content type says so and it is valid; else text.
     """
 
     received_at: str
@@ -29,7 +29,7 @@ class Message:
     body: object
 
     def as_json(self) -> dict[str, object]:
-        """Return it as GET /messages shows it."""
+        """Return the message as GET /messages shows it."""
         return {
             "receivedAt": self.received_at,
             "path": self.path,
@@ -40,10 +40,10 @@ class Message:
 
 @dataclass(slots=True)
 class Mailbox:
-    """The messages, oldest first, and those who wait for more."""
+    """The messages, oldest first, and the streams that wait for more."""
 
     _messages: deque[Message] = field(default_factory=lambda: deque(maxlen=KEPT))
-    # Weak: a stream that nobody reads any more is forgotten with its reader.
+    # Weak: a stream is removed when its reader is gone.
     _listeners: "WeakSet[asyncio.Queue[Message]]" = field(default_factory=WeakSet)
 
     @property
@@ -52,17 +52,17 @@ class Mailbox:
         return tuple(self._messages)
 
     def put(self, message: Message) -> None:
-        """Keep a message and tell those who wait."""
+        """Store a message and pass it to the waiting streams."""
         self._messages.append(message)
         for listener in self._listeners:
             listener.put_nowait(message)
 
     def clear(self) -> None:
-        """Forget all messages."""
+        """Remove all messages."""
         self._messages.clear()
 
     def stream(self) -> AsyncIterator[Message]:
-        """Return all messages that come from now on, as they come."""
+        """Return a stream of all messages from now on."""
         listener: asyncio.Queue[Message] = asyncio.Queue()
         self._listeners.add(listener)
         return _drained(listener)
@@ -70,16 +70,16 @@ class Mailbox:
     async def wait_for(
         self, predicate: Callable[[Message], bool], within: float
     ) -> Message:
-        """Return the first message that is meant, also one that is here already.
+        """Return the first message that fits; it may have arrived already.
 
         Args:
-            predicate: says whether a message is meant.
+            predicate: returns whether a message fits.
             within: how many seconds to wait.
 
         Raises:
-            TimeoutError: none came.
+            TimeoutError: none arrived.
         """
-        coming = self.stream()  # before the look, so that none falls in between
+        coming = self.stream()  # opened first, so that no message is missed
         for message in self._messages:
             if predicate(message):
                 return message
@@ -87,7 +87,7 @@ class Mailbox:
             async for message in coming:
                 if predicate(message):
                     return message
-        raise TimeoutError  # not reached: a stream has no end
+        raise TimeoutError  # never reached: a stream has no end
 
 
 async def _drained(listener: asyncio.Queue[Message]) -> AsyncIterator[Message]:

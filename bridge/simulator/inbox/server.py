@@ -6,8 +6,9 @@
 
 Over HTTP: GET and DELETE /messages (?path= filters by prefix), POST and DELETE
 /faults, PUT /options, but not for pages of other sites (see callers.py). Under /slack/
-it behaves as Slack does: /slack/api/ is its Web API (see slack_server.py), any other
-path there an incoming webhook.
+it behaves like Slack: /slack/api/ is its Web API (see ../slack/server.py), any other
+path there is an incoming webhook. Under /teams/ it behaves like Teams towards a bot
+(see ../teams/server.py).
 """
 
 from contextlib import AsyncExitStack
@@ -27,17 +28,22 @@ from bridge.simulator.http_server import (
     MAX_BODY,
     as_json,
     listening,
-    with_faults_told,
+    with_json_errors,
 )
 from bridge.simulator.inbox.mailbox import Mailbox, Message
 from bridge.simulator.slack.clicks import ACTIONS
 from bridge.simulator.slack.refusals import RateError, RefusedError, refusal
 from bridge.simulator.slack.server import API, SlackServer, refused
+from bridge.simulator.teams.refusals import TeamsRefusalError
+from bridge.simulator.teams.server import ROOT as TEAMS
+from bridge.simulator.teams.server import TeamsServer
+from bridge.simulator.teams.server import refused as refused_by_teams
 
 __all__ = ["Inbox", "Message"]
 
 _SLACK_PATH: Final = "/slack/"
-# Slack takes about one message a second for a channel.
+_TEAMS_LOGIN: Final = f"{TEAMS}login/"  # a secret is sent there
+# Slack accepts about one message a second in a channel.
 _SLACK_SECONDS: Final = 1.0
 
 
@@ -51,13 +57,14 @@ class Inbox(Mailbox):
     Args:
         host: the address to listen on.
         port: the port to listen on; 0: a free one.
-        clock: the system's if left out.
+        clock: left out: the system's.
 
     Attributes:
         url: where it listens, without a slash at the end; "" before.
-        faults: what goes wrong on demand.
+        faults: the faults on demand.
         slack: the workspace behind Slack's Web API.
-        slack_rate_limit: answer 429 beyond a message a second for each webhook path.
+        teams: what a bot in Teams talks to.
+        slack_rate_limit: answer 429 above one message a second for each webhook path.
     """
 
     def __init__(
@@ -71,6 +78,7 @@ class Inbox(Mailbox):
         self._port = port
         self._clock = clock or SystemClock()
         self.slack = SlackServer(self._clock)
+        self.teams = TeamsServer(self._clock)
         self._slack_taken_at: dict[str, float] = {}
         self._open = AsyncExitStack()
 
@@ -80,6 +88,7 @@ class Inbox(Mailbox):
             listening(app, name="the inbox", host=self._host, port=self._port)
         )
         self.slack.clicks.base_url = self.url
+        self.teams.listen_at(self.url)
         return self
 
     async def __aexit__(
@@ -91,7 +100,7 @@ class Inbox(Mailbox):
         await self._open.aclose()
 
     def _application(self) -> web.Application:
-        app = web.Application(middlewares=[_told], client_max_size=MAX_BODY)
+        app = web.Application(middlewares=[_json_errors], client_max_size=MAX_BODY)
         control = [
             web.get("/messages", self._list, allow_head=False),
             web.delete("/messages", self._clear),
@@ -99,11 +108,13 @@ class Inbox(Mailbox):
             web.delete("/faults", self._clear_faults),
             web.put("/options", self._configure),
             *self.slack.routes(),
+            *self.teams.routes(),
         ]
         app.add_routes(for_callers_here(control, host=self._host))
         app.add_routes(
             [
                 web.get(API + "{method}", self._receive, allow_head=False),
+                web.get(TEAMS + "{path:.+}", self._receive, allow_head=False),
                 web.post("/{path:.*}", self._receive),
                 web.put("/{path:.*}", self._receive),
                 web.options("/{path:.*}", _consent),
@@ -126,6 +137,8 @@ class Inbox(Mailbox):
         )
         if request.path.startswith(API):
             return await self._take_as_call(request, message)
+        if request.path.startswith(TEAMS):
+            return await self._take_as_teams(request, message)
         if request.path.startswith(ACTIONS):
             return await self.slack.respond(request.path, message.body)
         if request.path.startswith(_SLACK_PATH):
@@ -158,6 +171,17 @@ class Inbox(Mailbox):
             self.put(message)
         return as_json(members)
 
+    async def _take_as_teams(
+        self, request: web.Request, message: Message
+    ) -> web.Response:
+        try:
+            answer = self.teams.answer(request, await request.read())
+        except TeamsRefusalError as error:
+            return refused_by_teams(error)
+        if request.method != "GET" and not request.path.startswith(_TEAMS_LOGIN):
+            self.put(message)
+        return answer
+
     def _now(self) -> str:
         now = datetime.fromtimestamp(self._clock.now(), UTC)
         return now.isoformat(timespec="microseconds").replace("+00:00", "Z")
@@ -186,15 +210,15 @@ class Inbox(Mailbox):
 
 
 @web.middleware
-async def _told(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def _json_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     async def answer() -> web.StreamResponse:
         return await handler(request)
 
-    return await with_faults_told(answer)
+    return await with_json_errors(answer)
 
 
 async def _consent(request: web.Request) -> web.Response:
-    """Consent to any sender, as the CloudEvents webhook handshake asks."""
+    """Accept any sender, as the CloudEvents webhook handshake requires."""
     rate = request.headers.get("WebHook-Request-Rate", "*")
     return web.Response(
         headers={

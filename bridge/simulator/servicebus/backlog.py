@@ -1,6 +1,6 @@
 """The messages of one queue, and which of them can be received next.
 
-Pure data structure: it keeps order and size, and knows nothing of locks' meaning.
+A pure data structure: it keeps order and size, and does not interpret locks.
 """
 
 import heapq
@@ -22,8 +22,8 @@ class Counts:
     """How many messages an entity holds.
 
     Attributes:
-        active: to be received, or out for delivery.
-        locked: of the active and deferred ones, those out for delivery.
+        active: ready to be received, or locked by a receiver.
+        locked: the active and deferred messages that a receiver has locked.
         deferred: set aside by a receiver.
         scheduled: not enqueued yet.
         dead: in the dead-letter queue.
@@ -38,13 +38,13 @@ class Counts:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Entry:
-    """A message in a queue, with all that changes about it.
+    """A message in a queue, with everything that changes about it.
 
     Attributes:
         hops: how many times it was forwarded.
-        lock_token: set while it is out for delivery.
-        lock_deadline: when the lock expires; None in a session, whose lock counts.
-        expires_at: when its time to live is over.
+        lock_token: set while a receiver has locked it.
+        lock_deadline: when the lock expires; None in a session, which has its own lock.
+        expires_at: when its time to live ends.
     """
 
     message: Message
@@ -76,7 +76,7 @@ class Entry:
 
 
 class Backlog:
-    """Entries by number, and a line of ready ones per session.
+    """Entries by number, and a line of ready ones for each session.
 
     Args:
         by_session: whether each session has a line of its own.
@@ -85,18 +85,18 @@ class Backlog:
     def __init__(self, *, by_session: bool) -> None:
         self._by_session = by_session
         self._entries: dict[int, Entry] = {}
-        # A heap of numbers, so that what is given back comes first again.
+        # Heaps of sequence numbers, so that a released message comes first again.
         self._ready: dict[str | None, list[int]] = {}
         self.size_bytes = 0
 
     def add(self, entry: Entry) -> None:
-        """Keep a new entry, ready to be received."""
+        """Add a new entry, ready to be received."""
         self._entries[entry.sequence_number] = entry
         self.size_bytes += len(entry.message.content)
         self.make_ready(entry)
 
     def remove(self, entry: Entry) -> None:
-        """Forget an entry."""
+        """Remove an entry."""
         del self._entries[entry.sequence_number]
         self.size_bytes -= len(entry.message.content)
 
@@ -105,7 +105,7 @@ class Backlog:
         return self._entries.get(number)
 
     def make_ready(self, entry: Entry) -> None:
-        """Put an entry back in its line, by its number."""
+        """Put an entry back in its line, ordered by its number."""
         line = self._ready.setdefault(self._line(entry), [])
         heapq.heappush(line, entry.sequence_number)
 
@@ -118,7 +118,7 @@ class Backlog:
         return self._entries[number]
 
     def next_session(self, held: frozenset[str]) -> str | None:
-        """Return the session whose first message is oldest, but for those held."""
+        """Return the session with the oldest first message, except ``held`` ones."""
         heads = [
             (head, session_id)
             for session_id in list(self._ready)
@@ -137,7 +137,7 @@ class Backlog:
         return entry.message.session_id if self._by_session else None
 
     def _head(self, session_id: str | None) -> int | None:
-        # An entry that expired is still in its line: drop it on the way.
+        # An expired entry is still in its line: remove it here.
         line = self._ready.get(session_id, [])
         while line and line[0] not in self._entries:
             heapq.heappop(line)

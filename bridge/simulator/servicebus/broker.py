@@ -1,7 +1,7 @@
 """The broker: listens on loopback for Service Bus clients.
 
-Plain AMQP over TCP, as the official emulator speaks it; no TLS, no authentication, no
-persistence. A client needs nothing but the connection string.
+It uses plain AMQP over TCP, like Microsoft's emulator: no TLS, no authentication, no
+persistence. A client needs only the connection string.
 """
 
 import asyncio
@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
 
+import proton
+
 from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.config import default_entities
 from bridge.simulator.servicebus.entities import Namespace
@@ -17,6 +19,7 @@ from bridge.simulator.servicebus.faults import Faults
 from bridge.simulator.servicebus.hub import Hub
 from bridge.simulator.servicebus.peer import Peer
 from bridge.simulator.servicebus.settings import Entities
+from bridge.simulator.servicebus.wire import parse_message
 
 _GRACE_SECONDS = 1.0
 
@@ -24,11 +27,11 @@ _GRACE_SECONDS = 1.0
 class Broker:
     """A local broker, used as an async context manager.
 
-    It can be entered again after it was left: it then listens on the same port, with
-    all of its messages, as a broker that was restarted.
+    It can be entered again after it was left. It then listens on the same port with all
+    of its messages, like a restarted broker.
 
     Args:
-        entities: its queues and topics; default_entities() if left out.
+        entities: its queues and topics; left out: default_entities().
         host: the address to listen on.
         port: the port to listen on; 0: a free one.
         clock: returns seconds since the epoch.
@@ -50,12 +53,12 @@ class Broker:
 
     @property
     def port(self) -> int:
-        """The port clients connect to; known once the broker listens."""
+        """The port that clients connect to; known when the broker listens."""
         return self._port
 
     @property
     def connection_string(self) -> str:
-        """What clients connect with; they compare `true` letter by letter."""
+        """The connection string; clients compare `true` with regard to case."""
         return (
             f"Endpoint=sb://{self._host}:{self._port};"
             "SharedAccessKeyName=RootManageSharedAccessKey;"
@@ -64,13 +67,23 @@ class Broker:
 
     @property
     def faults(self) -> Faults:
-        """What goes wrong on demand."""
+        """The faults on demand."""
         return self._hub.faults
 
     def snapshot(self) -> Mapping[str, Counts]:
         """Return the counts of every queue, topic and subscription by its path."""
         self._namespace.run_due()
         return self._namespace.snapshot()
+
+    def put(self, entity: str, body: bytes) -> None:
+        """Send a message to a queue or topic, without a connection.
+
+        Raises:
+            NoSuchEntityError: it does not exist.
+        """
+        encoded = proton.Message(body=body, inferred=True).encode()
+        self._namespace.find_target(entity).send([parse_message(encoded)])
+        self._hub.turn()
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()

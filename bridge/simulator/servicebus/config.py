@@ -1,9 +1,9 @@
-"""Reads the entity file of Microsoft's Service Bus emulator.
+"""Read the entity file of Microsoft's Service Bus emulator.
 
-The same Config.json serves the emulator and this broker. Its defaults are those of
-the emulator's schema. What this broker cannot do is not left out silently: all of it
-is named, each with its place. A filter that cannot be kept is an error; an action is
-a remark, for its messages come all the same, as they were sent.
+The same Config.json works for the emulator and for this broker. Its defaults are those
+of the emulator's schema. Everything that this broker does not support is reported with
+its place. An unsupported filter is an error; an action is only a remark, because its
+messages arrive anyway, unchanged.
 
 Shapes:  Config.json (with // comments) → Entities
 Source:  github.com/Azure/azure-service-bus-emulator-installer,
@@ -34,7 +34,7 @@ _STRING_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*')
 
 
 def default_entities() -> Entities:
-    """Return the entities a bridge and its consumers expect."""
+    """Return the entities that a bridge and its consumers expect."""
     topic = TopicSettings(
         name="scheduled-events",
         duplicate_window=timedelta(minutes=10),
@@ -44,6 +44,7 @@ def default_entities() -> Entities:
         QueueSettings(name="vm-approvals"),
         QueueSettings(name="vm-approvals-sessions", requires_session=True),
         QueueSettings(name="replies"),
+        QueueSettings(name="azure-events"),
     )
     return Entities(queues=queues, topics=(topic,))
 
@@ -52,7 +53,7 @@ def load_entities(path: Path) -> Entities:
     """Read an entity file.
 
     Raises:
-        ConfigError: it is not understood, or asks for what is not supported.
+        ConfigError: it is invalid, or asks for something that is not supported.
         OSError: it cannot be read.
     """
     return parse_entities(path.read_text(encoding="utf-8"))
@@ -62,12 +63,12 @@ def parse_entities(text: str) -> Entities:
     """Read the text of an entity file.
 
     Raises:
-        ConfigError: it is not understood, or asks for what is not supported.
+        ConfigError: it is invalid, or asks for something that is not supported.
     """
     try:
         document = orjson.loads(_STRING_OR_COMMENT.sub(_without_comment, text))
     except orjson.JSONDecodeError as error:
-        raise ConfigError([f"this is no JSON: {error}"]) from error
+        raise ConfigError([f"this is not JSON: {error}"]) from error
     findings = Findings()
     entities = _read_document(Fields.of(document, "", findings))
     faults = [*findings.faults, *_forwarding_faults(entities)]
@@ -82,14 +83,14 @@ def _without_comment(match: re.Match[str]) -> str:
 
 def _read_document(document: Fields) -> Entities:
     user = document.section("UserConfig")
-    # Where the emulator writes its own log is nothing to this broker.
+    # Where the emulator writes its log does not concern this broker.
     user.ignore("Logging")
     namespaces = list(user.items("Namespaces"))
     if len(namespaces) != 1:
         user.fault("there should be one namespace in Namespaces")
     user.close()
     document.close()
-    # Places are given within the only namespace, as its author thinks of them.
+    # Places are relative to the only namespace, as its author expects.
     namespace = (
         namespaces[0].renamed("") if namespaces else Fields.of({}, "", Findings())
     )
@@ -147,7 +148,7 @@ def _read_subscription(subscription: Fields) -> SubscriptionSettings:
     for name in ("RequiresDuplicateDetection", "DuplicateDetectionHistoryTimeWindow"):
         properties.refuse(name, "a topic detects duplicates, not its subscriptions")
     queue = _read_queue(subscription, properties)
-    # One rule that lets everything in outdoes all of the others.
+    # A rule that admits everything makes all other rules irrelevant.
     filters = () if None in rules else tuple(rule for rule in rules if rule is not None)
     return SubscriptionSettings(
         **{field.name: getattr(queue, field.name) for field in fields(queue)},
@@ -160,7 +161,7 @@ def _read_rule(rule: Fields) -> CorrelationFilter | None:
     properties = rule.section("Properties")
     kind = properties.text("FilterType", required=True)
     properties.remark(
-        "Action", "SQL actions are not supported: messages come as they were sent"
+        "Action", "SQL actions are not supported: messages arrive unchanged"
     )
     read = None
     if kind == "Correlation":

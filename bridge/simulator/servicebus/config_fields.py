@@ -1,6 +1,6 @@
-"""Takes the fields of a JSON object one by one, and collects what there is to say.
+"""Read the fields of a JSON object one by one, and collect faults and remarks.
 
-A reader asks for what it knows; close() then names what is left over. A faulty field
+A reader asks for each field it knows; close() then reports the others. A faulty field
 reads as its default, so that one pass finds every fault.
 """
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Self
 
-# Years and months have no fixed length, so they are no duration here.
+# Years and months have no fixed length, so they are not accepted.
 _DURATION = re.compile(
     r"P(?=.)(?:(?P<days>\d+)D)?"
     r"(?:T(?=.)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
@@ -18,7 +18,7 @@ _DURATION = re.compile(
 
 
 class ConfigError(ValueError):
-    """An entity file that cannot be used.
+    """An entity file cannot be used.
 
     Attributes:
         faults: every fault, with its place in the file.
@@ -31,11 +31,11 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What there is to say about a file, each with its place.
+    """Faults and remarks about a file, each with its place.
 
     Attributes:
-        faults: why it cannot be used.
-        remarks: what it asks for and does not get, and can be used without.
+        faults: why the file cannot be used.
+        remarks: what the file asks for and does not get, but can do without.
     """
 
     faults: list[str] = field(default_factory=list)
@@ -45,7 +45,8 @@ class Findings:
 class Fields:
     """The fields of one object.
 
-    It has one method for each kind of field, and for each thing to say about one.
+    It is wide because it has one method for each type of field, and for each kind of
+    finding.
 
     Args:
         fields: the object.
@@ -63,14 +64,14 @@ class Fields:
 
     @classmethod
     def of(cls, value: object, place: str, findings: Findings) -> Self:
-        """Return the fields of a value; it is a fault if it is no object."""
+        """Return the fields of a value; a value that is not an object is a fault."""
         if isinstance(value, dict):
             return cls(value, place, findings)
         findings.faults.append(f"{place or 'the file'}: should be an object")
         return cls({}, place, findings)
 
     def renamed(self, place: str) -> Self:
-        """Return the same fields, at a place called otherwise."""
+        """Return the same fields with another name of their place."""
         return type(self)(self._fields, place, self._findings)
 
     def fault(self, what: str) -> None:
@@ -79,27 +80,27 @@ class Fields:
         self._findings.faults.append(said)
 
     def close(self) -> None:
-        """Name the fields that nobody asked for."""
+        """Report the fields that no reader asked for."""
         for name in self._fields:
             if name not in self._known:
                 self._fault_at(name, "unknown field")
 
     def ignore(self, *names: str) -> None:
-        """Let fields be, whatever they are."""
+        """Accept fields without reading them."""
         self._known.update(names)
 
     def refuse(self, name: str, why: str) -> None:
-        """Name a field that must not be there."""
+        """Report a fault if a field is present."""
         if self._take(name) is not None:
             self._fault_at(name, why)
 
     def remark(self, name: str, what: str) -> None:
-        """Name a field that may be there and does nothing."""
+        """Report a remark if a field is present: it has no effect."""
         if self._take(name) is not None:
             self._findings.remarks.append(f"{self._at(name)}: {what}")
 
     def section(self, name: str) -> "Fields":
-        """Return the fields of an object in here; none if it is absent."""
+        """Return the fields of an inner object; none if it is absent."""
         value = self._take(name)
         return Fields.of({} if value is None else value, self._at(name), self._findings)
 
@@ -129,7 +130,7 @@ class Fields:
         return value is True
 
     def integer(self, name: str, default: int) -> int:
-        """Return a number from 1."""
+        """Return an integer from 1."""
         value = self._take(name)
         if value is None:
             return default
@@ -147,7 +148,7 @@ class Fields:
         return parsed or timedelta(seconds=1)
 
     def mapping(self, name: str) -> Mapping[str, object]:
-        """Return the texts, numbers and booleans of an object in here."""
+        """Return the texts, numbers and booleans of an inner object."""
         value = self._take(name)
         if not isinstance(value, dict | None):
             self._fault_at(name, "should be an object")

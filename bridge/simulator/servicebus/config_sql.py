@@ -1,9 +1,9 @@
-"""The SQL filters of an entity file that compare for equality only.
+"""SQL filters of an entity file that compare for equality only.
 
     sys.MessageId = '123456' AND userProp1 = 'value1'
 
-lets in what a correlation filter with the same properties lets in, and is read as one;
-1=1 lets in everything. Pure.
+admits the same messages as a correlation filter with the same properties, and is read
+as one. 1=1 admits everything. Pure.
 
 Source: Azure Service Bus, subscription rule SQL filter syntax.
 """
@@ -35,7 +35,7 @@ _AND = re.compile(r"AND\b", re.IGNORECASE)
 
 
 def parse_sql(expression: str) -> CorrelationFilter | None:
-    """Read a SQL filter; None: it lets in everything.
+    """Read a SQL filter; None: it admits everything.
 
     Raises:
         ValueError: it does more than compare for equality.

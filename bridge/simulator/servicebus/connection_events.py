@@ -1,4 +1,4 @@
-"""What a broker does at each event of Proton's engine."""
+"""The reaction of the broker to each event of Proton's engine."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ class ConnectionEvents:
     """Handles the events of one connection.
 
     Args:
-        links: of the connection.
+        links: the links of the connection.
 
     Attributes:
         format: the message-format of the transfer whose frame came last.
@@ -37,7 +37,7 @@ class ConnectionEvents:
     def __init__(self, links: Links) -> None:
         self._links = links
         self.format: int | None = None
-        # Each takes what its event is about: a connection, a session, a link ...
+        # Each handler gets the object of its event: a connection, a session, a link ...
         self._handlers: Handlers = {
             Event.CONNECTION_REMOTE_OPEN: self._on_open,
             Event.CONNECTION_REMOTE_CLOSE: self._on_close,
@@ -52,7 +52,7 @@ class ConnectionEvents:
         }
 
     def handle(self, event: Event) -> None:
-        """Do what follows from an event; most mean nothing to a broker."""
+        """Handle an event; most events need no reaction of a broker."""
         handler = self._handlers.get(event.type)
         if handler is not None:
             handler(event.context)
@@ -78,7 +78,7 @@ class ConnectionEvents:
     def _on_detach(self, link: Link) -> None:
         self._links.close(link)
         close_link(link)
-        # A client that shares one connection opens and closes links for days.
+        # Freed at once: a client may open and close links on one connection for days.
         link.free()
 
     def _on_flow(self, link: Link) -> None:
@@ -99,5 +99,5 @@ class ConnectionEvents:
             role.on_delivery(delivery)
 
     def _on_error(self, engine: Transport) -> None:
-        # Clients send frames after their session's end: not worth a warning.
+        # Clients send frames after the end of their session: not worth a warning.
         log.debug("amqp error", extra={"condition": str(engine.condition)})

@@ -1,4 +1,4 @@
-"""The link on which a client receives from a queue, or waits for a session of it."""
+"""The link by which a client receives from a queue or from one of its sessions."""
 
 from collections.abc import Callable
 from uuid import UUID
@@ -22,14 +22,14 @@ from bridge.simulator.servicebus.wire import encode_delivery
 
 
 class Consumer:
-    """Gives messages to one link, as many as it has credit for.
+    """Sends messages on one link, as many as it has credit for.
 
     Args:
         link: attached by the client, not answered yet.
-        queue: where the messages come from.
-        owner: its connection.
-        faults: consulted when the link breaks.
-        touched: told when there is something to write to the client.
+        queue: the source of the messages.
+        owner: the connection of the link.
+        faults: asked when the link breaks.
+        touched: called when there is something to write to the client.
     """
 
     def __init__(
@@ -55,20 +55,20 @@ class Consumer:
         return self.queue.name
 
     def attach(self) -> None:
-        """Answer the client: it receives from the queue as a whole."""
+        """Accept the link: it receives from the whole queue."""
         accept_link(self._link)
 
     def attach_to_session(self, session_id: str | None) -> bool:
-        """Answer the client if it can have its session now.
+        """Accept the link if the session is free now.
 
         Args:
-            session_id: which one; None: the next available.
+            session_id: the wanted session; None: the next available.
 
         Returns:
-            Whether it has one.
+            Whether the link has a session.
 
         Raises:
-            RefusedError: somebody else holds the session.
+            RefusedError: another receiver holds the session.
         """
         lock = self.queue.accept_session(session_id, self._owner, self._lose_session)
         if lock is None:
@@ -79,13 +79,13 @@ class Consumer:
         return True
 
     def give_up(self) -> None:
-        """Answer the client that no session has become available."""
+        """Refuse the link: no session has become available in time."""
         timed_out = RefusedError(Condition.TIMEOUT, "no session has become available")
         refuse_link(self._link, timed_out)
         self._touched()
 
     def serve(self) -> bool:
-        """Give the next message to the client; return whether there was one."""
+        """Send the next message to the client; return whether there was one."""
         if self._link.credit <= 0 or not is_open(self._link):
             return False
         taken = self.queue.receive(self._session_id, delete=self._deletes)
@@ -94,19 +94,19 @@ class Consumer:
         tag = tag_of(taken.lock_token or UUID(int=taken.sequence_number))
         encoded = encode_delivery(taken)
         delivery = send_bytes(self._link, tag, encoded, settled=self._deletes)
-        # Proton cannot give a binary tag back: the token is remembered on its own.
+        # Proton cannot return a binary tag, so the token is kept separately.
         delivery.lock_token = taken.lock_token
         self._touched()
         return True
 
     def on_flow(self) -> None:
-        """Serve what there is now, and give unused credit back if that is asked."""
+        """Send what is available, and return unused credit if requested."""
         while self.serve():
             pass
         self._link.drained()
 
     def on_delivery(self, delivery: Delivery) -> None:
-        """Settle a message as the client wants it, and echo the outcome."""
+        """Settle a message with the client's outcome, and confirm the outcome."""
         state = delivery.remote_state
         if state in {0, Delivery.RECEIVED} and not delivery.settled:
             return
@@ -118,14 +118,14 @@ class Consumer:
             settle(delivery, state or None)
 
     def on_closed(self, *, dropped: bool) -> None:
-        """Give the session back; message locks last until they expire."""
+        """Release the session; message locks last until they expire."""
         held_over = dropped and self._faults.hold_session_locks
         if self._session_id is not None and not held_over:
             self.queue.sessions.release(self._session_id, self._owner)
         self._session_id = None
 
     def _lose_session(self) -> None:
-        # With no connection left (see hold_session_locks) there is nobody to tell.
+        # Without a connection (see hold_session_locks) there is no client to inform.
         if self._session_id is None:
             return
         self._session_id = None

@@ -1,10 +1,10 @@
 """The request and reply links of $cbs and of <entity>/$management.
 
-A request comes on one link and is answered on another of the same connection: the one
-whose target the request names, or else the one attached to the same address.
+A request comes on one link and is answered on another of the same connection: the link
+whose target the request names, or else the link with the same address.
 
-Source: AMQP management and claims-based security drafts, as azure-servicebus 7.15
-        and @azure/service-bus 7.9 speak them.
+Source: AMQP management and claims-based security drafts, as implemented by
+        azure-servicebus 7.15 and @azure/service-bus 7.9.
 """
 
 from collections import deque
@@ -35,12 +35,12 @@ _NOT_FOUND = 404
 
 
 def is_control(path: str) -> bool:
-    """Return whether a path is that of a control link."""
+    """Return whether a path belongs to a control link."""
     return path.lower() == CBS or path.lower().endswith(MANAGEMENT_SUFFIX)
 
 
 class Replies:
-    """Sends replies on one link; they wait until the client has given credit."""
+    """Sends replies on one link; they wait for credit of the client."""
 
     def __init__(self, link: Sender) -> None:
         self._link = link
@@ -51,26 +51,26 @@ class Replies:
 
     @property
     def path(self) -> str:
-        """Faults concern entities: this is none."""
+        """Empty: faults concern entities, and this link has none."""
         return ""
 
     def add(self, encoded: bytes) -> None:
-        """Send a reply as soon as possible."""
+        """Send a reply as soon as there is credit."""
         self._waiting.append(encoded)
         self.on_flow()
 
     def on_flow(self) -> None:
-        """Send what waits for credit."""
+        """Send the waiting replies, as far as there is credit."""
         while self._waiting and self._link.credit > 0 and is_open(self._link):
             tag = uuid4().bytes
             send_bytes(self._link, tag, self._waiting.popleft(), settled=True)
         self._link.drained()
 
     def on_delivery(self, delivery: Delivery) -> None:
-        """Replies are sent settled."""
+        """Do nothing: replies are sent settled."""
 
     def on_closed(self, *, dropped: bool) -> None:
-        """Nothing is left behind."""
+        """Do nothing: there is no state to clean up."""
 
 
 class Requests:
@@ -78,11 +78,11 @@ class Requests:
 
     Args:
         link: attached by the client, not answered yet.
-        namespace: what the requests are about.
-        faults: consulted when a message is to be scheduled, which is a send.
+        namespace: the entities that requests are about.
+        faults: asked when a message is scheduled, because that is a send.
         owner: the connection.
-        find_replies: returns where to send the reply, given the address it should
-            go to and the path of the request.
+        find_replies: returns the link for the reply, by the wanted address and the
+            path of the request.
     """
 
     def __init__(
@@ -105,11 +105,11 @@ class Requests:
 
     @property
     def path(self) -> str:
-        """Faults concern entities: this is none."""
+        """Empty: faults concern entities, and this link has none."""
         return ""
 
     def on_flow(self) -> None:
-        """Nothing hangs on the client's flow."""
+        """Do nothing: requests do not depend on the client's flow."""
 
     def on_delivery(self, delivery: Delivery) -> None:
         """Answer a request."""
@@ -120,7 +120,9 @@ class Requests:
         try:
             request.decode(encoded)
         except MessageException:
-            malformed = RefusedError(Condition.DECODE_ERROR, "this is no AMQP message")
+            malformed = RefusedError(
+                Condition.DECODE_ERROR, "this is not an AMQP message"
+            )
             settle(delivery, Delivery.REJECTED, malformed)
             return
         settle(delivery, Delivery.ACCEPTED)
@@ -129,7 +131,7 @@ class Requests:
             replies.add(self._answer(request))
 
     def on_closed(self, *, dropped: bool) -> None:
-        """Nothing is left behind."""
+        """Do nothing: there is no state to clean up."""
 
     def _answer(self, request: Message) -> bytes:
         if self._path.lower() == CBS:
@@ -138,15 +140,15 @@ class Requests:
             answered = self._manage(request)
             body = None if answered.body is None else dict(answered.body)
             reply = Message(body, properties=_properties(answered))
-        # The client compares it with its message id, type and all.
+        # The client compares it with its message id, including the type.
         reply.correlation_id = request.id
         return bytes(reply.encode())
 
     def _authorize(self, request: Message) -> dict[str, object]:
-        """Take any token, as the namespace's, for any entity that is there."""
+        """Accept any token, for the namespace or for an entity that exists."""
         path = entity_path(str(_named(request).get("name") or "")).lower()
         try:
-            if path:  # else the token is for the whole namespace
+            if path:  # otherwise the token is for the whole namespace
                 self._namespace.find(path.removesuffix(MANAGEMENT_SUFFIX))
         except RefusedError as error:
             return {

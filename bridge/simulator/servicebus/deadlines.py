@@ -1,7 +1,7 @@
-"""Things to do at a later time, without a timer of their own.
+"""Actions at a later time, without a timer for each.
 
-Pure: the owner asks when the next one is due and runs what is due then, so a broker
-needs one timer of the event loop, and a test none.
+Pure: the owner asks when the next action is due and runs what is due. So a broker needs
+only one timer of the event loop, and a test needs none.
 """
 
 import heapq
@@ -12,7 +12,7 @@ _COMPACT_ABOVE = 256
 
 
 class Deadline:
-    """One thing to do; cancel it when there is no need any more."""
+    """One planned action, which can be cancelled."""
 
     __slots__ = ("_owner", "action", "at")
 
@@ -39,7 +39,7 @@ class Deadlines:
         self._cancelled = 0
 
     def add(self, at: float, action: Callable[[], None]) -> Deadline:
-        """Run the action once the clock shows that time."""
+        """Plan an action for the given time."""
         deadline = Deadline(self, at, action)
         heapq.heappush(self._heap, (at, next(self._serial), deadline))
         return deadline
@@ -60,9 +60,9 @@ class Deadlines:
                 action()
 
     def forget(self) -> None:
-        """Count one cancelled deadline; drop them all once they are the most."""
+        """Count one cancelled deadline; remove them all when they are the majority."""
         self._cancelled += 1
-        # A settled message leaves its lock behind: a minute's worth, if kept.
+        # A settled message leaves its lock's deadline behind, for up to a minute.
         if self._cancelled > max(_COMPACT_ABOVE, len(self._heap) // 2):
             self._heap = [entry for entry in self._heap if entry[2].action is not None]
             heapq.heapify(self._heap)

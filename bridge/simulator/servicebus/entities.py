@@ -1,6 +1,6 @@
 """The namespace: all entities of a broker, found by their paths.
 
-Pure: no I/O, an injected clock. Everything a broker remembers is in here.
+Pure: no I/O, an injected clock. It holds the whole state of a broker.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ class Namespace:
     """Queues, topics, subscriptions and their dead-letter queues.
 
     Args:
-        entities: what there is.
+        entities: the settings of the entities.
         clock: returns seconds since the epoch.
     """
 
@@ -41,10 +41,10 @@ class Namespace:
         self._connect_forwarding()
 
     def find(self, path: str) -> Queue | Topic:
-        """Return the entity with this path, compared without case.
+        """Return the entity with this path; case does not matter.
 
         Raises:
-            RefusedError: there is none.
+            RefusedError: it does not exist.
         """
         found = self._by_path.get(path.lower())
         if found is None:
@@ -57,7 +57,7 @@ class Namespace:
         """Return an entity that can be sent to.
 
         Raises:
-            RefusedError: there is none, or it is not sent to directly.
+            RefusedError: it does not exist, or cannot be sent to directly.
         """
         found = self.find(path)
         if isinstance(found, Topic) or (
@@ -71,7 +71,7 @@ class Namespace:
         """Return an entity that can be received from.
 
         Raises:
-            RefusedError: there is none, or it is not received from.
+            RefusedError: it does not exist, or cannot be received from.
         """
         found = self.find(path)
         if isinstance(found, Topic):
@@ -85,15 +85,15 @@ class Namespace:
         return found
 
     def run_due(self) -> None:
-        """Let expire and enqueue what is due by now."""
+        """Expire and enqueue everything that is due."""
         self._deadlines.run_due(self._clock())
 
     def next_deadline(self) -> float | None:
-        """Return when to run what is due the next time, or None."""
+        """Return when the next action is due, or None."""
         return self._deadlines.next_deadline()
 
     def take_woken(self) -> tuple[Queue, ...]:
-        """Return the queues that may have something new to receive."""
+        """Return the queues that may have new messages."""
         woken = tuple(self._woken)
         self._woken.clear()
         return woken

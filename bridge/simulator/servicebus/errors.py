@@ -1,7 +1,7 @@
-"""The error conditions of AMQP and Service Bus that this broker answers with.
+"""The error conditions of AMQP and Service Bus that this broker sends.
 
-Shapes:  Condition names one; RefusedError carries it from where a request is found
-         wrong to the link or reply that tells the client.
+Shapes:  Condition names one; RefusedError carries it from the fault of a request to the
+         link or reply that answers the client.
 Source:  the conditions that azure-servicebus 7.15 maps to its exceptions.
 """
 
@@ -35,7 +35,7 @@ class RefusedError(Exception):
     """A request that the broker refuses.
 
     Attributes:
-        condition: the AMQP error condition, told to the client.
+        condition: the AMQP error condition, sent to the client.
         description: one sentence for people.
     """
 

@@ -1,8 +1,8 @@
-"""What goes wrong on demand, so that a consumer's bad days can be rehearsed.
+"""Faults on demand, to rehearse a consumer's reaction.
 
-Lasting faults stay until they are lifted, one by one or all by clear(). They concern
-everything the broker serves, or one entity by its path; one that is not there is
-refused with RefusedError, so that a misspelt fault is no fault that never strikes.
+Lasting faults stay until they are ended, one by one or all by clear(). They concern the
+whole broker, or one entity by its path. An unknown path is refused with RefusedError,
+so that a misspelt fault is noticed.
 """
 
 from collections.abc import Mapping
@@ -13,10 +13,10 @@ from bridge.simulator.servicebus.errors import Condition, RefusedError
 
 
 class Control(Protocol):
-    """What faults need from the broker they befall."""
+    """What faults need from the broker."""
 
     def check_entity(self, path: str) -> None:
-        """Refuse the path of no entity."""
+        """Refuse a path that belongs to no entity."""
 
     def drop_connections(self) -> None:
         """Break all connections."""
@@ -25,22 +25,22 @@ class Control(Protocol):
         """Detach the links of one entity, or of all."""
 
     def expire_locks(self, path: str) -> None:
-        """Let the locks of an entity expire."""
+        """Expire the locks of an entity."""
 
     def freeze(self, *, frozen: bool) -> None:
-        """Stop reading and writing, or go on."""
+        """Stop reading and writing, or continue."""
 
 
 class Faults:
     """The faults of one broker.
 
-    It has one method to begin and one to lift each fault that can be asked for.
+    It is wide because it has one method to begin and one to end each fault.
 
     Args:
-        control: what they act upon.
+        control: the broker to act on.
 
     Attributes:
-        hold_session_locks: a broken connection keeps its session locks until they
+        hold_session_locks: after a broken connection, session locks stay until they
             expire, as a strict model of the cloud; otherwise they are free at once.
     """
 
@@ -55,26 +55,26 @@ class Faults:
 
     @property
     def reply_delay(self) -> timedelta:
-        """How long everything the broker says is held back."""
+        """How long everything that the broker sends is delayed."""
         return self._reply_delay
 
     @property
     def is_frozen(self) -> bool:
-        """Whether the broker accepts connections and answers nothing."""
+        """Whether the broker accepts connections but answers nothing."""
         return self._frozen
 
     def drop_connections(self) -> None:
-        """Break all connections at once, without a word."""
+        """Break all connections at once, without a close frame."""
         self._control.drop_connections()
 
     def detach_links(self, path: str | None = None) -> None:
-        """Detach the links of one entity or of all, as the cloud does to idle ones."""
+        """Detach the links of one entity or of all, as the cloud does to idle links."""
         if path is not None:
             self._control.check_entity(path)
         self._control.detach_links(path)
 
     def expire_locks(self, path: str) -> None:
-        """Let all message and session locks of an entity expire now."""
+        """Expire all message and session locks of an entity now."""
         self._control.expire_locks(path)
 
     def refuse_attach(
@@ -85,38 +85,38 @@ class Faults:
         self._refused[path.lower()] = RefusedError(condition, f"{path} is out of order")
 
     def allow_attach(self, path: str) -> None:
-        """Lift refuse_attach."""
+        """End refuse_attach."""
         self._refused.pop(path.lower(), None)
 
     def busy_for_sends(self, count: int) -> None:
-        """Answer the next sends that the server is busy."""
+        """Answer the next ``count`` sends with "server busy"."""
         self._busy_sends = count
 
     def fill(self, path: str) -> None:
-        """Answer every send to an entity that it is full."""
+        """Answer every send to an entity with "full"."""
         self._control.check_entity(path)
         self._full.add(path.lower())
 
     def make_room(self, path: str) -> None:
-        """Lift fill."""
+        """End fill."""
         self._full.discard(path.lower())
 
     def delay_replies(self, delay: timedelta) -> None:
-        """Hold back everything the broker says; no time at all lifts it."""
+        """Delay everything that the broker sends; zero ends the delay."""
         self._reply_delay = delay
 
     def freeze(self) -> None:
-        """Become a black hole: accept connections, read nothing, answer nothing."""
+        """Accept connections, but read nothing and answer nothing."""
         self._frozen = True
         self._control.freeze(frozen=True)
 
     def thaw(self) -> None:
-        """Lift freeze: go on with all that has arrived meanwhile."""
+        """End freeze: handle everything that has arrived meanwhile."""
         self._frozen = False
         self._control.freeze(frozen=False)
 
     def clear(self) -> None:
-        """Lift all lasting faults."""
+        """End all lasting faults."""
         self._refused.clear()
         self._full.clear()
         self._busy_sends = 0
@@ -140,19 +140,19 @@ class Faults:
         return {name: value for name, value in found.items() if value}
 
     def check_attach(self, path: str) -> None:
-        """Refuse an attach that is to be refused.
+        """Return if an attach is allowed.
 
         Raises:
-            RefusedError: it is.
+            RefusedError: a fault refuses it.
         """
         if (error := self._refused.get(path.lower())) is not None:
             raise error
 
     def check_send(self, path: str) -> None:
-        """Refuse a send that is to be refused.
+        """Return if a send is allowed.
 
         Raises:
-            RefusedError: it is.
+            RefusedError: a fault refuses it.
         """
         if self._busy_sends > 0:
             self._busy_sends -= 1

@@ -1,7 +1,7 @@
-"""Cuts a byte stream into AMQP frames, and reads one field of a transfer.
+"""Split a byte stream into AMQP frames, and read one field of a transfer.
 
-Proton hides the message-format of a transfer, and only that tells a batch from a
-message. So frames are read here before Proton gets them, one by one.
+Proton hides the message-format of a transfer, and only this field tells a batch from a
+message. So each frame is read here before Proton gets it.
 
 Source: AMQP 1.0, part 2: 2.2 version negotiation, 2.3 framing, 2.7.5 transfer.
 """
@@ -22,15 +22,15 @@ _MESSAGE_FORMAT_FIELD = 3
 
 
 class FrameSplitter:
-    """Collects bytes until frames are whole."""
+    """Collects bytes until frames are complete."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, received: bytes) -> Iterator[bytes]:
-        """Take more bytes; return the protocol headers and frames now complete.
+        """Add bytes; return the protocol headers and frames that are now complete.
 
-        What cannot be a frame is returned as it is: Proton knows what to answer.
+        Bytes that cannot be a frame are returned unchanged: Proton answers them.
         """
         self._buffer += received
         while len(self._buffer) >= _PROTOCOL_HEADER_BYTES:
@@ -53,7 +53,7 @@ class FrameSplitter:
 def message_format(frame: bytes) -> int | None:
     """Return the message-format of a transfer frame, or None.
 
-    None is also the answer for the later frames of one transfer, which may omit it.
+    The later frames of one transfer may omit it; then it is None, too.
     """
     body = frame[4] * 4 if not frame.startswith(b"AMQP") else len(frame)
     if frame[body : body + len(_TRANSFER)] != _TRANSFER:

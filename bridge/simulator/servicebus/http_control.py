@@ -1,8 +1,8 @@
-"""The HTTP of /simulator/servicebus: the broker's state, and what goes wrong with it.
+"""The HTTP API of /simulator/servicebus: the broker's state and its faults.
 
-For tests in other languages and for people; tests in the same process have
-Broker.faults. A request that is not understood gets 400, an entity that is not there
-404; each with one sentence.
+For tests in other languages and for people; tests in the same process use
+Broker.faults. Errors are one sentence: 400 for an invalid request, 404 for an entity
+that does not exist.
 """
 
 from collections.abc import Sequence
@@ -99,19 +99,19 @@ _AnyFault = (
 
 
 class _Named(Protocol):
-    """What can befall a broker."""
+    """A fault of a broker."""
 
     def befall(self, faults: Faults) -> None:
-        """Let it happen."""
+        """Begin the fault."""
 
 
 _NAMES = ", ".join(str(shape.__struct_config__.tag) for shape in get_args(_AnyFault))
-# What an error names as allowed, by what it says about the place.
+# The allowed values that an error lists, by a part of its text.
 _ALLOWED = {"$.fault": _NAMES, "`fault`": _NAMES, "$.condition": ", ".join(Condition)}
 
 
 def broker_routes(broker: Broker) -> Sequence[web.RouteDef]:
-    """Return what is served under /simulator/servicebus."""
+    """Return the routes under /simulator/servicebus."""
 
     async def show(_request: web.Request) -> web.Response:
         return as_json(_view(broker))

@@ -1,8 +1,8 @@
-"""Brings messages and links together, for all connections of a broker.
+"""Connect messages and links, for all connections of a broker.
 
-After every input, and whenever something is due, one turn is made: expire what is
-due, serve the links of the queues that woke, write what there is to be written, and
-set the one timer for the next deadline.
+After every input, and whenever something is due, it takes one turn: expire what is due,
+serve the links of queues with new messages, write to the clients, and set the one timer
+for the next deadline.
 """
 
 import asyncio
@@ -21,19 +21,19 @@ class Connection(Protocol):
     """What the hub needs from a connection."""
 
     def flush(self) -> None:
-        """Write what there is to be written."""
+        """Write everything that is ready to be sent."""
 
     def drop(self) -> None:
         """Break the connection."""
 
     def close(self) -> None:
-        """Close the connection as AMQP has it."""
+        """Close the connection as AMQP requires."""
 
     def detach_links(self, path: str | None) -> None:
         """Detach the links of one entity, or of all."""
 
     def freeze(self, *, frozen: bool) -> None:
-        """Stop reading, or go on."""
+        """Stop reading, or continue."""
 
 
 class Hub:
@@ -41,11 +41,11 @@ class Hub:
 
     Args:
         namespace: all entities.
-        clock: the one the namespace goes by.
+        clock: the same as the namespace's.
 
     Attributes:
-        connections: all that are open.
-        faults: what goes wrong on demand.
+        connections: all open connections.
+        faults: the faults on demand.
         left: set while there is no connection.
     """
 
@@ -63,19 +63,19 @@ class Hub:
         self._is_running = False
 
     def join(self, connection: Connection) -> None:
-        """Count a connection in."""
+        """Add a connection."""
         self.connections.add(connection)
         self.left.clear()
 
     def leave(self, connection: Connection) -> None:
-        """Count a connection out."""
+        """Remove a connection."""
         self.connections.discard(connection)
         self._touched.discard(connection)
         if not self.connections:
             self.left.set()
 
     def touch(self, connection: Connection) -> None:
-        """Remember to write to a connection at the end of the turn."""
+        """Mark a connection for writing at the end of the turn."""
         self._touched.add(connection)
 
     def add_consumer(self, consumer: Consumer) -> None:
@@ -83,14 +83,14 @@ class Hub:
         self._consumers.setdefault(consumer.queue, deque()).append(consumer)
 
     def add_waiting(self, consumer: Consumer, timeout: timedelta) -> None:
-        """Attach a link once there is a session for it, or refuse it in time."""
+        """Attach a link when a session is free for it, or refuse it after a timeout."""
         loop = asyncio.get_running_loop()
         self._waiting[consumer] = loop.call_later(
             timeout.total_seconds(), self._give_up, consumer
         )
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """Serve a link no more."""
+        """Stop serving a link."""
         line = self._consumers.get(consumer.queue)
         if line is not None and consumer in line:
             line.remove(consumer)
@@ -99,7 +99,7 @@ class Hub:
             timer.cancel()
 
     def turn(self) -> None:
-        """Do all that follows from what has happened."""
+        """Do everything that follows from the last input."""
         self.namespace.run_due()
         while woken := self.namespace.take_woken():
             for queue in woken:
@@ -109,12 +109,12 @@ class Hub:
         self._set_timer()
 
     def start(self) -> None:
-        """Begin to keep time."""
+        """Start the timer."""
         self._is_running = True
         self.turn()
 
     def stop(self) -> None:
-        """Close all connections, and cancel what is to come."""
+        """Close all connections, and cancel all timers."""
         self._is_running = False
         for timer in self._waiting.values():
             timer.cancel()
@@ -128,7 +128,7 @@ class Hub:
             if waiting.attach_to_session(None):
                 self._waiting.pop(waiting).cancel()
                 self.add_consumer(waiting)
-        # One message each, in turn, until a whole round went without any.
+        # One message for each link in turn, until no link took one in a whole round.
         line = self._consumers.get(queue, deque())
         idle = 0
         while idle < len(line):
@@ -151,13 +151,13 @@ class Hub:
 
 
 class _FaultControl:
-    """What faults do to a broker; see ``bridge.simulator.servicebus.faults``."""
+    """Applies faults to a broker; see ``bridge.simulator.servicebus.faults``."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
 
     def check_entity(self, path: str) -> None:
-        """Refuse the path of no entity."""
+        """Refuse a path that belongs to no entity."""
         self._hub.namespace.find(path)
 
     def drop_connections(self) -> None:
@@ -173,12 +173,12 @@ class _FaultControl:
         self._hub.turn()
 
     def expire_locks(self, path: str) -> None:
-        """Let the locks of an entity expire."""
+        """Expire the locks of an entity."""
         self._hub.namespace.find_queue(path).expire_locks()
         self._hub.turn()
 
     def freeze(self, *, frozen: bool) -> None:
-        """Stop reading and writing, or go on."""
+        """Stop reading and writing, or continue."""
         for connection in tuple(self._hub.connections):
             connection.freeze(frozen=frozen)
             self._hub.touch(connection)

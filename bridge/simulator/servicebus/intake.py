@@ -1,7 +1,7 @@
-"""What stands before a queue or topic: numbers, duplicates, scheduled messages.
+"""The entry of a queue or topic: numbers, duplicates, scheduled messages.
 
-Pure. A scheduled message is not in the queue yet: it has a number of its own, and
-gets a new one when its time comes, as in Service Bus.
+Pure. A scheduled message is not in the queue yet: it has a number of its own, and gets
+a new one when its time comes, as in Service Bus.
 """
 
 from collections import OrderedDict
@@ -29,14 +29,14 @@ class _Scheduled:
 
 
 class DuplicateWindow:
-    """Remembers message ids for a while."""
+    """Stores message ids for some time."""
 
     def __init__(self, window: timedelta | None) -> None:
         self._seconds = None if window is None else window.total_seconds()
         self._seen: OrderedDict[str, float] = OrderedDict()
 
     def is_duplicate(self, message_id: str, now: float) -> bool:
-        """Return whether the id is remembered; remember it otherwise."""
+        """Return whether the id is known; store it otherwise."""
         if self._seconds is None:
             return False
         while self._seen and next(iter(self._seen.values())) <= now - self._seconds:
@@ -53,8 +53,8 @@ class Intake:
     Args:
         clock: returns seconds since the epoch.
         deadlines: where scheduled messages wait.
-        window: of the duplicate detection.
-        enqueue: gets each message, its number and origin, once it is due.
+        window: how long duplicates are detected.
+        enqueue: called with each due message, its number and its origin.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Intake:
         """Drop scheduled messages.
 
         Raises:
-            RefusedError: one of them is not scheduled (any more); none is dropped.
+            RefusedError: one of them is not scheduled; then none is dropped.
         """
         wanted = list(numbers)
         if missing := [number for number in wanted if number not in self._scheduled]:
@@ -108,7 +108,7 @@ class Intake:
             self._drop(number).deadline.cancel()
 
     def scheduled(self) -> Iterator[Delivery]:
-        """Return the messages that still wait, oldest first."""
+        """Return the messages that are still scheduled, oldest first."""
         for number, entry in self._scheduled.items():
             yield Delivery(
                 message=entry.message,

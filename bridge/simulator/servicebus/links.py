@@ -1,7 +1,7 @@
-"""The links of one connection: what each is for, from its attach to its end.
+"""The links of one connection, from attach to close, and the role of each.
 
 States of a link: attach → role (a producer, a consumer, requests or replies)
-                         → closed by either side, and forgotten
+                         → closed by either side, and removed
                   attach → refused
 """
 
@@ -27,27 +27,27 @@ log = logging.getLogger(__name__)
 
 
 class Role(Protocol):
-    """What a link is for."""
+    """The purpose of a link."""
 
     @property
     def path(self) -> str:
-        """The path of its entity, if it has one."""
+        """The path of its entity; empty if it has none."""
 
     def on_flow(self) -> None:
         """The client gave credit, or wants it back."""
 
     def on_delivery(self, delivery: Delivery) -> None:
-        """A message has come, or the outcome of one that went."""
+        """A message has arrived, or the outcome of a sent one."""
 
     def on_closed(self, *, dropped: bool) -> None:
-        """The link is gone."""
+        """The link is closed."""
 
 
 class Links:
     """The roles of one connection's links.
 
     Args:
-        hub: where they meet the entities.
+        hub: connects them to the entities.
         owner: the connection, which holds their sessions.
     """
 
@@ -65,15 +65,15 @@ class Links:
             refuse_link(link, error)
 
     def role(self, link: Link) -> Role | None:
-        """Return what a link is for; None: it is refused or closed."""
+        """Return the role of a link; None: it is refused or closed."""
         return self._roles.get(link)
 
     def close(self, link: Link, *, dropped: bool = False) -> None:
-        """Forget a link.
+        """Remove a link.
 
         Args:
             link: closed by either side.
-            dropped: its connection broke.
+            dropped: whether its connection broke.
         """
         role = self._roles.pop(link, None)
         if role is None:
@@ -83,13 +83,13 @@ class Links:
             self._hub.remove_consumer(role)
 
     def close_session(self, session: Session) -> None:
-        """Forget the links of an AMQP session."""
+        """Remove the links of an AMQP session."""
         for link in tuple(self._roles):
             if link.session == session:
                 self.close(link)
 
     def close_all(self, *, dropped: bool) -> None:
-        """Forget all links."""
+        """Remove all links."""
         for link in tuple(self._roles):
             self.close(link, dropped=dropped)
 
@@ -132,7 +132,7 @@ class Links:
         if queue.settings.requires_session != (request is not None):
             wanted = "a session" if request is None else "no session"
             raise RefusedError(
-                Condition.NOT_ALLOWED, f"{path} wants a receiver with {wanted}"
+                Condition.NOT_ALLOWED, f"{path} requires a receiver with {wanted}"
             )
         consumer = Consumer(
             link,

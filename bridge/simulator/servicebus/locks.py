@@ -1,6 +1,6 @@
-"""The locks on the messages of one queue that are out for delivery.
+"""The locks on messages of one queue that receivers hold.
 
-Pure. The lock token is what a receiver settles with; a lock that ran out is lost.
+Pure. A receiver settles with the lock token; an expired lock is lost.
 """
 
 from collections.abc import Callable
@@ -18,9 +18,9 @@ class Locks:
     Args:
         clock: returns seconds since the epoch.
         deadlines: where the locks expire.
-        lock_duration: of a message lock.
-        lost: the condition for a token that locks nothing (any more).
-        expired: gets each entry whose lock ran out.
+        lock_duration: the duration of a message lock.
+        lost: the condition for a token that locks nothing.
+        expired: called with each entry whose lock has expired.
     """
 
     def __init__(
@@ -40,11 +40,11 @@ class Locks:
         self._entries: dict[UUID, Entry] = {}
 
     def lock(self, entry: Entry, session_until: float | None) -> float:
-        """Lock an entry and return until when.
+        """Lock an entry; return when the lock ends.
 
         Args:
-            entry: what goes out for delivery.
-            session_until: the end of the session lock, which then covers it.
+            entry: the entry that is delivered.
+            session_until: the end of the session lock, which then covers the entry.
         """
         token = uuid4()
         entry.lock_token = token
@@ -52,7 +52,7 @@ class Locks:
         return self._start(entry) if session_until is None else session_until
 
     def renew(self, token: UUID) -> float:
-        """Lock an entry for another lock duration and return until when.
+        """Lock an entry for another lock duration; return when the lock ends.
 
         Raises:
             RefusedError: the lock is lost, or belongs to a session.
@@ -87,7 +87,7 @@ class Locks:
         return found
 
     def expire_all(self) -> None:
-        """Let all locks run out now."""
+        """Expire all locks now."""
         for entry in tuple(self._entries.values()):
             self._expire(entry)
 
@@ -111,4 +111,4 @@ class Locks:
         entry.lock_token = entry.lock_deadline = None
 
     def _lock_lost(self) -> RefusedError:
-        return RefusedError(self._lost, "the lock is lost: it expired, or was settled")
+        return RefusedError(self._lost, "the lock is lost: expired or already settled")

@@ -1,9 +1,9 @@
-"""The operations behind <entity>/$management.
+"""The operations of <entity>/$management.
 
 Each takes the decoded map of a request and returns the map of the reply. No I/O.
 
-Source: Azure Service Bus, AMQP request-response operations; where azure-servicebus
-        7.15 differs from the page, the client is right.
+Source: Azure Service Bus, AMQP request-response operations; if azure-servicebus 7.15
+        differs from that page, the client's behaviour counts.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ Body = Mapping[object, object]
 
 SCHEDULE = "com.microsoft:schedule-message"
 
-# Year 10000: what a client sends when it means "all sessions", not "updated since".
+# Year 10000: a client sends it for "all sessions" instead of "updated since".
 _ALL_SESSIONS_SECONDS = 253_402_300_800.0
 _PEEK_LOCK = 1
 _OK = 200
@@ -60,7 +60,7 @@ class Reply:
 
     @classmethod
     def refusal(cls, error: RefusedError) -> "Reply":
-        """Return the answer to a request that is refused."""
+        """Return the answer to a refused request."""
         return cls(
             status=_STATUS.get(error.condition, _BAD_REQUEST),
             description=error.description,
@@ -69,13 +69,13 @@ class Reply:
 
 
 def answer(operation: str, entity: Queue | Topic, body: object, owner: object) -> Reply:
-    """Do what a request asks for.
+    """Execute a request.
 
     Args:
         operation: its name, with the vendor's prefix.
-        entity: what the request was sent to.
+        entity: the entity that the request was sent to.
         body: the decoded request.
-        owner: the connection it came on, which must hold the session it is about.
+        owner: the connection of the request; it must hold the session in question.
     """
     fields = body if isinstance(body, dict) else {}
     try:
@@ -104,7 +104,7 @@ def _schedule(entity: Queue | Topic, body: Body) -> Reply:
         if isinstance(entry, dict) and isinstance(encoded := entry["message"], bytes)
     ]
     numbers = entity.send(messages)
-    # A duplicate is dropped, and yet reported as a success; it has no number.
+    # A duplicate is dropped, but reported as a success; it has no number.
     found = long_array(number or 0 for number in numbers)
     return Reply(body={"sequence-numbers": found})
 
@@ -218,7 +218,7 @@ def _text(value: object) -> str | None:
 def _number(body: Body, name: str) -> int:
     value = body.get(name)
     if not isinstance(value, int):
-        raise RefusedError(Condition.ARGUMENT_ERROR, f"{name} is no number")
+        raise RefusedError(Condition.ARGUMENT_ERROR, f"{name} is not a number")
     return value
 
 

@@ -1,7 +1,7 @@
-"""Messages: what a sender hands over, and what a receiver gets.
+"""Messages: as a sender passes them, and as a receiver gets them.
 
-Pure values. The AMQP sections stay bytes here (wire.py splits and joins them), so
-that a message leaves the broker as it came.
+Pure values. The AMQP sections stay bytes here (wire.py splits and joins them), so that
+a message leaves the broker unchanged.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from uuid import UUID
 
 
 class State(IntEnum):
-    """Where a message stands, as x-opt-message-state says it."""
+    """The state of a message, as in x-opt-message-state."""
 
     ACTIVE = 0
     DEFERRED = 1
@@ -23,14 +23,14 @@ class Message:
     """A message as sent.
 
     Attributes:
-        message_id: what duplicate detection goes by.
-        content: the AMQP sections from the properties on, untouched.
+        message_id: used for duplicate detection.
+        content: the AMQP sections from the properties on, unchanged.
         header: the fields of the AMQP header, without their delivery count.
         annotations: the sender's message annotations.
         session_id: the session it belongs to, if any.
         time_to_live: seconds from its enqueuing until it expires; None: never.
         scheduled_for: when to enqueue it, in seconds since the epoch.
-        properties: the system properties a correlation filter can name.
+        properties: the system properties that a correlation filter can name.
         application_properties: the sender's own properties.
     """
 
@@ -56,11 +56,11 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """What a message brings along from the entity it passed before.
+    """What a message keeps from the entity that forwarded it.
 
     Attributes:
         sequence_number: its number there; None: it comes from a sender.
-        dead_letter: set when it was forwarded from a dead-letter queue.
+        dead_letter: set if it was forwarded from a dead-letter queue.
         hops: how many times it was forwarded.
     """
 
@@ -75,16 +75,16 @@ SENT = Origin()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """A message as a receiver gets it, or sees it when it peeks.
+    """A message as a receiver gets it, or sees it when peeking.
 
     Attributes:
-        message: what was sent.
+        message: the message as sent.
         sequence_number: its number in this entity.
-        enqueued_sequence_number: its number where it first was enqueued.
+        enqueued_sequence_number: its number where it was first enqueued.
         enqueued_at: seconds since the epoch.
         delivery_count: how many earlier deliveries failed.
         state: active, deferred or scheduled.
-        lock_token: None when the delivery is not locked.
+        lock_token: None if the delivery is not locked.
         locked_until: seconds since the epoch.
         dead_letter: set in a dead-letter queue.
     """

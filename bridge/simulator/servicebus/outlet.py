@@ -1,4 +1,4 @@
-"""The way out of one connection, which faults can slow down or close."""
+"""The output of one connection, which faults can delay or close."""
 
 import asyncio
 import socket
@@ -11,10 +11,10 @@ _LINGER_NOT = struct.pack("ii", 1, 0)
 
 
 class Outlet:
-    """Writes to the socket in order, later if a fault says so.
+    """Writes to the socket in order, delayed if a fault says so.
 
     Args:
-        faults: consulted at each write.
+        faults: asked at each write.
     """
 
     def __init__(self, faults: Faults) -> None:
@@ -25,11 +25,11 @@ class Outlet:
 
     @property
     def is_closed(self) -> bool:
-        """Whether there is nothing to write to."""
+        """Whether the socket is gone."""
         return self._transport is None
 
     def open(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to write to a socket."""
+        """Start writing to a socket."""
         if isinstance(transport, asyncio.Transport):
             self._transport = transport
 
@@ -38,18 +38,18 @@ class Outlet:
         self._put(written)
 
     def close(self) -> None:
-        """Close the socket after what is written."""
+        """Close the socket after everything is written."""
         self._put(None)
 
     def abort(self) -> None:
-        """Reset the connection: an orderly end is none that a network would make."""
+        """Reset the connection: a broken network would not close it in order."""
         if self._transport is not None:
             connection: socket.socket = self._transport.get_extra_info("socket")
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
             self._transport.abort()
 
     def pause_reading(self, *, paused: bool) -> None:
-        """Stop reading from the socket, or go on."""
+        """Stop reading from the socket, or continue."""
         if self._transport is None or self._transport.is_closing():
             return
         if paused:
@@ -60,7 +60,7 @@ class Outlet:
     def _put(self, written: bytes | None) -> None:
         loop = asyncio.get_running_loop()
         delay = self._faults.reply_delay.total_seconds()
-        # A delay that was lifted must not let the later overtake the earlier.
+        # If a delay ends, later bytes must not overtake earlier ones.
         self._due = max(self._due, loop.time() + delay)
         self._delayed.append(written)
         if self._due > loop.time():

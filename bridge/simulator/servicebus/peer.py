@@ -1,7 +1,7 @@
 """One connection: bytes in and out of Proton's engine, and its events.
 
-Sans-io: Proton neither opens sockets nor knows the time. Frames are handed to it one
-by one, so that the message-format of a transfer is known when its event comes.
+Sans-io: Proton neither opens sockets nor knows the time. It gets one frame at a time,
+so that the message-format of a transfer is known when its event comes.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ from bridge.simulator.servicebus.proton_links import (
 
 log = logging.getLogger(__name__)
 
-# Proton advertises half of what it enforces. The clients are told 240 s, as the cloud
-# tells them: their own pings come every 30 s at the most.
+# Proton advertises half of what it enforces: clients see 240 s, as in the cloud. Their
+# own pings come at least every 30 s.
 _IDLE_TIMEOUT_SECONDS = 480
 
 
@@ -39,7 +39,7 @@ class Peer(asyncio.Protocol):
     """The broker's end of one connection.
 
     Args:
-        hub: where its links meet the entities.
+        hub: connects its links to the entities.
     """
 
     def __init__(self, hub: Hub) -> None:
@@ -55,21 +55,21 @@ class Peer(asyncio.Protocol):
         self._events = ConnectionEvents(self._links)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin; a broker that is frozen accepts, and no more."""
+        """Start; a frozen broker accepts the connection and does nothing else."""
         self._outlet.open(transport)
         self._hub.join(self)
         if self._hub.faults.is_frozen:
             self.freeze(frozen=True)
 
     def data_received(self, data: bytes) -> None:
-        """Hand what came to the engine, and do what follows."""
+        """Pass the bytes to the engine, and handle its events."""
         for frame in self._frames.feed(data):
             self._push(frame)
         self._hub.touch(self)
         self._hub.turn()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget everything about the connection."""
+        """Remove everything that belongs to the connection."""
         log.debug("connection lost", extra={"error": repr(exc)})
         self._links.close_all(dropped=True)
         if self._tick is not None:
@@ -81,7 +81,7 @@ class Peer(asyncio.Protocol):
         self._hub.turn()
 
     def flush(self) -> None:
-        """Write what the engine has, unless a fault holds it back."""
+        """Write the output of the engine, unless a fault delays it."""
         if self._hub.faults.is_frozen or self._outlet.is_closed:
             return
         self._run_tick()
@@ -92,11 +92,11 @@ class Peer(asyncio.Protocol):
             self._outlet.close()
 
     def drop(self) -> None:
-        """Break the connection without a word."""
+        """Break the connection without a close frame."""
         self._outlet.abort()
 
     def close(self) -> None:
-        """Close the connection as a broker does that is shut down."""
+        """Close the connection like a broker that shuts down."""
         forced = RefusedError(Condition.CONNECTION_FORCED, "the broker is shut down")
         self._connection.condition = amqp_condition(forced)
         self._connection.close()
@@ -108,7 +108,7 @@ class Peer(asyncio.Protocol):
         self._links.detach(path)
 
     def freeze(self, *, frozen: bool) -> None:
-        """Stop reading, or go on."""
+        """Stop reading, or continue."""
         self._outlet.pause_reading(paused=frozen)
 
     def _push(self, frame: bytes) -> None:
@@ -118,7 +118,7 @@ class Peer(asyncio.Protocol):
                 self._engine.push(frame[:room])
                 frame = frame[room:]
         except TransportException:
-            # The event that comes with it says why, and the engine answers it.
+            # The event that follows says why, and the engine answers it.
             log.debug("amqp input refused")
         self._run_events()
 

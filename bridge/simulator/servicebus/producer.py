@@ -1,4 +1,4 @@
-"""The link on which a client sends to a queue or topic."""
+"""The link by which a client sends to a queue or topic."""
 
 from proton import Delivery, Receiver
 
@@ -13,18 +13,18 @@ from bridge.simulator.servicebus.proton_links import (
 from bridge.simulator.servicebus.storage import Target
 from bridge.simulator.servicebus.wire import parse_message, split_batch
 
-# The limit of the Standard tier, with which a client fits all tiers.
+# The limit of the Standard tier: a client that respects it fits all tiers.
 MAX_MESSAGE_BYTES = 256 * 1024
 _CREDIT = 1000
 
 
 class Producer:
-    """Takes messages from one link.
+    """Accepts messages from one link.
 
     Args:
         link: attached by the client, not answered yet.
-        target: where the messages go.
-        faults: consulted before each message.
+        target: the destination of the messages.
+        faults: asked before each message.
     """
 
     def __init__(self, link: Receiver, target: Target, faults: Faults) -> None:
@@ -41,10 +41,10 @@ class Producer:
         return self._target.name
 
     def on_flow(self) -> None:
-        """Nothing hangs on the client's flow."""
+        """Do nothing: sending does not depend on the client's flow."""
 
     def on_delivery(self, delivery: Delivery) -> None:
-        """Take a whole message or batch, and say what became of it."""
+        """Accept a whole message or batch, and settle it."""
         encoded = bytes(self._link.recv(delivery.pending) or b"")
         self._link.advance()
         if self._link.credit < _CREDIT // 2:
@@ -57,7 +57,7 @@ class Producer:
             settle(delivery, Delivery.ACCEPTED)
 
     def on_closed(self, *, dropped: bool) -> None:
-        """Nothing is left behind."""
+        """Do nothing: there is no state to clean up."""
 
     def _take(self, encoded: bytes, *, is_batch: bool) -> None:
         self._faults.check_send(self.path)

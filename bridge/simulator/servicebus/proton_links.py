@@ -1,10 +1,10 @@
-"""What this broker does to Proton's links and deliveries, in one place.
+"""Everything this broker does to Proton's links and deliveries.
 
-Traps that are dealt with here, each of which breaks a real client:
-* An error needs all of its three fields: clients index the third, and Proton trims
+It handles these traps, each of which breaks a real client:
+* An error needs all of its three fields: clients read the third, and Proton drops
   trailing nulls. So the info map is never empty.
-* A client knows its reply by the source address of its own attach, byte for byte.
-* A refused link is attached first, with neither source nor target, and then closed.
+* A client recognises its reply by the source address of its own attach, byte for byte.
+* A refused link is attached first, without source and target, and then closed.
 """
 
 from dataclasses import dataclass
@@ -28,10 +28,10 @@ _TICKS_PER_SECOND = 10_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRequest:
-    """A receiver's wish for a session.
+    """A receiver's request for a session.
 
     Attributes:
-        session_id: which one; None: the next available.
+        session_id: the wanted session; None: the next available.
         timeout: how long it waits for the next available one.
     """
 
@@ -40,7 +40,7 @@ class SessionRequest:
 
 
 def session_request(link: Link) -> SessionRequest | None:
-    """Return which session a receiver asks for; None: it wants none at all."""
+    """Return the session that a receiver asks for; None: it wants no session."""
     data = link.remote_source.filter
     data.rewind()
     filters = data.get_object() if data.next() else None
@@ -58,7 +58,7 @@ def session_request(link: Link) -> SessionRequest | None:
 
 
 def accept_link(link: Link, lock: SessionLock | None = None) -> None:
-    """Answer an attach with its own terms, and with the session it got."""
+    """Accept an attach with its own terms, and with the session it got."""
     link.source.copy(link.remote_source)
     link.target.copy(link.remote_target)
     link.snd_settle_mode = link.remote_snd_settle_mode
@@ -73,14 +73,14 @@ def accept_link(link: Link, lock: SessionLock | None = None) -> None:
 
 
 def refuse_link(link: Link, error: RefusedError) -> None:
-    """Answer an attach with a refusal."""
+    """Refuse an attach."""
     link.source.type = link.target.type = Terminus.UNSPECIFIED
     link.open()
     close_link(link, error)
 
 
 def close_link(link: Link, error: RefusedError | None = None) -> None:
-    """Close a link, and say why if there is a reason."""
+    """Close a link, with the reason if there is one."""
     if error is not None:
         link.condition = amqp_condition(error)
     link.close()
@@ -92,14 +92,14 @@ def is_open(link: Link) -> bool:
 
 
 def amqp_condition(error: RefusedError) -> AmqpCondition:
-    """Return an error as AMQP has it, with all three fields."""
+    """Return an error in AMQP's form, with all three fields."""
     info: dict[Any, Any] = {symbol("com.microsoft:tracking-id"): "local"}
     return AmqpCondition(str(error.condition), error.description, info)
 
 
 def send_bytes(link: Sender, tag: bytes, encoded: bytes, *, settled: bool) -> Delivery:
     """Send one message."""
-    # Its types want text for a tag, which is bytes in AMQP.
+    # Proton's type hints require text for a tag, which is bytes in AMQP.
     delivery = link.delivery(cast("Any", tag))
     link.stream(encoded)
     link.advance()
@@ -122,7 +122,7 @@ def settle(
 
 
 def note_format(delivery: Delivery, message_format: int) -> None:
-    """Remember the message-format of a delivery that has begun to come in."""
+    """Store the message-format of a delivery that has begun to arrive."""
     delivery.message_format = message_format
 
 
@@ -133,5 +133,5 @@ def format_of(delivery: Delivery) -> int:
 
 
 def tag_of(token: UUID) -> bytes:
-    """Return the delivery tag that stands for a lock token."""
+    """Return the delivery tag of a lock token."""
     return token.bytes_le

@@ -1,16 +1,16 @@
 """A queue: peek-lock, settlement, deferral, sessions.
 
-Pure: no I/O; the clock is injected and deadlines are run by their owner. A topic's
-subscription and a dead-letter queue are queues too.
+Pure: no I/O; the clock is injected and the owner runs the deadlines. A subscription of
+a topic and a dead-letter queue are queues, too.
 
 States of a message:
-    scheduled → active → locked → completed (gone)
+    scheduled → active → locked → completed (removed)
                          locked → abandoned, or lock expired → active, one failure more
-                         locked → released, session given back → active
+                         locked → released, session released → active
                          locked → deferred → locked, by sequence number
     active, locked or deferred → dead-lettered, into another queue
 Invariant: a message is in exactly one of these states, and has at most one lock.
-Unchecked against the cloud: a failed delivery of a deferred message leaves it
+Not compared with the cloud: a failed delivery of a deferred message leaves it
     deferred; a dead letter gets a new sequence number.
 """
 
@@ -33,19 +33,19 @@ from bridge.simulator.servicebus.storage import Storage
 class Queue:
     """A queue, a subscription or a dead-letter queue.
 
-    It has one method for each operation that the protocol knows of a queue. What they
-    work on are parts of their own: storage, intake, locks, sessions.
+    It is wide because it has one method for each operation of the protocol. The work is
+    done by parts of their own: storage, intake, locks, sessions.
 
     Args:
-        settings: how it behaves.
+        settings: its behaviour.
         clock: returns seconds since the epoch.
         deadlines: where locks and times to live expire.
-        wake: told whenever there may be something to receive.
+        wake: called whenever there may be something to receive.
         dead_letters: its dead-letter queue; None: it is one itself.
 
     Attributes:
         sessions: the session locks and states.
-        storage: where the messages are.
+        storage: the stored messages.
     """
 
     def __init__(
@@ -93,11 +93,11 @@ class Queue:
 
     @property
     def name(self) -> str:
-        """Its path."""
+        """The path of the queue."""
         return self.settings.name
 
     def send(self, messages: Sequence[Message]) -> tuple[int | None, ...]:
-        """Take messages from a sender, all or none.
+        """Accept messages from a sender: all or none.
 
         Returns:
             The sequence number of each; None for a duplicate, which is dropped.
@@ -108,13 +108,14 @@ class Queue:
         needs_session = self.settings.requires_session
         if needs_session and any(message.session_id is None for message in messages):
             raise RefusedError(
-                Condition.NOT_ALLOWED, f"{self.name} takes no message without a session"
+                Condition.NOT_ALLOWED,
+                f"{self.name} requires a session id on each message",
             )
         self.check_room(messages)
         return tuple(self._intake.accept(message) for message in messages)
 
     def check_room(self, messages: Sequence[Message]) -> None:
-        """Refuse messages there is no room for.
+        """Return if there is room for messages.
 
         Raises:
             RefusedError: the queue is full.
@@ -126,9 +127,9 @@ class Queue:
             )
 
     def accept(self, message: Message, origin: Origin) -> None:
-        """Take a message from another entity, full or not.
+        """Accept a message from another entity, even if the queue is full.
 
-        One without the session id it needs is dead-lettered.
+        A message without a required session id is dead-lettered.
         """
         self._intake.accept(message, origin)
 
@@ -136,14 +137,14 @@ class Queue:
         """Drop scheduled messages.
 
         Raises:
-            RefusedError: one of them is not scheduled; none is dropped.
+            RefusedError: one of them is not scheduled; then none is dropped.
         """
         self._intake.cancel(numbers)
 
     def receive(
         self, session_id: str | None = None, *, delete: bool = False
     ) -> Delivery | None:
-        """Take the next message, or return None when there is none.
+        """Take the next message, or return None if there is none.
 
         Args:
             session_id: the session to receive from, which the caller holds.
@@ -162,7 +163,7 @@ class Queue:
         """Take deferred messages by their sequence numbers.
 
         Raises:
-            RefusedError: one of them is not there to be taken; none is.
+            RefusedError: one of them cannot be taken; then none is taken.
         """
         wanted = dict.fromkeys(numbers)
         entries = [self.storage.find_deferred(number, session_id) for number in wanted]
@@ -172,20 +173,20 @@ class Queue:
         """Remove a message for good.
 
         Raises:
-            RefusedError: the lock is lost; so for every settlement below.
+            RefusedError: the lock is lost (also in the settlements below).
         """
         self.storage.remove(self._locks.take(lock_token))
 
     def abandon(self, lock_token: UUID) -> None:
-        """Give a message back as a failed delivery."""
+        """Return a message as a failed delivery."""
         self.storage.give_back(self._locks.take(lock_token), failed=True)
 
     def release(self, lock_token: UUID) -> None:
-        """Give a message back unseen: the delivery does not count."""
+        """Return a message as not delivered: the delivery does not count."""
         self.storage.give_back(self._locks.take(lock_token), failed=False)
 
     def defer(self, lock_token: UUID) -> None:
-        """Set a message aside; only its sequence number brings it back."""
+        """Set a message aside; it can be received by its sequence number only."""
         self._locks.take(lock_token).is_deferred = True
 
     def dead_letter(
@@ -214,7 +215,7 @@ class Queue:
         return self._locks.renew(lock_token)
 
     def expire_locks(self) -> None:
-        """Take all messages and sessions from their holders, as time would."""
+        """Expire all locks on messages and sessions."""
         for session_id in self.sessions.held():
             self.sessions.expire(session_id)
         self._locks.expire_all()
@@ -225,15 +226,15 @@ class Queue:
         """Lock a session.
 
         Args:
-            session_id: which one; None: the next one that has messages.
-            owner: who will hold it.
+            session_id: the session; None: the next one that has messages.
+            owner: the new holder.
             on_lost: called when the lock expires.
 
         Returns:
-            The lock, or None when no session is available now.
+            The lock, or None if no session is available now.
 
         Raises:
-            RefusedError: somebody else holds it.
+            RefusedError: another receiver holds the session.
         """
         if session_id is None:
             held = frozenset(self.sessions.held())
@@ -246,7 +247,7 @@ class Queue:
         """Return the sessions with messages or a state, by name.
 
         Args:
-            updated_after: return those whose state was set after this time instead.
+            updated_after: return the sessions whose state was set after it instead.
         """
         found = set(self.sessions.with_state(updated_after))
         if updated_after is None:
@@ -283,7 +284,7 @@ class Queue:
         )
 
     def size_bytes(self) -> int:
-        """Return how much content is held, dead letters included."""
+        """Return the bytes of all content, dead letters included."""
         dead = 0 if self.dead_letters is None else self.dead_letters.size_bytes()
         return dead + self.storage.backlog.size_bytes + self._intake.size_bytes
 

@@ -1,10 +1,10 @@
-"""The sessions of a queue: who holds which, until when, and their state.
+"""The sessions of a queue: their holders, the ends of their locks, their states.
 
-Pure. A session lock covers every message of the session that is out for delivery.
+Pure. A session lock covers every delivered message of the session.
 
 States: free → accept → held → renew → held
                           held → release → free
-                          held → expires → free, and the holder is told
+                          held → expires → free, and the holder is informed
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -17,11 +17,11 @@ from bridge.simulator.servicebus.errors import Condition, RefusedError
 
 @dataclass(frozen=True, slots=True)
 class SessionLock:
-    """A session that somebody holds.
+    """A held session.
 
     Attributes:
         session_id: the session.
-        owner: who holds it; compared by identity.
+        owner: the holder; compared by identity.
         until: seconds since the epoch.
     """
 
@@ -49,9 +49,9 @@ class Sessions:
     Args:
         clock: returns seconds since the epoch.
         deadlines: where the locks expire.
-        lock_duration: of a session lock.
-        returned: told that a session is free again: its id, and whether its
-            messages count as failed deliveries.
+        lock_duration: the duration of a session lock.
+        returned: called when a session is free again: its id, and whether its messages
+            count as failed deliveries.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class Sessions:
 
         Args:
             session_id: the session.
-            owner: who will hold it.
+            owner: the new holder.
             on_lost: called when the lock expires.
 
         Raises:
-            RefusedError: somebody holds it.
+            RefusedError: another receiver holds the session.
         """
         if session_id in self._held:
             raise RefusedError(
@@ -90,7 +90,7 @@ class Sessions:
         return self._hold(session_id, owner, on_lost)
 
     def renew(self, session_id: str, owner: object) -> SessionLock:
-        """Hold a session for another lock duration.
+        """Lock a session for another lock duration.
 
         Raises:
             RefusedError: the owner does not hold it.
@@ -100,49 +100,49 @@ class Sessions:
         return self._hold(session_id, owner, held.on_lost)
 
     def release(self, session_id: str, owner: object) -> None:
-        """Give a session back; nothing happens unless the owner holds it."""
+        """Release a session; does nothing unless the owner holds it."""
         held = self._held.get(session_id)
         if held is not None and held.lock.owner is owner:
             self._free(session_id, failed=False)
 
     def expire(self, session_id: str) -> None:
-        """Take a session from its holder as if its time were over."""
+        """Expire the lock on a session."""
         held = self._free(session_id, failed=True)
         if held is not None:
             held.on_lost()
 
     def until(self, session_id: str) -> float | None:
-        """Return when the lock on a session ends, or None when it is free."""
+        """Return when the lock on a session ends, or None if the session is free."""
         held = self._held.get(session_id)
         return None if held is None else held.lock.until
 
     def held(self) -> Collection[str]:
-        """Return the ids of the sessions somebody holds."""
+        """Return the ids of the held sessions."""
         return tuple(self._held)
 
     def check_held(self, session_id: str, owner: object) -> None:
-        """Refuse an owner that does not hold a session.
+        """Return if the owner holds the session.
 
         Raises:
-            RefusedError: so it is.
+            RefusedError: it does not.
         """
         self._owned(session_id, owner)
 
     def state(self, session_id: str, owner: object) -> bytes | None:
-        """Return the state of a session its owner holds.
+        """Return the state of a session.
 
         Raises:
-            RefusedError: the owner does not hold it.
+            RefusedError: the owner does not hold the session.
         """
         self._owned(session_id, owner)
         state = self._states.get(session_id)
         return None if state is None else state.value
 
     def set_state(self, session_id: str, owner: object, value: bytes | None) -> None:
-        """Keep the state of a session; None clears it.
+        """Store the state of a session; None deletes it.
 
         Raises:
-            RefusedError: the owner does not hold it.
+            RefusedError: the owner does not hold the session.
         """
         self._owned(session_id, owner)
         if value is None:
@@ -151,7 +151,7 @@ class Sessions:
             self._states[session_id] = _SessionState(value, self._clock())
 
     def with_state(self, updated_after: float | None = None) -> Iterator[str]:
-        """Return the ids of sessions with a state, set after a time if given."""
+        """Return the ids of sessions with a state, or with one set after a time."""
         for session_id, state in self._states.items():
             if updated_after is None or state.updated_at > updated_after:
                 yield session_id

@@ -1,7 +1,7 @@
-"""What entities a broker has, and how each behaves.
+"""The entities of a broker, and their behaviour.
 
-Pure values: config.py reads them from the emulator's file, tests write them out.
-The names are those of Service Bus, in this language's spelling.
+Pure values: config.py reads them from the emulator's file, tests write them directly.
+The names are those of Service Bus, in Python's spelling.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ MAX_QUEUE_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorrelationFilter:
-    """Lets a message into a subscription when every named property is equal.
+    """Admits a message to a subscription if every named property is equal.
 
     Attributes:
         properties: system properties by their names in the entity file, such as
@@ -48,16 +48,16 @@ class QueueSettings:
     """A queue.
 
     Attributes:
-        name: its path, compared without case.
-        lock_duration: of a message lock, or of a session lock.
+        name: its path; case does not matter.
+        lock_duration: the duration of a message lock or of a session lock.
         max_delivery_count: failed deliveries until a message is dead-lettered.
         requires_session: every message has a session id, every receiver a session.
-        duplicate_window: how long a message id is remembered; None: not at all.
-        default_time_to_live: for messages without one, and a bound for the others.
-        dead_letter_expired: dead-letter what expires instead of dropping it.
+        duplicate_window: how long message ids are stored; None: not at all.
+        default_time_to_live: for messages without one, and the limit for the others.
+        dead_letter_expired: dead-letter expired messages instead of dropping them.
         forward_to: the queue or topic that gets every message instead.
-        forward_dead_letters_to: the queue or topic that gets what is dead-lettered.
-        max_bytes: sends are refused once this much content is held.
+        forward_dead_letters_to: the queue or topic that gets the dead letters.
+        max_bytes: sends are refused above this amount of content.
     """
 
     name: str
@@ -77,19 +77,19 @@ class SubscriptionSettings(QueueSettings):
     """A subscription: a queue that a topic fills.
 
     Attributes:
-        filters: one that matches lets a message in; none at all lets in everything.
+        filters: a message needs to match one of them; if empty, all are admitted.
     """
 
     filters: tuple[CorrelationFilter, ...] = ()
 
     def admits(self, message: Message) -> bool:
-        """Return whether the subscription takes the message."""
+        """Return whether the subscription accepts the message."""
         return not self.filters or any(rule.matches(message) for rule in self.filters)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettings:
-    """A topic; its fields mean what they mean for a queue."""
+    """A topic; its fields have the same meaning as those of a queue."""
 
     name: str
     subscriptions: tuple[SubscriptionSettings, ...] = ()

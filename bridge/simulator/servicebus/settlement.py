@@ -1,7 +1,7 @@
-"""The outcomes of AMQP as Service Bus means them.
+"""The outcomes of AMQP and their meaning in Service Bus.
 
-accepted → complete; released → give back, not counted; rejected → dead-letter;
-modified → abandon, or defer when it is undeliverable here.
+accepted → complete; released → return, not counted; rejected → dead-letter;
+modified → abandon, or defer if it is undeliverable here.
 """
 
 from uuid import UUID
@@ -12,7 +12,7 @@ from bridge.simulator.servicebus.queues import Queue
 
 
 def apply_outcome(queue: Queue, lock_token: UUID, delivery: Delivery) -> None:
-    """Do with a message what its receiver's disposition says.
+    """Settle a message with its receiver's disposition.
 
     Raises:
         RefusedError: its lock is lost.
@@ -30,7 +30,7 @@ def apply_outcome(queue: Queue, lock_token: UUID, delivery: Delivery) -> None:
         case Delivery.REJECTED:
             queue.dead_letter(lock_token, *_reason(delivery))
         case _:
-            # Settled without an outcome: the lock is left to expire.
+            # Settled without an outcome: the lock will expire.
             return
 
 

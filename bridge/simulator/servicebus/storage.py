@@ -1,6 +1,6 @@
-"""How messages enter a queue, come back to it, expire, and are moved elsewhere.
+"""How messages enter a queue, return to it, expire, and are moved to another.
 
-Pure. Receiving and settling are in queues.py; this is the side nobody has locked.
+Pure. It handles unlocked messages; queues.py handles receiving and settling.
 
 Source: Azure Service Bus, overview of dead-letter queues (reasons, hop count),
         message expiration and message deferral.
@@ -19,17 +19,17 @@ _MAX_HOPS = 4
 
 
 class Target(Protocol):
-    """What messages can be sent and forwarded to: a queue or a topic."""
+    """A queue or topic that messages can be sent or forwarded to."""
 
     @property
     def name(self) -> str:
         """Its path."""
 
     def send(self, messages: Sequence[Message]) -> tuple[int | None, ...]:
-        """Take messages from a sender, all or none."""
+        """Accept messages from a sender: all or none."""
 
     def accept(self, message: Message, origin: Origin) -> None:
-        """Take a message from another entity."""
+        """Accept a message from another entity."""
 
     def cancel_scheduled(self, numbers: Sequence[int]) -> None:
         """Drop scheduled messages."""
@@ -39,15 +39,15 @@ class Storage:
     """The unlocked messages of one queue.
 
     Args:
-        settings: how the queue behaves.
+        settings: the behaviour of the queue.
         clock: returns seconds since the epoch.
         deadlines: where times to live expire.
-        ready: told whenever there is a message more to receive.
+        ready: called whenever one more message can be received.
         dead_letters: the dead-letter queue; None: this belongs to one itself.
 
     Attributes:
-        forward_to: gets every message instead; set once all entities exist.
-        backlog: the messages, locked ones included.
+        forward_to: gets every message instead; set when all entities exist.
+        backlog: the messages, including locked ones.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Storage:
         self._dead_letters = dead_letters
 
     def enqueue(self, message: Message, number: int, origin: Origin) -> None:
-        """Keep a message, or pass it on."""
+        """Store a message, or forward it."""
         entry = Entry(
             message=message,
             sequence_number=number,
@@ -89,11 +89,11 @@ class Storage:
             self._ready()
 
     def give_back(self, entry: Entry, *, failed: bool) -> None:
-        """Take an entry that was locked back.
+        """Return an entry that was locked.
 
         Args:
-            entry: unlocked already.
-            failed: whether this counts as a delivery that failed.
+            entry: already unlocked.
+            failed: whether this counts as a failed delivery.
         """
         entry.delivery_count += failed
         limit = self._settings.max_delivery_count
@@ -110,7 +110,7 @@ class Storage:
             self._ready()
 
     def find_deferred(self, number: int, session_id: str | None) -> Entry:
-        """Return a deferred message that nobody has locked.
+        """Return a deferred message that is not locked.
 
         Raises:
             RefusedError: there is none with this number, or not in this session.
@@ -123,7 +123,7 @@ class Storage:
         return entry
 
     def remove(self, entry: Entry) -> None:
-        """Forget a message."""
+        """Remove a message."""
         if entry.expiry is not None:
             entry.expiry.cancel()
         self.backlog.remove(entry)
@@ -161,8 +161,8 @@ class Storage:
         )
 
     def _expire_unless_taken(self, entry: Entry) -> None:
-        # A lock outlives the time to live, and a deferred message is only looked at
-        # when it is asked for: both are checked when they come back.
+        # A lock outlives the time to live, and a deferred message is checked only when
+        # it is requested: both expire when they return.
         if entry.lock_token is None and not entry.is_deferred:
             self._expire(entry)
 

@@ -1,6 +1,6 @@
-"""A topic: gives each message to every subscription that admits it.
+"""A topic: copies each message to every subscription that admits it.
 
-Pure. A topic holds nothing itself but scheduled messages.
+Pure. A topic itself stores only scheduled messages.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ class Topic:
     """A topic and its subscriptions.
 
     Args:
-        settings: how it behaves.
+        settings: its behaviour.
         subscriptions: each with its queue, in the order of the settings.
         clock: returns seconds since the epoch.
         deadlines: where scheduled messages wait.
@@ -47,7 +47,7 @@ class Topic:
         return self._settings.name
 
     def send(self, messages: Sequence[Message]) -> tuple[int | None, ...]:
-        """Take messages from a sender, all or none.
+        """Accept messages from a sender: all or none.
 
         Returns:
             The sequence number of each; None for a duplicate, which is dropped.
@@ -60,19 +60,19 @@ class Topic:
         return tuple(self._intake.accept(message) for message in messages)
 
     def accept(self, message: Message, origin: Origin) -> None:
-        """Take a message from another entity, full or not."""
+        """Accept a message from another entity, even if a subscription is full."""
         self._intake.accept(message, origin)
 
     def cancel_scheduled(self, numbers: Sequence[int]) -> None:
         """Drop scheduled messages.
 
         Raises:
-            RefusedError: one of them is not scheduled; none is dropped.
+            RefusedError: one of them is not scheduled; then none is dropped.
         """
         self._intake.cancel(numbers)
 
     def counts(self) -> Counts:
-        """Return how many messages wait in the topic itself."""
+        """Return the number of scheduled messages in the topic itself."""
         return Counts(scheduled=len(self._intake))
 
     def _publish(self, message: Message, number: int, origin: Origin) -> None:

@@ -1,7 +1,7 @@
-"""AMQP values to Python objects and back, by Proton's codec.
+"""Convert AMQP values to Python objects and back, with Proton's codec.
 
-Here, and nowhere else, Proton's untyped values become `object`. Its own number types
-(uint, timestamp, symbol ...) are kept, so that a value is encoded as it was decoded.
+Only here do Proton's untyped values become `object`. Its own number types (uint,
+timestamp, symbol ...) are kept, so that a value is encoded as it was decoded.
 
 Source: AMQP 1.0, part 1: 1.2 type encodings.
 """
@@ -22,14 +22,14 @@ from proton import (
 
 from bridge.simulator.servicebus.errors import Condition, RefusedError
 
-# Proton's types do not admit its own marker for plain arrays.
+# Proton's type hints do not allow its own marker for plain arrays.
 _PLAIN: Any = UNDESCRIBED
 
-# What Proton's codec raises on bytes that are no AMQP.
+# What Proton's codec raises on bytes that are not AMQP.
 _CODEC_ERRORS = (DataException, OverflowError, TypeError, ValueError)
 
-# The first half of a format code tells the width of the value that follows, or of
-# the size that leads it.
+# The first half of a format code gives the width of the value, or the width of the size
+# in front of the value.
 _FIXED_WIDTHS = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
 _SIZE_WIDTHS = {0xA: 1, 0xB: 4, 0xC: 1, 0xD: 4, 0xE: 1, 0xF: 4}
 
@@ -41,7 +41,7 @@ def decode_value(buffer: bytes, offset: int) -> tuple[object, int]:
         The value, and the offset after it.
 
     Raises:
-        RefusedError: there is no whole value.
+        RefusedError: there is no complete value.
     """
     end = value_end(buffer, offset)
     data = Data()
@@ -57,8 +57,8 @@ def decode_value(buffer: bytes, offset: int) -> tuple[object, int]:
 def owned(value: object) -> object:
     """Return a decoded value with its binaries copied.
 
-    Proton hands out views of memory that it frees together with its own object: kept
-    any longer, they show whatever is written there next.
+    Proton returns views of memory that it frees together with its own object. Later
+    they would show whatever is written there next.
     """
     match value:
         case memoryview():
@@ -89,7 +89,7 @@ def value_end(buffer: bytes, offset: int) -> int:
     """Return the offset after the value at an offset, without decoding it.
 
     Raises:
-        RefusedError: there is no whole value.
+        RefusedError: there is no complete value.
     """
     if offset >= len(buffer):
         raise _malformed()
@@ -143,7 +143,7 @@ def uuids(value: object) -> list[UUID]:
     """Return the UUIDs in an array or list.
 
     Raises:
-        RefusedError: there are others.
+        RefusedError: it holds other values.
     """
     found = elements(value)
     if not all(isinstance(element, UUID) for element in found):
@@ -155,7 +155,7 @@ def integers(value: object) -> list[int]:
     """Return the numbers in an array or list.
 
     Raises:
-        RefusedError: there are others.
+        RefusedError: it holds other values.
     """
     found = elements(value)
     if not all(isinstance(element, int) for element in found):
@@ -164,9 +164,9 @@ def integers(value: object) -> list[int]:
 
 
 def _any(value: object) -> Any:
-    # Proton's own union of types is narrower than what it encodes.
+    # Proton's own union of types is narrower than what it can encode.
     return value
 
 
 def _malformed() -> RefusedError:
-    return RefusedError(Condition.DECODE_ERROR, "this is no AMQP value")
+    return RefusedError(Condition.DECODE_ERROR, "this is not an AMQP value")

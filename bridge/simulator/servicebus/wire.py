@@ -1,8 +1,8 @@
-"""Messages as bytes: parsed when they come in, joined again when they go out.
+"""Messages as bytes: parsed on arrival, joined again for delivery.
 
-The sections a sender wrote (properties, application properties, body, footer) leave
-as they came. Only the header and the message annotations are written anew; a message
-without a message id gets one, and a dead letter gets its two application properties.
+The sender's sections (properties, application properties, body, footer) stay unchanged.
+Only the header and the message annotations are written anew. A message without a
+message id gets one, and a dead letter gets its two application properties.
 
 Source: AMQP 1.0, part 3: 3.2 message format. Azure Service Bus, AMQP 1.0 protocol
         guide: message annotations.
@@ -35,7 +35,7 @@ _LAST_SECTION = 0x78
 _TTL_FIELD = 2
 _DELIVERY_COUNT_FIELD = 4
 _SESSION_FIELD = 10
-# What a correlation filter can name, and its place in the properties section.
+# The properties a correlation filter can name, with their place in the section.
 _FILTER_FIELDS = {
     "MessageId": 0,
     "To": 2,
@@ -63,17 +63,17 @@ class Section:
 
 
 def entity_path(address: str) -> str:
-    """Return the path in an address, which may carry a scheme and a host."""
+    """Return the path in an address, which may include a scheme and a host."""
     _, scheme, rest = address.partition("://")
     path = rest.partition("/")[2] if scheme else address
     return path.strip("/")
 
 
 def split_sections(encoded: bytes) -> Iterator[Section]:
-    """Cut a message into its sections.
+    """Split a message into its sections.
 
     Raises:
-        RefusedError: the bytes are no message.
+        RefusedError: the bytes are not a message.
     """
     offset = 0
     while offset < len(encoded):
@@ -87,7 +87,7 @@ def split_batch(encoded: bytes) -> list[bytes]:
     """Return the messages in a batch: each is one data section.
 
     Raises:
-        RefusedError: the bytes are no batch.
+        RefusedError: the bytes are not a batch.
     """
     found = [s.decode() for s in split_sections(encoded) if s.code == _DATA]
     return [bytes(message) for message in found if isinstance(message, bytes)]
@@ -97,7 +97,7 @@ def parse_message(encoded: bytes) -> Message:
     """Read a message as its sender encoded it.
 
     Raises:
-        RefusedError: the bytes are no message.
+        RefusedError: the bytes are not a message.
     """
     sections = list(split_sections(encoded))
     first = {section.code: section for section in reversed(sections)}
@@ -141,7 +141,7 @@ def _section_code(encoded: bytes, offset: int) -> tuple[int, int]:
         descriptor, start = decode_value(encoded, offset + 1)
         code = descriptor if isinstance(descriptor, ulong) else -1
     if encoded[offset] != 0 or not _HEADER <= code <= _LAST_SECTION:
-        raise RefusedError(Condition.DECODE_ERROR, "this is no AMQP message")
+        raise RefusedError(Condition.DECODE_ERROR, "this is not an AMQP message")
     return code, start
 
 
@@ -186,14 +186,14 @@ def _replace_section(content: bytes, code: int, value: object) -> bytes:
 def _fields(section: Section | None) -> tuple[object, ...]:
     value = [] if section is None else section.decode()
     if not isinstance(value, list):
-        raise RefusedError(Condition.DECODE_ERROR, "a section is no list")
+        raise RefusedError(Condition.DECODE_ERROR, "a section is not a list")
     return tuple(value)
 
 
 def _mapping(section: Section | None) -> Mapping[object, object]:
     value = {} if section is None else section.decode()
     if not isinstance(value, dict):
-        raise RefusedError(Condition.DECODE_ERROR, "a section is no map")
+        raise RefusedError(Condition.DECODE_ERROR, "a section is not a map")
     return value
 
 

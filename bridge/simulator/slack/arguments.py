@@ -1,4 +1,4 @@
-"""The arguments of a call of Slack's Web API, however they were sent. Pure.
+"""The arguments of a call of Slack's Web API, in any form. Pure.
 
 Source:  docs.slack.dev/apis/web-api (POST bodies)
 """
@@ -15,7 +15,7 @@ from bridge.simulator.slack.refusals import RefusedError
 _JSON: Final = "application/json"
 _FORM: Final = "application/x-www-form-urlencoded"
 _CHARSETS: Final = frozenset({"utf-8", "utf8", "iso-8859-1"})
-# What a form holds as text of JSON.
+# Form fields that hold JSON as text.
 _NESTED: Final = {
     "attachments": "invalid_attachments",
     "blocks": "invalid_blocks_format",
@@ -27,11 +27,11 @@ def parse(body: bytes, content_type: str | None) -> dict[str, object]:
     """Return the arguments of a call.
 
     Args:
-        body: as it was sent.
+        body: as sent.
         content_type: the header; None: there is none.
 
     Raises:
-        RefusedError: it cannot be read.
+        RefusedError: the body cannot be read.
     """
     if not body:
         return {}
@@ -48,13 +48,13 @@ def parse(body: bytes, content_type: str | None) -> dict[str, object]:
 
 
 def warning(body: bytes, content_type: str | None) -> str | None:
-    """Return what Slack remarks about a call that it takes; None: nothing."""
+    """Return Slack's warning about a call that it accepts; None: no warning."""
     kind, charset = _kind(content_type or "")
     return "missing_charset" if body and kind == _JSON and not charset else None
 
 
 def is_true(value: object) -> bool:
-    """Return whether an argument says yes."""
+    """Return whether an argument is true."""
     return value in (True, 1, "true", "1")
 
 

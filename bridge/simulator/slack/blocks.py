@@ -1,4 +1,4 @@
-"""What is wrong with blocks, in Slack's words and with its pointers. Pure.
+"""The faults of blocks, in Slack's words and with its JSON pointers. Pure.
 
 Source:  docs.slack.dev/reference/block-kit/blocks, …/block-elements,
          …/composition-objects; the words as slackapi/bolt-js and others quote them
@@ -44,11 +44,11 @@ Table = Mapping[str, object]
 
 
 def faults(blocks: object, at: str = "/blocks") -> Iterator[str]:
-    """Yield what is wrong, such as ``must be more than 0 characters [json-pointer:…]``.
+    """Yield faults, such as ``must be more than 0 characters [json-pointer:…]``.
 
     Args:
-        blocks: what was given for them.
-        at: where that is in the message.
+        blocks: the value of the blocks.
+        at: their place in the message.
     """
     if not isinstance(blocks, list):
         yield _fault("must provide an array", at)
@@ -60,12 +60,12 @@ def faults(blocks: object, at: str = "/blocks") -> Iterator[str]:
 
 
 def all_faults(message: Table) -> list[str]:
-    """Return what is wrong with the blocks of a message, and of its attachments."""
+    """Return the faults of the blocks of a message and of its attachments."""
     return [each for at, blocks in blocks_of(message) for each in faults(blocks, at)]
 
 
 def blocks_of(message: Table) -> list[tuple[str, object]]:
-    """Return where a message has blocks, and what it has there."""
+    """Return all blocks of a message with their places."""
     own, attachments = message.get("blocks"), message.get("attachments")
     below = enumerate(attachments) if isinstance(attachments, list) else ()
     found = [
@@ -77,7 +77,7 @@ def blocks_of(message: Table) -> list[tuple[str, object]]:
 
 
 def characters(value: object) -> int:
-    """Return how many characters the texts have in blocks, or in a part of them."""
+    """Return the number of characters in the texts of blocks, or of a part of them."""
     if isinstance(value, list):
         return sum(map(characters, value))
     if not isinstance(value, Mapping):
@@ -206,7 +206,7 @@ def _counted(items: list[object], at: str, least: int, most: int) -> Iterator[st
 
 
 def _repeated(items: list[object], name: str, at: str) -> Iterator[str]:
-    """Yield a fault for each id that an item before has, too."""
+    """Yield a fault for each id that an earlier item has, too."""
     tables = (
         (place, item) for place, item in enumerate(items) if isinstance(item, Mapping)
     )

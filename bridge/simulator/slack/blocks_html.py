@@ -1,4 +1,4 @@
-"""Blocks and attachments as HTML. Pure; all that was posted is escaped."""
+"""Blocks and attachments as HTML. Pure; everything that was posted is escaped."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ Table = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """The message that blocks are shown of.
+    """The message whose blocks are shown.
 
     Attributes:
         now: seconds since the epoch.

@@ -1,7 +1,7 @@
-"""Clicks on buttons, as Slack tells apps of them, and what apps answer.
+"""Clicks on buttons: Slack's request to an app, and the app's answer.
 
-Source:  docs.slack.dev/interactivity/handling-user-interaction (3 seconds, no second
-         try; a response_url is good five times within 30 minutes),
+Source:  docs.slack.dev/interactivity/handling-user-interaction (3 seconds, no retry;
+         a response_url can be used five times within 30 minutes),
          docs.slack.dev/reference/interaction-payloads/block_actions-payload,
          docs.slack.dev/authentication/verifying-requests-from-slack
 """
@@ -42,7 +42,7 @@ Table = Mapping[str, object]
 
 
 class Click(Input, frozen=True, kw_only=True):
-    """Who clicks on what."""
+    """A user's click on a button."""
 
     ts: str
     action_id: str
@@ -52,7 +52,7 @@ class Click(Input, frozen=True, kw_only=True):
 
 
 class Interactivity(Input, frozen=True, kw_only=True):
-    """Which app is told of clicks, and the secret that they are signed with."""
+    """The app that receives clicks, and the secret that signs them."""
 
     url: Annotated[str, msgspec.Meta(pattern="^https?://")]
     signing_secret: Annotated[str, msgspec.Meta(min_length=1)]
@@ -60,7 +60,7 @@ class Interactivity(Input, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class _ResponseUrl:
-    """Where an app may answer a click."""
+    """A URL where an app may answer a click."""
 
     channel: Channel
     bot: Bot
@@ -71,16 +71,16 @@ class _ResponseUrl:
 
 
 class Clicks:
-    """Tells one app of clicks, and takes what it answers.
+    """Sends clicks to one app, and accepts its answers.
 
     Args:
-        workspace: whose messages have the buttons.
-        clock: what it goes by.
+        workspace: holds the messages with the buttons.
+        clock: the source of time.
 
     Attributes:
-        app: who is told; None: nobody yet.
-        base_url: what every response_url begins with.
-        ack_seconds: how long the app may take.
+        app: the receiver of clicks; None: not configured.
+        base_url: the start of every response_url.
+        ack_seconds: how long the app may take to answer.
     """
 
     def __init__(self, workspace: Workspace, clock: Clock) -> None:
@@ -93,15 +93,15 @@ class Clicks:
         self._urls: dict[str, _ResponseUrl] = {}
 
     async def click(self, click: Click) -> dict[str, object]:
-        """Tell the app of a click; returns what came of it.
+        """Send a click to the app; return the result.
 
         Raises:
-            BadInputError: there is no app to tell.
+            BadInputError: there is no app.
             NoSuchEntityError: there is no such button.
         """
         if self.app is None:
             raise BadInputError(
-                "no app is told of clicks: name it with PUT /slack/workspace"
+                "no app receives clicks: name it with PUT /slack/workspace"
                 ' {"interactivity": {"url": …, "signingSecret": …}}'
             )
         channel, post = self._message(click)
@@ -110,7 +110,7 @@ class Clicks:
         payload = self._payload(channel, post, click, url)
         now = self._clock.now()
         payload["actions"] = [_action(block, button, now, next(self._count))]
-        status = await self._tell(self.app, payload)
+        status = await self._send(self.app, payload)
         return {
             "acknowledged": status is not None and 200 <= status < 300,
             "status": status,
@@ -119,14 +119,14 @@ class Clicks:
         }
 
     def respond(self, name: str, message: object) -> None:
-        """Take what an app posts to a response_url.
+        """Accept what an app posts to a response_url.
 
         Args:
             name: the last part of the URL.
             message: the body as JSON.
 
         Raises:
-            RefusedError: it is refused, in Slack's word.
+            RefusedError: it is refused, with Slack's error.
         """
         url = self._urls.get(name)
         if url is None or self._clock.now() > url.until:
@@ -207,8 +207,8 @@ class Clicks:
             "response_url": url,
         }
 
-    async def _tell(self, app: Interactivity, payload: Table) -> int | None:
-        """Return the status that the app answers; None: it does not, in time."""
+    async def _send(self, app: Interactivity, payload: Table) -> int | None:
+        """Return the status that the app answers; None: no answer in time."""
         body = urlencode({"payload": orjson.dumps(payload).decode()}).encode()
         timestamp = str(int(self._clock.now()))
         headers = {
@@ -231,11 +231,11 @@ class Clicks:
 
 
 def signature(secret: str, timestamp: str, body: bytes) -> str:
-    """Return how Slack signs a request.
+    """Return Slack's signature of a request.
 
     Args:
         secret: the app's signing secret.
-        timestamp: seconds since the epoch, as the header says it.
+        timestamp: seconds since the epoch, as in the header.
         body: as it is sent.
     """
     signed = b":".join((b"v0", timestamp.encode(), body))
@@ -243,7 +243,7 @@ def signature(secret: str, timestamp: str, body: bytes) -> str:
 
 
 def _button(post: Post, click: Click) -> tuple[Table, Table]:
-    """Return the button that is meant, and the block it is in."""
+    """Return the clicked button, and its block."""
     for block in _blocks(post):
         for element in _elements(block):
             is_block = click.block_id in {None, block.get("block_id")}

@@ -1,4 +1,4 @@
-"""Dates as Slack writes them for a reader. Pure.
+"""Dates as Slack shows them to a reader. Pure.
 
 Source:  docs.slack.dev/messaging/formatting-message-text (date formatting)
 """
@@ -12,12 +12,12 @@ _SPANS: Final = ((86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 
 
 def written(seconds: int, pattern: str, now: float) -> str | None:
-    """Return a moment as ``pattern`` has it; None: there is a token it does not know.
+    """Return a time in the form of ``pattern``; None: it has an unknown token.
 
     Args:
-        seconds: the moment, since the epoch.
+        seconds: the time, since the epoch.
         pattern: such as ``{date_short_pretty} at {time}``.
-        now: seconds since the epoch: some tokens say "today".
+        now: seconds since the epoch: some tokens become "today".
 
     The reader's time zone is UTC.
     """

@@ -1,6 +1,6 @@
-"""The emoji that messages of operations use, by their names in Slack.
+"""Emoji that are common in operations, by their names in Slack.
 
-Source:  github.com/iamcal/emoji-data, which Slack's names come from
+Source:  github.com/iamcal/emoji-data, the origin of Slack's names
 """
 
 from typing import Final

@@ -1,4 +1,4 @@
-"""What the methods of Slack's Web API do, as far as a bot that posts needs them.
+"""The methods of Slack's Web API, as far as a bot that posts needs them.
 
 Source:  docs.slack.dev/reference/methods/NAME
 """
@@ -26,7 +26,7 @@ from bridge.simulator.slack.workspace import (
     is_ts,
 )
 
-_LONGEST_TEXT: Final = 40_000  # beyond it is cut off
+_LONGEST_TEXT: Final = 40_000  # a longer text is cut
 _LONGEST_UPDATE: Final = 4000
 _MOST_LISTED: Final = 999
 
@@ -35,7 +35,7 @@ Members = dict[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A call, and when it came."""
+    """A call and its time."""
 
     method: str
     bot: Bot
@@ -48,18 +48,18 @@ class Call:
         return value if isinstance(value, Mapping) else None
 
     def text(self, name: str) -> str:
-        """Return an argument that is text; absent: an empty one."""
+        """Return an argument that is text; "" if it is absent."""
         value = self.arguments.get(name)
         return value if isinstance(value, str) else ""
 
 
 @dataclass(slots=True)
 class Methods:
-    """The methods over one workspace.
+    """The methods of one workspace.
 
     Attributes:
-        posts: how often a message may be posted in a channel; None: any number, and
-            any number of other calls.
+        posts: the highest rate of posts in a channel; None: no limit, also for all
+            other calls.
     """
 
     workspace: Workspace
@@ -67,11 +67,11 @@ class Methods:
     _limiter: Limiter = field(default_factory=Limiter)
 
     def run(self, call: Call) -> Members:
-        """Return what the answer holds besides ``ok``.
+        """Run a method; return the members of its answer besides ``ok``.
 
         Raises:
             RefusedError: the call is refused.
-            RateError: it is one too many.
+            RateError: the call is above a rate limit.
         """
         methods: dict[str, tuple[str, Callable[[Call], Members]]] = {
             "auth.test": ("", self._test),

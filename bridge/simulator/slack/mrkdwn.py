@@ -1,7 +1,7 @@
-"""Slack's mrkdwn as HTML. Pure; nothing in a message becomes markup by itself.
+"""Slack's mrkdwn as HTML. Pure; no text of a message becomes HTML by itself.
 
-What must not be looked at again (code, links, emoji) is taken out first, and put
-back in the end: a mark from Unicode's private use area stands for it meanwhile.
+Finished pieces (code, links, emoji) are taken out first and put back at the end. In
+between, a mark from Unicode's private use area stands for each.
 
 Source:  docs.slack.dev/messaging/formatting-message-text
 """
@@ -32,7 +32,7 @@ _STYLES: Final = tuple(
 
 
 class _Kept:
-    """Pieces of HTML that marks stand for."""
+    """Finished pieces of HTML, each replaced by a mark."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
@@ -51,9 +51,9 @@ def mrkdwn(text: str, now: float, *, is_verbatim: bool = False) -> str:
     """Return mrkdwn as HTML.
 
     Args:
-        text: as it was posted.
-        now: seconds since the epoch, which dates are near or far of.
-        is_verbatim: whether URLs stay text unless they are marked as links.
+        text: as posted.
+        now: seconds since the epoch, for dates such as "today".
+        is_verbatim: whether a URL becomes a link only if it is marked as one.
     """
     keep = _Kept()
     text = _MARKS.sub("\ufffd", text)
@@ -71,7 +71,7 @@ def mrkdwn(text: str, now: float, *, is_verbatim: bool = False) -> str:
 
 
 def plain(text: str, *, emoji: bool = True) -> str:
-    """Return plain text as HTML; only its emoji are shown as such."""
+    """Return plain text as HTML; only emoji names are replaced."""
     shown = _unescaped(text)
     return escape(_EMOJI.sub(_sign, shown) if emoji else shown)
 
@@ -81,7 +81,7 @@ def _sign(match: re.Match[str]) -> str:
 
 
 def _reference(inside: str, now: float) -> str:
-    """Return what stands in angle brackets: a link, a mention or a date."""
+    """Return the HTML of angle brackets: a link, a mention or a date."""
     if match := _DATE.fullmatch(inside):
         date = written(int(match[1]), _unescaped(match[2]), now) or match[4]
         return f"<time>{plain(date, emoji=False)}</time>"
@@ -92,7 +92,7 @@ def _reference(inside: str, now: float) -> str:
 
 
 def _mention(target: str, label: str) -> str:
-    """Return a mention as it is shown where nobody knows the names of people."""
+    """Return a mention as Slack shows it for an unknown user."""
     if target.startswith(("@", "#")):
         words = f"{target[0]}{label.removeprefix(target[0]) or target[1:]}"
         return f'<span class="mention">{plain(words, emoji=False)}</span>'

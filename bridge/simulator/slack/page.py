@@ -1,6 +1,6 @@
 """The page that shows the workspace as people would see it. Pure.
 
-It works without JavaScript, and loads nothing: what it may do is in ``policy``.
+It works without JavaScript and loads nothing: ``policy`` forbids both.
 """
 
 from base64 import b64encode
@@ -23,8 +23,8 @@ def page(workspace: Workspace, wanted: str | None, now: float) -> tuple[str, str
     """Return the page as HTML, and its Content-Security-Policy.
 
     Args:
-        workspace: what to show.
-        wanted: the id or the name of a channel; None: the one spoken in last.
+        workspace: the workspace to show.
+        wanted: the id or the name of a channel; None: the one with the last message.
         now: seconds since the epoch.
     """
     channel = _chosen(workspace, wanted)
@@ -48,7 +48,7 @@ def page(workspace: Workspace, wanted: str | None, now: float) -> tuple[str, str
     return html, policy
 
 
-_EMPTY: Final = '<p class="empty">Nobody has said anything yet.</p>'
+_EMPTY: Final = '<p class="empty">There are no messages yet.</p>'
 
 
 def _sorted(workspace: Workspace) -> list[Channel]:

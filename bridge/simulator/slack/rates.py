@@ -1,6 +1,6 @@
-"""How often Slack lets itself be called. Pure: the caller says what time it is.
+"""Slack's rate limits. Pure: the caller passes the time.
 
-A bucket for each key: full, it holds a burst; it fills evenly.
+Each key has a bucket: a full bucket allows a burst, and it fills at a constant rate.
 
 Source:  docs.slack.dev/apis/web-api/rate-limits: posting is a message a second for
          each channel, with bursts allowed for short times (how large is not said);
@@ -17,7 +17,7 @@ _ROUNDING: Final = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many calls a second, and so many at once."""
+    """Calls per second, and the largest burst."""
 
     per_second: float
     burst: int
@@ -36,11 +36,11 @@ class Limiter:
     _left: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def take(self, key: str, rate: Rate, now: float) -> int:
-        """Return 0 if a call may pass, else after how many seconds to come again.
+        """Return 0 if a call may pass, else the seconds to wait.
 
         Args:
-            key: whose calls are counted.
-            rate: how many are allowed.
+            key: the bucket.
+            rate: the limit.
             now: seconds since the epoch.
         """
         left, at = self._left.pop(key, (float(rate.burst), now))

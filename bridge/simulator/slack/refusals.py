@@ -1,4 +1,4 @@
-"""Which messages Slack refuses, and in which words. Pure.
+"""The messages that Slack refuses, with its error codes. Pure.
 
 Source:  docs.slack.dev/reference/methods/chat.postMessage,
          docs.slack.dev/messaging/sending-messages-using-incoming-webhooks
@@ -12,17 +12,17 @@ from bridge.simulator.errors import SimulatorError
 from bridge.simulator.slack.blocks import all_faults, blocks_of, characters
 
 _MOST_ATTACHMENTS: Final = 100
-# Of all blocks together: not documented (slackapi/bolt-js#2509), but enforced.
+# All blocks together: not documented (slackapi/bolt-js#2509), but enforced.
 _LONGEST_BLOCKS: Final = 13_200
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What Slack says instead of taking a message.
+    """Slack's refusal of a message.
 
     Attributes:
-        word: its code for the fault.
-        details: what exactly is wrong, each with a JSON pointer; may be empty.
+        word: its error code.
+        details: the exact faults, each with a JSON pointer; may be empty.
     """
 
     word: str
@@ -30,12 +30,12 @@ class Refusal:
 
 
 class RefusedError(SimulatorError):
-    """A request that Slack refuses.
+    """Slack refuses a request.
 
     Args:
-        word: Slack's code for the fault.
-        details: what exactly is wrong.
-        members: what the answer has besides ``ok`` and ``error``.
+        word: Slack's error code.
+        details: the exact faults.
+        members: members of the answer besides ``ok`` and ``error``.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class RefusedError(SimulatorError):
 
 
 class RateError(SimulatorError):
-    """A request too many.
+    """A request is above a rate limit.
 
     Args:
-        seconds: when to come again.
+        seconds: how long to wait.
     """
 
     def __init__(self, seconds: int) -> None:
@@ -60,17 +60,17 @@ class RateError(SimulatorError):
 
 
 def refusal(message: object) -> str | None:
-    """Return the word with which Slack refuses a message; None: it takes it.
+    """Return the error code with which Slack refuses a message; None: accepted.
 
     Args:
-        message: the body as JSON; text when it is none.
+        message: the body as JSON; text if it is not JSON.
     """
     found = judge(message)
     return found.word if found else None
 
 
 def judge(message: object) -> Refusal | None:
-    """Return why Slack refuses a message; None: it takes it."""
+    """Return why Slack refuses a message; None: accepted."""
     if not isinstance(message, Mapping):
         return Refusal("invalid_payload")
     text, attachments = message.get("text"), message.get("attachments")

@@ -2,8 +2,8 @@
 
     POST /slack/api/chat.postMessage    Authorization: Bearer xoxb-…
     GET  /slack                         the workspace as people would see it
-    PUT  /slack/workspace               which channels, tokens, limits and app there are
-    POST /slack/click                   somebody clicks on a button
+    PUT  /slack/workspace               sets channels, tokens, limits and the app
+    POST /slack/click                   a user clicks on a button
     POST /slack/actions/NAME            a response_url
 
 Source:  docs.slack.dev/apis/web-api
@@ -71,12 +71,12 @@ class SlackServer:
     """Slack's side of the Web API.
 
     Args:
-        clock: what it goes by.
+        clock: the source of time.
 
     Attributes:
-        workspace: what was said, and who may speak.
-        methods: what can be called; ``methods.posts`` is how often.
-        clicks: who is told of clicks.
+        workspace: the messages, and who may post.
+        methods: the methods; ``methods.posts`` is their rate limit.
+        clicks: sends clicks to an app.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -86,10 +86,10 @@ class SlackServer:
         self._clock = clock
 
     def configure(self, body: bytes) -> None:
-        """Take what PUT /slack/workspace says; what it does not name stays.
+        """Apply PUT /slack/workspace; what it does not name stays unchanged.
 
         Raises:
-            BadInputError: it is not understood.
+            BadInputError: it is invalid.
         """
         given = parse(body, _Workspace)
         if given.channels is not None:
@@ -104,11 +104,11 @@ class SlackServer:
             self.methods.posts = rate if given.rate_limit else None
 
     def call(self, request: web.Request, body: bytes) -> dict[str, object]:
-        """Do what is called for; returns the members of the answer.
+        """Run the called method; return the members of the answer.
 
         Raises:
-            RefusedError: it is refused.
-            RateError: it is one too many.
+            RefusedError: the call is refused.
+            RateError: the call is above a rate limit.
         """
         content_type = request.headers.get("Content-Type")
         arguments = {**request.query, **arguments_of(body, content_type)}
@@ -120,15 +120,15 @@ class SlackServer:
         )
         members = self.methods.run(call)
         if remark := warning(body, content_type):
-            told = {"warning": remark, "response_metadata": {"warnings": [remark]}}
-            members = {**told, **members}
+            remarks = {"warning": remark, "response_metadata": {"warnings": [remark]}}
+            members = {**remarks, **members}
         return {"ok": True, **members}
 
     def take(self, path: str, message: object) -> None:
-        """Show what was posted to an incoming webhook, which Slack would take.
+        """Show a message that was posted to an incoming webhook and is valid.
 
         Args:
-            path: of the webhook; its last part names the channel.
+            path: the path of the webhook; its last part names the channel.
             message: the body as JSON.
         """
         if not isinstance(message, Mapping):
@@ -146,7 +146,7 @@ class SlackServer:
         channel.keep(post)
 
     def routes(self) -> list[web.RouteDef]:
-        """Return what it serves besides methods, webhooks and response_urls."""
+        """Return the routes besides methods, webhooks and response_urls."""
         return [
             web.get(PAGE, self._page, allow_head=False),
             web.get(f"{PAGE}/", self._page, allow_head=False),
@@ -156,7 +156,7 @@ class SlackServer:
         ]
 
     async def respond(self, path: str, message: object) -> web.Response:
-        """Answer what an app posts to a response_url."""
+        """Answer an app's post to a response_url."""
         try:
             self.clicks.respond(path.removeprefix(ACTIONS), message)
         except RefusedError as error:
@@ -180,7 +180,7 @@ class SlackServer:
         return web.Response(status=204)
 
     async def _click(self, request: web.Request) -> web.Response:
-        """Let somebody click: through the page, which is shown again, or in JSON."""
+        """Handle a click: of the page, which is shown again, or of a call in JSON."""
         if request.content_type != _FORM:
             click = parse(await request.read(), Click)
             return as_json(await self.clicks.click(click))
@@ -194,7 +194,7 @@ class SlackServer:
         return web.Response(status=303, headers=there)
 
     def _set_channels(self, given: Sequence[_Channel]) -> None:
-        """Have these channels and no others; what was said in them stays."""
+        """Set the channels; messages in those that remain are kept."""
         before = dict(self.workspace.channels)
         self.workspace.channels.clear()
         for each in given:

@@ -1,10 +1,10 @@
-"""A Slack workspace: its channels, who may speak, and what was said.
+"""A Slack workspace: its channels, its bots, and the messages.
 
-No clock: the caller says what time it is. The last messages of each channel only, so
-that it may run for weeks.
+It has no clock: the caller passes the time. Only the last messages of each channel are
+kept, so it may run for weeks.
 
-Unless it is told which channels and tokens there are, there is every channel, and
-every token that begins with ``xoxb-`` belongs to an app that is in all of them.
+Without a configuration, every channel exists, and every token that begins with
+``xoxb-`` belongs to an app that is a member of all channels.
 """
 
 import itertools
@@ -27,11 +27,11 @@ _TS = re.compile(r"\d{1,12}\.\d{6}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bot:
-    """An app's own user, known by its token.
+    """An app's own user, identified by its token.
 
     Attributes:
-        refusal: the word with which each of its calls is refused; None: none is.
-        scopes: what it may do; None: everything.
+        refusal: the error with which each of its calls is refused; None: none is.
+        scopes: its permissions; None: all.
     """
 
     app_id: str
@@ -44,7 +44,7 @@ class Bot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """What a message shows. Blocks have the ids that Slack gives to those without."""
+    """The content of a message. Blocks without an id get one, as in Slack."""
 
     text: str = ""
     blocks: Sequence[Table] = ()
@@ -52,12 +52,12 @@ class Content:
 
     @classmethod
     def of(cls, message: Table, ts: str, before: "Content | None" = None) -> "Content":
-        """Return the content of what was posted.
+        """Return the content of a posted message.
 
         Args:
-            message: as it was posted, and found good.
-            ts: of the message, which the ids are made of.
-            before: what stays where ``message`` says nothing.
+            message: as posted, and valid.
+            ts: the message's ts, from which the ids are made.
+            before: the content to keep where ``message`` says nothing.
         """
         before = before or cls()
         blocks, attachments = message.get("blocks"), message.get("attachments")
@@ -76,9 +76,9 @@ class Post:
 
     Attributes:
         ts: its id in the channel: seconds since the epoch.
-        thread_ts: of the message that this answers.
-        is_broadcast: whether an answer is shown in the channel too.
-        only_for: the one user who sees it; None: everybody.
+        thread_ts: the ts of the message that this one answers.
+        is_broadcast: whether a reply is shown in the channel, too.
+        only_for: the only user who sees it; None: everybody.
         edited_at: seconds since the epoch; None: never.
     """
 
@@ -92,7 +92,7 @@ class Post:
     edited_at: float | None = None
 
     def as_json(self) -> dict[str, object]:
-        """Return it as Slack shows it, without its metadata."""
+        """Return the message as Slack shows it, without its metadata."""
         optional = {
             "thread_ts": self.thread_ts,
             "blocks": list(self.content.blocks),
@@ -117,7 +117,7 @@ class Channel:
     """A channel and its messages by their ts, oldest first.
 
     Attributes:
-        refusal: the word with which posting there is refused; None: it is not.
+        refusal: the error with which posting there is refused; None: it is not.
     """
 
     id: str
@@ -126,11 +126,11 @@ class Channel:
     posts: dict[str, Post] = field(default_factory=dict)
 
     def thread(self, ts: str) -> list[Post]:
-        """Return the answers to a message, oldest first."""
+        """Return the replies to a message, oldest first."""
         return [each for each in self.posts.values() if each.thread_ts == ts]
 
     def keep(self, post: Post) -> None:
-        """Keep a new or a changed message; the oldest gives way."""
+        """Store a new or changed message; remove the oldest if there are too many."""
         self.posts[post.ts] = post
         while len(self.posts) > KEPT:
             del self.posts[next(iter(self.posts))]
@@ -141,9 +141,9 @@ class Workspace:
     """The channels and the apps.
 
     Attributes:
-        channels: by their ids; those that were spoken of so far.
-        is_open: whether a channel that nobody named is there all the same.
-        bots: by their tokens; None: every token is good.
+        channels: by their ids; those that were used so far.
+        is_open: whether a channel exists even if it was not configured.
+        bots: by their tokens; None: every token is valid.
     """
 
     channels: dict[str, Channel] = field(default_factory=dict)
@@ -152,10 +152,10 @@ class Workspace:
     _count: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def bot(self, token: str | None) -> Bot:
-        """Return whose token it is.
+        """Return the bot of a token.
 
         Raises:
-            RefusedError: nobody's, or one of no use.
+            RefusedError: the token is unknown, or may not be used.
         """
         if not token:
             raise RefusedError("not_authed")
@@ -171,10 +171,10 @@ class Workspace:
         return bot
 
     def named(self, name: object) -> Channel:
-        """Return a channel by its id or name, as one posts to it.
+        """Return a channel by its id or name, for posting.
 
         Raises:
-            RefusedError: there is none, or nobody may post there.
+            RefusedError: it does not exist, or posting there is refused.
         """
         channel = self._found(name) or self._founded(name)
         if channel.refusal:
@@ -182,10 +182,10 @@ class Workspace:
         return channel
 
     def known(self, channel_id: object) -> Channel:
-        """Return a channel by its id alone, as one reads and changes what is there.
+        """Return a channel by its id only, for reading and changing messages.
 
         Raises:
-            RefusedError: there is none.
+            RefusedError: it does not exist.
         """
         found = self.channels.get(channel_id) if isinstance(channel_id, str) else None
         if found is None:
@@ -193,7 +193,7 @@ class Workspace:
         return found
 
     def founded_as(self, name: str) -> Channel:
-        """Return the channel of such a name, founded if it must be."""
+        """Return the channel with this name; create it if needed."""
         return self._found(name) or self._found_new(id_of(name), name)
 
     def new_ts(self, now: float) -> str:
@@ -222,7 +222,7 @@ class Workspace:
 
 
 def id_of(name: str) -> str:
-    """Return the id that a channel of this name gets."""
+    """Return the id for a channel of this name."""
     return f"C{sha256(name.encode()).hexdigest()[:10].upper()}"
 
 
@@ -235,7 +235,7 @@ def bot_of(token: str, name: str = "sebridge") -> Bot:
 
 
 def is_ts(value: object) -> bool:
-    """Return whether it is the ts of a message: text, as a number would be rounded."""
+    """Return whether it is a message's ts: text, because a number would be rounded."""
     return isinstance(value, str) and _TS.fullmatch(value) is not None
 
 

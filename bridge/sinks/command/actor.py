@@ -15,6 +15,7 @@ from datetime import timedelta
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import STARTED, ScheduledEvent
+from bridge.events.identity import Identity
 from bridge.events.material import is_material
 from bridge.events.routing import Route
 from bridge.events.transitions import TransitionKind
@@ -56,8 +57,8 @@ _OUTPUTS = {
 class CommandActor:
     """Runs one command; see ``bridge.sinks.acting.Actor``.
 
-    Half of its methods answer the questions of that contract; the others are the parts
-    of two answers, whether a step may begin and what an end means.
+    It is wide because half of its methods answer the questions of that contract; the
+    others are parts of two answers: whether a step may begin, and what an end means.
 
     Attributes:
         account: who may write it, beside root; None where files have no such owner.
@@ -100,6 +101,16 @@ class CommandActor:
             return "this VM's name is not known: no command is run"
         return None
 
+    @property
+    def unclear(self) -> str | None:
+        """Which event of the document is not acted on; see ``Actor.unclear``."""
+        document = self.outlook.document
+        for event in document.events.values() if document else ():
+            unfit = {one.key for one in self.route.unfit(event.raw, Identity())}
+            if not _has_resources(event) and unfit <= {"when.resources"}:
+                return f"{event.event_id} has no Resources: no command is run for it"
+        return None
+
     def restores_at_start(self) -> bool | None:
         """Whether this life begins with a restore; see ``Actor.restores_at_start``."""
         if not self.terms.at_start:
@@ -129,13 +140,26 @@ class CommandActor:
         if at_start.is_start(step.event):
             return at_start.verdict(self.outlook, self._fits)
         event = event_of(step.event)
-        if not isinstance(event.raw.get("Resources"), list):
+        if not _has_resources(event):
             return Skip("Resources is missing: it is not known whose event it is")
         if self.action(step.event) is Action.PREPARE:
             return self._verdict_on_prepare(step, event)
-        if _transition_of(step.event) in _GONE and not self._fits(event):
+        return self._verdict_on_restore(step, event)
+
+    def _verdict_on_restore(self, step: Step, event: ScheduledEvent) -> Verdict:
+        if self.outlook.document is None:
+            return Wait()  # nobody knows yet whether another event waits
+        is_over = _transition_of(step.event) in _GONE
+        if is_over and not self._fits(event) and not self._is_prepared(step):
             return Skip("the event does not fit this sink")
         return Begin()
+
+    def _is_prepared(self, step: Step) -> bool:
+        """Whether the step before it was one to prepare for, as far as that is kept."""
+        if step.older is None:
+            return True
+        older = CloudEvent.from_json(step.older)
+        return self.action(older) is Action.PREPARE and self._fits(event_of(older))
 
     def _verdict_on_prepare(self, step: Step, event: ScheduledEvent) -> Verdict:
         if step.newer is not None:
@@ -291,6 +315,10 @@ def event_of(event: CloudEvent) -> ScheduledEvent:
     raw = event.data.get("event")
     found = raw if isinstance(raw, dict) else {}
     return ScheduledEvent(event_id=str(found.get("EventId", "")), raw=found)
+
+
+def _has_resources(event: ScheduledEvent) -> bool:
+    return isinstance(event.raw.get("Resources"), list)
 
 
 def _read(body: bytes, event: ScheduledEvent) -> ScheduledEvent:

@@ -92,7 +92,7 @@ def _listed(names: tuple[str, ...]) -> str:
     """Return names in one line; a blank within one would make two of it."""
     found, length = list[str](), 0
     for name in names:
-        plain = _BLANK.sub("?", _plain(name))[:_LONGEST]
+        plain = _BLANK.sub("?", _plain(name))[:_LONGEST] or "?"
         length += len(plain) + 1
         if length > _LONGEST_LIST:
             break

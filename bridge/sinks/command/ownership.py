@@ -9,6 +9,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from bridge.sinks.command.service import Account
+
 _MOST_LINKS = 40
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
@@ -23,16 +25,25 @@ def trouble_of(command: tuple[str, ...], account: int | None) -> str | None:
     """
     if account is None:
         return None
-    files = [command[0], *(a for a in command[1:] if a[:1] == "/" and _is_file(a))]
+    files = [command[0], *_arguments(command)]
     found = (trouble for file in files if (trouble := _trouble(Path(file), account)))
     return next(found, None)
 
 
-def unusable(program: str) -> str | None:
-    """Return why a program that is there cannot be run by this account."""
-    if program[:1] == "/" and not os.access(program, os.X_OK):
-        return f"{program} cannot be run: it is not executable (chmod +x)"
-    return None
+def unusable(command: tuple[str, ...], account: Account) -> str | None:
+    """Return why an account cannot run a command that is there; None = it can.
+
+    Another account's rights are told by the modes of the files alone: what lists of
+    access or the unit's own limits say beside them is not looked at.
+    """
+    program = command[0]
+    if account.is_own:
+        if program[:1] == "/" and not os.access(program, os.X_OK):
+            return f"{program} cannot be run: it is not executable (chmod +x)"
+        return None
+    asked = [(program, os.X_OK), *((file, os.R_OK) for file in _arguments(command))]
+    found = (_closed(Path(file), right, account) for file, right in asked)
+    return next((flaw for flaw in found if flaw is not None), None)
 
 
 def not_executable(program: str) -> str | None:
@@ -45,6 +56,34 @@ def not_executable(program: str) -> str | None:
 def account() -> int | None:
     """Return the account that this process runs as; None on Windows."""
     return os.geteuid() if hasattr(os, "geteuid") else None
+
+
+def _arguments(command: tuple[str, ...]) -> Iterator[str]:
+    """Yield the arguments that are files."""
+    yield from (a for a in command[1:] if a[:1] == "/" and _is_file(a))
+
+
+def _closed(path: Path, right: int, account: Account) -> str | None:
+    """Return what keeps an account from a file that it needs; None = nothing."""
+    for part in _way(path):
+        found = part.lstat()
+        if stat.S_ISLNK(found.st_mode):
+            continue
+        is_folder = stat.S_ISDIR(found.st_mode)
+        if not _has(account, found, os.X_OK if is_folder else right):
+            what = "entered" if is_folder else "read" if right == os.R_OK else "run"
+            mode = stat.S_IMODE(found.st_mode)
+            return f"{part} cannot be {what} by {account.words} ({mode:04o})"
+    return None
+
+
+def _has(account: Account, found: os.stat_result, right: int) -> bool:
+    """Whether the mode of a file gives an account a right."""
+    if found.st_uid == account.uid:
+        return bool(found.st_mode & right << 6)
+    if found.st_gid in account.groups:
+        return bool(found.st_mode & right << 3)
+    return bool(found.st_mode & right)
 
 
 def _is_file(name: str) -> bool:
@@ -92,7 +131,7 @@ def _flaw(part: Path, account: int, *, is_above: bool) -> str | None:
     """Return what is wrong with one file or directory; None = nothing."""
     found = part.lstat()
     if found.st_uid not in {0, account}:
-        return f"{part} belongs to uid {found.st_uid}, not to root or this account"
+        return f"{part} belongs to uid {found.st_uid}, not to root or who runs it"
     if stat.S_ISLNK(found.st_mode) or not found.st_mode & _OTHERS:
         return None
     # In a directory like /tmp nobody can move what belongs to somebody else.

@@ -5,6 +5,7 @@ what is done beside the outbox: a test, a look, a preview.
 """
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -29,6 +30,7 @@ from bridge.sinks.base import Preview, Resources, SinkConfig
 from bridge.sinks.command import ownership
 from bridge.sinks.command.actor import CommandActor, event_of
 from bridge.sinks.command.process import ProcessRunner
+from bridge.sinks.command.service import Service
 from bridge.sinks.command.unit import UnitRunner, deaf
 from bridge.sinks.command.unit_files import Places, name_in
 
@@ -40,7 +42,7 @@ _FORBIDDEN = ("\x00", "\n", "\r")
 class CommandSinkConfig(SinkConfig, frozen=True, kw_only=True):
     """``[[sinks]]`` with ``type = "command"``: a program of this machine is run.
 
-    It has one field for each key.
+    It is wide because it has one field for each key.
 
     Attributes:
         command: the program with its whole path, and its arguments; no shell. The event
@@ -69,7 +71,7 @@ class CommandSinkConfig(SinkConfig, frozen=True, kw_only=True):
     is_for_steps: ClassVar[bool] = True
     concurrency: ClassVar[int] = 1
     hooks: ClassVar[Path] = Places().hooks
-    shipped_service: ClassVar[Path] = Path("/etc/systemd/system/sebridge.service")
+    service: ClassVar[Service] = Service()
 
     command: tuple[str, ...] = ()
     unit: str = ""
@@ -113,14 +115,16 @@ class CommandSinkConfig(SinkConfig, frozen=True, kw_only=True):
             yield "max_attempts", f"must be 1 to {_MOST_ATTEMPTS}"
 
     def doubts(self) -> Iterator[tuple[str, str]]:
-        """Doubt a command that the service as shipped would run: it has no rights."""
-        if self.command and self.shipped_service.exists():
+        """Doubt what the service as shipped would run, and what would be refused."""
+        if self.command and self.service.is_installed:
             what = (
                 "sebridge.service may do almost nothing, and so may what it runs; "
                 'root runs a hook by unit = "sebridge-hook@NAME.service" '
                 "(infra/install.sh --hook NAME=FILE)"
             )
             yield "command", what
+        if os.path.exists(self.program[0]) and (trouble := self._trouble()):  # noqa: PTH110 - no error where it may not be seen
+            yield ("unit" if self.unit else "command"), trouble
 
     @property
     def program(self) -> tuple[str, ...]:
@@ -152,17 +156,26 @@ class CommandSinkConfig(SinkConfig, frozen=True, kw_only=True):
 
     async def reach(self, resources: Resources) -> str:  # noqa: ARG002 - the contract's
         """Look whether the command may be run, and run nothing."""
-        trouble = await asyncio.to_thread(
-            ownership.trouble_of, self.program, self.account
-        )
-        unusable = ownership.not_executable if self.unit else ownership.unusable
-        trouble = trouble or await asyncio.to_thread(unusable, self.program[0])
+        trouble = await asyncio.to_thread(self._trouble)
         if self.unit:
             trouble = trouble or await deaf(self.unit)
+            text = "can be run, and only root writes it"
+        else:
+            words = self.service.account().words
+            text = "can be run, and only root or that account writes it: looked at for "
+            text += words
         if trouble is not None:
             raise RefusedDeliveryError(trouble, Reason.REJECTED)
-        who = "root writes it" if self.unit else "root or this account writes it"
-        return f"{self.program[0]} can be run, and only {who}"
+        return f"{self.program[0]} {text}"
+
+    def _trouble(self) -> str | None:
+        """Return why the hook cannot be run by whom it is run."""
+        if self.unit:
+            trouble = ownership.trouble_of(self.program, _ROOT)
+            return trouble or ownership.not_executable(self.program[0])
+        account = self.service.account()
+        trouble = ownership.trouble_of(self.command, account.uid)
+        return trouble or ownership.unusable(self.command, account)
 
     async def preview(self, resources: Resources, event: CloudEvent) -> Preview:
         """Return how the command would be run; see ``SinkConfig.preview``."""

@@ -1,1 +1,1 @@
-"""Writes events to a file, one JSON object per line."""
+"""Write events to a file, one JSON object on each line."""

@@ -1,9 +1,9 @@
-"""Lines at the end of a file: whole, durable, and in a file that is kept small.
+"""Append whole, durable lines to a file of limited size.
 
-The file is opened for each line and closed again, so that whoever moves it away
-(logrotate) needs to tell nobody. A line that a crash has torn is ended, not cut off: a
-reader that has seen half of it must find its place again. What an attempt that failed
-has left is cut off: it would grow with each further one, on a disk that is full.
+The file is opened for each write and closed again, so logrotate may move it at any time
+without a signal. If a crash has left a torn line, the line is ended, not cut off: a
+reader that has read half of it must find its place again. What a failed attempt has
+written is cut off: otherwise a full disk would get more of it with each attempt.
 """
 
 import os
@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 STANDARD_OUTPUT = 1
-_PIECE = 512  # what POSIX promises a pipe to take, or not, as a whole
+_PIECE = 512  # bytes that POSIX promises to write to a pipe in one piece or not at all
 
-# Each is of one kind of system.
+# Each flag exists on one kind of system only.
 _AS_IT_IS = getattr(os, "O_BINARY", 0)
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
-_NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # for a FIFO that nobody reads
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # for a FIFO without a reader
 _FLAGS = os.O_RDWR | os.O_APPEND | _AS_IT_IS | _NO_LINK | _NO_WAIT
 
 
 class NotAFileError(OSError):
-    """What is there is no regular file."""
+    """The path is not a regular file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +34,9 @@ class Appender:
     """Appends lines to a file.
 
     Attributes:
-        max_size: bytes; before it is larger, it is moved to ``PATH.1``; 0 = never.
-        keep: how many that were moved are kept.
-        mode: permissions of a file that is made, whatever the umask.
+        max_size: bytes; a file that would grow larger is moved to ``PATH.1``; 0: never.
+        keep: how many moved files are kept.
+        mode: permissions of a new file, whatever the umask.
     """
 
     path: Path
@@ -44,26 +44,26 @@ class Appender:
     keep: int
     mode: int
 
-    def append(self, line: bytes) -> None:
-        """Append a line, and return when it is on the disk.
+    def append(self, lines: bytes) -> None:
+        """Append whole lines; return when they are on the disk.
 
         Raises:
-            OSError: it is not; nothing of it is left, if that could be helped.
+            OSError: they were not written; if possible, no part of them is left.
         """
         with self._opened() as number:
             size = os.fstat(number).st_size
-            if not (self.max_size and size and size + len(line) > self.max_size):
-                self._write(number, line, size)
+            if not (self.max_size and size and size + len(lines) > self.max_size):
+                self._write(number, lines, size)
                 return
         self._rotate()
         with self._opened() as number:
-            self._write(number, line, os.fstat(number).st_size)
+            self._write(number, lines, os.fstat(number).st_size)
 
     def look(self) -> None:
-        """Find out whether lines may be appended, and leave everything as it is.
+        """Check whether lines can be appended; change nothing.
 
         Raises:
-            OSError: they may not.
+            OSError: they cannot.
         """
         try:
             number = os.open(self.path, _FLAGS)
@@ -81,7 +81,7 @@ class Appender:
 
     @contextmanager
     def _opened(self) -> Iterator[int]:
-        """Open the file; one that is not there is made."""
+        """Open the file; create it if it does not exist."""
         try:
             number = os.open(self.path, _FLAGS)
         except FileNotFoundError:
@@ -92,10 +92,10 @@ class Appender:
             _check(number)
             yield number
 
-    def _write(self, number: int, line: bytes, size: int) -> None:
+    def _write(self, number: int, lines: bytes, size: int) -> None:
         start = b"\n" if size and _last(number, size) != b"\n" else b""
         try:
-            _write_all(number, start + line)
+            _write_all(number, start + lines)
             os.fsync(number)
             if not size:
                 _settle(self.path.parent)
@@ -105,7 +105,7 @@ class Appender:
             raise
 
     def _rotate(self) -> None:
-        """Move the file to ``PATH.1``, that one to ``PATH.2``, and so on."""
+        """Move the file to ``PATH.1``, the old ``PATH.1`` to ``PATH.2``, and so on."""
         for index in range(self.keep - 1, -1, -1):
             with suppress(FileNotFoundError):
                 self._moved(index).replace(self._moved(index + 1))
@@ -123,13 +123,13 @@ def _closing(number: int) -> Iterator[None]:
 
 
 def _check(number: int) -> None:
-    """Refuse what is open if it is a device, a FIFO or a directory.
+    """Refuse an open file that is a device, a FIFO or a directory.
 
     Raises:
-        NotAFileError: it is.
+        NotAFileError: it is one of these.
     """
     if not stat.S_ISREG(os.fstat(number).st_mode):
-        raise NotAFileError(0, "is no regular file")
+        raise NotAFileError(0, "is not a regular file")
 
 
 def _last(number: int, size: int) -> bytes:
@@ -143,7 +143,7 @@ def _write_all(number: int, data: bytes) -> None:
 
 
 def _settle(folder: Path) -> None:
-    """Put the name of a new file onto the disk, too."""
+    """Sync the directory, so that the name of a new file is on the disk, too."""
     if sys.platform == "win32":
         return
     number = os.open(folder, os.O_RDONLY)
@@ -153,7 +153,7 @@ def _settle(folder: Path) -> None:
 
 @dataclass(slots=True)
 class StandardOutput:
-    """Lines to standard output.
+    """Writes lines to standard output.
 
     Attributes:
         timeout: seconds to wait for a reader to take a piece.
@@ -163,14 +163,14 @@ class StandardOutput:
     timeout: float
     is_torn: bool = False
 
-    def append(self, line: bytes) -> None:
-        """Write a line, and return when whoever reads has taken it, or the disk has.
+    def append(self, lines: bytes) -> None:
+        """Write lines; return when the reader of the pipe or the disk has taken them.
 
         Raises:
-            OSError: it could not be written; TimeoutError: nobody reads.
+            OSError: they could not be written; TimeoutError: the pipe has no reader.
         """
         self.look()
-        rest = b"\n" + line if self.is_torn else line
+        rest = b"\n" + lines if self.is_torn else lines
         self.is_torn = True
         while rest:
             self._wait()
@@ -180,10 +180,10 @@ class StandardOutput:
             os.fsync(STANDARD_OUTPUT)
 
     def look(self) -> None:
-        """Find out whether there is a standard output.
+        """Check whether there is a standard output.
 
         Raises:
-            NotAFileError: there is none, and its number may be another file's.
+            NotAFileError: there is none; its number may belong to another file.
         """
         if sys.stdout is None:
             raise NotAFileError(0, "is closed")

@@ -1,13 +1,13 @@
 """CloudEvents to a file or standard output, as lines of structured JSON.
 
-For agents that read files: the Azure Monitor Agent, Fluent Bit. An event counts as
-delivered once its line is on the disk.
+For agents that read files, such as the Azure Monitor Agent or Fluent Bit. An event is
+delivered when its line is on the disk.
 """
 
 import asyncio
 import errno
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,12 +15,14 @@ from typing import ClassVar
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import (
+    DeliveryError,
     Reason,
     RefusedDeliveryError,
     TransientDeliveryError,
 )
 from bridge.foundation.values import Duration, Size
-from bridge.sinks.base import Preview, Resources, SinkConfig
+from bridge.sinks.base import Preview, Resources
+from bridge.sinks.batch import BatchKeys
 from bridge.sinks.file.appending import Appender, NotAFileError, StandardOutput
 
 _DASH = "-"
@@ -28,20 +30,20 @@ _MISSING = {errno.ENOENT, errno.ENOTDIR}
 _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EISDIR}
 
 
-class FileSinkConfig(SinkConfig, frozen=True, kw_only=True):
+class FileSinkConfig(BatchKeys, frozen=True, kw_only=True):
     """``[[sinks]]`` with ``type = "file"``.
 
     Attributes:
-        path: the file that lines are added to; "-" is standard output. It may be no
-            symbolic link. Example: ``"/var/log/sebridge/events.jsonl"``.
-        max_size: before the file is larger it is moved to PATH.1; 0 is never, for
+        path: the file that lines are appended to; "-" is standard output. It must not
+            be a symbolic link. Example: ``"/var/log/sebridge/events.jsonl"``.
+        max_size: a file that would grow larger is moved to PATH.1; 0 means never, for
             logrotate.
-        keep: how many of the files that were moved are kept. Example: ``5``.
-        mode: the permissions of a file that is made. Example: ``"0640"``.
+        keep: how many of the moved files are kept. Example: ``5``.
+        mode: the permissions of a new file. Example: ``"0640"``.
         timeout: how long one attempt may take.
     """
 
-    concurrency: ClassVar[int] = 1  # one line after the other
+    concurrency: ClassVar[int] = 1  # one line after another
 
     path: str
     max_size: Size = Size(10_000_000)
@@ -51,11 +53,12 @@ class FileSinkConfig(SinkConfig, frozen=True, kw_only=True):
 
     @property
     def file(self) -> str:
-        """The file that is written to; see ``SinkConfig.file``."""
+        """The file that the sink writes; see ``SinkConfig.file``."""
         return _DASH if self.path == _DASH else str(Path(self.path).resolve())
 
-    def faults(self) -> Iterator[tuple[str, str]]:
+    def faults(self) -> Iterator[tuple[str, ...]]:
         """Check the path and the numbers."""
+        yield from BatchKeys.faults(self)
         if not self.path or not self.path.isprintable() or self.path[-1] in "/\\":
             yield "path", 'must be the path of a file, or "-" for standard output'
         if not 1 <= self.keep <= 1000:
@@ -64,17 +67,20 @@ class FileSinkConfig(SinkConfig, frozen=True, kw_only=True):
             yield "mode", 'must be permissions in octal, such as "0640"'
         if not self.timeout:
             yield "timeout", "must be more than 0s"
+        if self.batch > 1 and 0 < self.max_size < self.batch_size:
+            what = "must not be more than max_size: a file holds whole batches"
+            yield "batch_size", what, "max_size"
 
     @asynccontextmanager
     async def open(
         self,
         resources: Resources,  # noqa: ARG002 - the contract's
     ) -> AsyncIterator["FileSink"]:
-        """Make the sink; the file is opened for each line."""
+        """Create the sink; the file is opened for each line."""
         yield FileSink(name=self._name, target=self._target(), timeout=self.timeout)
 
     async def reach(self, resources: Resources) -> str:  # noqa: ARG002 - the contract's
-        """Look whether lines can be written, and write none; see ``SinkConfig``."""
+        """Check whether lines can be written, and write none; see ``SinkConfig``."""
         with _errors(self._name):
             async with asyncio.timeout(self.timeout):
                 await asyncio.to_thread(self._target().look)
@@ -108,7 +114,7 @@ class FileSink:
     """Appends each event to one file.
 
     Attributes:
-        name: of the file, in errors.
+        name: the name of the file in errors.
     """
 
     name: str
@@ -121,23 +127,38 @@ class FileSink:
 
         Raises:
             TransientDeliveryError: the disk is full, fails or does not answer.
-            RefusedDeliveryError: there is no such directory, or no right to it.
+            RefusedDeliveryError: the directory does not exist, or access is denied.
         """
+        await self._append(render(event))
+
+    async def deliver_many(
+        self, events: Sequence[CloudEvent]
+    ) -> Sequence[DeliveryError | None]:
+        """Append several events with one write; see ``BatchSink.deliver_many``.
+
+        Raises:
+            TransientDeliveryError: as ``deliver``; no line is left, if possible.
+            RefusedDeliveryError: as ``deliver``.
+        """
+        await self._append(b"".join(map(render, events)))
+        return [None] * len(events)
+
+    async def _append(self, lines: bytes) -> None:
         with _errors(self.name):
             async with asyncio.timeout(self.timeout):
-                # An urgent event comes while another is written; and a thread cannot
-                # be cancelled, so that one that hangs is enough.
+                # An urgent event can come during another write. A thread cannot be
+                # cancelled, so only one may hang.
                 while self._work is not None and not self._work.done():
                     await asyncio.wait([self._work])
                 self._work = asyncio.create_task(
-                    asyncio.to_thread(self.target.append, render(event))
+                    asyncio.to_thread(self.target.append, lines)
                 )
                 self._work.add_done_callback(_seen)
                 await asyncio.shield(self._work)
 
 
 def _seen(work: asyncio.Task[None]) -> None:
-    """Look at what came of a write, lest asyncio complain that nobody did."""
+    """Fetch the result of a write, so that asyncio does not warn about it."""
     if not work.cancelled():
         work.exception()
 
@@ -149,11 +170,11 @@ def render(event: CloudEvent) -> bytes:
 
 @contextmanager
 def _errors(name: str) -> Iterator[None]:
-    """Turn what the file system raises into delivery errors."""
+    """Turn errors of the file system into delivery errors."""
     try:
         yield
     except TimeoutError:
-        text = f"{name} does not take what is written in time"
+        text = f"{name} does not accept what is written in time"
         raise TransientDeliveryError(text, Reason.TIMEOUT) from None
     except NotAFileError as error:
         text = f"{name} {error.strerror}"

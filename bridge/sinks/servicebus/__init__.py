@@ -1,1 +1,1 @@
-"""Sends events to a Service Bus topic or queue."""
+"""Send events to a Service Bus topic or queue."""

@@ -1,10 +1,10 @@
 """CloudEvents to a Service Bus queue or topic.
 
-Source: DESIGN section 4, "Service Bus message"; CloudEvents AMQP binding (structured
+Source: the AMQP binding of CloudEvents (structured
 mode, with every attribute repeated as an application property for filters).
 """
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -24,27 +24,28 @@ from bridge.servicebus.namespace import (
     entity_in,
 )
 from bridge.servicebus.sender import Message, Sender, short_id
-from bridge.sinks.base import ApprovalAddress, Preview, Resources, SinkConfig
+from bridge.sinks.base import ApprovalAddress, Preview, Resources
+from bridge.sinks.batch import BatchKeys
 
 SessionBy = Literal["event", "vm", "none"]
 
 
-class ServiceBusSinkConfig(SinkConfig, frozen=True, kw_only=True):
+class ServiceBusSinkConfig(BatchKeys, frozen=True, kw_only=True):
     """``[[sinks]]`` with ``type = "servicebus"``.
 
-    The first six keys are those of ``NamespaceConfig``: a msgspec class has but one
-    base with fields. A test holds the two together.
+    The first six keys are those of ``NamespaceConfig``: a msgspec class can have only
+    one base with fields. A test compares the two.
 
     Attributes:
-        queue: the queue that events are sent to; or topic. Example:
+        queue: the queue that events are sent to; or set topic. Example:
             ``"scheduled-events"``.
-        topic: the topic that events are sent to; or queue. Example:
+        topic: the topic that events are sent to; or set queue. Example:
             ``"scheduled-events"``.
-        session: what the SessionId of a message is: the EventId, the vmId, or none.
+        session: the SessionId of a message: the EventId, the vmId, or none.
     """
 
-    default_scope: ClassVar[Scope] = "all"  # the broker drops what it has already
-    concurrency: ClassVar[int] = 32  # so that a backlog goes out in batches
+    default_scope: ClassVar[Scope] = "all"  # the broker drops duplicates
+    concurrency: ClassVar[int] = 32  # so that a backlog is sent in batches
 
     namespace: str = ""
     connection_string: Secret | None = None
@@ -58,34 +59,37 @@ class ServiceBusSinkConfig(SinkConfig, frozen=True, kw_only=True):
 
     @property
     def where(self) -> NamespaceConfig:
-        """The namespace it is in."""
+        """The namespace of the entity."""
         keys = NamespaceConfig.__struct_fields__
         return NamespaceConfig(**{key: getattr(self, key) for key in keys})
 
     @property
     def entity(self) -> str:
-        """The queue or topic that is sent to."""
+        """The queue or topic that events are sent to."""
         return self.queue or self.topic
 
     @property
     def target(self) -> Entity:
-        """The same, to be compared."""
+        """The entity with its namespace, for comparisons."""
         return entity_in(self.where, self.queue, self.topic)
 
     def faults(self) -> Iterator[tuple[str, ...]]:
         """Check the namespace, and that there is one entity to send to."""
+        yield from BatchKeys.faults(self)
         yield from self.where.faults()
         yield from entity_faults(self.where, self.queue, self.topic)
 
     @asynccontextmanager
     async def open(self, resources: Resources) -> AsyncIterator["ServiceBusSink"]:
-        """Make the sink, and keep its sender warm.
+        """Create the sink, and keep its sender connected.
 
         Raises:
-            ConfigError: the connection string cannot be read any more.
+            ConfigError: the connection string can no longer be read.
         """
         approvals = self._approvals(resources)
-        sender = Sender(self.where, self.entity)
+        sender = Sender(self.where, self.entity, resources.bus)
+        if self.batch > 1:
+            sender.most = self.batch
         sink = ServiceBusSink(
             sender=sender,
             session=self.session,
@@ -107,7 +111,7 @@ class ServiceBusSinkConfig(SinkConfig, frozen=True, kw_only=True):
         except DeliveryError as error:
             help_ = remedy(error, "Sender", self.entity)
             raise type(error)(f"{error}{help_}", error.reason) from error
-        return f"{self.entity} in {self.where.host} may be sent to"
+        return f"{self.entity} in {self.where.host} can be sent to"
 
     async def preview(self, resources: Resources, event: CloudEvent) -> Preview:
         """Return the message for an event; see ``SinkConfig.preview``."""
@@ -133,7 +137,7 @@ class ServiceBusSinkConfig(SinkConfig, frozen=True, kw_only=True):
         return Preview(head=(place, *lines), body=message.body)
 
     def _approvals(self, resources: Resources) -> ApprovalAddress | None:
-        """Return where replies go, if it is in the same namespace."""
+        """Return the approval entity, if it is in the same namespace."""
         approvals, host = resources.approvals, self._host()
         return approvals if approvals and approvals.namespace == host else None
 
@@ -151,7 +155,7 @@ class ServiceBusSink:
     """Sends each event to one entity.
 
     Attributes:
-        approvals: where replies go; None unless it is in the same namespace.
+        approvals: the approval entity; None unless it is in the same namespace.
     """
 
     sender: Sender
@@ -165,10 +169,21 @@ class ServiceBusSink:
         Raises:
             DeliveryError: as ``bridge.servicebus.errors`` maps it.
         """
-        message = render(
+        await self.sender.send(self._message(event))
+
+    async def deliver_many(
+        self, events: Sequence[CloudEvent]
+    ) -> Sequence[DeliveryError | None]:
+        """Send several events in one transfer, or in as many as the entity needs.
+
+        See ``BatchSink.deliver_many``. Raises nothing but for a cancellation.
+        """
+        return await self.sender.send_many([self._message(event) for event in events])
+
+    def _message(self, event: CloudEvent) -> Message:
+        return render(
             event, session=self.session, vm_id=self.vm_id, approvals=self.approvals
         )
-        await self.sender.send(message)
 
 
 def render(
@@ -180,7 +195,7 @@ def render(
 ) -> Message:
     """Return the message for an event."""
     event_id = event.text("correlationid")
-    # An entity with sessions refuses what has none, so there always is one.
+    # An entity with sessions refuses a message without one, so each message has one.
     vm = vm_id or event.source
     session_id = {"event": event_id or vm, "vm": vm, "none": None}[session]
     reply_to = approvals if _can_be_approved(event) else None
@@ -201,10 +216,10 @@ def render(
 
 
 def _can_be_approved(event: CloudEvent) -> bool:
-    """Whether it tells of an event that has not started and may be asked to."""
+    """Whether the event has not started, so that an approval makes sense."""
     transition, raw = event.data.get("transition"), event.data.get("event")
     if not event.type.endswith(f".scheduledevent.{transition}.v1"):
-        return False  # what became of a command names a step, too
+        return False  # the type of a command's result names a step, too
     if transition == "updated" and isinstance(raw, dict):
         return raw.get("EventStatus") == "Scheduled"
     return transition == "scheduled"

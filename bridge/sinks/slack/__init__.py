@@ -1,1 +1,1 @@
-"""Posts events to Slack, by a webhook or as a bot."""
+"""Post events to Slack, through an incoming webhook or as a bot."""

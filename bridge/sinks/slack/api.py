@@ -1,13 +1,13 @@
-"""Slack's Web API: one call, and what its answers mean for a delivery.
+"""Slack's Web API: one call, and what its answer means for a delivery.
 
-Called with our own HTTP client and not slack_sdk's, which follows redirects, takes
-proxies from the environment and trips over answers that are no JSON.
+It is called with the bridge's own HTTP client. slack_sdk's client follows redirects,
+takes proxies from the environment and fails at answers that are not JSON.
 
-    ok: false ─┬─ transient    it may work later
-               ├─ refused      whatever is sent to this channel with this token
-               ├─ gone         there is no such message any more, or it is fixed
-               ├─ permanent    this message will never be taken
-               └─ unknown      transient: a new word may mean anything
+    ok: false ─┬─ transient    a later attempt may succeed
+               ├─ refused      everything to this channel with this token is refused
+               ├─ gone         the message no longer exists, or cannot be changed
+               ├─ permanent    this message will never be accepted
+               └─ unknown      transient: the meaning of a new error is not known
 
 Source: docs.slack.dev/apis/web-api; docs.slack.dev/reference/methods/chat.postMessage
 and chat.update (errors), docs.slack.dev/apis/web-api/rate-limits.
@@ -31,7 +31,7 @@ from bridge.foundation.errors import (
 from bridge.foundation.values import Secret
 from bridge.net.http_client import Answer, Request, exchange, failure, redact, revealed
 
-_WORD = re.compile(r"[a-z][a-z0-9_]{0,59}")  # such as invalid_auth: never a token
+_WORD = re.compile(r"[a-z][a-z0-9_]{0,59}")  # such as invalid_auth; never a token
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 _THROTTLED = frozenset({"ratelimited", "rate_limited", "message_limit_exceeded"})
@@ -106,15 +106,15 @@ _REJECTED = frozenset(
 
 
 class MessageGoneError(PermanentDeliveryError):
-    """There is no such message to change any more, or it may not be changed."""
+    """The message no longer exists, or may not be changed."""
 
 
 class NoThreadError(PermanentDeliveryError):
-    """Nobody can answer to this message."""
+    """The message can have no replies."""
 
 
 class NoChannelError(RefusedDeliveryError):
-    """The bot cannot post to this channel: there is none, or it is no member."""
+    """The bot cannot post: the channel does not exist, or the bot is not a member."""
 
 
 _MEANINGS: Sequence[tuple[frozenset[str], type[DeliveryError], Reason]] = (
@@ -133,8 +133,8 @@ class SlackApi:
     """The Web API, as one bot calls it.
 
     Attributes:
-        url: what methods are below, such as ``https://slack.com/api/``.
-        token: of the bot; read at each call, so that a rotated one is found.
+        url: the base URL of the methods, such as ``https://slack.com/api/``.
+        token: the bot's token; read at each call, so that a rotated one is used.
         timeout: seconds for one call.
     """
 
@@ -145,16 +145,16 @@ class SlackApi:
 
     @property
     def target(self) -> str:
-        """How Slack is named in errors."""
+        """The name of Slack in errors."""
         return redact(self.url)
 
     async def call(
         self, method: str, arguments: Mapping[str, object]
     ) -> dict[str, object]:
-        """Call a method, and return what it answered.
+        """Call a method and return its answer.
 
         Raises:
-            DeliveryError: it was not done, or nobody knows.
+            DeliveryError: the method failed, or its result is not known.
         """
         request = Request(
             url=urljoin(self.url, method),
@@ -177,10 +177,10 @@ class SlackApi:
 
 
 def read(answer: Answer, target: str) -> dict[str, object]:
-    """Return what a method answered.
+    """Return the answer of a method.
 
     Raises:
-        DeliveryError: it was not done.
+        DeliveryError: the method failed.
     """
     body = _object(answer.body)
     error_code = body.get("error")
@@ -192,13 +192,13 @@ def read(answer: Answer, target: str) -> dict[str, object]:
     if body.get("ok") is True:
         return body
     if body.get("ok") is not False:
-        text = f"{target} answered, but not as Slack does: is a proxy in between?"
+        text = f"{target} did not answer in Slack's format: is a proxy in between?"
         raise TransientDeliveryError(text, Reason.SERVER)
-    raise meaning(word, f"{target} answered {word or 'with a fault'}", wish)
+    raise meaning(word, f"{target} answered {word or 'with an error'}", wish)
 
 
 def meaning(word: str, text: str, retry_after: float | None) -> DeliveryError:
-    """Return what a word of Slack's for a fault means for a delivery."""
+    """Return what an error of Slack means for a delivery."""
     for words, kind, reason in _MEANINGS:
         if word in words:
             return kind(text, reason)

@@ -1,7 +1,7 @@
-"""What Slack is sent: Block Kit, and text for notifications. Pure.
+"""The messages for Slack: Block Kit, and text for notifications. Pure.
 
-slack_sdk's classes write the blocks and check their limits; who configures no Slack
-does not load them.
+slack_sdk's classes write the blocks and check their limits. They are loaded only if
+Slack is configured.
 
 Source: docs.slack.dev/reference/block-kit
 """
@@ -18,7 +18,7 @@ from bridge.sinks.slack.buttons import Action, Signer
 from bridge.sinks.slack.card import Card, after, family_of, moment
 from bridge.sinks.slack.phrases import names_of
 from bridge.sinks.slack.terminal import command
-from bridge.sinks.slack.text import Telling, tell, tell_card, tell_step
+from bridge.sinks.slack.text import Wording, describe, describe_card, describe_step
 
 if TYPE_CHECKING:
     from slack_sdk.models.blocks import Block, ButtonElement, TextObject
@@ -28,10 +28,10 @@ _MOST_FIELDS = 10
 _LONGEST_CONFIRM = 300
 _LONGEST_LIST = 2800
 _FROM_TERMINAL = "Approve it from a terminal"
-_CLI_HINT = "It cannot be approved from here; `sebridge approve` can."
+_CLI_HINT = "It cannot be approved in Slack. Use `sebridge approve`."
 _CONSEQUENCES: Mapping[Action, str] = {
-    "approve": "It may begin at once, on all of",
-    "refuse": "Until it changes, nobody can approve it from here. It concerns all of",
+    "approve": "It may start at once on all of",
+    "refuse": "Until it changes, nobody can approve it in Slack. It affects all of",
 }
 _STYLES: Mapping[Action, str] = {"approve": "primary", "refuse": "danger"}
 
@@ -40,11 +40,11 @@ Message = dict[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Face:
-    """How a card looks.
+    """A card, ready to be posted.
 
     Attributes:
-        until: when its buttons go, seconds since the epoch; None = it has none, or
-            they go with the next step.
+        until: when its buttons must be removed, seconds since the epoch; None = there
+            are none, or the next step removes them.
     """
 
     message: Message
@@ -56,33 +56,33 @@ def render(
     now: datetime | None = None,
     approvals: ApprovalAddress | None = None,
 ) -> Message:
-    """Return the message for an event by itself.
+    """Return a message for one event alone.
 
     Args:
-        event: what is told.
-        now: when it is sent; None = when it was observed.
-        approvals: where they are received; None = nowhere.
+        event: the event.
+        now: when the message is sent; None = when the event was observed.
+        approvals: the approval entity; None = there is none.
     """
-    telling = tell(event, now)
+    wording = describe(event, now)
     card = after(None, event) if family_of(event.type)[0] == "scheduledevent" else None
     at = now or moment(event.time)
     can_be = card is not None and at is not None and card.can_be_decided(at)
     hint = _hint(card.event, approvals) if card is not None and can_be else []
-    return _message(telling, _blocks(telling, hint))
+    return _message(wording, _blocks(wording, hint))
 
 
 def _hint(
     event: Mapping[str, object], approvals: ApprovalAddress | None
 ) -> "list[Block]":
-    """Say how an event is approved without a button, if it can be."""
+    """Say how to approve an event without a button, if it can be approved."""
     line = command(event, approvals)
     return [] if line is None else [_section(f"{_FROM_TERMINAL}: `{line}`")]
 
 
 def render_step(event: CloudEvent, now: datetime) -> Message:
-    """Return what the thread under the message of an EventId is told of an event."""
-    telling = tell_step(event, now)
-    return _message(telling, _blocks(telling))
+    """Return the reply in the thread of an EventId for one event."""
+    wording = describe_step(event, now)
+    return _message(wording, _blocks(wording))
 
 
 def render_card(
@@ -94,50 +94,50 @@ def render_card(
     """Return the message of an EventId.
 
     Args:
-        card: what it shows.
-        now: when it is sent.
-        signer: who signs buttons; None = there are to be none.
-        approvals: where they are received; None = nowhere.
+        card: the content.
+        now: when the message is sent.
+        signer: signs the buttons; None = no buttons.
+        approvals: the approval entity; None = there is none.
     """
-    telling = tell_card(card, now)
+    wording = describe_card(card, now)
     if not card.can_be_decided(now):
-        return Face(message=_message(telling, _blocks(telling)), until=None)
+        return Face(message=_message(wording, _blocks(wording)), until=None)
     if signer is None:
-        blocks = _blocks(telling, _hint(card.event, approvals))
-        return Face(message=_message(telling, blocks), until=None)
+        blocks = _blocks(wording, _hint(card.event, approvals))
+        return Face(message=_message(wording, blocks), until=None)
     ballot = _ballot(card, signer)
     if ballot is None:
         hint = _hint(card.event, signer.address) or [_section(_CLI_HINT)]
-        blocks = _blocks(telling, hint)
-        return Face(message=_message(telling, blocks), until=None)
+        blocks = _blocks(wording, hint)
+        return Face(message=_message(wording, blocks), until=None)
     until = moment(card.not_before)
     return Face(
-        message=_message(telling, _blocks(telling, ballot)),
+        message=_message(wording, _blocks(wording, ballot)),
         until=until.timestamp() if until else None,
     )
 
 
-def _message(telling: Telling, blocks: "Iterable[Block]") -> Message:
+def _message(wording: Wording, blocks: "Iterable[Block]") -> Message:
     return {
-        "text": telling.headline,
+        "text": wording.headline,
         "blocks": [block.to_dict() for block in blocks],
         "unfurl_links": False,
         "unfurl_media": False,
     }
 
 
-def _blocks(telling: Telling, more: "Iterable[Block]" = ()) -> "list[Block]":
+def _blocks(wording: Wording, more: "Iterable[Block]" = ()) -> "list[Block]":
     from slack_sdk.models.blocks import ContextBlock, SectionBlock  # noqa: PLC0415 - an extra
 
     facts: list[str | TextObject] = [
-        _text(f"*{name}*\n{value}") for name, value in telling.facts[:_MOST_FIELDS]
+        _text(f"*{name}*\n{value}") for name, value in wording.facts[:_MOST_FIELDS]
     ]
-    blocks: list[Block] = [_section(f"{telling.sign} *{telling.headline}*")]
+    blocks: list[Block] = [_section(f"{wording.sign} *{wording.headline}*")]
     if facts:
         blocks.append(SectionBlock(fields=facts))
-    blocks.extend(_section(words) for words in telling.paragraphs)
+    blocks.extend(_section(words) for words in wording.paragraphs)
     blocks.extend(more)
-    blocks.append(ContextBlock(elements=[_text(telling.footer)]))
+    blocks.append(ContextBlock(elements=[_text(wording.footer)]))
     return blocks
 
 
@@ -150,14 +150,14 @@ def _section(mrkdwn: str) -> "Block":
 def _text(mrkdwn: str) -> "TextObject":
     from slack_sdk.models.blocks import MarkdownTextObject  # noqa: PLC0415 - an extra
 
-    return MarkdownTextObject(text=mrkdwn, verbatim=True)  # no links by guessing
+    return MarkdownTextObject(text=mrkdwn, verbatim=True)  # Slack must guess no links
 
 
 def _ballot(card: Card, signer: Signer) -> "list[Block] | None":
-    """Return the buttons, and all names where no confirmation has room for them.
+    """Return the buttons, and a list of all names if the confirmation is too short.
 
-    None where a person could not see all that he decides on, or the app that takes
-    the click could not read it.
+    None if a person could not see everything the decision is about, or if the app that
+    receives the click could not read the value.
     """
     from slack_sdk.models.blocks import ActionsBlock  # noqa: PLC0415 - an extra
 
@@ -179,7 +179,7 @@ def _ballot(card: Card, signer: Signer) -> "list[Block] | None":
 
 
 def confirmation(action: Action, listed: str, count: int) -> str:
-    """Return what a person confirms: all names, or where all of them stand."""
+    """Return the text to confirm: with all names, or with the number of VMs."""
     consequence = _CONSEQUENCES[action]
     text = f"{consequence}: {listed}."
     if len(text) <= _LONGEST_CONFIRM:

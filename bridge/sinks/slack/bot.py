@@ -1,14 +1,14 @@
-"""Slack with a bot's token: one message for each EventId, kept up to date.
+"""Slack with a bot token: one message for each EventId, kept up to date.
 
-    step ──▶ card ──▶ chat.postMessage, or chat.update of what was posted ──▶ kept
-                  └─▶ an answer in its thread ──▶ kept
+    step ──▶ card ──▶ chat.postMessage, or chat.update of the message ──▶ stored
+                  └─▶ a reply in its thread ──▶ stored
 
-What was done is kept after each call, so that a repetition goes on where it stopped.
-Slack has no way to post exactly once: a crash between a post and its memory, or an
-answer that is lost, leaves a second message behind, and that one is kept up to date.
+The result is stored after each call, so that a retry continues where it stopped. Slack
+has no way to post exactly once: a crash between a post and storing it, or a lost
+answer, leaves a second message, and only that second message is kept up to date.
 
-Buttons go with the step that makes them useless; those that time makes useless (past
-NotBefore) are taken away by ``tend``.
+Buttons are removed with the step that makes them useless. ``tend`` removes buttons that
+become useless by time (past NotBefore).
 """
 
 import asyncio
@@ -45,21 +45,21 @@ from bridge.sinks.slack.card import Card, after, key_of
 
 log = logging.getLogger(__name__)
 
-_QUIET = 1.0  # what is delivered goes before what is tidied up
-_LOOK_AGAIN = 60.0  # the wall clock may have been set
+_QUIET = 1.0  # seconds; deliveries go before the removal of buttons
+_LOOK_AGAIN = 60.0  # seconds, because the wall clock may be set meanwhile
 _TRY_AGAIN = 60.0
 _NOTHING = 3600.0
 
 
 @dataclass(slots=True, kw_only=True)
 class SlackBot:
-    """Posts to one channel, and keeps what it posted up to date.
+    """Posts to one channel, and keeps its messages up to date.
 
     Attributes:
         channel: as configured.
-        approvals: where approvals are received; None = nowhere.
-        button_secret: what buttons are signed with; None = there are none.
-        pace: of the relay: what is sent beyond one message a delivery counts too.
+        approvals: the approval entity; None = there is none.
+        button_secret: the key that signs buttons; None = no buttons.
+        pace: the relay's rate limit: every message beyond one for a delivery counts.
     """
 
     api: SlackApi
@@ -80,10 +80,10 @@ class SlackBot:
         self._idle_from = self.clock.monotonic() + _QUIET
 
     async def deliver(self, event: CloudEvent) -> None:
-        """Show the event in its message, and tell its thread; see ``Sink.deliver``.
+        """Update the event's message, and reply in its thread; see ``Sink.deliver``.
 
         Raises:
-            DeliveryError: as ``bridge.sinks.slack.api`` maps it; also where the memory
+            DeliveryError: as ``bridge.sinks.slack.api`` maps it; also if the memory
                 cannot be read or written now.
         """
         key = key_of(event)
@@ -95,7 +95,7 @@ class SlackBot:
             await self._post(render(event, self.clock.now()), event)
 
     async def tend(self, stop: asyncio.Event) -> None:
-        """Take away buttons past NotBefore, also those of an earlier life."""
+        """Remove buttons past NotBefore, also those of an earlier life."""
         async with waking(stop, self._news):
             is_known = False
             while not stop.is_set():
@@ -106,18 +106,20 @@ class SlackBot:
                         is_known = True
                     wait = await self.step()
                 except OutboxError as error:
-                    log.warning("buttons not looked at", extra={"fault": str(error)})
+                    log.warning(
+                        "Slack buttons cannot be checked", extra={"fault": str(error)}
+                    )
                     wait = _TRY_AGAIN
                 await self.clock.wait(self._news, wait)
 
     async def step(self) -> float:
-        """Take away the buttons of one message, if there is one and nobody waits.
+        """Remove the buttons of one message, if one is due and no delivery waits.
 
         Returns:
-            Seconds after which to look again.
+            Seconds until the next check.
 
         Raises:
-            OutboxError: what is kept cannot be read or written.
+            OutboxError: the memory cannot be read or written.
         """
         if not self._deadlines:
             return _NOTHING
@@ -134,20 +136,20 @@ class SlackBot:
         return 0.0
 
     async def reach(self) -> str:
-        """Ask Slack whose token it is.
+        """Ask Slack for the owner of the token.
 
         Raises:
-            DeliveryError: it is nobody's, or Slack is not there.
+            DeliveryError: the token has no owner, or Slack cannot be reached.
         """
         answer = await self.api.call("auth.test", {})
         names = [answer.get(name) for name in ("user", "team")]
         user, team = (n if isinstance(n, str) else "?" for n in names)
-        return f"{self.api.target} knows the token: {user} in {team}"
+        return f"{self.api.target} accepts the token: {user} in {team}"
 
     # -- the message of an EventId ---------------------------------------------
 
     async def _show(self, key: str, event: CloudEvent) -> bool:
-        """Show an event in the message of its EventId; False = it has none."""
+        """Update the message of the event's EventId; False = there is none."""
         async with self._lock(key):
             kept = Card.from_bytes(await self.memory.recall(key))
             card = after(kept, event)
@@ -160,7 +162,7 @@ class SlackBot:
         return True
 
     async def _draw(self, key: str, card: Card, event: CloudEvent | None) -> Card:
-        """Post a card, or change its message; returns it with where it is now."""
+        """Post a card, or update its message; return it with its place in Slack."""
         now = self.clock.now()
         signer = self._signer() if card.can_be_decided(now) else None
         face = render_card(card, now, signer, self.approvals)
@@ -170,12 +172,12 @@ class SlackBot:
             except (MessageGoneError, NoChannelError) as error:
                 if event is None:
                     raise
-                log.info("message posted anew", extra=_about(key, error))
+                log.info("Slack message posted again", extra=_about(key, error))
                 card = replace(card, channel="", ts="")
         if not card.ts and event is not None:
             channel, ts = await self._post(face.message, event)
             card = replace(card, channel=channel, ts=ts)
-            self.pace.take(self.clock.monotonic())  # its thread is told as well
+            self.pace.take(self.clock.monotonic())  # the reply is a message, too
         card = replace(card, buttons_until=face.until)
         await self._keep(key, card)
         return card
@@ -185,11 +187,11 @@ class SlackBot:
         try:
             await self._post(message, event, channel=card.channel, thread_ts=card.ts)
         except (NoThreadError, NoChannelError) as error:
-            log.info("thread not told", extra=_about(key, error))
+            log.info("reply in Slack thread not possible", extra=_about(key, error))
         await self._keep(key, replace(card, replied=event.id))
 
     async def _disarm(self, key: str) -> None:
-        """Draw a message without buttons; later, if that cannot be done now."""
+        """Redraw a message without buttons; try later if that fails now."""
         card = Card.from_bytes(await self.memory.recall(key))
         if card is None or card.buttons_until is None:
             self._deadlines.pop(key, None)
@@ -197,10 +199,10 @@ class SlackBot:
         try:
             await self._draw(key, card, None)
         except (PermanentDeliveryError, NoChannelError) as error:
-            log.info("buttons left as they are", extra=_about(key, error))
+            log.info("Slack buttons cannot be removed", extra=_about(key, error))
             await self._keep(key, replace(card, buttons_until=None))
         except DeliveryError as error:
-            log.warning("buttons not taken away yet", extra=_about(key, error))
+            log.warning("Slack buttons not removed yet", extra=_about(key, error))
             wish = getattr(error, "retry_after", None) or 0.0
             delay = max(wish, _TRY_AGAIN)
             self._deadlines[key] = self.clock.now().timestamp() + delay
@@ -233,7 +235,7 @@ class SlackBot:
     async def _post(
         self, message: Message, event: CloudEvent, **where: str
     ) -> tuple[str, str]:
-        """Post a message; returns its channel and its ts."""
+        """Post a message; return its channel and its ts."""
         arguments = {"channel": self.channel, **marked(message, event), **where}
         answer = await self.api.call("chat.postMessage", arguments)
         channel, ts = answer.get("channel"), answer.get("ts")
@@ -259,7 +261,7 @@ def first_message(
     signer: Signer | None,
     approvals: ApprovalAddress | None = None,
 ) -> Message:
-    """Return what is posted for an event of which nothing was posted before."""
+    """Return the first message for an EventId."""
     card = after(None, event) if key_of(event) is not None else None
     if card is None:
         return marked(render(event, now), event)
@@ -267,7 +269,7 @@ def first_message(
 
 
 def marked(message: Message, event: CloudEvent) -> Message:
-    """Return a message with what programs may know it by."""
+    """Return a message with metadata, by which programs can recognise it."""
     payload = {"id": event.id, "type": event.type}
     metadata = {"event_type": "sebridge_event", "event_payload": payload}
     return {**message, "metadata": metadata}

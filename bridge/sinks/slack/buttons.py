@@ -1,12 +1,12 @@
-"""The value of an Approve or Refuse button, which whoever takes the click reads. Pure.
+"""The value of an Approve or Refuse button, for the app that receives the click. Pure.
 
     value     = hex(HMAC-SHA256(secret, "sebridge-button-v1:" + json)) + "." + json
     json      = an object without white space, in ASCII, with exactly these members
     action    "approve" or "refuse"
-    digest    of the event as it is shown, see ``digest``
+    digest    of the event as shown, see ``digest``
     eventId   as received
     replyTo   the approval entity
-    session   ReplyToSessionId; null where the entity has no sessions
+    session   ReplyToSessionId; null if the entity has no sessions
 
 Source: infra/functions/approver/buttons.py, which reads it;
 docs.slack.dev/reference/block-kit/block-elements/button-element (2,000 characters).
@@ -33,22 +33,22 @@ _HIDDEN = "<signature>"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signer:
-    """Who signs buttons, and where a click on them is to lead.
+    """Signs buttons, and names the approval entity in them.
 
     Attributes:
         address: the approval entity.
-        secret: shared with whoever takes clicks; None shows no signature.
+        secret: shared with the app that receives clicks; None shows no signature.
     """
 
     address: ApprovalAddress
     secret: str | None = field(repr=False)
 
     def value(self, action: Action, event: Mapping[str, object]) -> str | None:
-        """Return the value of a button for an event; None = Slack takes none so long.
+        """Return the value of a button for an event; None = too long for Slack.
 
         Args:
-            action: what a click asks for.
-            event: the IMDS object as it is shown.
+            action: what a click requests.
+            event: the IMDS object as shown.
         """
         members = {
             "action": action,
@@ -69,7 +69,7 @@ class Signer:
 
 
 def digest(event: Mapping[str, object]) -> str:
-    """Return the fingerprint of what a person agrees to.
+    """Return the fingerprint of what a person approves.
 
     The hash32 of DurationInSeconds, EventSource, EventType, NotBefore (null where
     absent) and Resources (sorted). EventStatus and Description are not part of it.

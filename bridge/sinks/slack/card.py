@@ -1,11 +1,11 @@
-"""What the message of one EventId shows, and how a step changes it. Pure.
+"""The content of the message of one EventId, and how each step changes it. Pure.
 
     nothing ──first step──▶ card ──step──▶ card … ──completed, cancelled, ended──▶ over
                              ▲                                                      │
                              └──────────── the EventId returns: a new card ─────────┘
 
-Steps older than what is shown change nothing: a dead letter that is sent again tells
-its news in the thread alone.
+Steps older than the shown one change nothing: a dead letter that is sent again appears
+in the thread only.
 """
 
 from datetime import UTC, datetime
@@ -22,14 +22,14 @@ _MOST_RULINGS = 3
 
 
 class Ruling(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of an approval, or of a command.
+    """The result of an approval or of a command.
 
     Attributes:
-        id: of the CloudEvent that told it.
-        command: the name of its sink, and what it was run for; "" = an approval.
-        by: who approved, as claimed; "" = not said.
-        reason: theirs.
-        because: why it had this outcome.
+        id: the id of its CloudEvent.
+        command: the command's sink and its action; "" = this is an approval.
+        by: who approved, as claimed; "" = not given.
+        reason: the approver's reason.
+        because: the reason for the outcome.
         time: RFC 3339.
     """
 
@@ -43,22 +43,22 @@ class Ruling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that tells of one EventId, and all that it is drawn from.
+    """The message of one EventId: everything that is needed to draw it.
 
     Attributes:
-        event: the IMDS object, as told last.
-        step: the last transition; "" where only an approval told of the event.
-        time: of that step, RFC 3339.
-        not_before: RFC 3339; None = not known, or it has started.
-        event_context: name of the VM that told it.
-        is_whole: False where not all Resources are known.
-        is_test: whether the event was made up, to try the way.
-        rulings: what became of the last approvals.
-        channel: where the message is.
-        ts: which one it is; "" = it is yet to be posted.
-        replied: id of the CloudEvent that its thread was told of last.
-        buttons_until: when its buttons go, seconds since the epoch; None = there
-            are none that go by themselves.
+        event: the IMDS object, as last published.
+        step: the last transition; "" if only an approval named the event so far.
+        time: the time of that step, RFC 3339.
+        not_before: RFC 3339; None = not known, or the event has started.
+        event_context: the name of the VM that published the event.
+        is_whole: False if not all Resources are known.
+        is_test: whether this is a test event.
+        rulings: the results of the last approvals and commands.
+        channel: the channel of the message.
+        ts: Slack's id of the message; "" = not posted yet.
+        replied: id of the last CloudEvent that was posted in the thread.
+        buttons_until: when the buttons must be removed, seconds since the epoch; None =
+            there are none that end by time.
     """
 
     event: dict[str, object]
@@ -76,7 +76,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def status(self) -> str:
-        """The step, or, of an update, what the event is now."""
+        """The step; after an update, the status of the event."""
         if self.step not in {"updated", ""}:
             return self.step
         found = {"Scheduled": "scheduled", "Started": "started"}
@@ -88,7 +88,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
         return self.step in _GONE
 
     def can_be_decided(self, now: datetime) -> bool:
-        """Whether an approval still makes a difference."""
+        """Whether an approval would still have an effect."""
         until = moment(self.not_before)
         return (
             self.status == "scheduled"
@@ -98,22 +98,22 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def to_bytes(self) -> bytes:
-        """Return what ``from_bytes`` reads."""
+        """Return the bytes that ``from_bytes`` reads."""
         return msgspec.json.encode(self)
 
     @classmethod
     def from_bytes(cls, value: bytes | None) -> "Card | None":
-        """Read a card; None where there is none, or none that can be read."""
+        """Read a card; None if there is none, or if it cannot be read."""
         try:
             return None if value is None else msgspec.json.decode(value, type=cls)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return None  # of another version, or damaged: a new message is posted
+            return None  # of another version, or damaged: a new message will be posted
 
 
 def after(card: Card | None, event: CloudEvent) -> Card | None:
-    """Return the card once it shows an event; the same one if that changes nothing.
+    """Return the card after an event; the same card if the event changes nothing.
 
-    None where the event is about no EventId whose Resources are known.
+    None if the event has no EventId, or no known Resources.
     """
     family, what = family_of(event.type)
     raw = event.data.get("event")
@@ -127,7 +127,7 @@ def after(card: Card | None, event: CloudEvent) -> Card | None:
 
 
 def command_of(event: CloudEvent) -> str:
-    """Return which command an event tells of, and what it was run for; "" = of none."""
+    """Return the command and action of an event; "" = it is not about a command."""
     if family_of(event.type)[0] != "command":
         return ""
     names = (_text(event.data.get("sink")), _text(event.data.get("action")))
@@ -135,7 +135,7 @@ def command_of(event: CloudEvent) -> str:
 
 
 def key_of(event: CloudEvent) -> str | None:
-    """Return what the card of an event is kept under."""
+    """Return the key of an event's card in the memory."""
     event_id = event.text("correlationid")
     return None if event_id is None else event_id.upper()
 
@@ -147,7 +147,7 @@ def family_of(kind: str) -> tuple[str, str]:
 
 
 def moment(text: object) -> datetime | None:
-    """Read RFC 3339; None where it is none."""
+    """Parse an RFC 3339 time; None if it is not one."""
     if not isinstance(text, str):
         return None
     try:
@@ -195,7 +195,7 @@ def _after_ruling(card: Card, event: CloudEvent, outcome: str) -> Card:
 
 
 def _few(rulings: tuple[Ruling, ...]) -> tuple[Ruling, ...]:
-    """Return the last rulings, and never without one that decided."""
+    """Return the last rulings; one that decided is always among them."""
     if len(rulings) <= _MOST_RULINGS:
         return rulings
     decided = [each for each in rulings if each.outcome in _DECIDING][-1:]

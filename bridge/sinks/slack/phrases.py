@@ -1,4 +1,4 @@
-"""Values of an event as Slack shows them: safe, short, and in words."""
+"""Values of an event as Slack shows them: escaped, cut, and readable."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ _MOST_CHANGES = 5
 _PERSON = re.compile(r"\bslack:([UW][A-Z0-9]{2,20})\b")
 
 
-# Controls, what turns the direction of writing, and halves of characters.
+# Control characters, marks that change the writing direction, and lone surrogates.
 _NOT_SHOWN = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ud800-\udfff]"
 )
@@ -39,12 +39,12 @@ _IMPACTS = {
 
 
 def people_of(text: str) -> str:
-    """Return claims of who approved, with people of Slack as Slack shows them."""
+    """Return who approved, as claimed; Slack shows its own users by name."""
     return _PERSON.sub(r"<@\1>", text)
 
 
 def changes_of(data: Mapping[str, object]) -> str:
-    """Return what changed, from what to what where that is known."""
+    """Return the changed fields, with old and new value if both are known."""
     names = data.get("changes")
     before, raw = table_of(data.get("previous")), table_of(data.get("event"))
     if not isinstance(names, list):
@@ -82,12 +82,12 @@ def _few(names: Iterable[str]) -> str:
 
 
 def type_of(raw: Mapping[str, object]) -> str:
-    """Return the EventType, in words where there is none."""
+    """Return the EventType, or a text if there is none."""
     return text_of(raw.get("EventType"), NAME) or "Event of unknown type"
 
 
 def impact_of(raw: Mapping[str, object]) -> str:
-    """Return what the event does to the VM, and for how long."""
+    """Return the impact on the VM, and its duration."""
     kind = raw.get("EventType")
     impact = _IMPACTS.get(kind.casefold() if isinstance(kind, str) else "", "not known")
     seconds = _whole(raw.get("DurationInSeconds"))
@@ -105,12 +105,12 @@ def machines(raw: Mapping[str, object], most: int = _MOST_NAMES) -> str:
 
 
 def names_of(names: Iterable[str]) -> str:
-    """Return all names, each escaped and cut."""
+    """Return all names, each escaped and cut to a maximum length."""
     return ", ".join(safe(name, NAME) for name in names)
 
 
 def when_of(data: Mapping[str, object], now: datetime | None) -> str:
-    """Return NotBefore in the reader's own time zone, and how soon that is."""
+    """Return NotBefore in the reader's time zone, and how soon that is."""
     at = data.get("notBefore")
     left = left_of(at, now) if now else data.get("noticeSeconds")
     date = date_of(at)
@@ -118,7 +118,7 @@ def when_of(data: Mapping[str, object], now: datetime | None) -> str:
 
 
 def date_of(at: object) -> str:
-    """Return a moment in the reader's own time zone; "" where it is none."""
+    """Return a time in the reader's time zone; "" if it is not a time."""
     found = moment(at)
     if found is None:
         return ""
@@ -127,13 +127,13 @@ def date_of(at: object) -> str:
 
 
 def left_of(at: object, now: datetime) -> int | None:
-    """Return the seconds until a time; None where it is none."""
+    """Return the seconds until a time; None if it is not a time."""
     found = moment(at)
     return None if found is None else int((found - now).total_seconds() // 1)
 
 
 def soon_note(notice: object) -> str:
-    """Return how soon it is, in words; empty where that is not known."""
+    """Return how soon something is, as text; empty if that is not known."""
     seconds = _whole(notice)
     if seconds is None:
         return ""
@@ -147,7 +147,7 @@ def _span(seconds: int) -> str:
 
 
 def paragraphs_of(raw: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the description as a paragraph; none where there is none."""
+    """Return the description as a paragraph; none if it is empty."""
     description = text_of(raw.get("Description"), PARAGRAPH)
     return (description,) if description else ()
 
@@ -158,24 +158,24 @@ def _listed(value: object) -> str:
 
 
 def table_of(value: object) -> Mapping[str, object]:
-    """Return the object; an empty one where it is none."""
+    """Return the object, or an empty one if the value is not an object."""
     return value if isinstance(value, Mapping) else {}
 
 
 def known_facts(facts: list[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Return the facts that say something."""
+    """Return the facts whose value is not empty."""
     return tuple((name, value) for name, value in facts if value)
 
 
 def _whole(value: object) -> int | None:
-    """Return a whole number of sane size, else None; JSON's true is no number."""
+    """Return an integer of sane size, else None; JSON's true is not an integer."""
     if isinstance(value, bool) or not isinstance(value, int):
         return None
     return value if abs(value) < 2**53 else None
 
 
 def text_of(value: object, limit: int) -> str:
-    """Return a string or number as text; "" for what is absent, empty or neither."""
+    """Return a string or number as text; "" if it is absent, empty or neither."""
     if isinstance(value, str):
         return safe(value, limit) if value[:limit].strip() else ""
     number = _whole(value)
@@ -183,11 +183,11 @@ def text_of(value: object, limit: int) -> str:
 
 
 def safe(text: str, limit: int) -> str:
-    """Return ``text`` on one line, as no markup, not empty, and short enough.
+    """Return ``text`` on one line, without markup, not empty, and not too long.
 
     Args:
-        text: whatever came from outside.
-        limit: characters of the result; an escape is never cut in two.
+        text: any text from outside.
+        limit: maximum characters of the result; an escape is never cut in two.
     """
     line = _NOT_SHOWN.sub("\ufffd", " ".join(text[: limit + 1].split())) or "-"
     pieces = [_ESCAPES.get(char, char) for char in line]

@@ -1,10 +1,10 @@
-"""Slack: who is hit by what, when, and how soon.
+"""Slack messages: which VMs are affected by what, when, and how soon.
 
-Two forms: an incoming webhook, which takes a message for each event and knows no more
-of it; and a bot's token, with one message for each EventId, kept up to date
-(slack_bot.py). Both are called with our own HTTP client and not slack_sdk's, which
-follows redirects, takes proxies from the environment and trips over answers that are
-no JSON. Its Block Kit classes check the limits of what is posted.
+There are two forms. An incoming webhook posts one message for each event and cannot
+change it. A bot token posts one message for each EventId and keeps it up to date
+(bot.py). Both use the bridge's own HTTP client: slack_sdk's client follows redirects,
+takes proxies from the environment and fails at answers that are not JSON. slack_sdk's
+Block Kit classes check the limits of the messages.
 
 Source: docs.slack.dev/messaging/sending-messages-using-incoming-webhooks,
 docs.slack.dev/reference/methods/chat.postMessage
@@ -47,7 +47,7 @@ from bridge.sinks.slack.buttons import LEAST_SECRET, Signer
 
 _WORD = re.compile(r"[a-z][a-z0-9_ .:-]{0,99}")  # such as invalid_payload
 _BETWEEN = re.compile(r"[/?&=#:@]")
-_SHORT = 3  # characters: no secret is so short
+_SHORT = 3  # characters; no secret is this short
 _JSON = {"Content-Type": "application/json; charset=utf-8"}
 
 
@@ -55,20 +55,20 @@ class SlackSinkConfig(SinkConfig, frozen=True, kw_only=True):
     """``[[sinks]]`` with ``type = "slack"``.
 
     Attributes:
-        webhook_url: the address of an incoming webhook; whoever has it can post.
-        token: the token of a bot, in place of webhook_url: one message for each
-            EventId, which is kept up to date.
-        channel: where the bot posts; it must be invited there. Example:
+        webhook_url: the address of an incoming webhook; everybody who has it can post.
+        token: a bot token, in place of webhook_url: one message for each EventId, which
+            is kept up to date.
+        channel: where the bot posts; it must be a member. Example:
             ``"C012AB3CD"``.
-        api_url: where Slack answers the bot; another one for GovSlack. Example:
+        api_url: the Web API of Slack; GovSlack has another one. Example:
             ``"https://slack-gov.com/api/"``.
-        buttons: whether messages of the bot have Approve and Refuse, for the app in
-            infra/functions.
-        button_secret: what buttons are signed with: the same as BUTTON_SECRET of the
-            app, 32 characters or more.
+        buttons: whether messages of the bot have the buttons Approve and Refuse, for
+            the app in infra/functions.
+        button_secret: the key that signs buttons: the same as BUTTON_SECRET of the app,
+            at least 32 characters.
         timeout: how long one attempt may take.
-        max_rate: how many messages there may be; Slack takes no more than one a second
-            in a channel.
+        max_rate: the highest rate of messages; Slack accepts one a second in a
+            channel.
     """
 
     default_lifecycle: ClassVar[bool] = False
@@ -81,20 +81,20 @@ class SlackSinkConfig(SinkConfig, frozen=True, kw_only=True):
     buttons: bool = False
     button_secret: Secret | None = None
     timeout: Duration = Duration(10)
-    max_rate: Rate | None = Rate(1)  # Slack takes about one message a second
+    max_rate: Rate | None = Rate(1)  # Slack accepts about one message a second
 
     def faults(self) -> Iterator[tuple[str, ...]]:
-        """Check that there is one way to post, and what each way needs."""
+        """Check that there is exactly one way to post, and the keys it needs."""
         if (self.webhook_url is None) == (self.token is None):
-            text = "give either webhook_url, or token and channel"
+            text = "set either webhook_url, or token and channel"
             yield "webhook_url", text, "token"
         hook = self.webhook_url
         if hook is not None and (what := target_fault(hook.reveal())):
             yield "webhook_url", what
         if self.token is not None and not self.channel:
-            yield "channel", "is missing: where to post, such as C012AB3CD"
+            yield "channel", "is missing: the channel to post to, such as C012AB3CD"
         if self.token is None and self.channel:
-            yield "channel", "belongs to token; a webhook has a channel of its own"
+            yield "channel", "needs token; a webhook posts to its own channel"
         if not _may_have_token(self.api_url):
             text = "must be an https:// URL that ends in a slash (http:// on loopback)"
             yield "api_url", text
@@ -108,7 +108,7 @@ class SlackSinkConfig(SinkConfig, frozen=True, kw_only=True):
         if not self.buttons:
             return
         if self.token is None:
-            text = "needs token and channel: what a webhook posted cannot be changed"
+            text = "needs token and channel: a message of a webhook cannot be changed"
             yield "buttons", text, "token"
         if self.button_secret is None:
             text = "is missing: BUTTON_SECRET of the app that takes the clicks"
@@ -118,7 +118,7 @@ class SlackSinkConfig(SinkConfig, frozen=True, kw_only=True):
 
     @property
     def needs_approvals(self) -> str | None:
-        """The key that makes no sense without ``[approvals]``."""
+        """The key that requires ``[approvals]``."""
         return "buttons" if self.buttons else None
 
     @asynccontextmanager
@@ -138,14 +138,14 @@ class SlackSinkConfig(SinkConfig, frozen=True, kw_only=True):
             yield bot
 
     async def reach(self, resources: Resources) -> str:
-        """Ask whether Slack is there; see ``SinkConfig.reach``."""
+        """Test the connection to Slack; see ``SinkConfig.reach``."""
         _load()
         if self.webhook_url is not None:
             return await self._hook(resources, self.webhook_url).reach()
         return await self._bot(resources).reach()
 
     async def preview(self, resources: Resources, event: CloudEvent) -> Preview:
-        """Return what would be posted; a button shows without its signature."""
+        """Return what would be posted; a button is shown without its signature."""
         _load()
         now, address = resources.clock.now(), resources.approvals
         headers = [f"{name}: {value}" for name, value in _JSON.items()]
@@ -198,7 +198,7 @@ def _load() -> None:
 
 
 def _may_have_token(url: str) -> bool:
-    """Whether a token may be sent there: encrypted, or not leaving the machine."""
+    """Whether a token may be sent to a URL: over TLS, or only on this machine."""
     if not is_http(url) or not url.endswith("/"):
         return False
     parts = urlsplit(url)
@@ -214,7 +214,7 @@ class SlackHook:
     """Posts each event to one incoming webhook.
 
     Attributes:
-        approvals: where they are received; None = nowhere.
+        approvals: the approval entity; None = there is none.
     """
 
     url: Secret
@@ -235,11 +235,11 @@ class SlackHook:
         _judge(await exchange(self.http, request, target), target, request.url)
 
     async def reach(self) -> str:
-        """Ask whether Slack is there; see ``SinkConfig.reach``.
+        """Test the connection to Slack; see ``SinkConfig.reach``.
 
         Raises:
-            DeliveryError: it is not.
-            UnprovenError: it is, and its answer says no more.
+            DeliveryError: Slack cannot be reached.
+            UnprovenError: Slack answers, but the answer proves no more.
         """
         request = self._request(b"")
         return await reach(self.http, request, redact(request.url))
@@ -254,7 +254,7 @@ class SlackHook:
 
 
 def _judge(answer: Answer, target: str, url: str) -> None:
-    """Raise what the answer means; Slack says ``ok`` in plain text or JSON."""
+    """Raise the error of an answer; Slack says ``ok`` in plain text or JSON."""
     error = failure(
         answer.status,
         target=target,
@@ -269,9 +269,9 @@ def _judge(answer: Answer, target: str, url: str) -> None:
 
 
 def _own_word(body: bytes, url: str) -> str:
-    """Return Slack's own word for a fault, if it is nothing but a word.
+    """Return Slack's error, if it is a single word.
 
-    Nor may it repeat a part of the URL, which is the secret.
+    A word that is part of the URL is not returned: the URL is the secret.
     """
     text = body[:100].decode("ascii", "replace").strip()
     parts = [part for part in _BETWEEN.split(url.lower()) if len(part) > _SHORT]

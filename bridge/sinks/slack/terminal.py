@@ -1,20 +1,20 @@
-"""How an event is approved from a terminal, where Slack has no button for it. Pure."""
+"""The command that approves an event in a terminal, for Slack messages. Pure."""
 
 import re
 from collections.abc import Mapping
 
 from bridge.sinks.base import ApprovalAddress
 
-# What needs no quotes in any shell, is no option, and is no markup either.
+# Words that need no quotes in any shell, are no option, and contain no markup.
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
 
 
 def command(event: Mapping[str, object], address: ApprovalAddress | None) -> str | None:
-    """Return what approves an event; None where it could not be copied as it stands.
+    """Return the command that approves an event; None if it could not be copied safely.
 
     Args:
         event: the IMDS object.
-        address: where approvals are received; None = nowhere.
+        address: the approval entity; None = there is none.
     """
     if address is None or not _is_plain(event_id := event.get("EventId")):
         return None

@@ -1,7 +1,7 @@
-"""What Slack is told of an event, in words. Pure.
+"""The text of a Slack message about an event. Pure.
 
-Nothing from outside is markup: ``&``, ``<`` and ``>`` are escaped, which is all
-that Slack's mrkdwn asks for, and every text is cut to a length that fits anywhere.
+No text from outside is markup: ``&``, ``<`` and ``>`` are escaped, which is all that
+Slack's mrkdwn requires. Every text is cut to a length that fits everywhere.
 
 Source: https://api.slack.com/reference/surfaces/formatting
 """
@@ -37,7 +37,7 @@ _STEPS = {
     "updated": "was changed",
     "completed": "is over",
     "cancelled": "was cancelled",
-    "ended": "is gone, whether done or called off is not known",
+    "ended": "has ended; its outcome is not known",
 }
 _ASKERS = {"withheld": "Held by"}
 _OUTCOMES = {
@@ -65,23 +65,23 @@ _OWN_LIFE = {
     "started": "The bridge has started",
     "stopped": "The bridge has stopped",
     "heartbeat": "The bridge is alive",
-    "imds-unreachable": "The bridge hears nothing of scheduled events: no answer",
-    "imds-recovered": "The bridge hears of scheduled events again",
-    "traffic-out": "This VM is out of rotation: balancers are told to send it nothing",
+    "imds-unreachable": "The bridge cannot read scheduled events: IMDS does not answer",
+    "imds-recovered": "The bridge can read scheduled events again",
+    "traffic-out": "This VM is out of rotation: load balancers must send it no traffic",
     "traffic-in": "This VM is in rotation again",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Telling:
-    """Something in words, escaped and cut; no text is empty.
+class Wording:
+    """The text of a message, escaped and cut; no part is empty.
 
     Attributes:
-        sign: an emoji that tells the status by its colour.
-        headline: one line, which must be enough for who reads no more.
+        sign: an emoji whose colour shows the status.
+        headline: one line, enough for readers who read no further.
         facts: names and values.
         paragraphs: longer texts.
-        footer: what it can be found again by.
+        footer: an id for searching.
     """
 
     sign: str
@@ -91,29 +91,29 @@ class Telling:
     footer: str
 
 
-def tell(event: CloudEvent, now: datetime | None = None) -> Telling:
-    """Put an event into words; whatever its data holds, this does not raise.
+def describe(event: CloudEvent, now: datetime | None = None) -> Wording:
+    """Describe an event as text; never raises, whatever the data holds.
 
     Args:
-        event: what is told.
+        event: the event.
         now: when it is read, for "in 14 min"; None = when it was observed.
     """
     family, what = family_of(event.type)
     if family == "scheduledevent":
-        return _tell_transition(event, what, now)
+        return _describe_transition(event, what, now)
     if family == "startrequest":
-        return _tell_outcome(event, what)
+        return _describe_outcome(event, what)
     if family == "command":
-        return _tell_command(event, what)
+        return _describe_command(event, what)
     if family == "bridge" and what in _OWN_LIFE:
-        return _tell_other(event, _OWN_LIFE[what])
+        return _describe_other(event, _OWN_LIFE[what])
     if family == "document":
-        return _tell_other(event, "The document of scheduled events has changed")
-    return _tell_other(event, safe(event.type, LINE))
+        return _describe_other(event, "The document of scheduled events has changed")
+    return _describe_other(event, safe(event.type, LINE))
 
 
-def tell_card(card: Card, now: datetime) -> Telling:
-    """Put into words how an event stands, and what became of approvals."""
+def describe_card(card: Card, now: datetime) -> Wording:
+    """Describe the state of an event, and the results of approvals."""
     raw, status = card.event, card.status
     when = date_of(card.not_before)
     step = _STEPS.get(status, safe(status, NAME))
@@ -127,7 +127,7 @@ def tell_card(card: Card, now: datetime) -> Telling:
         ("Impact", impact_of(raw)),
         ("Announced by", text_of(raw.get("EventSource"), NAME)),
     ]
-    return Telling(
+    return Wording(
         sign=_SIGNS.get(status, _UNKNOWN),
         headline=f"{type_of(raw)} {step}: {machines(raw, most=3)}",
         facts=known_facts(facts),
@@ -136,24 +136,24 @@ def tell_card(card: Card, now: datetime) -> Telling:
     )
 
 
-def tell_step(event: CloudEvent, now: datetime) -> Telling:
-    """Put into words what is new, for who has the message before him."""
-    told, raw = tell(event, now), table_of(event.data.get("event"))
+def describe_step(event: CloudEvent, now: datetime) -> Wording:
+    """Describe only what is new, for the thread below the message."""
+    full, raw = describe(event, now), table_of(event.data.get("event"))
     new = ("When", "Changed", "Approved by", "Held by", "Reason", "Because")
     is_step = family_of(event.type)[0] == "scheduledevent"
     at = date_of(event.time)
-    return Telling(
-        sign=told.sign,
-        headline=told.headline.removesuffix(f": {machines(raw, most=3)}")
+    return Wording(
+        sign=full.sign,
+        headline=full.headline.removesuffix(f": {machines(raw, most=3)}")
         if is_step
-        else told.headline,
-        facts=tuple(fact for fact in told.facts if fact[0] in new),
-        paragraphs=told.paragraphs if command_of(event) else (),
+        else full.headline,
+        facts=tuple(fact for fact in full.facts if fact[0] in new),
+        paragraphs=full.paragraphs if command_of(event) else (),
         footer=_signed(at or "-", _reporter(event)),
     )
 
 
-def _tell_transition(event: CloudEvent, what: str, now: datetime | None) -> Telling:
+def _describe_transition(event: CloudEvent, what: str, now: datetime | None) -> Wording:
     raw = table_of(event.data.get("event"))
     step = _STEPS.get(what, safe(what, NAME))
     facts = [
@@ -163,7 +163,7 @@ def _tell_transition(event: CloudEvent, what: str, now: datetime | None) -> Tell
         ("Announced by", text_of(raw.get("EventSource"), NAME)),
         ("Changed", changes_of(event.data) if what == "updated" else ""),
     ]
-    return Telling(
+    return Wording(
         sign=_SIGNS.get(what, _UNKNOWN),
         headline=f"{type_of(raw)} {step}: {machines(raw, most=3)}",
         facts=known_facts(facts),
@@ -172,7 +172,7 @@ def _tell_transition(event: CloudEvent, what: str, now: datetime | None) -> Tell
     )
 
 
-def _tell_outcome(event: CloudEvent, what: str) -> Telling:
+def _describe_outcome(event: CloudEvent, what: str) -> Wording:
     raw = table_of(event.data.get("event"))
     request = table_of(event.data.get("request"))
     outcome = _OUTCOMES.get(what, safe(what, NAME))
@@ -186,7 +186,7 @@ def _tell_outcome(event: CloudEvent, what: str) -> Telling:
         ("Machines", machines(raw) if raw else ""),
         ("Event", text_of(event.data.get("eventId"), NAME)),
     ]
-    return Telling(
+    return Wording(
         sign=_sign_of(what),
         headline=f"Approval {outcome}" + (f" ({type_of(raw)})" if raw else ""),
         facts=known_facts(facts),
@@ -195,7 +195,7 @@ def _tell_outcome(event: CloudEvent, what: str) -> Telling:
     )
 
 
-def _tell_command(event: CloudEvent, what: str) -> Telling:
+def _describe_command(event: CloudEvent, what: str) -> Wording:
     raw, command = table_of(event.data.get("event")), safe(command_of(event), LINE)
     facts = [
         ("Because", text_of(event.data.get("reason"), PARAGRAPH)),
@@ -206,7 +206,7 @@ def _tell_command(event: CloudEvent, what: str) -> Telling:
         ("Machines", machines(raw) if raw else ""),
     ]
     output = text_of(event.data.get("output"), PARAGRAPH)
-    return Telling(
+    return Wording(
         sign=_COMMAND_SIGNS.get(what, _UNKNOWN),
         headline=f"Command {command} {safe(what, NAME)}",
         facts=known_facts(facts),
@@ -215,7 +215,7 @@ def _tell_command(event: CloudEvent, what: str) -> Telling:
     )
 
 
-def _tell_other(event: CloudEvent, headline: str) -> Telling:
+def _describe_other(event: CloudEvent, headline: str) -> Wording:
     facts = [
         ("Reason", text_of(event.data.get("reason"), PARAGRAPH)),
         ("Event", text_of(event.data.get("eventId"), NAME)),
@@ -223,7 +223,7 @@ def _tell_other(event: CloudEvent, headline: str) -> Telling:
         ("Waiting", text_of(event.data.get("pending"), NAME)),
         ("Dead letters", text_of(event.data.get("dead"), NAME)),
     ]
-    return Telling(
+    return Wording(
         sign=_UNKNOWN,
         headline=headline,
         facts=known_facts(facts),
@@ -233,7 +233,7 @@ def _tell_other(event: CloudEvent, headline: str) -> Telling:
 
 
 def _last_step(card: Card) -> str:
-    """Return what happened last, where the headline does not say it, and when."""
+    """Return the last step and its time, if the headline does not say it."""
     word = {"updated": "changed", "ended": "gone"}.get(card.step, card.step)
     at = date_of(card.time)
     return f"{safe(word, NAME)} {at}" if word and at else ""
@@ -248,7 +248,7 @@ def _ruling(ruling: Ruling) -> str:
     at = date_of(ruling.time)
     return (
         f"{_sign_of(ruling.outcome)} *Approval {outcome}*"
-        + (f", asked for by {by}" if by else "")
+        + (f", requested by {by}" if by else "")
         + (f": {reason}" if reason else "")
         + (f" ({because})" if because else "")
         + (f", {at}" if at else "")
@@ -279,5 +279,5 @@ def _reporter(event: CloudEvent) -> object:
 
 
 def _signed(what: str, event_context: object) -> str:
-    told_by = text_of(event_context, NAME)
-    return f"{what} told by {told_by}" if told_by else what
+    reported_by = text_of(event_context, NAME)
+    return f"{what} reported by {reported_by}" if reported_by else what

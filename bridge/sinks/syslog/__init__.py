@@ -1,1 +1,1 @@
-"""Sends events to a syslog server, as CEF too."""
+"""Send events to a syslog server, also as CEF."""

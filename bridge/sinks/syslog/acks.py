@@ -1,8 +1,7 @@
-"""What of a stream the other side's kernel has acknowledged, message by message.
+"""Find out which messages of a TCP stream the other side's kernel has acknowledged.
 
-TCP numbers the bytes of a stream. A message is acknowledged once the number where it
-ends is, whatever was sent after it: others may still be on their way.
-
+TCP numbers the bytes of a stream. A message is acknowledged when the number of its last
+byte is. Messages that were sent after it may still be on their way.
 Source: tcp(7) (SIOCOUTQ), linux/tcp.h (struct tcp_info), RFC 4898 (HCThruOctetsAcked)
 """
 
@@ -13,8 +12,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-_FIRST_LOOK, _LONGEST_LOOK = 0.001, 0.05  # seconds between looks at what is unsent
-_GROWTH = 1.5  # of the pause from look to look: how much too late one may come
+_FIRST_LOOK, _LONGEST_LOOK = 0.001, 0.05  # seconds between two checks
+_GROWTH = 1.5  # of the pause from check to check, which limits how late the last is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,9 +21,9 @@ class Count:
     """Bytes of one stream, as the kernel counts them.
 
     Attributes:
-        acknowledged: how many the other side has acknowledged since the connection
-            began; None where this system does not say.
-        held: how many are kept until it has.
+        acknowledged: how many bytes the other side has acknowledged on this connection;
+            None if this system does not say.
+        held: how many bytes the kernel keeps until they are acknowledged.
     """
 
     acknowledged: int | None
@@ -37,7 +36,7 @@ Counting = Callable[[socket.socket], Count]
 if sys.platform == "win32":
 
     def counted(_: socket.socket) -> Count:
-        """Return nothing: there is no way to ask."""
+        """Return no numbers: Windows has no way to ask."""
         return Count(acknowledged=None, held=0)
 
 else:
@@ -64,7 +63,7 @@ else:
             return None
 
     def counted(sock: socket.socket) -> Count:
-        """Ask the kernel; both numbers are of the same moment."""
+        """Ask the kernel for both numbers at the same moment."""
         while True:
             acknowledged = _acknowledged(sock)
             count = Count(acknowledged=acknowledged, held=_held(sock))
@@ -77,8 +76,7 @@ class _Sent:
     """A message that was written.
 
     Attributes:
-        end: the number of its last byte in the stream; None = it is still to be
-            encrypted.
+        end: the number of its last byte in the stream; None = not encrypted yet.
     """
 
     end: int | None = None
@@ -88,8 +86,8 @@ class Acknowledged:
     """Writes messages to a connection, and waits for their acknowledgement.
 
     Args:
-        writer: what is written to; encrypts, where there is TLS.
-        wire: what puts the bytes, encrypted where they are, into the socket.
+        writer: the connection; encrypts, if there is TLS.
+        wire: the transport that writes the (encrypted) bytes to the socket.
         counting: asks the kernel.
     """
 
@@ -108,7 +106,7 @@ class Acknowledged:
         """Write a message, and wait until every byte of it is acknowledged.
 
         Raises:
-            OSError: the connection broke first.
+            OSError: the connection broke before that.
         """
         self._number()
         self.writer.write(data)
@@ -126,15 +124,15 @@ class Acknowledged:
     def _is_acknowledged(self, sent: _Sent) -> bool:
         self._number()
         count = self._count()
-        if count.acknowledged is None:  # then only silence says so
+        if count.acknowledged is None:  # only an empty send buffer shows it
             return not (count.held or self._waiting() or self._unencrypted())
         return sent.end is not None and count.acknowledged >= sent.end
 
     def _number(self) -> None:
-        """Say of each message that has left TLS where it ends.
+        """Note for each message that has left TLS where it ends in the stream.
 
-        Done before each write, too: only then is no moment missed in which TLS held
-        nothing back.
+        It is also called before each write: otherwise a moment in which TLS held
+        nothing back could be missed.
         """
         if self._unnumbered and not self._unencrypted():
             count = self._count()
@@ -150,6 +148,6 @@ class Acknowledged:
         return self._wire.get_write_buffer_size()
 
     def _unencrypted(self) -> int:
-        """Return how many bytes TLS holds back, since the socket takes no more."""
+        """Return how many bytes TLS holds back because the socket accepts no more."""
         transport = self.writer.transport
         return 0 if transport is self._wire else transport.get_write_buffer_size()

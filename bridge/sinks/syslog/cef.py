@@ -15,7 +15,13 @@ PRODUCT = "sebridge"
 
 _SEVERITIES = {"INFO": 3, "WARN": 6, "ERROR": 8}  # low 0-3, medium 4-6, high 7-8
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-_LONGEST = {"act": 63, "dvchost": 100, "deviceExternalId": 255, "outcome": 63}
+_LONGEST = {
+    "act": 63,
+    "dhost": 255,
+    "dvchost": 100,
+    "deviceExternalId": 255,
+    "outcome": 63,
+}
 _LONGEST_TEXT = 1023
 _LONGEST_CUSTOM = 4000  # cs1 to cs6
 _FAMILIES = {
@@ -27,7 +33,7 @@ _FAMILIES = {
 
 
 def kind(event: CloudEvent) -> tuple[str, str]:
-    """Return what a type says: ``("scheduledevent", "started")``."""
+    """Return family and step of a type: ``("scheduledevent", "started")``."""
     family, what = event.type.split(".")[-3:-1]
     return family, what
 
@@ -36,8 +42,8 @@ def render(event: CloudEvent, *, version: str) -> str:
     """Return the event as one line of CEF.
 
     Args:
-        event: as it was stored.
-        version: of this program, for the header.
+        event: the stored event.
+        version: the version of this program, for the header.
     """
     family, what = kind(event)
     subject = _FAMILIES.get(family) or event.text("eventtype") or "Event"
@@ -51,7 +57,7 @@ def render(event: CloudEvent, *, version: str) -> str:
 
 
 def _fields(event: CloudEvent) -> Iterator[tuple[str, str]]:
-    """Yield keys of the extension and their values; "" = there is none."""
+    """Yield keys of the extension and their values; "" = no value."""
     data = event.data
     raw, reporter = _table(data.get("event")), _table(data.get("reporter"))
     request, (family, what) = _table(data.get("request")), kind(event)
@@ -60,6 +66,10 @@ def _fields(event: CloudEvent) -> Iterator[tuple[str, str]]:
     yield "externalId", event.id
     yield "cat", event.type
     yield "act", what
+    is_step = family == "scheduledevent"
+    yield "start", _milliseconds(event.time) if is_step and what == "started" else ""
+    yield "end", _milliseconds(event.time) if is_step and what == "completed" else ""
+    yield "dhost", _machine(raw, reporter) if raw else ""
     yield "dvchost", _text(reporter.get("vmName"))
     yield "deviceExternalId", _text(reporter.get("vmId"))
     yield "outcome", _text(data.get("outcome")) or (what if is_command else "")
@@ -85,6 +95,13 @@ def _fields(event: CloudEvent) -> Iterator[tuple[str, str]]:
             yield f"{key}Label", label
 
 
+def _machine(raw: Mapping[str, object], reporter: Mapping[str, object]) -> str:
+    """Return the machine that is concerned: this one, if it is among several."""
+    names, own = _list(raw.get("Resources")).split(","), _text(reporter.get("vmName"))
+    is_named = own.casefold() in (name.casefold() for name in names)
+    return own if is_named else names[0]
+
+
 def _table(value: object) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {}
 
@@ -104,7 +121,7 @@ def _whole(value: object) -> str:
 
 
 def _milliseconds(value: object) -> str:
-    """Return an RFC 3339 time as milliseconds since 1970; "" where it is none."""
+    """Return an RFC 3339 time as milliseconds since 1970; "" if it is not one."""
     try:
         moment = datetime.fromisoformat(_text(value))
     except ValueError:
@@ -119,15 +136,15 @@ def _cut(key: str, text: str) -> str:
 
 
 def _header(text: str) -> str:
-    r"""Escape ``\`` and ``|``; a header has no way to hold a line break."""
+    r"""Escape ``\`` and ``|``; a header cannot contain a line break."""
     return _plain(text).replace("\\", "\\\\").replace("|", "\\|")
 
 
 def _value(text: str) -> str:
-    r"""Escape ``\`` and ``=``; line breaks are ``\n`` and ``\r``."""
+    r"""Escape ``\`` and ``=``; line breaks become ``\n`` and ``\r``."""
     lines = text.replace("\\", "\\\\").replace("=", "\\=")
     lines = lines.replace("\n", "\\n").replace("\r", "\\r")
-    # A control character of another kind is spelled out, backslash and all.
+    # Other control characters are written as \\uXXXX, with an escaped backslash.
     return _CONTROL.sub(lambda found: f"\\\\u{ord(found[0]):04x}", lines)
 
 

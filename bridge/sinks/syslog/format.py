@@ -2,12 +2,12 @@
 
     <PRI>1 TIMESTAMP HOSTNAME sebridge - MSGID [origin …] MSG
 
-* A body in JSON is written in ASCII: so it needs no byte order mark, which section
-  6.4 wants before UTF-8, and which readers of JSON stumble over.
-* The element ``origin`` is registered with IANA. One of our own would need a private
-  enterprise number: whoever has one may name it, and gets the attributes in it. The
-  number 32473 is for documentation alone (RFC 5612).
-* PROCID is nil: the bridge restarts without anything beginning anew.
+* A JSON body is written in ASCII. So it needs no byte order mark: section 6.4 requires
+  one before UTF-8, but JSON parsers fail at it.
+* The element ``origin`` is registered with IANA. Another element needs a private
+  enterprise number: if ``structured_data`` names one, it gets the event's attributes.
+  The number 32473 is for documentation only (RFC 5612).
+* PROCID is nil: a restart of the bridge starts nothing anew for the receiver.
 
 Source: https://www.rfc-editor.org/rfc/rfc5424 (sections 6 and 7)
 """
@@ -68,11 +68,11 @@ class Style:
 
     Attributes:
         facility: 0 to 23.
-        hostname: as configured; what is not printable ASCII is replaced.
-        version: of this program.
+        hostname: as configured; characters that are not printable ASCII are replaced.
+        version: the version of this program.
         structured_data: the SD-ID of an element for the attributes; "" = none.
-        with_bom: whether a body beyond ASCII begins with a byte order mark.
-        max_size: bytes of a message.
+        with_bom: whether a body that is not ASCII begins with a byte order mark.
+        max_size: the longest message, in bytes.
     """
 
     facility: int
@@ -85,10 +85,10 @@ class Style:
 
 
 def render(event: CloudEvent, style: Style) -> bytes:
-    """Return the message for an event: if it is too long, for what is left of it.
+    """Return the message for an event; if it is too long, drop parts of the event.
 
     Raises:
-        PermanentDeliveryError: no part of it is small enough.
+        PermanentDeliveryError: even the smallest version is too long.
     """
     size = 0
     for version in smaller(event):
@@ -96,7 +96,7 @@ def render(event: CloudEvent, style: Style) -> bytes:
         if (size := len(message)) <= style.max_size:
             return message
     raise PermanentDeliveryError(
-        f"the message takes {size} bytes, of max_size {style.max_size}",
+        f"the message needs {size} bytes; max_size is {style.max_size}",
         Reason.TOO_LARGE,
     )
 
@@ -123,7 +123,7 @@ def _body(event: CloudEvent, style: Style) -> str:
 
 
 def severity(event: CloudEvent) -> int:
-    """Return the severity of table 2: error, warning or informational."""
+    """Return the severity of table 2: 3 error, 4 warning or 6 informational."""
     number = event.extensions.get("severitynumber")
     if not isinstance(number, int) or number < 13:
         return 6
@@ -131,13 +131,13 @@ def severity(event: CloudEvent) -> int:
 
 
 def message_id(event: CloudEvent) -> str:
-    """Return MSGID: ``started`` of an event, ``bridge.started`` of the bridge."""
+    """Return MSGID: ``started`` for an event, ``bridge.started`` for the bridge."""
     family, what = cef.kind(event)
     return printable(what if family == "scheduledevent" else f"{family}.{what}", 32)
 
 
 def printable(text: str, longest: int) -> str:
-    """Return a text as PRINTUSASCII, which knows no blanks, of ``longest`` at most."""
+    """Return a text as PRINTUSASCII (no blanks), of at most ``longest`` characters."""
     return _UNPRINTABLE.sub("?", text)[:longest]
 
 
@@ -161,9 +161,9 @@ def _param(text: str) -> str:
 
 
 def smaller(event: CloudEvent) -> Iterator[CloudEvent]:
-    """Yield the event, and then with less and less of what it can do without.
+    """Yield the event, then versions with fewer and fewer of its optional parts.
 
-    What was dropped is named in ``data.truncated``, as ``bridge.events.truncate`` does.
+    ``data.truncated`` names the dropped parts, as in ``bridge.events.truncate``.
     """
     yield event
     data, dropped = dict(event.data), _names(event.data.get("truncated"))

@@ -21,40 +21,41 @@ from bridge.sinks.syslog.wire import Datagrams, Stream, Wire
 
 Transport = Literal["udp", "tcp", "tls"]
 
-# 601 is what syslog-ng listens at for this framing; RFC 6587 names no port.
+# syslog-ng listens at 601 for this framing; RFC 6587 names no port.
 _PORTS = {"udp": 514, "tcp": 601, "tls": 6514}
-# What receivers should take: RFC 5424 section 6.1, RFC 5425 section 4.3.1.
+# Sizes that receivers should accept: RFC 5424 section 6.1, RFC 5425 section 4.3.1.
 _SIZES = {"udp": 2048, "tcp": 8192, "tls": 8192}
 _LARGEST_DATAGRAM = 65507
-_LEAST_SIZE = 480  # what every receiver must take
+_LEAST_SIZE = 480  # every receiver must accept this size
 _TLS_KEYS = ("ca_file", "client_certificate", "client_key")
 
 
 class SyslogSinkConfig(SinkConfig, frozen=True, kw_only=True):
     """``[[sinks]]`` with ``type = "syslog"``.
 
-    It has one field for each key.
+    It is wide because it has one field for each key.
 
     Attributes:
         host: the name or the address of the receiver. Example: ``"siem.example"``.
         port: the port of the receiver; 0 is 514 for udp, 601 for tcp, 6514 for tls.
             Example: ``6514``.
-        transport: "udp" never says whether a message has arrived.
+        transport: how messages are sent; with "udp" it is never known whether a message
+            has arrived.
         facility: the syslog facility of every message.
         hostname: the host name in every message; "" is the name of the VM. {vm_id},
             {vm_name} and {group} are filled in. Example: ``"{vm_name}"``.
-        body: "json" is the event, in ASCII; "cef" is for ArcSight and its kin.
-        bom: whether a byte order mark stands before CEF that is not ASCII, as RFC 5424
-            wants it.
-        structured_data: the id under which the attributes are told as structured data,
-            too; "" is none. Example: ``"sebridge@12345"``.
-        max_size: how long a message may be; 0 is 2KiB for udp, 8KiB for tcp and tls. A
+        body: "json" is the event, in ASCII; "cef" is for ArcSight and similar systems.
+        bom: whether CEF that is not ASCII begins with a byte order mark, as RFC 5424
+            requires.
+        structured_data: the id under which the attributes are also sent as structured
+            data; "" is none. Example: ``"sebridge@12345"``.
+        max_size: the longest message; 0 is 2KiB for udp, 8KiB for tcp and tls. A
             longer event loses its less important parts.
         timeout: how long one attempt may take.
-        ca_file: who vouches for the other side, in place of the authorities of the
-            system. Example: ``"/etc/sebridge/siem-ca.pem"``.
-        client_certificate: the certificate of this side, for mutual TLS; a file that
-            was replaced is read again. Example: ``"/etc/sebridge/client.pem"``.
+        ca_file: the authorities that may sign the receiver's certificate, in place of
+            those of the system. Example: ``"/etc/sebridge/siem-ca.pem"``.
+        client_certificate: the certificate of this side, for mutual TLS; a replaced
+            file is read again. Example: ``"/etc/sebridge/client.pem"``.
         client_key: the key of the certificate. Left out: it is in client_certificate.
             Example: ``"/etc/sebridge/client.key"``.
     """
@@ -74,7 +75,7 @@ class SyslogSinkConfig(SinkConfig, frozen=True, kw_only=True):
     client_key: FilePath | None = None
 
     def faults(self) -> Iterator[tuple[str, ...]]:
-        """Check what a type alone cannot tell, and that the certificates are there."""
+        """Check what the types cannot check, and that the certificates exist."""
         if not self.host or not self.host.isprintable() or set(self.host) & set("/ @"):
             yield "host", "must be a host name or an IP address"
         elif what := host_fault(self.host):
@@ -103,11 +104,11 @@ class SyslogSinkConfig(SinkConfig, frozen=True, kw_only=True):
             return
         for key in _TLS_KEYS:
             if getattr(self, key) is not None:
-                yield key, 'is of use with transport = "tls" only', "transport"
+                yield key, 'needs transport = "tls"', "transport"
 
     @property
     def tls_files(self) -> TlsFiles:
-        """Certificates of its own."""
+        """The certificates of this sink."""
         return TlsFiles(
             certificate=self.client_certificate,
             key=self.client_key,
@@ -128,12 +129,12 @@ class SyslogSinkConfig(SinkConfig, frozen=True, kw_only=True):
             await sink.wire.close()
 
     async def reach(self, resources: Resources) -> str:
-        """Connect, and send nothing; see ``SinkConfig.reach``."""
+        """Connect, but send nothing; see ``SinkConfig.reach``."""
         async with self.open(resources) as sink:
             return await sink.wire.reach()
 
     async def preview(self, resources: Resources, event: CloudEvent) -> Preview:
-        """Return the message, without its length; see ``SinkConfig.preview``."""
+        """Return the message, without its length prefix; see ``SinkConfig.preview``."""
         head = f"syslog {self.host}:{self._port}/{self.transport}"
         return Preview(head=(head,), body=render(event, self._style(resources)))
 
@@ -182,7 +183,7 @@ class SyslogSink:
     wire: Wire
 
     async def deliver(self, event: CloudEvent) -> None:
-        """Send the event; see ``Sink.deliver`` and what ``syslog_wire`` says of it.
+        """Send the event; see ``Sink.deliver`` and ``bridge.sinks.syslog.wire``.
 
         Raises:
             DeliveryError: as ``bridge.sinks.syslog.wire`` maps it.

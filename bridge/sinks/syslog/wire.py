@@ -1,13 +1,13 @@
-"""Syslog on the wire: datagrams, and a stream that is opened anew when it broke.
+"""Syslog on the wire: datagrams, or a stream that reconnects when it breaks.
 
-* UDP (RFC 5426) says nothing of receipt: a message counts as taken once it was sent
-  and nobody has said that the port is closed.
+* UDP (RFC 5426) has no receipts. A message counts as delivered when it was sent and no
+  error has reported a closed port.
 * TCP (octet counting, RFC 6587) and TLS (RFC 5425) have no acknowledgement of their
-  own. A message counts as taken once the other side's kernel has acknowledged every
-  byte of it, whatever was sent after it, and has not reset the connection: a receiver
-  that is unplugged is noticed, one that is killed with messages in its memory is not.
-  Only Linux says so of each message; other systems say when nothing is on its way any
-  more, and Windows does not say.
+  own. A message counts as delivered when the other side's kernel has acknowledged every
+  byte of it and has not reset the connection. So an unplugged receiver is noticed, but
+  not a receiver that is killed with messages in its memory.
+  Linux reports this for each message. Other systems report only when no byte at all is
+  unacknowledged, and Windows reports nothing.
 """
 
 import asyncio
@@ -23,10 +23,9 @@ from typing import Protocol
 from bridge.foundation.errors import (
     PermanentDeliveryError,
     Reason,
-    RefusedDeliveryError,
     TransientDeliveryError,
 )
-from bridge.net.ssrf_guard import forbidden
+from bridge.net.dialing import addresses
 from bridge.sinks.syslog.acks import Acknowledged, Counting, counted
 
 _SETTLING = 0.25
@@ -37,13 +36,13 @@ MakeContext = Callable[[], ssl.SSLContext]
 
 
 class Wire(Protocol):
-    """A way to a receiver."""
+    """A connection to a receiver."""
 
     async def reach(self) -> str:
-        """Find the receiver without sending anything, and say what was found.
+        """Test the connection without sending anything; return what was found.
 
         Raises:
-            DeliveryError: it is not there.
+            DeliveryError: the receiver cannot be reached.
         """
         ...
 
@@ -51,18 +50,18 @@ class Wire(Protocol):
         """Send a message.
 
         Raises:
-            DeliveryError: it did not get there, as far as that can be known.
+            DeliveryError: it did not arrive, as far as that can be known.
         """
         ...
 
     async def close(self) -> None:
-        """Let go of the receiver."""
+        """Disconnect."""
         ...
 
 
 @asynccontextmanager
 async def _errors(target: str, seconds: float) -> AsyncIterator[None]:
-    """Bound an attempt, and turn what the network raises into delivery errors."""
+    """Limit the time of an attempt; turn network errors into delivery errors."""
     try:
         async with asyncio.timeout(seconds):
             yield
@@ -79,31 +78,9 @@ async def _errors(target: str, seconds: float) -> AsyncIterator[None]:
         raise TransientDeliveryError(text, Reason.CONNECTION) from None
 
 
-async def _addresses(
-    host: str, port: int, kind: socket.SocketKind
-) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
-    """Look up a host; the platform's own addresses are no place for a log.
-
-    Raises:
-        RefusedDeliveryError: it is one of those, or can be no name.
-        OSError: it is not known.
-    """
-    loop = asyncio.get_running_loop()
-    try:
-        found = await loop.getaddrinfo(host, port, type=kind)
-    except UnicodeError:
-        text = f"{host}:{port} is no name of a host"
-        raise RefusedDeliveryError(text, Reason.NOT_FOUND) from None
-    for _, _, _, _, address in found:
-        if (why := forbidden(str(address[0]))) is not None:
-            text = f"{host} must not be sent to: {why}"
-            raise RefusedDeliveryError(text, Reason.REJECTED)
-    return [(family, (str(to[0]), int(to[1]))) for family, _, _, _, to in found]
-
-
 @dataclass(slots=True, kw_only=True)
 class Datagrams:
-    """UDP; the name is looked up for each message."""
+    """UDP; the host name is looked up for each message."""
 
     host: str
     port: int
@@ -111,23 +88,23 @@ class Datagrams:
 
     @property
     def target(self) -> str:
-        """How the receiver is named in errors."""
+        """The name of the receiver in errors."""
         return f"{self.host}:{self.port}/udp"
 
     async def reach(self) -> str:
-        """Look up the name, which is all that can be found out; see ``Wire``."""
+        """Look up the name; UDP allows no more. See ``Wire``."""
         async with _errors(self.target, self.timeout):
-            await _addresses(self.host, self.port, socket.SOCK_DGRAM)
-        return f"{self.target} has an address; whether it listens, UDP does not say"
+            await addresses(self.host, self.port, socket.SOCK_DGRAM)
+        return f"{self.target} has an address; UDP does not show whether it listens"
 
     async def send(self, message: bytes) -> None:
         """Send a datagram; see ``Wire``.
 
         Raises:
-            PermanentDeliveryError: no datagram can be that long.
+            PermanentDeliveryError: the message is too long for a datagram.
         """
         async with _errors(self.target, self.timeout):
-            found = await _addresses(self.host, self.port, socket.SOCK_DGRAM)
+            found = await addresses(self.host, self.port, socket.SOCK_DGRAM)
             family, address = found[0]
             with socket.socket(family, socket.SOCK_DGRAM) as sock:
                 sock.settimeout(0)
@@ -142,20 +119,20 @@ class Datagrams:
                 raise
             text = f"{self.target}: {len(message)} bytes are too many for a datagram"
             raise PermanentDeliveryError(text, Reason.TOO_LARGE) from None
-        # On this machine, and on some networks soon enough, a closed port says so.
+        # A closed port is reported at once on this machine, and soon on some networks.
         if fault := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             raise OSError(fault, os.strerror(fault))
 
     async def close(self) -> None:
-        """Do nothing: nothing stays open; see ``Wire``."""
+        """Do nothing: no socket stays open. See ``Wire``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Connection:
-    """A stream that was opened.
+    """An open stream.
 
     Attributes:
-        sending: what sends messages over it, and waits for their acknowledgement.
+        sending: sends messages over it, and waits for their acknowledgement.
     """
 
     reader: asyncio.StreamReader
@@ -164,17 +141,17 @@ class _Connection:
 
     @property
     def is_over(self) -> bool:
-        """Whether the other side has closed it, as far as known."""
+        """Whether the other side has closed it, as far as is known."""
         return self.reader.at_eof() or self.writer.is_closing()
 
 
 @dataclass(slots=True, kw_only=True)
 class Stream:
-    """TCP or TLS, each message preceded by its length.
+    """TCP or TLS; each message is preceded by its length.
 
     Attributes:
         make_context: reads certificates, in a thread; None = no TLS.
-        counting: asks the kernel what of a connection is acknowledged.
+        counting: asks the kernel which bytes are acknowledged.
     """
 
     host: str
@@ -187,17 +164,17 @@ class Stream:
 
     @property
     def target(self) -> str:
-        """How the receiver is named in errors."""
+        """The name of the receiver in errors."""
         return f"{self.host}:{self.port}/{'tls' if self.make_context else 'tcp'}"
 
     async def reach(self) -> str:
-        """Connect and part; see ``Wire``."""
+        """Connect and disconnect; see ``Wire``."""
         try:
             async with _errors(self.target, self.timeout):
                 await self._connected()
         finally:
             await self.close()
-        return f"{self.target} takes connections"
+        return f"{self.target} accepts connections"
 
     async def send(self, message: bytes) -> None:
         """Send a message with its length; see ``Wire``."""
@@ -207,12 +184,12 @@ class Stream:
                 connection = await self._connected()
                 await connection.sending.send(b"%d %b" % (len(message), message))
         except TransientDeliveryError:
-            if connection is not None:  # half a message must not stay in its buffer
+            if connection is not None:  # drop it: half a message may be in its buffer
                 connection.writer.transport.abort()
             raise
 
     async def close(self) -> None:
-        """Send what is on its way, and part; see ``Wire``."""
+        """Send the rest, and disconnect; see ``Wire``."""
         connection, self._open = self._open, None
         if connection is not None:
             connection.writer.close()
@@ -220,14 +197,14 @@ class Stream:
                 await asyncio.wait_for(connection.writer.wait_closed(), _FAREWELL)
 
     async def _connected(self) -> _Connection:
-        """Return a connection that the other side has not closed, as far as known."""
+        """Return a connection that is still open, as far as is known."""
         async with self._lock:
             if self._open is not None and not self._open.is_over:
                 return self._open
             await self.close()
             make = self.make_context
             context = await asyncio.to_thread(make) if make else None
-            found = await _addresses(self.host, self.port, socket.SOCK_STREAM)
+            found = await addresses(self.host, self.port, socket.SOCK_STREAM)
             new = await _connect(found, context, self.host, self.counting)
             _keep_alive(new.writer.get_extra_info("socket"))
             if context:
@@ -242,10 +219,10 @@ async def _connect(
     host: str,
     counting: Counting,
 ) -> _Connection:
-    """Connect to the first address that answers, and to nothing else.
+    """Connect to the first of the looked-up addresses that answers.
 
     Raises:
-        OSError: none does.
+        OSError: no address answers.
     """
     fault: OSError | None = None
     for family, (address, port) in found:
@@ -265,10 +242,10 @@ async def _connect(
 async def _encrypt(
     writer: asyncio.StreamWriter, context: ssl.SSLContext, host: str
 ) -> None:
-    """Begin TLS on a connection, or give it up.
+    """Start TLS on a connection; close the connection if that fails.
 
     Raises:
-        OSError: the other side is not who it should be, or not there any more.
+        OSError: the certificate of the other side is wrong, or the connection broke.
     """
     wire = writer.transport
     try:
@@ -279,10 +256,10 @@ async def _encrypt(
 
 
 def _keep_alive(sock: socket.socket) -> None:
-    """Have the kernel ask each minute whether the other side is there.
+    """Let the kernel check each minute whether the other side is there.
 
-    Between two events lie days, and what stands between the two sides forgets a
-    connection sooner: Azure's load balancer after four minutes.
+    There may be days between two events, and middleboxes forget an idle connection
+    sooner: Azure's load balancer after four minutes.
     """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_KEEPIDLE"):
@@ -292,17 +269,17 @@ def _keep_alive(sock: socket.socket) -> None:
 
 
 async def _settle(new: _Connection) -> None:
-    """Give a TLS server the time to refuse us.
+    """Give a TLS server the time to refuse our certificate.
 
-    By TLS 1.3 it judges our certificate after our side of the handshake is done: what
-    is sent at once would seem to be taken.
+    With TLS 1.3 the server checks it after our side of the handshake is done. A message
+    that is sent at once would seem to be accepted.
 
     Raises:
-        OSError: it has closed the connection.
+        OSError: the server has closed the connection.
     """
     with suppress(TimeoutError):
         await asyncio.wait_for(new.reader.read(1), _SETTLING)
     if new.is_over:
         raise ConnectionAbortedError(
-            0, "closed right after the handshake: is a client certificate wanted?"
+            0, "closed right after the handshake: is a client certificate required?"
         )

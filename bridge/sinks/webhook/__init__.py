@@ -1,1 +1,1 @@
-"""Posts events to HTTP receivers, in the forms that they expect."""
+"""Post events to HTTP receivers, in the form that each expects."""

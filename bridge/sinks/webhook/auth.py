@@ -1,4 +1,4 @@
-"""How a webhook is told who speaks: ``[sinks.auth]``, and the headers it leads to."""
+"""Authentication of a webhook: ``[sinks.auth]`` and the resulting headers."""
 
 import asyncio
 from base64 import b64encode
@@ -8,11 +8,13 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Literal, Protocol
 from urllib.parse import urlsplit
 
+import orjson
 from msgspec.structs import replace
 
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import (
     DeliveryError,
+    PermanentDeliveryError,
     Reason,
     RefusedDeliveryError,
     TransientDeliveryError,
@@ -27,47 +29,50 @@ if TYPE_CHECKING:
     from azure.core.credentials import AccessToken
     from azure.core.credentials_async import AsyncTokenCredential
 
-AuthKind = Literal["bearer", "basic", "header", "entra"]
+AuthKind = Literal["bearer", "basic", "header", "body", "entra"]
 
 _NEEDED = {
     "bearer": ("token",),
     "basic": ("username", "password"),
     "header": ("name", "value"),
+    "body": ("name", "value"),
     "entra": ("scope",),
 }
 _OPTIONAL = {"bearer": ("scheme",), "entra": ("credential", "client_id")}
-_SPARE_SECONDS = 300.0  # a token that ends sooner is not used any more
+_SPARE_SECONDS = 300.0  # a token that expires sooner is renewed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthDefaults:
-    """What a preset knows of auth; what the configuration says comes first.
+    """What a preset knows about authentication; the configuration overrides it.
 
     Attributes:
-        is_implied: whether no table of its own is needed.
+        is_implied: whether ``[sinks.auth]`` may be left out.
     """
 
     type: AuthKind | None = None
     scheme: str = ""
+
     name: str = ""
     scope: str = ""
     is_implied: bool = False
 
 
 class AuthConfig(Section, frozen=True, kw_only=True):
-    """``[sinks.auth]``: one way, and the keys that belong to it.
+    """``[sinks.auth]``: one type of authentication, and its keys.
 
     Attributes:
-        type: how requests are authorised; it says which of the other keys are needed.
+        type: how requests are authenticated; it decides which other keys are needed.
         token: the token, with type "bearer".
-        scheme: what stands in front of the token. Example: ``"Bearer"``.
+        scheme: the word in front of the token. Example: ``"Bearer"``.
         username: the name of the user, with type "basic". Example: ``"sebridge"``.
         password: the password, with type "basic".
-        name: the name of the header, with type "header". Example: ``"x-api-key"``.
-        value: what the header holds, with type "header".
-        scope: what the Entra ID token is for, with type "entra". Example:
+        name: the name of the header, with type "header", or of the member of the JSON
+            object that is the body, with type "body". Example: ``"x-api-key"``.
+        value: the value of the header or of the member.
+        scope: the scope of the Entra ID token, with type "entra". Example:
             ``"https://monitor.azure.com/.default"``.
-        credential: how the bridge proves who it is, with type "entra".
+        credential: how the bridge proves its identity, with type "entra".
         client_id: the id of a user-assigned managed identity, with type "entra"; "" is
             the system-assigned one. Example:
             ``"00001111-aaaa-2222-bbbb-3333cccc4444"``.
@@ -86,18 +91,18 @@ class AuthConfig(Section, frozen=True, kw_only=True):
 
     @property
     def header(self) -> str:
-        """The header that carries it."""
+        """The header that carries the credentials."""
         return self.name if self.type == "header" else "Authorization"
 
     @property
     def shown(self) -> str:
-        """What that header holds, as anybody may see it."""
+        """The value of that header, without its secret."""
         schemes = {"bearer": self.scheme, "basic": "Basic", "entra": "Bearer"}
         return f"{schemes.get(self.type or '', '')} <secret>".strip()
 
 
 def settled(config: AuthConfig | None, defaults: AuthDefaults) -> AuthConfig | None:
-    """Return the way that is meant, with what a preset knows; None = no auth."""
+    """Return the configuration merged with a preset's defaults; None = no auth."""
     if config is None:
         if not defaults.is_implied:
             return None
@@ -106,7 +111,7 @@ def settled(config: AuthConfig | None, defaults: AuthDefaults) -> AuthConfig | N
     values: dict[str, object] = {"type": kind}
     if kind == "bearer":
         values["scheme"] = config.scheme or defaults.scheme or "Bearer"
-    if kind == "header":
+    if kind in {"header", "body"}:
         values["name"] = config.name or defaults.name
     if kind == "entra":
         values["scope"] = config.scope or defaults.scope
@@ -114,7 +119,7 @@ def settled(config: AuthConfig | None, defaults: AuthDefaults) -> AuthConfig | N
 
 
 def auth_faults(config: AuthConfig) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with a way that is ``settled``, by its keys."""
+    """Yield the faults of a ``settled`` configuration, by key."""
     kind = config.type
     if kind is None:
         allowed = ", ".join(f'"{name}"' for name in _NEEDED)
@@ -124,9 +129,10 @@ def auth_faults(config: AuthConfig) -> Iterator[tuple[str, str]]:
         if not getattr(config, key):
             yield key, f'is missing: type = "{kind}" needs it'
     for other in _NEEDED:
-        for key in () if other == kind else _keys(other):
-            if getattr(config, key) != getattr(AuthConfig(), key):
-                yield key, f'is for type = "{other}", and this is "{kind}"'
+        for key in _keys(other):
+            is_foreign = key not in _keys(kind)
+            if is_foreign and getattr(config, key) != getattr(AuthConfig(), key):
+                yield key, f'is for type = "{other}", but type is "{kind}"'
     yield from _value_faults(config)
 
 
@@ -135,8 +141,9 @@ def _keys(kind: str) -> tuple[str, ...]:
 
 
 def _value_faults(config: AuthConfig) -> Iterator[tuple[str, str]]:
-    for what in name_faults(config.name) if config.name else ():
-        yield "name", what
+    if config.name and config.type == "header":
+        for what in name_faults(config.name):
+            yield "name", what
     for what in value_faults(config.scheme):
         yield "scheme", what
     for key in ("token", "password", "value"):
@@ -144,13 +151,13 @@ def _value_faults(config: AuthConfig) -> Iterator[tuple[str, str]]:
         for what in value_faults(secret.reveal()) if secret else ():
             yield key, what
     if ":" in config.username:
-        yield "username", "must not hold a colon: it ends the name"
+        yield "username", "must not hold a colon: a colon ends the name"
     for what in value_faults(config.username):
         yield "username", what
 
 
 def is_safe_for_token(url: str) -> bool:
-    """Whether a token of Entra may go there: https, or this machine itself."""
+    """Whether an Entra ID token may be sent to a URL: https, or this machine."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -165,27 +172,48 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def filled(config: AuthConfig | None, body: bytes, value: str | None = None) -> bytes:
+    """Return a body with the secret in it, where it belongs there.
+
+    Args:
+        config: the way that is ``settled``.
+        body: a JSON object, or nothing.
+        value: what stands for the secret; None = itself, read anew.
+
+    Raises:
+        PermanentDeliveryError: the body is no JSON object.
+        RefusedDeliveryError: the secret cannot be read.
+    """
+    if config is None or config.type != "body" or not body:
+        return body
+    members = orjson.loads(body)
+    if not isinstance(members, dict):
+        text = 'auth.type = "body" needs a body that is a JSON object'
+        raise PermanentDeliveryError(text, Reason.REJECTED)
+    return orjson.dumps({config.name: value or _value(config), **members})
+
+
 class Auth(Protocol):
-    """Says who speaks."""
+    """Authenticates requests."""
 
     async def headers(self, url: str) -> dict[str, str]:
-        """Return the headers for a request to ``url``; secrets are read anew.
+        """Return the headers for a request to ``url``; secrets are read again.
 
         Raises:
-            RefusedDeliveryError: what it takes cannot be had.
-            TransientDeliveryError: it cannot be had now.
+            RefusedDeliveryError: the credentials cannot be read or fetched.
+            TransientDeliveryError: the credentials cannot be fetched now.
         """
         ...
 
     def was_refused(self) -> None:
-        """Take note that the other side did not believe it."""
+        """Note that the other side has refused the credentials."""
         ...
 
 
 def auth_of(
     config: AuthConfig | None, *, clock: Clock, timeout: float, proxy: Address | None
 ) -> Auth:
-    """Return the way that is ``settled``; nothing is fetched before its first use."""
+    """Return a ``settled`` authentication; a token is fetched at its first use."""
     if config is None or config.type != "entra":
         return _Written(config)
     return _Token(config=config, clock=clock, timeout=timeout, proxy=proxy)
@@ -193,18 +221,18 @@ def auth_of(
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """What stands in the configuration, or where it points to."""
+    """Credentials in the configuration, or in the place it refers to."""
 
     config: AuthConfig | None
 
-    async def headers(self, url: str) -> dict[str, str]:  # noqa: ARG002 - all may have it
+    async def headers(self, url: str) -> dict[str, str]:  # noqa: ARG002 - any URL may get it
         config = self.config
-        if config is None:
+        if config is None or config.type == "body":
             return {}
         return {config.header: _value(config)}
 
     def was_refused(self) -> None:
-        """Do nothing: it is read anew each time."""
+        """Do nothing: the secret is read again each time."""
 
 
 def _value(config: AuthConfig) -> str:
@@ -216,12 +244,12 @@ def _value(config: AuthConfig) -> str:
         return f"Basic {b64encode(pair).decode()}"
     if config.value is not None:
         return revealed_value(config.value, "auth.value")
-    raise AssertionError  # auth_faults let nothing else through
+    raise AssertionError  # excluded by auth_faults
 
 
 @dataclass(slots=True, kw_only=True)
 class _Token:
-    """A token of Entra, fetched when it is needed, and again when it is refused."""
+    """An Entra ID token, fetched when needed, and again after a refusal."""
 
     config: AuthConfig
     clock: Clock
@@ -232,9 +260,9 @@ class _Token:
 
     async def headers(self, url: str) -> dict[str, str]:
         if not is_safe_for_token(url):
-            text = "url is not https: a token of Entra does not go there"
+            text = "url is not https: an Entra ID token is not sent there"
             raise RefusedDeliveryError(text, Reason.UNAUTHORIZED)
-        # One fetches, and all have it.
+        # One call fetches the token for all.
         async with turn(self._lock, seconds=self.timeout, what=self._target):
             token = self._token = await self._renewed()
             return {"Authorization": f"Bearer {token.token}"}
@@ -247,7 +275,7 @@ class _Token:
         return f"Entra token for {self.config.scope}"
 
     async def _renewed(self) -> "AccessToken":
-        """Return the token, or another when it ends soon and another is to be had."""
+        """Return the token; renew it if it expires soon and that succeeds."""
         token = self._token
         left = token.expires_on - self.clock.now().timestamp() if token else 0.0
         if token is not None and left > _SPARE_SECONDS:
@@ -260,8 +288,8 @@ class _Token:
             return token
 
     async def _fetch(self) -> "AccessToken":
-        """Fetch a token with a new credential: an old one has a cache of its own."""
-        # Who needs no token does without.
+        """Fetch a token with a new credential: an old credential has a cache."""
+        # Imported here: the Azure SDK costs memory that few configurations need.
         from bridge.servicebus import errors  # noqa: PLC0415 - see above
 
         try:

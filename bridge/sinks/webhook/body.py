@@ -1,21 +1,31 @@
-"""What a webhook posts and takes for a success: preset, mode, template, gzip, rule.
+"""What a webhook posts, and which answers count as success.
 
-What the user says comes before what a preset says, and that before the default: the
-event in structured mode, and any 2xx.
+The keys of the configuration come first, then the preset, then the defaults: the event
+in structured mode, and any 2xx.
 """
 
 import gzip
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 
 from bridge.events.cloudevent import CloudEvent
+from bridge.events.routing import Scope
 from bridge.foundation.errors import MissingExtraError
 from bridge.sinks.webhook import template
 from bridge.sinks.webhook.auth import AuthDefaults
 from bridge.sinks.webhook.content_mode import RENDER, ContentMode, Rendered
-from bridge.sinks.webhook.presets.preset import NO_AUTH, Preset, PresetName
+from bridge.sinks.webhook.many import MANY, Many
+from bridge.sinks.webhook.presets.preset import (
+    NO_AUTH,
+    Call,
+    Preset,
+    Talk,
+    Verdict,
+)
+from bridge.sinks.webhook.presets.registry import PRESETS, PresetName
 from bridge.sinks.webhook.response import Judge, SuccessConfig, by_rule, by_status
 from bridge.sinks.webhook.template import TemplateFaultError
 
@@ -23,9 +33,16 @@ _MEDIA_TYPE = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+-]+(?:; ?[\w-]+=[\w-]+)*", re
 _JSON = "application/json"
 
 
+Talker = Callable[[CloudEvent, Verdict, datetime], Talk]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """The keys that say so, as they stand in the configuration."""
+    """The keys that decide about body and success, as configured.
+
+    Attributes:
+        is_many: whether a request may hold several events.
+    """
 
     preset: PresetName | None = None
     mode: ContentMode | None = None
@@ -33,66 +50,95 @@ class Shape:
     content_type: str | None = None
     gzip: int | None = None
     success: SuccessConfig | None = None
+    is_many: bool = False
 
     @property
     def known(self) -> Preset | None:
-        """What is known of the service; None without a preset."""
-        if self.preset is None:
-            return None
-        from bridge.sinks.webhook.presets.registry import (  # noqa: PLC0415  eight services
-            PRESETS,
-        )
-
-        return PRESETS[self.preset]
+        """The preset; None without one."""
+        return None if self.preset is None else PRESETS[self.preset]
 
     @property
     def auth(self) -> AuthDefaults:
-        """What is known of its auth."""
+        """What the preset knows about authentication."""
         return self.known.auth if self.known else NO_AUTH
 
     @property
+    def has_object(self) -> bool:
+        """Whether the body may be a JSON object that takes one more member."""
+        by_preset = self.mode is None and self.auth.type == "body"
+        return by_preset or self.mode == "template"
+
+    @property
     def judge(self) -> Judge:
-        """What an answer means."""
+        """The function that decides what an answer means."""
         if self.success is not None:
             return partial(by_rule, self.success)
         return self.known.judge if self.known else by_status
 
-    def renderer(self) -> Callable[[CloudEvent], Rendered]:
-        """Return what makes headers and body of an event.
+    @property
+    def many(self) -> Many | None:
+        """How several events go in one request; None: they cannot."""
+        if self.mode is None and self.known is not None:
+            return self.known.many
+        return MANY.get(self.mode or "structured")
+
+    def talker(self) -> Talker:
+        """Return what makes the requests of an event.
 
         Raises:
             MissingExtraError: Jinja2 is wanted and not installed.
             TemplateFaultError: the template cannot be read any more.
         """
+        known = self.known
+        if self.is_many and self.many is not None:
+            return partial(_post, self.many.render, None)
+        if self.mode is None and known is not None and known.talk is not None:
+            return known.talk
+        return partial(_post, self.renderer(), known)
+
+    def renderer(self) -> Callable[[CloudEvent], Rendered]:
+        """Return the function that makes headers and body of an event.
+
+        Raises:
+            MissingExtraError: Jinja2 is needed and not installed.
+            TemplateFaultError: the template can no longer be read.
+        """
         if self.mode == "template":
             kind = self.content_type or _JSON
             return template.load(self.template or "", kind).render
-        if self.mode is None and self.known is not None:
-            return self.known.render
+        known = self.known
+        if self.mode is None and known is not None and known.render is not None:
+            return known.render
         return RENDER[self.mode or "structured"]
 
     def packed(self, headers: dict[str, str], body: bytes) -> Rendered:
-        """Compress what is large enough for it."""
+        """Compress the body if it is large enough."""
         if self.gzip is None or len(body) < self.gzip:
             return headers, body
         return {**headers, "Content-Encoding": "gzip"}, gzip.compress(body, mtime=0)
 
     def faults(
-        self, *, lifecycle: bool, is_signed: bool, has_auth: bool
+        self, *, lifecycle: bool, is_signed: bool, has_auth: bool, scope: Scope
     ) -> Iterator[tuple[str, ...]]:
-        """Yield what does not go together, and what a template cannot do.
+        """Yield keys that conflict, and faults of a template.
 
         Args:
-            lifecycle: whether the sink is told of ``bridge.*`` and ``document.*``.
+            lifecycle: whether the sink gets ``bridge.*`` and ``document.*``.
             is_signed: whether there is ``[sinks.signature]``.
-            has_auth: whether the sink says who it is.
+            has_auth: whether there is any authentication.
+            scope: of the events that are routed to the sink.
         """
         if self.gzip is not None and is_signed:
-            yield "gzip", "leave it out: a signature is of plain bodies", "signature"
-        if self.known is not None:
+            yield "gzip", "leave it out: only plain bodies are signed", "signature"
+        if self.is_many and self.many is None:
+            yield "batch", _one_a_request(self.preset, self.mode), "preset"
+        if (known := self.known) is not None:
             yield from self._preset_faults(
-                self.known, is_signed=is_signed, has_auth=has_auth
+                known, is_signed=is_signed, has_auth=has_auth
             )
+            if known.scope not in {None, scope}:
+                by = f'preset = "{self.preset}" sends what only one VM may send'
+                yield "when.scope", f'must be "{known.scope}": {by}', "preset"
         yield from self._template_faults(lifecycle=lifecycle)
 
     def _preset_faults(
@@ -104,7 +150,7 @@ class Shape:
             what = f"{by} makes its own; allowed are {allowed}"
             yield "content_mode", what, "preset"
         if self.gzip is not None and not known.takes_gzip:
-            yield "gzip", f"{by} is not known to take compressed bodies", "preset"
+            yield "gzip", f"{by} is not known to accept compressed bodies", "preset"
         if known.is_signed and not is_signed:
             yield "signature", f"is missing: {by} needs its secrets", "preset"
         if not known.is_open and not has_auth:
@@ -123,7 +169,7 @@ class Shape:
             yield from self._trial(lifecycle=lifecycle)
 
     def _trial(self, *, lifecycle: bool) -> Iterator[tuple[str, ...]]:
-        """Try the template on an event of each type; the first fault is told."""
+        """Render the template for an event of each type; yield the first fault."""
         try:
             ready = template.load(self.template or "", self.content_type or _JSON)
         except MissingExtraError as error:
@@ -132,8 +178,8 @@ class Shape:
         except TemplateFaultError as error:
             yield "template", str(error)
             return
-        # Who has no template does without the events to try one on.
-        from bridge.sinks.webhook.example_events import one_of_each  # noqa: PLC0415 - for templates only
+        # Imported here: only templates need the example events.
+        from bridge.sinks.webhook.example_events import one_of_each  # noqa: PLC0415 - see above
 
         for event in one_of_each(lifecycle=lifecycle):
             try:
@@ -141,3 +187,29 @@ class Shape:
             except TemplateFaultError as error:
                 yield "template", f"{error} (tried on {event.type})"
                 return
+
+
+def _one_a_request(preset: PresetName | None, mode: ContentMode | None) -> str:
+    """Return why ``batch`` must be 1, and what would take more."""
+    takers = ", ".join(f'"{name}"' for name in PRESETS if PRESETS[name].many)
+    modes = " and ".join(f'"{name}"' for name in MANY)
+    by = f'content_mode = "{mode or "structured"}"'
+    if preset is not None and mode is None:
+        by = f'preset = "{preset}"'
+    return (
+        f"must be 1: {by} takes one event a request; several take the presets "
+        f"{takers} and the values {modes} of content_mode"
+    )
+
+
+def _post(
+    render: Callable[[CloudEvent], Rendered],
+    known: Preset | None,
+    event: CloudEvent,
+    verdict: Verdict,
+    _: datetime,
+) -> Talk:
+    """POST an event once, which is all that most services need."""
+    headers, body = render(event)
+    more = dict(known.headers(event)) if known else {}
+    return verdict((yield Call(headers=headers | more, body=body)))

@@ -1,4 +1,4 @@
-"""What a webhook is configured with, and what may be wrong with it."""
+"""The configuration of a webhook sink, and its checks."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -18,7 +18,7 @@ from bridge.net.http_client import (
     has_credentials,
 )
 from bridge.net.tls import TlsFiles
-from bridge.sinks.base import SinkConfig
+from bridge.sinks.batch import BatchKeys
 from bridge.sinks.webhook.auth import (
     AuthConfig,
     AuthDefaults,
@@ -34,48 +34,50 @@ from bridge.sinks.webhook.handshake import (
     is_origin,
 )
 from bridge.sinks.webhook.headers import name_faults, value_faults
-from bridge.sinks.webhook.presets.preset import PresetName
+from bridge.sinks.webhook.presets.registry import PresetName
 from bridge.sinks.webhook.response import SuccessConfig
 from bridge.sinks.webhook.signing import HEADERS as SIGNATURE_HEADERS
 from bridge.sinks.webhook.signing import SignatureConfig
 
 
-class WebhookKeys(SinkConfig, frozen=True, kw_only=True):
-    """``[[sinks]]`` with ``type = "webhook"``: one field for each key.
+class WebhookKeys(BatchKeys, frozen=True, kw_only=True):
+    """``[[sinks]]`` with ``type = "webhook"``.
+
+    It is wide because it has one field for each key.
 
     Attributes:
         url: where events are posted. Example: ``"https://siem.example/ingest"``,
             ``"env:SIEM_URL"``.
-        preset: the service behind the URL: it says what bodies, answers and
-            authorisation are like.
-        content_mode: how an event is put into a request; left out: as the preset has
-            it, else "structured".
-        template: what makes the body: Jinja2, or the path of a file with it; with
+        preset: the service behind the URL; it decides about bodies, answers and
+            authentication.
+        content_mode: the form of a request; left out: the form of the preset, or else
+            "structured".
+        template: Jinja2 that makes the body, or the path of a file with it; with
             content_mode "template" only. Example: ``"file:/etc/sebridge/body.j2"``.
-        content_type: the media type of what the template makes. Example:
+        content_type: the media type of the template's result. Example:
             ``"application/json"``.
-        gzip: bodies from this size on are compressed. Left out: none is.
-        success: which answers count as a delivery, in place of what the preset knows.
+        gzip: bodies of at least this size are compressed. Left out: none is.
+        success: which answers count as a delivery, in place of the preset's rule.
             Example: ``{"status": [200, 202]}``.
         headers: more headers of every request; {vm_id}, {vm_name} and {group} are
             filled in. Example: ``{"x-team": "infra", "x-tenant": "env:SIEM_TENANT"}``.
-        auth: how requests are authorised. Example: ``{"type": "bearer", "token":
+        auth: how requests are authenticated. Example: ``{"type": "bearer", "token":
             "env:SIEM_TOKEN"}``.
-        signature: signs requests as Standard Webhooks says. Example: ``{"secrets":
+        signature: signs requests as Standard Webhooks requires. Example: ``{"secrets":
             ["env:SIEM_SIGNING_SECRET"]}``.
         timeout: how long one attempt may take.
-        connect_timeout: how long of an attempt it may take until the connection stands.
-        proxy: the proxy to go through; those of the environment are never used.
+        connect_timeout: how long the connection of an attempt may take.
+        proxy: the proxy to use; those of the environment are never used.
             Example: ``"http://proxy.example:3128"``.
-        client_certificate: the certificate of this side, for mutual TLS; a file that
-            was replaced is read again. Example: ``"/etc/sebridge/client.pem"``.
+        client_certificate: the certificate of this side, for mutual TLS; a replaced
+            file is read again. Example: ``"/etc/sebridge/client.pem"``.
         client_key: the key of the certificate. Left out: it is in client_certificate.
             Example: ``"/etc/sebridge/client.key"``.
-        ca_file: who vouches for the other side, in place of the authorities of the
-            system. Example: ``"/etc/sebridge/ca.pem"``.
-        handshake: whether the receiver is asked for permission before the first
-            delivery, as CloudEvents has it.
-        handshake_origin: who asks for permission, as a DNS name; "" is the name of the
+        ca_file: the authorities that may sign the receiver's certificate, in place of
+            those of the system. Example: ``"/etc/sebridge/ca.pem"``.
+        handshake: whether to ask the receiver for permission before the first delivery,
+            as the CloudEvents webhook specification describes.
+        handshake_origin: the DNS name that asks for permission; "" is the name of the
             VM. Example: ``"sebridge.example"``.
     """
 
@@ -100,18 +102,18 @@ class WebhookKeys(SinkConfig, frozen=True, kw_only=True):
 
     @property
     def auth_defaults(self) -> AuthDefaults:
-        """What is known of auth although it does not stand in ``[sinks.auth]``."""
+        """The preset's defaults for authentication."""
         known = self.shape.auth
         return replace(known, is_implied=known.is_implied and not self._has_key)
 
     @property
     def auth_meant(self) -> AuthConfig | None:
-        """Auth with all that is known of it; None = none."""
+        """The authentication with all defaults; None = none."""
         return settled(self.auth, self.auth_defaults)
 
     @property
     def shape(self) -> Shape:
-        """What is posted, and what counts as a success."""
+        """What is posted, and what counts as success."""
         return Shape(
             preset=self.preset,
             mode=self.content_mode,
@@ -119,17 +121,24 @@ class WebhookKeys(SinkConfig, frozen=True, kw_only=True):
             content_type=self.content_type,
             gzip=self.gzip,
             success=self.success,
+            is_many=self.batch != 1,
         )
 
     @property
+    def repeats(self) -> bool:
+        """Whether the service knows a repeat; see ``SinkConfig.repeats``."""
+        known = self.shape.known
+        return known is None or known.repeats
+
+    @property
     def _has_key(self) -> bool:
-        """Whether a header of the user's own says who speaks."""
+        """Whether a configured header already authenticates."""
         keys = {"authorization", self.shape.auth.name.lower()}
         return any(name.lower() in keys for name in self.headers)
 
     @property
     def tls_files(self) -> TlsFiles:
-        """Certificates of its own."""
+        """The certificates of this sink."""
         return TlsFiles(
             certificate=self.client_certificate,
             key=self.client_key,
@@ -138,6 +147,7 @@ class WebhookKeys(SinkConfig, frozen=True, kw_only=True):
 
     def faults(self) -> Iterator[tuple[str, ...]]:
         """Check addresses, headers, auth and files, without showing a secret."""
+        yield from BatchKeys.faults(self)
         for key, address in (("url", self.url), ("proxy", self.proxy)):
             what = None if address is None else target_fault(address.reveal())
             if what is not None:
@@ -148,7 +158,7 @@ class WebhookKeys(SinkConfig, frozen=True, kw_only=True):
         yield from _headers_faults(self.headers)
         for name in self.headers:
             if by := self._set_by().get(name.lower()):
-                yield f"headers.{name}", f"is set by {by}: leave out one of them"
+                yield f"headers.{name}", f"is set by {by}: remove one of them"
         names = {name.lower() for name in self.headers} | self._set_by().keys()
         if "authorization" in names and has_credentials(self.url.reveal()):
             yield "url", "holds a name or password, and Authorization is set as well"
@@ -157,14 +167,15 @@ class WebhookKeys(SinkConfig, frozen=True, kw_only=True):
             lifecycle=self.route.lifecycle,
             is_signed=self.signature is not None,
             has_auth=self.auth_meant is not None or self._has_key,
+            scope=self.route.scope,
         )
         yield from self._tls_faults()
         yield from self._handshake_faults()
 
     def _set_by(self) -> dict[str, str]:
-        """Return the headers that are set, in lower case, and the key that does it."""
+        """Return the headers that other keys set, in lower case, with the key."""
         found = {}
-        if (auth := self.auth_meant) is not None and auth.type is not None:
+        if (auth := self.auth_meant) is not None and auth.type not in {None, "body"}:
             found[auth.header.lower()] = "auth"
         if self.signature is not None:
             found |= dict.fromkeys(SIGNATURE_HEADERS, "signature")
@@ -179,12 +190,15 @@ class WebhookKeys(SinkConfig, frozen=True, kw_only=True):
         for key, what in auth_faults(auth):
             yield f"auth.{key}", what
         if auth.type == "entra" and not is_safe_for_token(self.url.reveal()):
-            yield "url", "must be https: a token of Entra goes there", "auth"
+            yield "url", "must be https: an Entra ID token is sent there", "auth"
+        if auth.type == "body" and not self.shape.has_object:
+            what = '"body" needs content_mode = "template", or a preset that has it'
+            yield "auth.type", what
 
     def _tls_faults(self) -> Iterator[tuple[str, ...]]:
         for key in ("client_certificate", "ca_file"):
             if getattr(self, key) and self.url.reveal().startswith("http://"):
-                yield key, "is of no use: url is not https", "url"
+                yield key, "has no effect: url is not https", "url"
         yield from self.tls_files.faults()
 
     def _handshake_faults(self) -> Iterator[tuple[str, ...]]:
@@ -201,8 +215,8 @@ def _headers_faults(headers: Mapping[str, Address]) -> Iterator[tuple[str, str]]
     for name, value in headers.items():
         for what in (*name_faults(name), *value_faults(value.reveal())):
             yield f"headers.{name}", what
-        # What a variable or file holds may well have braces of its own; and what
-        # stands here openly may be a secret all the same, so it is not repeated.
+        # The value of a variable or file may contain braces. The value in the
+        # configuration may be a secret, so it is not repeated.
         if value.is_literal and unknown_placeholders(value.reference):
             what = "unknown placeholder; allowed are {vm_id}, {vm_name} and {group}"
             yield f"headers.{name}", what

@@ -1,4 +1,4 @@
-"""What is posted: headers and body of an event, as the HTTP binding has it or not.
+"""Headers and body of an event, as the HTTP binding of CloudEvents defines them.
 
 Source: https://github.com/cloudevents/spec/tree/ce@v1.0.2
         (http-protocol-binding.md section 3)
@@ -15,7 +15,7 @@ from bridge.events.cloudevent import BATCH_TYPE, STRUCTURED_TYPE, CloudEvent
 ContentMode = Literal["structured", "binary", "batch", "array", "template"]
 Rendered = tuple[dict[str, str], bytes]
 
-# All that may stand unencoded: U+0021 to U+007E without the double quote and percent.
+# All characters that need no encoding: U+0021 to U+007E except double quote, percent.
 _UNENCODED = "".join(chr(c) for c in range(0x21, 0x7F) if chr(c) not in '"%')
 
 
@@ -30,7 +30,7 @@ def render_batch(event: CloudEvent) -> Rendered:
 
 
 def render_array(event: CloudEvent) -> Rendered:
-    """Return headers and body of an array of one event, which is plain JSON."""
+    """Return headers and body of a plain JSON array of one event."""
     return {"Content-Type": "application/json"}, b"[" + event.to_json() + b"]"
 
 
@@ -43,7 +43,7 @@ def render_binary(event: CloudEvent) -> Rendered:
 
 
 def header_value(text: str) -> str:
-    """Percent-encode an attribute for a header, as the HTTP binding has it."""
+    """Percent-encode an attribute for a header, as the HTTP binding requires."""
     return quote(text, safe=_UNENCODED)
 
 

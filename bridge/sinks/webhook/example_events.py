@@ -1,4 +1,4 @@
-"""One event of each type that there is, to try a template on. Pure."""
+"""One event of each type, to test a template with. Pure."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -32,7 +32,7 @@ _ME = Identity(
     location="westeurope",
     vm_scale_set_name="",
 )
-_TELLER = EventContext(
+_CONTEXT = EventContext(
     prefix="sebridge",
     source="/subscriptions/00000000-0000-0000-0000-000000000000/resourcegroups/web"
     "/providers/microsoft.compute",
@@ -46,7 +46,7 @@ _EVENT = {
     "ResourceType": "VirtualMachine",
     "Resources": ["web-0", "web-1"],
     "NotBefore": "Mon, 02 Mar 2026 12:15:00 GMT",
-    "Description": 'Host "A" & its \\ <guests>',  # what a careless template breaks on
+    "Description": 'Host "A" & its \\ <guests>',  # breaks a careless template
     "EventSource": "Platform",
     "DurationInSeconds": -1,
 }
@@ -69,10 +69,10 @@ _REQUEST = {
 
 
 def one_of_each(*, lifecycle: bool) -> Iterator[CloudEvent]:
-    """Yield an event of each type, and one that says as little as can be.
+    """Yield an event of each type, and one with as few values as possible.
 
     Args:
-        lifecycle: whether ``bridge.*`` and ``document.*`` are among them.
+        lifecycle: whether to include ``bridge.*`` and ``document.*``.
     """
     yield from map(_transition, TransitionKind)
     for outcome in OUTCOMES:
@@ -80,17 +80,17 @@ def one_of_each(*, lifecycle: bool) -> Iterator[CloudEvent]:
     yield from map(_command, COMMAND_OUTCOMES)
     if lifecycle:
         for what in ("started", "stopped", "imds-recovered"):
-            yield from_bridge(_TELLER, what, observed_at=_AT).event
+            yield from_bridge(_CONTEXT, what, observed_at=_AT).event
         yield from_bridge(
-            _TELLER, "imds-unreachable", observed_at=_AT, reason="no answer"
+            _CONTEXT, "imds-unreachable", observed_at=_AT, reason="no answer"
         ).event
         numbers = {"pending": 0, "dead": 0, "freeDiskBytes": 10**9}
-        yield from_bridge(_TELLER, "heartbeat", observed_at=_AT, more=numbers).event
+        yield from_bridge(_CONTEXT, "heartbeat", observed_at=_AT, more=numbers).event
         for what, event_id in (("traffic-out", "x"), ("traffic-in", None)):
             why = {"eventId": event_id, "since": rfc3339(_AT)}
-            yield from_bridge(_TELLER, what, observed_at=_AT, more=why).event
+            yield from_bridge(_CONTEXT, what, observed_at=_AT, more=why).event
         yield from_document(
-            _TELLER, _DOCUMENT, previous_incarnation=None, observed_at=_AT, told=0
+            _CONTEXT, _DOCUMENT, previous_incarnation=None, observed_at=_AT, repeats=0
         ).event
 
 
@@ -104,15 +104,17 @@ def _transition(kind: TransitionKind) -> CloudEvent:
         announced=None,
         unobserved=None,
     )
-    return from_transition(_TELLER, step, incarnation=2, observed_at=_AT, told=0).event
+    return from_transition(
+        _CONTEXT, step, incarnation=2, observed_at=_AT, repeats=0
+    ).event
 
 
 def _outcome(outcome: str) -> CloudEvent:
-    """Return the event of an outcome; one that could not be read has no EventId."""
+    """Return the event of an outcome; ``invalid`` has no EventId."""
     is_known = outcome not in {"invalid", "unknown-event", "event-ended"}
     (event,) = _DOCUMENT.events.values()
     return from_outcome(
-        _TELLER,
+        _CONTEXT,
         Outcome(
             outcome=outcome,
             event_id=None if outcome == "invalid" else event.event_id,
@@ -128,7 +130,7 @@ def _outcome(outcome: str) -> CloudEvent:
 
 
 def _command(outcome: str) -> CloudEvent:
-    """Return what became of a command; one that was skipped has never run."""
+    """Return the result of a command; a skipped command has never run."""
     ran, failed = outcome != "skipped", outcome == "failed"
     reasons = {"failed": "exit code 1", "skipped": "the event has started"}
     result = CommandResult(
@@ -144,4 +146,4 @@ def _command(outcome: str) -> CloudEvent:
         output='cannot evict "db-0" & <others>' if failed else None,
         reason=reasons.get(outcome),
     )
-    return from_command(_TELLER, result, _AT).event
+    return from_command(_CONTEXT, result, _AT).event

@@ -1,7 +1,7 @@
-"""Abuse protection of CloudEvents web hooks: may we send, and how often?
+"""Abuse protection of CloudEvents webhooks: may we send, and at which rate?
 
-The answer is awaited; the other way, with a WebHook-Request-Callback that is called
-back later, is not offered: a forwarder listens to nobody from outside its VM.
+The bridge waits for the answer. It does not offer a WebHook-Request-Callback, which the
+receiver would call later: a forwarder accepts no connections from outside its VM.
 
 Source: https://github.com/cloudevents/spec/blob/ce@v1.0.2/cloudevents/http-webhook.md
         (section 4)
@@ -26,22 +26,22 @@ _NOBODY = "scheduled-events-bridge"
 
 
 def is_origin(text: str) -> bool:
-    """Whether it is a DNS name; a placeholder stands for a part of one."""
+    """Whether a text is a DNS name; a placeholder counts as a part of one."""
     for name in PLACEHOLDERS:
         text = text.replace(f"{{{name}}}", "x")
     return bool(_ORIGIN.fullmatch(text))
 
 
 def origin_of(configured: str, expand: Callable[[str], str]) -> str:
-    """Return who asks: as configured, else the VM's name as DNS would have it.
+    """Return the origin: as configured, else the VM's name as a DNS name.
 
     Raises:
-        ValueError: a placeholder has no value on this machine, or makes no DNS name.
+        ValueError: a placeholder has no value here, or the result is no DNS name.
     """
     if configured:
         origin = expand(configured)
         if not is_origin(origin):
-            raise ValueError("is no DNS name once it is filled in")
+            raise ValueError("is not a DNS name after placeholders are filled in")
         return origin
     try:
         name = expand("{vm_name}")
@@ -55,20 +55,20 @@ def question(origin: str, rate: float | None) -> dict[str, str]:
     """Return the headers of the request for permission.
 
     Args:
-        origin: who asks.
-        rate: deliveries a second that are wanted; None = as many as there are.
+        origin: the origin that asks.
+        rate: the wanted deliveries per second; None = as many as there are.
     """
     wish = {} if rate is None else {_RATE: str(max(1, math.ceil(rate * 60)))}
     return {ORIGIN: origin} | wish
 
 
 def granted_rate(answer: Answer, *, origin: str, target: str) -> float | None:
-    """Return how many deliveries a second are allowed; None = any number.
+    """Return the allowed deliveries per second; None = any number.
 
     Args:
-        answer: its headers count, and not its status.
-        origin: who asked.
-        target: how the other side is named in errors.
+        answer: its headers count, not its status.
+        origin: the origin that asked.
+        target: the name of the other side in errors.
 
     Raises:
         RefusedDeliveryError: nothing is allowed.
@@ -83,6 +83,6 @@ def granted_rate(answer: Answer, *, origin: str, target: str) -> float | None:
     if rate == "*":
         return None
     if not re.fullmatch(r"[0-9]{1,9}", rate) or not int(rate):
-        text = f"{said} and allows a rate that is no number (handshake)"
+        text = f"{said} and allows a rate that is not a number (handshake)"
         raise RefusedDeliveryError(text, Reason.UNAUTHORIZED)
     return int(rate) / 60

@@ -1,4 +1,4 @@
-"""What a header may be called and hold, for all who write one."""
+"""The allowed names and values of headers."""
 
 import re
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from bridge.net.http_client import revealed
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-# These are made by the sink or by HTTP itself; a second one would be ambiguous.
+# The sink or HTTP itself sets these; a second one would be ambiguous.
 _OWN = frozenset(
     {
         "connection",
@@ -30,24 +30,24 @@ _OWN = frozenset(
 
 
 def name_faults(name: str) -> Iterator[str]:
-    """Yield what is wrong with the name of a header."""
+    """Yield the faults of a header's name."""
     if not _TOKEN.fullmatch(name):
-        yield "is no name of a header"
+        yield "is not a valid header name"
     elif name.lower() in _OWN or name.lower().startswith("ce-"):
         yield "is set by the sink itself"
 
 
 def value_faults(value: str) -> Iterator[str]:
-    """Yield what is wrong with the value of a header, without showing it."""
+    """Yield the faults of a header's value, without showing the value."""
     if _CONTROL.search(value):
         yield "must not hold line breaks or other control characters"
 
 
 def revealed_value(secret: Secret, what: str) -> str:
-    """Return a secret that becomes part of a header, at the moment of its use.
+    """Return a secret for use in a header, read at this moment.
 
     Raises:
-        RefusedDeliveryError: it cannot be had any more, or would break the header.
+        RefusedDeliveryError: it can no longer be read, or would break the header.
     """
     value = revealed(secret, what)
     if _CONTROL.search(value):

@@ -1,8 +1,8 @@
 """What an answer means: by its status, and by the rule of ``[sinks.success]``.
 
-A 2xx that the rule does not accept is permanent: the other side has had this event
-and said no to it. One whose body is no JSON at all is transient: whoever answered
-was not the service, but a proxy or a login page in front of it.
+A 2xx that the rule does not accept is permanent: the other side has read this event and
+refused it. A 2xx without JSON is transient: the answer came from a proxy or a login
+page in front of the service.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,10 +29,10 @@ class SuccessConfig(Section, frozen=True, kw_only=True):
     Attributes:
         status: the status codes of a success; [] is any 2xx. Another 2xx makes a dead
             letter. Example: ``[200, 202]``.
-        json_path: names with dots that lead to a value in the answer, which must be
-            json_equals. Example: ``"errors"``.
-        json_equals: what must stand there, or the delivery is a dead letter. Example:
-            ``false``.
+        json_path: names with dots that lead to a value in the answer; that value must
+            be json_equals. Example: ``"errors"``.
+        json_equals: the value at json_path; with another value the delivery becomes a
+            dead letter. Example: ``false``.
     """
 
     status: tuple[int, ...] = ()
@@ -40,13 +40,13 @@ class SuccessConfig(Section, frozen=True, kw_only=True):
     json_equals: bool | int | float | str | None = None
 
     def faults(self) -> Iterator[tuple[str, ...]]:
-        """Check the statuses, and that path and value come together."""
+        """Check the statuses, and that path and value are set together."""
         for status in self.status:
             if not 200 <= status < 600 or 300 <= status < 400:
                 yield "status", f"{status}: must be from 200 to 299 or 400 to 599"
         if bool(self.json_path) != (self.json_equals is not None):
             key = "json_path" if self.json_path else "json_equals"
-            yield key, "json_path and json_equals are given together"
+            yield key, "json_path and json_equals must be set together"
         if self.json_path and not all(self.json_path.split(".")):
             yield "json_path", 'must be names with dots in between, such as "a.b.0"'
 
@@ -57,7 +57,7 @@ def by_status(answer: Answer, target: str) -> DeliveryError | None:
 
 
 def by_rule(rule: SuccessConfig, answer: Answer, target: str) -> DeliveryError | None:
-    """Return what an answer means where the user gave a rule; None is success."""
+    """Return what an answer means by the configured rule; None is success."""
     if not _is_accepted(rule, answer.status):
         what = f"{target} answered {answer.status}, which is not in success.status"
         unexpected = PermanentDeliveryError(what, Reason.REJECTED)
@@ -84,7 +84,7 @@ def _by_value(rule: SuccessConfig, answer: Answer, target: str) -> DeliveryError
 
 
 def no_json(answer: Answer, target: str) -> DeliveryError:
-    """Return what it means that JSON was expected and did not come."""
+    """Return the error for an answer that should be JSON and is not."""
     if len(answer.body) >= MAX_ANSWER_BYTES:
         what = f"{target} answered more than {MAX_ANSWER_BYTES} bytes"
         return PermanentDeliveryError(what, Reason.REJECTED)
@@ -93,7 +93,7 @@ def no_json(answer: Answer, target: str) -> DeliveryError:
 
 
 def _value_at(path: str, value: object) -> object:
-    """Follow a dotted path; a number is a place in an array."""
+    """Return the value at a dotted path; a number is an index of an array."""
     for name in path.split("."):
         if isinstance(value, dict):
             value = value.get(name, _NOTHING)

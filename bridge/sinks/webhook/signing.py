@@ -1,4 +1,4 @@
-"""Standard Webhooks: who receives can tell that it is genuine, and how old it is.
+"""Standard Webhooks: the receiver can verify the origin and the age of a request.
 
 Source: https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/
         standard-webhooks.md
@@ -26,11 +26,11 @@ _NO_SECRET = f"must be {_PREFIX} and {_LEAST} to {_MOST} bytes in base64"
 
 
 class SignatureConfig(Section, frozen=True, kw_only=True):
-    """``[sinks.signature]``: several secrets while one takes the place of another.
+    """``[sinks.signature]``: one secret, or several while a secret is replaced.
 
     Attributes:
-        secrets: what requests are signed with, each whsec_ and 24 to 64 bytes in
-            base64; several while one takes the place of another. Example:
+        secrets: the keys that sign requests, each whsec_ and 24 to 64 bytes in base64;
+            several while a secret is replaced. Example:
             ``["env:SIEM_SIGNING_SECRET"]``.
     """
 
@@ -50,17 +50,17 @@ class SignatureConfig(Section, frozen=True, kw_only=True):
 def signed(
     config: SignatureConfig, event_id: str, body: bytes, now: datetime
 ) -> dict[str, str]:
-    """Return the headers of one attempt; their id is the same in all attempts.
+    """Return the headers of one attempt; the id is the same in all attempts.
 
     Args:
-        config: the secrets; each is read anew, and makes a signature of its own.
-        event_id: of the CloudEvent; in characters that the standard has not got, its
-            hash stands in its place.
-        body: as it goes out.
+        config: the secrets; each is read again, and makes its own signature.
+        event_id: the id of the CloudEvent; if it has characters that the standard does
+            not allow, its hash is used.
+        body: as it is sent.
         now: the time of this attempt.
 
     Raises:
-        RefusedDeliveryError: a secret cannot be had any more.
+        RefusedDeliveryError: a secret can no longer be read.
     """
     message_id = event_id if _PLAIN_ID.fullmatch(event_id) else hash32(event_id)
     moment = str(int(now.timestamp()))
@@ -83,7 +83,7 @@ def _key(secret: str) -> bytes:
     """Return the bytes of a secret.
 
     Raises:
-        ValueError: what it must be; nothing of what it is.
+        ValueError: says the required form, and nothing of the secret.
     """
     try:
         text = secret.removeprefix(_PREFIX).rstrip("=")

@@ -1,14 +1,16 @@
-"""CloudEvents to any HTTP endpoint, and how it learns to trust them.
+"""CloudEvents to any HTTP endpoint, with authentication and handshake.
 
 Source: https://github.com/cloudevents/spec/tree/ce@v1.0.2
         (http-protocol-binding.md section 3, http-webhook.md sections 2 and 4)
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from functools import partial
+from typing import TypeVar
+from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
 
@@ -16,6 +18,7 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import (
     ConfigError,
+    DeliveryError,
     Reason,
     RefusedDeliveryError,
     TransientDeliveryError,
@@ -23,6 +26,7 @@ from bridge.foundation.errors import (
 )
 from bridge.foundation.rate_limit import Pace
 from bridge.net.http_client import (
+    Answer,
     Request,
     exchange,
     failure,
@@ -32,14 +36,14 @@ from bridge.net.http_client import (
 )
 from bridge.net.reachability import reach
 from bridge.net.tls import Tls
-from bridge.sinks.base import Preview, Resources
+from bridge.sinks.base import Preview, Resources, Sink
 from bridge.sinks.webhook.auth import (
     Auth,
     auth_of,
+    filled,
 )
-from bridge.sinks.webhook.body import Shape
+from bridge.sinks.webhook.body import Shape, Talker
 from bridge.sinks.webhook.config import WebhookKeys
-from bridge.sinks.webhook.content_mode import Rendered
 from bridge.sinks.webhook.handshake import (
     ORIGIN,
     granted_rate,
@@ -47,30 +51,41 @@ from bridge.sinks.webhook.handshake import (
     question,
 )
 from bridge.sinks.webhook.headers import revealed_value
+from bridge.sinks.webhook.presets.preset import Call, advanced
+from bridge.sinks.webhook.preview import NOTHING, SECRET, assumed, line, shown
 from bridge.sinks.webhook.signing import signed
 from bridge.sinks.webhook.template import TemplateFaultError
 
-_SECRET = "<secret>"  # noqa: S105 - what stands for one  # nosec B105
+T = TypeVar("T")
 
 
 class WebhookSinkConfig(WebhookKeys, frozen=True, kw_only=True):
     """``[[sinks]]`` with ``type = "webhook"``."""
 
-    repeats: ClassVar[bool] = True
-
     @asynccontextmanager
-    async def open(self, resources: Resources) -> AsyncIterator["WebhookSink"]:
+    async def open(self, resources: Resources) -> AsyncIterator[Sink]:
         """Fill in placeholders; nothing is connected before the first delivery.
 
         Raises:
-            ConfigError: a placeholder has no value on this machine, or the template
-                cannot be read any more.
-            MissingExtraError: Jinja2 is wanted and not installed.
+            ConfigError: a placeholder has no value on this machine, or the template can
+                no longer be read.
+            MissingExtraError: Jinja2 is needed and not installed.
         """
-        yield WebhookSink(
+        sink, many = self._sink(resources), self.shape.many
+        if self.batch == 1 or many is None:
+            yield sink
+            return
+        from bridge.sinks.webhook.batching import (  # noqa: PLC0415 - only if needed
+            BatchingWebhook,
+        )
+
+        yield BatchingWebhook(sink=sink, many=many, size=self.batch_size)
+
+    def _sink(self, resources: Resources) -> "WebhookSink":
+        return WebhookSink(
             config=self,
             shape=self.shape,
-            render=self._renderer(),
+            talk=self._talker(),
             expanded=self._expanded(resources),
             origin=self._origin(resources),
             auth=auth_of(
@@ -85,9 +100,9 @@ class WebhookSinkConfig(WebhookKeys, frozen=True, kw_only=True):
             clock=resources.clock,
         )
 
-    def _renderer(self) -> Callable[[CloudEvent], Rendered]:
+    def _talker(self) -> Talker:
         try:
-            return self.shape.renderer()
+            return self.shape.talker()
         except TemplateFaultError as error:
             raise ConfigError([f"sinks.{self.name}.template: {error}"]) from error
 
@@ -111,29 +126,27 @@ class WebhookSinkConfig(WebhookKeys, frozen=True, kw_only=True):
             raise ConfigError([f"{place}: {error}"]) from error
 
     async def reach(self, resources: Resources) -> str:
-        """Ask whether the endpoint is there; see ``SinkConfig.reach``."""
-        async with self.open(resources) as sink:
-            return await sink.reach()
+        """Test the connection to the endpoint; see ``SinkConfig.reach``."""
+        return await self._sink(resources).reach()
 
     async def preview(self, resources: Resources, event: CloudEvent) -> Preview:
         """Return what would be posted; see ``SinkConfig.preview``."""
-        async with self.open(resources) as sink:
-            return sink.preview(event)
+        return self._sink(resources).preview(event)
 
 
 @dataclass(slots=True, kw_only=True)
 class WebhookSink:
-    """POSTs each event to one URL.
+    """POSTs each event to one URL, or makes the requests that its preset needs.
 
     Attributes:
-        render: makes headers and body of an event.
-        expanded: the headers that stand in the configuration, filled in.
-        origin: who asks for permission; None = nobody is asked.
+        talk: makes the requests of an event.
+        expanded: the literal headers of the configuration, with placeholders filled in.
+        origin: the origin that asks for permission; None = no handshake.
     """
 
     config: WebhookKeys
     shape: Shape
-    render: Callable[[CloudEvent], Rendered]
+    talk: Talker
     expanded: Mapping[str, str] = field(repr=False)
     origin: str | None
     auth: Auth
@@ -141,7 +154,7 @@ class WebhookSink:
     http: aiohttp.ClientSession
     pace: Pace
     clock: Clock
-    _is_settled: bool = False  # whether the question of permission is
+    _is_settled: bool = False  # whether the handshake is done
     _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def deliver(self, event: CloudEvent) -> None:
@@ -150,22 +163,31 @@ class WebhookSink:
         Raises:
             DeliveryError: as ``bridge.net.http_client`` maps it.
         """
+        await self.attempt(partial(self._post, event))
+
+    async def attempt(self, post: Callable[[], Awaitable[T]]) -> T:
+        """Ask for permission if need be, and make one attempt; return its result.
+
+        Raises:
+            DeliveryError: as ``deliver``.
+        """
         try:
             await self._ask()
-            await self._post(event)
+            result = await post()
         except RefusedDeliveryError:
             self._is_settled = False
             self.auth.was_refused()
             raise
         if self.config.handshake == "attempt":
-            self._is_settled = True  # who takes events and answers nothing never will
+            self._is_settled = True  # accepted without a handshake: it has none
+        return result
 
     async def reach(self) -> str:
-        """Ask whether the endpoint is there; see ``SinkConfig.reach``.
+        """Test the connection to the endpoint; see ``SinkConfig.reach``.
 
         Raises:
-            DeliveryError: it is not, or does not allow what it has to.
-            UnprovenError: it is, and its answer says no more.
+            DeliveryError: it cannot be reached, or refuses a required handshake.
+            UnprovenError: it answers, but its answer proves no more.
         """
         request = await self._request({})
         target = redact(request.url)
@@ -180,10 +202,10 @@ class WebhookSink:
         return f"{found}{said}"
 
     async def _asked(self, origin: str, doubt: UnprovenError | None) -> str:
-        """Say what came of the question for permission; "" = nothing was proven.
+        """Return the result of the handshake; "" = nothing was proven.
 
         Raises:
-            DeliveryError: it does not allow what it has to.
+            DeliveryError: a required permission is refused.
         """
         try:
             await self._permission(origin)
@@ -195,36 +217,28 @@ class WebhookSink:
 
     def preview(self, event: CloudEvent) -> Preview:
         """Return what would be posted; see ``SinkConfig.preview``."""
-        content, body = self._rendered(event)
-        packed, _ = self.shape.packed(content, body)
-        headers = self._shown() | self._origin_header() | packed
+        calls = list(assumed(self.talk, self.shape.known, event, self.clock.now()))
+        if not calls:
+            return Preview(head=(NOTHING,), body=b"")
+        body = filled(self.config.auth_meant, calls[-1].body, SECRET)
+        packed, _ = self.shape.packed(dict(calls[-1].headers), body)
+        headers = shown(self.config, self.expanded) | self._origin_header() | packed
         if self.config.signature is not None:
-            headers |= self._signature(event, body) | {"webhook-signature": _SECRET}
+            headers |= self._signature(event.id, body) | {"webhook-signature": SECRET}
         target = redact(revealed(self.config.url, "url"))
+        requests = (line(call, target) for call in calls)
         lines = (f"{name}: {value}" for name, value in headers.items())
-        return Preview(head=(f"POST {target}", *lines), body=body)
-
-    def _shown(self) -> dict[str, str]:
-        """Return the headers of the configuration as anybody may see them."""
-        shown = {
-            name: self.expanded[name]
-            if value.is_literal and not value.holds_secret(name)
-            else _SECRET
-            for name, value in self.config.headers.items()
-        }
-        if (auth := self.config.auth_meant) is not None:
-            shown[auth.header] = auth.shown
-        return shown
+        return Preview(head=(*requests, *lines), body=body)
 
     async def _ask(self) -> None:
-        """Ask for permission: once, and again after a refusal."""
+        """Do the handshake: once, and again after a refusal."""
         if self.origin is None or self._is_settled:
             return
         name, seconds = self.config.name, self.config.timeout
         async with turn(self._asking, seconds=seconds, what=f"{name}: handshake"):
             if not self._is_settled:
                 await self._settle(self.origin)
-            elif (rate := self.pace.granted) is not None:  # another one has asked
+            elif (rate := self.pace.granted) is not None:  # another call has done it
                 text = f"{name} waits for its turn"
                 wait = 1 / rate
                 raise TransientDeliveryError(text, Reason.THROTTLED, retry_after=wait)
@@ -239,16 +253,16 @@ class WebhookSink:
         except TransientDeliveryError:
             if self.config.handshake == "required":
                 raise
-            return  # the delivery will show whether anybody is there
+            return  # the delivery will show whether the endpoint can be reached
         self.pace.grant(rate, self.clock.monotonic())
         self._is_settled = True
 
     async def _permission(self, origin: str) -> float | None:
-        """Return how many deliveries a second are allowed; None = any number.
+        """Return the allowed deliveries per second; None = any number.
 
         Raises:
-            RefusedDeliveryError: none is.
-            TransientDeliveryError: it is not known now.
+            RefusedDeliveryError: nothing is allowed.
+            TransientDeliveryError: the answer is not known now.
         """
         asked = question(origin, self.pace.most)
         request = replace(await self._request(asked), method="OPTIONS")
@@ -261,23 +275,35 @@ class WebhookSink:
         return granted_rate(answer, origin=origin, target=target)
 
     async def _post(self, event: CloudEvent) -> None:
-        content, body = self._rendered(event)
-        headers = content | self._signature(event, body)
+        talk = self.talk(event, self.verdict, self.clock.now())
+        answer: Answer | None = None
+        while isinstance(step := advanced(talk, answer), Call):
+            answer = await self.called(step, event.id)
+        if step is not None:
+            raise step
+
+    def verdict(self, answer: Answer) -> DeliveryError | None:
+        """Return what an answer means; None is success."""
+        return self.shape.judge(answer, redact(revealed(self.config.url, "url")))
+
+    async def called(self, call: Call, name: str) -> Answer:
+        """Make one request.
+
+        Args:
+            call: what to send.
+            name: what a signature knows a repeat by: the id of the event.
+        """
+        body = filled(self.config.auth_meant, call.body)
+        headers = dict(call.headers) | self._signature(name, body)
         request = await self._request(*self.shape.packed(headers, body))
-        target = redact(request.url)
-        answer = await exchange(self.http, request, target)
-        if error := self.shape.judge(answer, target):
-            raise error
+        url = _placed(request.url, call.path)
+        request = replace(request, method=call.method, url=url, most=call.most)
+        return await exchange(self.http, request, redact(request.url))
 
-    def _rendered(self, event: CloudEvent) -> Rendered:
-        headers, body = self.render(event)
-        known = self.shape.known
-        return headers | dict(known.headers(event)) if known else headers, body
-
-    def _signature(self, event: CloudEvent, body: bytes) -> dict[str, str]:
+    def _signature(self, name: str, body: bytes) -> dict[str, str]:
         if self.config.signature is None:
             return {}
-        return signed(self.config.signature, event.id, body, self.clock.now())
+        return signed(self.config.signature, name, body, self.clock.now())
 
     async def _request(self, headers: dict[str, str], body: bytes = b"") -> Request:
         config, url = self.config, revealed(self.config.url, "url")
@@ -293,7 +319,7 @@ class WebhookSink:
         )
 
     def _configured(self) -> dict[str, str]:
-        """Return the headers of the configuration; secrets are read anew."""
+        """Return the headers of the configuration; secrets are read again."""
         return {
             name: self.expanded.get(name) or revealed_value(value, f"headers.{name}")
             for name, value in self.config.headers.items()
@@ -301,3 +327,15 @@ class WebhookSink:
 
     def _origin_header(self) -> dict[str, str]:
         return {} if self.origin is None else {ORIGIN: self.origin}
+
+
+def _placed(url: str, path: str) -> str:
+    """Return the URL of a call; see ``Call.path``."""
+    if not path:
+        return url
+    parts = urlsplit(url)
+    where, _, query = path.partition("?")
+    if not path.startswith("/"):
+        where = f"{parts.path.rstrip('/')}/{where}"
+        query = "&".join(filter(None, (parts.query, query)))
+    return urlunsplit((parts.scheme, parts.netloc, where, query, ""))

@@ -1,10 +1,10 @@
-"""Bodies that a user writes himself, in Jinja2's sandbox.
+"""Bodies from a template of the user, in Jinja2's sandbox.
 
-A template sees ``event``, the CloudEvent as it is in structured JSON, and puts values
-in with ``tojson``. What is undefined is an error, never an empty place. The sandbox
-keeps a template from Python and from files, and a body has a limit; it is no guard
-against somebody who may write the configuration and means harm. Jinja2 is loaded by
-whoever configures a template, and by nobody else.
+A template gets ``event``, the CloudEvent in structured JSON, and inserts values with
+``tojson``. An undefined value is an error, never an empty text. The sandbox keeps a
+template from Python and from files, and the size of a body is limited. It is no
+protection against an attacker who can write the configuration. Jinja2 is loaded only if
+a template is configured.
 
 Source: https://jinja.palletsprojects.com/en/stable/sandbox/
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import jinja2
 
 LONGEST = 1024 * 1024  # bytes of a rendered body
-_LONG = 200  # characters of a fault: it may quote the event
+_LONG = 200  # characters of a fault, which may quote the event
 _FILE = "file:"
 _JSON = re.compile(r"application/(?:[\w.+-]+\+)?json\b", re.IGNORECASE)
 
@@ -37,7 +37,7 @@ class TemplateFaultError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
-    """A compiled template and the media type of what it makes."""
+    """A compiled template, and the media type of its result."""
 
     content_type: str
     compiled: "jinja2.Template" = field(repr=False)
@@ -58,8 +58,8 @@ class Template:
         """Return the body of an event.
 
         Raises:
-            TemplateFaultError: it cannot be made, is empty, longer than ``LONGEST``,
-                or not the JSON that ``content_type`` promises.
+            TemplateFaultError: rendering fails, or the body is empty, longer than
+                ``LONGEST``, or not the JSON that ``content_type`` promises.
         """
         body = self._rendered(orjson.loads(event.to_json()))
         if not body.strip():
@@ -76,14 +76,14 @@ class Template:
                 if len(body) > LONGEST:
                     break
         except _rendering_errors() as error:
-            raise TemplateFaultError(_told(error)) from None
+            raise TemplateFaultError(_fault_text(error)) from None
         if len(body) > LONGEST:
             raise TemplateFaultError("it renders to more than 1 MiB")
         return bytes(body)
 
 
 def source(text: str) -> str:
-    """Return the text of a template: itself, or what stands in ``file:PATH``.
+    """Return the text of a template, read from ``file:PATH`` if it is such a reference.
 
     Raises:
         TemplateFaultError: the file cannot be read.
@@ -102,23 +102,23 @@ def load(text: str, content_type: str) -> Template:
     """Compile a template.
 
     Args:
-        text: as it stands in the configuration.
-        content_type: of what it makes.
+        text: as in the configuration.
+        content_type: the media type of the result.
 
     Raises:
         MissingExtraError: Jinja2 is not installed.
-        TemplateFaultError: it cannot be read or compiled.
+        TemplateFaultError: the template cannot be read or compiled.
     """
     return _compiled(source(text), content_type)
 
 
-@lru_cache(maxsize=16)  # checked first, opened then, and previewed
+@lru_cache(maxsize=16)  # the same template is checked, opened and previewed
 def _compiled(text: str, content_type: str) -> Template:
     environment = _environment()
     try:
         compiled = environment.from_string(text)
     except _rendering_errors() as error:
-        raise TemplateFaultError(_told(error)) from None
+        raise TemplateFaultError(_fault_text(error)) from None
     return Template(content_type=content_type, compiled=compiled)
 
 
@@ -132,20 +132,20 @@ def _environment() -> "jinja2.Environment":
         raise MissingExtraError('content_mode = "template"', "template") from error
 
     def tojson(value: object) -> str:
-        """Return JSON; not the built-in, which makes markup of it, for HTML."""
+        """Return plain JSON; the built-in filter escapes it for HTML."""
         if isinstance(value, Undefined):
-            str(value)  # says what is undefined
+            str(value)  # raises, and names what is undefined
         return orjson.dumps(value).decode()
 
     class Sandbox(ImmutableSandboxedEnvironment):
-        """The sandbox, without the operators that make much of little."""
+        """The sandbox, without the operators that make large values from small ones."""
 
         intercepted_binops = frozenset({"*", "**"})
 
         def call_binop(self, _: object, operator: str, left: Any, right: Any) -> Any:
             if operator == "*" and {type(left), type(right)} <= {int, float}:
                 return left * right
-            raise TypeError("* is for numbers alone, and ** is not there at all")
+            raise TypeError("* is for numbers only, and ** is not allowed")
 
     environment = Sandbox(
         undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True
@@ -155,15 +155,15 @@ def _environment() -> "jinja2.Environment":
 
 
 def _rendering_errors() -> tuple[type[Exception], ...]:
-    """Return what expressions of a template may raise: Jinja2's own and Python's."""
-    from jinja2 import TemplateError  # noqa: PLC0415 - loaded when it is needed
+    """Return what a template's expressions may raise: errors of Jinja2 and Python."""
+    from jinja2 import TemplateError  # noqa: PLC0415 - loaded only when needed
 
     own = (ArithmeticError, AttributeError, LookupError, MemoryError)
     return (TemplateError, *own, RuntimeError, TypeError, ValueError)
 
 
-def _told(error: Exception) -> str:
-    """Return what is wrong and in which line."""
+def _fault_text(error: Exception) -> str:
+    """Return what is wrong, with the line."""
     line = getattr(error, "lineno", None) or _line(error)
     what = str(error)[:_LONG] or type(error).__name__
     return f"line {line}: {what}" if line else what

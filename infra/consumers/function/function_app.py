@@ -1,6 +1,6 @@
 """An Azure Function that reads scheduled events from a Service Bus subscription.
 
-Copy the folder, and change ``announce``. App settings: TOPIC, SUBSCRIPTION, and
+Copy this folder and change ``announce``. App settings: TOPIC, SUBSCRIPTION, and
 SERVICEBUS (a connection string) or SERVICEBUS__fullyQualifiedNamespace (an identity).
 """
 
@@ -20,13 +20,13 @@ log = logging.getLogger("scheduled-events")
     connection="SERVICEBUS",
 )
 def announce(message: func.ServiceBusMessage) -> None:
-    """Log an event. If this raises, the host hands the message over again.
+    """Log an event. If this raises, the host delivers the message again.
 
-    It may be called twice for one event: make what it does idempotent by ``id``.
+    It may be called twice for one event: use ``id`` to make your work idempotent.
     """
     event = json.loads(message.get_body())
     if event["data"].get("test"):
-        return  # of ``sebridge send-test``
+        return  # a test event of ``sebridge send-test``
     imds = event["data"].get("event") or {}
     log.warning(
         "%s %s %s of %s, not before %s",

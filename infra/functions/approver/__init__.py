@@ -1,1 +1,1 @@
-"""Approvals from people and tools, on their way to the approval queue."""
+"""Accept approvals from people and tools, and send them to the approval queue."""

@@ -1,7 +1,7 @@
-"""Reads the CloudEvents of the topic. Pure.
+"""Read the CloudEvents of the topic. Pure.
 
 The body of a Service Bus message is the event as structured JSON. Two kinds matter
-here: what is said of a scheduled event, and what became of an approval.
+here: steps of scheduled events, and outcomes of approvals.
 """
 
 import json
@@ -12,7 +12,9 @@ from typing import Final
 
 from approver.errors import UnreadableError
 
-_ENDS: Final = frozenset({"completed", "cancelled", "ended"})
+ENDS: Final = frozenset({"completed", "cancelled", "ended"})
+"""The transitions after which an event is gone."""
+
 _GOOD: Final = frozenset({"relayed", "already-started", "event-ended"})
 
 
@@ -24,10 +26,12 @@ class Announcement:
         transition: scheduled, started, updated, completed, cancelled or ended.
         event_id: as received.
         time: when it was observed, in UTC.
-        event: the IMDS object, the last one known if it is gone.
-        is_whole: False when names of Resources were left out of a large event.
-        reply_to: the approval entity; None where nobody asks for an approval.
-        session: of that entity.
+        event: the IMDS object; if it is gone, the last one known.
+        is_whole: False if names of Resources were left out of a large event.
+        reply_to: the approval entity; None if no approval is possible.
+        session: the session of that entity.
+        id: of the CloudEvent: the same from each VM that saw the step.
+        not_before: when Azure starts the event by itself, in UTC; None: not known.
     """
 
     transition: str
@@ -37,49 +41,59 @@ class Announcement:
     is_whole: bool = True
     reply_to: str | None = None
     session: str | None = None
+    id: str = ""
+    not_before: datetime | None = None
 
     @property
     def is_end(self) -> bool:
         """Whether the event is gone."""
-        return self.transition in _ENDS
+        return self.transition in ENDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of an approval.
+    """The outcome of an approval.
 
     Attributes:
         outcome: relayed, denied, expired and so on.
         event_id: as received.
-        message_id: of the approval message; None where it had none.
+        message_id: the MessageId of the approval; None if it had none.
+        id: of the CloudEvent.
+        time: when it was known, RFC 3339 as received; "" if not said.
+        by: who approved, as claimed; "" if not said.
+        because: why it ended so; "" if not said.
     """
 
     outcome: str
     event_id: str
     message_id: str | None
+    id: str = ""
+    time: str = ""
+    by: str = ""
+    because: str = ""
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing is left to be approved."""
+        """Whether no further approval is needed."""
         return self.outcome in _GOOD
 
 
 def read(body: bytes, prefix: str) -> Announcement | Outcome | None:
-    """Return what a message says; None: nothing about one scheduled event.
+    """Return what a message is about; None: it is not about one scheduled event.
 
     Args:
-        body: of the Service Bus message.
-        prefix: what the types of the bridge's CloudEvents begin with.
+        body: the body of the Service Bus message.
+        prefix: the prefix of the types of the bridge's CloudEvents.
 
     Raises:
-        UnreadableError: it is no structured CloudEvent, or not one of ours in form.
+        UnreadableError: it is not a structured CloudEvent of the expected form.
     """
     try:
         cloud_event = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise UnreadableError("the body is no JSON") from error
+        raise UnreadableError("the body is not JSON") from error
     if not isinstance(cloud_event, dict) or cloud_event.get("specversion") != "1.0":
-        raise UnreadableError("the body is no structured CloudEvent 1.0")
+        raise UnreadableError("the body is not a structured CloudEvent 1.0")
     kind, ours = str(cloud_event.get("type")), f"{prefix}."
     if not kind.startswith(ours):
         return None
@@ -96,7 +110,7 @@ def moment(value: object) -> datetime:
     """Return an RFC 3339 time in UTC.
 
     Raises:
-        UnreadableError: it is none.
+        UnreadableError: the value is not such a time.
     """
     try:
         found = datetime.fromisoformat(str(value).upper())
@@ -104,7 +118,7 @@ def moment(value: object) -> datetime:
             raise UnreadableError("a time has no offset")
         return found.astimezone(UTC)
     except (ValueError, OverflowError) as error:
-        raise UnreadableError("a time is not of RFC 3339") from error
+        raise UnreadableError("a time does not follow RFC 3339") from error
 
 
 def _announcement(
@@ -114,11 +128,11 @@ def _announcement(
     event = data.get("event") if isinstance(data, dict) else None
     event_id = event.get("EventId") if isinstance(event, dict) else None
     if not isinstance(data, dict) or not isinstance(event, dict):
-        raise UnreadableError("data.event is no object")
+        raise UnreadableError("data.event is not an object")
     if not isinstance(event_id, str) or not event_id:
-        raise UnreadableError("data.event.EventId is no text")
+        raise UnreadableError("data.event.EventId is not a text")
     if data.get("test") is True:
-        return None  # of `sebridge send-test`: it would be waited for without end
+        return None  # of `sebridge send-test`: its end would never come
     truncated = data.get("truncated")
     return Announcement(
         transition=transition,
@@ -126,19 +140,37 @@ def _announcement(
         time=moment(cloud_event.get("time")),
         event=event,
         is_whole=not isinstance(truncated, list) or "Resources" not in truncated,
+        id=_text(cloud_event.get("id")),
+        not_before=_moment_or_none(data.get("notBefore")),
     )
 
 
 def _outcome(outcome: str, cloud_event: Mapping[str, object]) -> Outcome | None:
     data = cloud_event.get("data")
     if not isinstance(data, dict):
-        raise UnreadableError("data is no object")
+        raise UnreadableError("data is not an object")
     event_id, request = data.get("eventId"), data.get("request")
     if not isinstance(event_id, str) or not event_id:
-        return None  # an approval that named no event
-    message_id = request.get("messageId") if isinstance(request, dict) else None
+        return None  # an approval without an EventId
+    asked = request if isinstance(request, dict) else {}
+    message_id = asked.get("messageId")
     return Outcome(
         outcome=outcome,
         event_id=event_id,
         message_id=message_id if isinstance(message_id, str) else None,
+        id=_text(cloud_event.get("id")),
+        time=_text(cloud_event.get("time")),
+        by=_text(asked.get("approvedBy")),
+        because=_text(data.get("reason")),
     )
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _moment_or_none(value: object) -> datetime | None:
+    try:
+        return None if value is None else moment(value)
+    except UnreadableError:
+        return None

@@ -1,13 +1,12 @@
 """Service Bus, through its SDK: output bindings cannot set a SessionId.
 
-* Senders are kept: opening one takes half a second and more, and Slack waits three.
-  A sender breaks when two coroutines use it at once.
-* A sender may be found dead when it is next used: then there is a second try, with a
-  new one.
-* A session is held by one receiver at a time, which makes its state a place where
-  two clicks cannot overwrite one another. A session needs no message to have a state.
-* No message of a session is ever asked for: the SDK breaks the receiver over one that
-  it cannot decode, and anybody who may send to the queue could put one there.
+* Senders are kept open: opening one takes half a second or more, and Slack waits only
+  three. A sender breaks if two coroutines use it at once.
+* A kept sender may have lost its connection. Then there is a second try with a new one.
+* One receiver at a time holds a session, so two clicks cannot overwrite each other's
+  changes of its state. A session needs no message to have a state.
+* No message of a session is ever received: the SDK's receiver breaks at a message that
+  it cannot decode, and anybody who may send to the queue could send one.
 """
 
 import asyncio
@@ -15,6 +14,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from hashlib import sha256
 from typing import Final, Self
 
@@ -27,42 +27,43 @@ from approver import settings
 
 _LONGEST_ID: Final = 128
 _STATE_SECONDS: Final = 10.0
-_CLOSE_SECONDS: Final = 0.1  # what is broken is left behind
-_RETRIES: Final = 6  # after 0.2, 0.4 … 6.4 seconds: also while a session is held
+_CLOSE_SECONDS: Final = 0.1  # after that, a broken connection is abandoned
+_RETRIES: Final = 6  # after 0.2, 0.4 … 6.4 seconds; also while a session is held
 _BACKOFF: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outgoing:
-    """A message on its way out."""
+    """A message to be sent; one with a time gets into its queue at that time."""
 
     body: bytes
     message_id: str
     content_type: str
     session_id: str | None = None
     correlation_id: str | None = None
+    at: datetime | None = None
 
 
 class State:
-    """The state of a session that is held."""
+    """The state of a session that this app holds."""
 
     def __init__(self, session: ServiceBusSession) -> None:
         self._session = session
 
     async def read(self) -> bytes | None:
-        """Return what was written last."""
+        """Return the stored value, or None."""
         return await self._session.get_state(timeout=_STATE_SECONDS) or None
 
     async def write(self, value: bytes | None) -> None:
-        """Keep ``value`` for whoever holds the session next; None clears it."""
+        """Store ``value``; None deletes the state."""
         await self._session.set_state(value, timeout=_STATE_SECONDS)
 
 
 class Bus:
-    """The namespace.
+    """The Service Bus namespace.
 
     Args:
-        config: how it is reached.
+        config: how to connect.
     """
 
     def __init__(self, config: settings.Bus) -> None:
@@ -78,23 +79,23 @@ class Bus:
         await self.close()
 
     async def close(self) -> None:
-        """Close all that was opened."""
+        """Close all connections."""
         for entity in [*self._kept]:
             await self._drop(entity)
         await self._client.close()
         await self._stack.aclose()
 
     async def send(self, entity: str, message: Outgoing, seconds: float) -> None:
-        """Return when the broker has stored ``message``.
+        """Send a message; return when the broker has stored it.
 
         Args:
-            entity: a queue or a topic: the wire knows no difference.
-            message: what to send.
+            entity: a queue or a topic: the protocol makes no difference.
+            message: the message.
             seconds: how long it may take.
 
         Raises:
             AzureError: it could not be stored.
-            TimeoutError: nobody knows whether it is.
+            TimeoutError: it is not known whether it is stored.
         """
         async with asyncio.timeout(seconds), self._guards[entity]:
             if entity in self._kept:
@@ -105,14 +106,14 @@ class Bus:
 
     @asynccontextmanager
     async def held(self, queue: str, session_id: str) -> AsyncIterator[State]:
-        """Hold a session, and give its state; whoever else wants it waits.
+        """Hold a session, and yield its state; other holders wait meanwhile.
 
         Args:
-            queue: one with sessions.
-            session_id: over 128 characters, a hash stands for it.
+            queue: a queue with sessions.
+            session_id: if longer than 128 characters, its hash is used.
 
         Raises:
-            AzureError: it could not be held.
+            AzureError: the session could not be held.
         """
         receiver = self._client.get_queue_receiver(queue, session_id=_short(session_id))
         async with receiver:
@@ -133,7 +134,7 @@ class Bus:
                 await self._drop(entity)
 
     async def _drop(self, entity: str) -> None:
-        """Forget a sender; closing a broken one may fail, or take its time."""
+        """Close a sender; closing a broken one may fail, or take time."""
         if sender := self._kept.pop(entity, None):
             with suppress(AzureError, TimeoutError, ValueError):
                 async with asyncio.timeout(_CLOSE_SECONDS):
@@ -157,7 +158,7 @@ class Bus:
 
 
 def _short(value: str) -> str:
-    """Return ``value`` as Service Bus takes it for a MessageId or SessionId."""
+    """Return ``value`` in a form that Service Bus accepts as MessageId or SessionId."""
     if len(value) <= _LONGEST_ID:
         return value
     return sha256(value.encode("utf-8", "replace")).hexdigest()[:32]
@@ -171,4 +172,5 @@ def _sdk_message(message: Outgoing) -> ServiceBusMessage:
         content_type=message.content_type,
         session_id=None if session is None else _short(session),
         correlation_id=None if correlation is None else _short(correlation),
+        scheduled_enqueue_time_utc=message.at,
     )

@@ -1,17 +1,17 @@
 """The value of an Approve or Refuse button. Pure.
 
-Whoever posts the message writes it, and this app reads it back when somebody clicks:
+The bridge writes it into the message, and this app reads it when somebody clicks:
 
     value     = hex(HMAC-SHA256(secret, "sebridge-button-v1:" + json)) + "." + json
     json      = an object without white space, in ASCII, with exactly these members
     action    "approve" or "refuse"
-    digest    of the event as it was shown, see ``digest``
+    digest    of the event as shown, see ``digest``
     eventId   as received
     replyTo   the approval entity
-    session   ReplyToSessionId; null where the entity has no sessions
+    session   ReplyToSessionId; null if the entity has no sessions
 
-So a button speaks for one event as one person saw it, and nobody without the secret
-can make it name another queue.
+So a button stands for one event as one person saw it. Without the secret, nobody can
+make it name another queue.
 
 Source: docs.slack.dev/reference/block-kit/block-elements/button-element (value: 2,000
 characters).
@@ -20,7 +20,7 @@ characters).
 import hashlib
 import hmac
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, cast
 
@@ -29,24 +29,23 @@ from approver.errors import UnreadableError
 Action = Literal["approve", "refuse"]
 
 ACTION_PREFIX: Final = "sebridge-"
-"""What the action_id of our buttons begins with."""
+"""The beginning of the action_id of the bridge's buttons."""
 
 MOST_CHARACTERS: Final = 2000
 _DOMAIN: Final = b"sebridge-button-v1:"
-_TERMS: Final = ("DurationInSeconds", "EventSource", "EventType", "NotBefore")
 _MEMBERS: Final = frozenset({"action", "digest", "eventId", "replyTo", "session"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Button:
-    """What a click on it asks for.
+    """The content of a button.
 
     Attributes:
-        action: what is wanted.
+        action: what a click requests.
         event_id: as received.
-        digest: of the event as it was shown.
+        digest: the digest of the event as shown.
         reply_to: the approval entity.
-        session: of the approval entity; None where it has none.
+        session: the session of the approval entity; None if it has no sessions.
     """
 
     action: Action
@@ -56,28 +55,11 @@ class Button:
     session: str | None
 
 
-def digest(event: Mapping[str, object]) -> str:
-    """Return the fingerprint of what a person agrees to.
-
-    32 hex digits of SHA-256 over the JSON list of DurationInSeconds, EventSource,
-    EventType, NotBefore (null where absent) and Resources (sorted), with sorted keys,
-    no white space, in UTF-8. EventStatus and Description are not part of it.
-
-    Args:
-        event: the IMDS object.
-    """
-    names = event.get("Resources")
-    resources = sorted(map(str, names)) if isinstance(names, list) else []
-    terms = [*(event.get(name) for name in _TERMS), resources]
-    text = json.dumps(terms, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:32]
-
-
 def write(button: Button, secret: str) -> str:
     """Return the value of a button.
 
     Raises:
-        ValueError: it would be longer than Slack takes.
+        ValueError: it would be too long for Slack.
     """
     members = {
         "action": button.action,
@@ -94,14 +76,14 @@ def write(button: Button, secret: str) -> str:
 
 
 def read(value: str, secrets: Sequence[str]) -> Button:
-    """Return the button that was clicked.
+    """Return the clicked button.
 
     Args:
-        value: as Slack sent it back.
-        secrets: any of them may have signed it.
+        value: as Slack returned it.
+        secrets: one of them must have signed it.
 
     Raises:
-        UnreadableError: no button of ours, or not signed with one of the secrets.
+        UnreadableError: it is not a button of the bridge, or its signature is wrong.
     """
     mac, _, text = value.partition(".")
     given = mac.encode("utf-8", "replace")
@@ -109,20 +91,20 @@ def read(value: str, secrets: Sequence[str]) -> Button:
         hmac.compare_digest(_mac(text, each).encode(), given) for each in secrets
     ]
     if len(value) > MOST_CHARACTERS or not any(matches):
-        raise UnreadableError("the button is not signed by us")
+        raise UnreadableError("the button's signature is not valid")
     try:
         members = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UnreadableError("the button's value is no JSON") from error
+        raise UnreadableError("the button's value is not JSON") from error
     if not isinstance(members, dict) or set(members) != _MEMBERS:
         raise UnreadableError("the button's value has other members")
     session = members.pop("session")
     if not all(isinstance(each, str) and each for each in members.values()):
-        raise UnreadableError("a member of the button's value is no text")
+        raise UnreadableError("a member of the button's value is not a text")
     if members["action"] not in {"approve", "refuse"}:
         raise UnreadableError("the button's action is neither approve nor refuse")
     if not (session is None or isinstance(session, str)):
-        raise UnreadableError("the button's session is no text")
+        raise UnreadableError("the button's session is not a text")
     return Button(
         action=cast("Action", members["action"]),
         event_id=members["eventId"],

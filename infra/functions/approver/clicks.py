@@ -1,4 +1,4 @@
-"""Reads what Slack sends when somebody clicks.
+"""Read the request that Slack sends after a click.
 
 The request is a form with one field, ``payload``, signed over its raw bytes.
 
@@ -20,15 +20,15 @@ from approver.errors import UnreadableError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Click:
-    """A click on a button of ours.
+    """A click on one of the bridge's buttons.
 
     Attributes:
-        id: the same when Slack tells of the same click.
+        id: the same if Slack sends the same click again.
         user: the id of the person.
-        team: the id of the workspace; empty where Slack does not say.
-        value: of the button.
-        response_url: where answers go, five times within 30 minutes.
-        blocks: of the message as it was clicked.
+        team: the id of the workspace; empty if Slack does not send it.
+        value: the value of the button.
+        response_url: where to post answers, five times within 30 minutes.
+        blocks: the blocks of the message when it was clicked.
     """
 
     id: str
@@ -39,21 +39,21 @@ class Click:
     blocks: tuple[Mapping[str, object], ...] = ()
 
     def to_bytes(self) -> bytes:
-        """Return it as the body of a message."""
+        """Return the click as the body of a message."""
         return json.dumps(asdict(self), separators=(",", ":")).encode()
 
     @classmethod
     def from_bytes(cls, body: bytes) -> Self:
-        """Return what ``to_bytes`` wrote.
+        """Read the result of ``to_bytes``.
 
         Raises:
-            UnreadableError: it did not.
+            UnreadableError: the body is not a click.
         """
         try:
             members = json.loads(body)
             return cls(**{**members, "blocks": tuple(members["blocks"])})
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise UnreadableError("the message is no click") from error
+            raise UnreadableError("the message is not a click") from error
 
 
 def is_signed(body: bytes, headers: Mapping[str, str], signing_secret: str) -> bool:
@@ -61,8 +61,8 @@ def is_signed(body: bytes, headers: Mapping[str, str], signing_secret: str) -> b
 
     Args:
         body: as received: the signature is over its bytes.
-        headers: in any case.
-        signing_secret: of the Slack app; with an empty one nothing is signed.
+        headers: their names in any case.
+        signing_secret: of the Slack app; with an empty one every request is refused.
     """
     if not signing_secret.strip():
         return False
@@ -73,13 +73,13 @@ def is_signed(body: bytes, headers: Mapping[str, str], signing_secret: str) -> b
 
 
 def read(body: bytes) -> Click | None:
-    """Return the click; None: something else that Slack tells of.
+    """Return the click; None: Slack reports something else.
 
     Args:
-        body: whose signature was checked.
+        body: a body whose signature was checked.
 
     Raises:
-        UnreadableError: Slack does not send such a thing.
+        UnreadableError: it does not have the form of a Slack request.
     """
     payload = _payload(body)
     if payload.get("type") != "block_actions":
@@ -104,14 +104,14 @@ def _payload(body: bytes) -> Mapping[str, object]:
         fields = parse_qs(body.decode(), strict_parsing=True)
         payload = json.loads(fields["payload"][0])
     except (ValueError, KeyError, RecursionError) as error:
-        raise UnreadableError("the request is no form with a payload") from error
+        raise UnreadableError("the request is not a form with a payload") from error
     if not isinstance(payload, dict):
-        raise UnreadableError("the payload is no object")
+        raise UnreadableError("the payload is not an object")
     return payload
 
 
 def _ours(actions: object) -> Mapping[str, object] | None:
-    """Return the action that is a click on a button of ours."""
+    """Return the action that is a click on one of the bridge's buttons."""
     if not isinstance(actions, list):
         raise UnreadableError("the payload has no actions")
     for action in actions:
@@ -122,7 +122,7 @@ def _ours(actions: object) -> Mapping[str, object] | None:
 
 
 def _team(payload: Mapping[str, object]) -> str:
-    """Return the workspace: ``team`` is null where an organisation has the app."""
+    """Return the workspace; ``team`` is null if an organisation installed the app."""
     team, user = payload.get("team"), payload.get("user")
     if team:
         return _text(team, "id")
@@ -134,7 +134,7 @@ def _text(owner: object, name: str) -> str:
     value = owner.get(name) if isinstance(owner, dict) else None
     if isinstance(value, str) and value:
         return value
-    raise UnreadableError(f"the payload has no {name} where it should be")
+    raise UnreadableError(f"the payload lacks {name}")
 
 
 def _blocks(message: object) -> tuple[Mapping[str, object], ...]:

@@ -1,13 +1,13 @@
-"""What can be wrong with what others send, and with the settings."""
+"""The errors of this app."""
 
 
 class ApproverError(Exception):
-    """The root; its text never holds a secret, and nothing that others sent."""
+    """The base class; its text never holds a secret, or any input from outside."""
 
 
 class SettingsError(ApproverError):
-    """The app settings are wrong; the text names all that are."""
+    """The app settings are wrong; the text names all faults."""
 
 
 class UnreadableError(ApproverError):
-    """A message, a request or a button is not of the form it should have."""
+    """A message, a request or a button does not have the expected form."""

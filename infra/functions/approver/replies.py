@@ -1,7 +1,7 @@
-"""What Slack is told after a click.
+"""The answer to Slack after a click.
 
-A click that counts for nothing is answered to the person alone. Any other changes
-the message: a line says who decided, and decided buttons go.
+If a click does not count, only the person sees the answer. Otherwise the message
+changes: a line says who decided, and the buttons of a decided event are removed.
 """
 
 import logging
@@ -11,8 +11,9 @@ from typing import Final
 from slack_sdk.errors import SlackClientError
 from slack_sdk.webhook.async_client import AsyncWebhookClient
 
-from approver.ballot import Counted, Decided, Refused, Verdict, mentions
 from approver.clicks import Click
+from approver.people import escaped, mentions
+from approver.polls import Counted, Decided, Refused, Verdict
 
 _log = logging.getLogger("approver")
 
@@ -23,7 +24,7 @@ _SECONDS: Final = 10
 
 
 def reply(click: Click, verdict: Verdict) -> dict[str, object]:
-    """Return what to post to the click's response_url."""
+    """Return the body to post to the click's response_url."""
     if isinstance(verdict, Refused):
         return {
             "response_type": "ephemeral",
@@ -45,12 +46,12 @@ def reply(click: Click, verdict: Verdict) -> dict[str, object]:
 
 
 async def send(click: Click, verdict: Verdict, hooks: str) -> None:
-    """Tell Slack; a failure is logged, because the decision stands without it.
+    """Post the answer; a failure is only logged, because the decision is stored.
 
     Args:
-        click: what is answered.
-        verdict: what came of it.
-        hooks: what the response_url must begin with.
+        click: the click that is answered.
+        verdict: the result of the click.
+        hooks: the required beginning of the response_url.
     """
     if not click.response_url.startswith(hooks):
         _log.warning("not answered: the response_url is not Slack's")
@@ -59,7 +60,7 @@ async def send(click: Click, verdict: Verdict, hooks: str) -> None:
     try:
         response = await client.send_dict(reply(click, verdict))
     except (OSError, TimeoutError, SlackClientError) as error:
-        _log.warning("Slack could not be told: %s", type(error).__name__)
+        _log.warning("Slack could not be answered: %s", type(error).__name__)
         return
     if response.status_code != 200:
         _log.warning("Slack refused the answer with %d", response.status_code)
@@ -67,17 +68,17 @@ async def send(click: Click, verdict: Verdict, hooks: str) -> None:
 
 def _line(verdict: Counted | Decided) -> str:
     if isinstance(verdict, Counted):
-        voters = mentions(tuple(f"slack:{each}" for each in verdict.voters))
+        voters = mentions(verdict.voters, verdict.names, "Slack")
         return f":ballot_box_with_ballot: {voters} approved; missing: {_list(verdict)}"
     decision = verdict.decision
-    people = mentions(decision.by)
+    people = mentions(decision.by, decision.names, "Slack")
     if decision.action == "refuse":
         return f":no_entry: Not approved: refused by {people}"
     return f":white_check_mark: Approved by {people}; the request is on its way"
 
 
 def _list(verdict: Counted) -> str:
-    shown = [_escaped(each) for each in verdict.missing[:_MOST_NAMES]]
+    shown = [escaped(each) for each in verdict.missing[:_MOST_NAMES]]
     more = len(verdict.missing) - len(shown)
     return ", ".join([*shown, f"and {more} more"] if more else shown)
 
@@ -91,8 +92,3 @@ def _without_line(
         if block.get("block_id") != _LINE
         and (keep_buttons or block.get("type") != "actions")
     ]
-
-
-def _escaped(text: str) -> str:
-    """Return text as Slack takes it for text, whatever IMDS put into it."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

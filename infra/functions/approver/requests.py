@@ -1,4 +1,4 @@
-"""Reads the approval that a person or a tool sends over HTTP. Pure."""
+"""Read the approval that a person or a tool sends over HTTP. Pure."""
 
 import json
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from approver.announcements import moment
 from approver.errors import UnreadableError
 
 MOST_BYTES = 62 * 1024
-"""So that what is put on the queue stays below what the bridge takes."""
+"""Leaves room, so that the message on the queue stays below the bridge's limit."""
 
 _TEXTS = ("eventId", "approvedBy", "reason", "expiresAt", "replyTo", "replyToSessionId")
 _LONGEST = {"eventId": 1024, "approvedBy": 256, "reason": 2048}
@@ -17,16 +17,16 @@ _LONGEST_OTHER = 260
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalRequest:
-    """An approval, as it came in.
+    """An approval as received over HTTP.
 
     Attributes:
-        event_id: of the event.
+        event_id: the EventId.
         approved_by: who approves; a claim.
         reason: why.
-        expires_at: RFC 3339; after it nobody relays it.
-        reply_to: the approval entity; None: as announced, else the default.
-        session: of that entity; None: as announced.
-        approved_event: the IMDS object as the approver saw it; None: as announced.
+        expires_at: RFC 3339; after this time it is not relayed.
+        reply_to: the approval entity; None: as published, else the default.
+        session: the session of that entity; None: as published.
+        approved_event: the IMDS object as the approver saw it; None: as published.
     """
 
     event_id: str

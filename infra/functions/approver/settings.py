@@ -8,14 +8,16 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Self
-from urllib.parse import urlsplit
 
+from approver.ballot import Rule, Rules
 from approver.errors import SettingsError
-from approver.rules import Rule, Rules
+from approver.people import is_object_id
+from approver.teams.config import SETTINGS as TEAMS_SETTINGS
+from approver.teams.config import TeamsConfig, is_base
 
 _USER: Final = re.compile(r"[UW][A-Z0-9]{2,}", re.ASCII)
 _LEAST_SECRET: Final = 32  # characters, without blanks around them
-# What the platform leaves standing where the app may not read the secret.
+# The unresolved text that the platform leaves if the app may not read the secret.
 _REFERENCES: Final = ("@microsoft.keyvault(", "@microsoft.appconfiguration(")
 _NAMES: Final = {
     "CLICKS_QUEUE": "approver-clicks",
@@ -38,15 +40,16 @@ _SETTINGS: Final = {
     "BUTTON_SECRET",
     "BUTTON_SECRET_PREVIOUS",
     *_NAMES,
+    *TEAMS_SETTINGS,
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bus:
-    """How the namespace is reached, in the names that triggers use too.
+    """How to connect to the namespace, with the same settings as the triggers.
 
     Attributes:
-        connection_string: where there is no identity, as with a local broker.
+        connection_string: if there is no identity, as with a local broker.
         namespace: fully qualified, for an identity.
         client_id: of a user-assigned identity; empty: the system-assigned one.
     """
@@ -58,19 +61,20 @@ class Bus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the app is told.
+    """The app settings.
 
     Attributes:
-        bus: how the namespace is reached.
-        approval_entities: where StartRequests may be put; the first is the default.
+        bus: how to connect to the namespace.
+        approval_entities: where StartRequests may be sent; the first is the default.
         clicks_queue: where clicks wait for the function that counts them.
         votes_queue: with sessions, whose states are the ballots; it has no messages.
-        prefix: what the types of the bridge's CloudEvents begin with.
-        source: of the CloudEvents of this app.
-        rules: who may approve, and what decides.
-        button_secrets: what buttons are signed with; the second for a rotation.
-        signing_secret: of the Slack app; empty: no click is taken.
-        slack_hooks: what every response_url must begin with.
+        prefix: the prefix of the types of the bridge's CloudEvents.
+        source: the source of the CloudEvents of this app.
+        rules: who may approve, and which votes decide.
+        button_secrets: keys that sign buttons; the second one for a rotation.
+        signing_secret: of the Slack app; empty: no click is accepted.
+        slack_hooks: the required beginning of every response_url.
+        teams: the bot in Teams; None: there is none.
     """
 
     bus: Bus
@@ -83,18 +87,20 @@ class Settings:
     button_secrets: tuple[str, ...] = field(repr=False)
     signing_secret: str = field(repr=False)
     slack_hooks: str = _HOOKS
+    teams: TeamsConfig | None = None
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Self:
         """Read the settings.
 
         Raises:
-            SettingsError: names everything that is wrong.
+            SettingsError: names all faults.
         """
         if faults := list(_unresolved(environ)):
             raise SettingsError("; ".join(faults))
         faults = [*_bus_faults(environ), *_secret_faults(environ)]
         rules = _rules(environ, faults)
+        teams = TeamsConfig.from_environment(environ, faults)
         if faults:
             raise SettingsError("; ".join(faults))
         secrets = (environ.get("BUTTON_SECRET"), environ.get("BUTTON_SECRET_PREVIOUS"))
@@ -115,6 +121,7 @@ class Settings:
             button_secrets=tuple(each for each in secrets if each),
             signing_secret=environ.get("SLACK_SIGNING_SECRET", "").strip(),
             slack_hooks=environ.get("SLACK_HOOKS", _HOOKS),
+            teams=teams,
         )
 
 
@@ -127,9 +134,10 @@ def _name(environ: Mapping[str, str], name: str) -> str:
 
 
 def _unresolved(environ: Mapping[str, str]) -> Iterator[str]:
-    """Name the settings of this app that hold a reference in place of its value.
+    """Yield the settings that hold a reference in place of its value.
 
-    The text of a reference is known to whoever may read the app's configuration.
+    The text of a reference is not secret: everybody who may read the app's
+    configuration knows it.
     """
     for name in sorted(environ):
         if name in _SETTINGS and environ[name].strip().lower().startswith(_REFERENCES):
@@ -148,36 +156,15 @@ def _bus_faults(environ: Mapping[str, str]) -> Iterator[str]:
     for name in _NAMES:
         if not _name(environ, name).strip():
             yield f"{name} must not be empty; leave it out for {_NAMES[name]}"
-    if not _is_base(environ.get("SLACK_HOOKS", _HOOKS)):
+    if not is_base(environ.get("SLACK_HOOKS", _HOOKS)):
         yield (
             "SLACK_HOOKS must be an https URL with a host that ends in a slash: "
             f"{_HOOKS}"
         )
 
 
-def _is_base(url: str) -> bool:
-    """Whether no URL of another host begins with ``url``.
-
-    Plain http is for a local Slack: http://127.0.0.1:PORT/.
-    """
-    try:
-        parts = urlsplit(url)
-        is_local = (parts.scheme, parts.hostname) == ("http", "127.0.0.1")
-        is_whole = bool(parts.port) if is_local else parts.port != 0
-    except ValueError:  # a port that is no number, a bracket that is not closed
-        return False
-    return (
-        (is_local or parts.scheme == "https")
-        and is_whole
-        and bool(parts.hostname)
-        and url == f"{parts.scheme}://{parts.netloc}{parts.path}"
-        and "@" not in parts.netloc
-        and parts.path.endswith("/")
-    )
-
-
 def _secret_faults(environ: Mapping[str, str]) -> Iterator[str]:
-    """Name the secrets that are too short; never show one."""
+    """Yield the secrets that are too short; never show one."""
     for name in ("BUTTON_SECRET", "BUTTON_SECRET_PREVIOUS"):
         secret = environ.get(name, "")
         if secret and len(secret.strip()) < _LEAST_SECRET:
@@ -190,24 +177,48 @@ def _secret_faults(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _rules(environ: Mapping[str, str], faults: list[str]) -> Rules:
-    approvers = frozenset(_words(environ.get("APPROVERS", "")))
-    if wrong := sorted(each for each in approvers if not _USER.fullmatch(each)):
-        faults.append(f"APPROVERS: no user id of Slack (U…, W…): {', '.join(wrong)}")
+    same = _pairs(environ.get("APPROVERS", ""), faults)
     rule = environ.get("VOTE_RULE", Rule.ONE)
     if rule not in set(Rule):
         faults.append(f"VOTE_RULE must be one of {', '.join(Rule)}")
         rule = Rule.ONE
     owners = _owners(environ.get("RESOURCE_APPROVERS", ""), faults)
-    if strangers := sorted(set().union(*owners.values()) - approvers):
+    if strangers := sorted(set().union(*owners.values()) - set(same)):
         faults.append(f"RESOURCE_APPROVERS: not in APPROVERS: {', '.join(strangers)}")
     if (rule == Rule.RESOURCES) != bool(owners):
         faults.append("RESOURCE_APPROVERS belongs to VOTE_RULE=resources: set both")
     return Rules(
-        approvers=approvers,
+        approvers=frozenset(same),
         rule=Rule(rule),
         owners=owners,
         team=environ.get("SLACK_TEAM", ""),
+        same={one: other for one, other in same.items() if one != other},
     )
+
+
+def _pairs(text: str, faults: list[str]) -> dict[str, str]:
+    """Return each approver's id, and another id of that person, or the same one."""
+    found: dict[str, str] = {}
+    for entry in _words(text):
+        ids = [_id(each) for each in entry.split("=")]
+        kinds = [is_object_id(each) for each in ids]
+        is_known = all(is_object_id(each) or _USER.fullmatch(each) for each in ids)
+        if not is_known or len(ids) > 2 or len(set(kinds)) < len(ids):
+            faults.append(
+                f"APPROVERS: not a Slack user id (U…, W…), an object id, or both with ="
+                f" between them: {entry}"
+            )
+        elif any(each in found for each in ids):
+            faults.append(f"APPROVERS: an id stands there twice: {entry}")
+        else:
+            found |= {ids[0]: ids[-1], ids[-1]: ids[0]}
+    return found
+
+
+def _id(text: str) -> str:
+    """Return an id as it is compared: Entra writes object ids in small letters."""
+    small = text.strip().lower()
+    return small if is_object_id(small) else text.strip()
 
 
 def _owners(text: str, faults: list[str]) -> dict[str, frozenset[str]]:
@@ -219,7 +230,7 @@ def _owners(text: str, faults: list[str]) -> dict[str, frozenset[str]]:
     except ValueError:
         found = None
     if isinstance(found, dict) and all(map(_is_texts, found.values())):
-        return {glob: frozenset(users) for glob, users in found.items()}
+        return {glob: frozenset(map(_id, users)) for glob, users in found.items()}
     faults.append('RESOURCE_APPROVERS must be JSON such as {"web-*": ["U012AB3CD"]}')
     return {}
 

@@ -1,4 +1,4 @@
-"""Writes the approval message: a CloudEvent that holds the IMDS body. Pure."""
+"""Write the approval message: a CloudEvent that holds the IMDS body. Pure."""
 
 import json
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Final
 
 CONTENT_TYPE: Final = "application/cloudevents+json"
 MOST_BYTES: Final = 64 * 1024
-"""What the bridge takes."""
+"""The largest approval that the bridge accepts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,14 +15,14 @@ class StartRequest:
     """An approval of one event.
 
     Attributes:
-        id: MessageId, and the CloudEvent's id: the same approval has the same.
+        id: MessageId and id of the CloudEvent: the same for the same approval.
         event_id: as received.
-        approved_by: who approved; a claim, for the record.
+        approved_by: who approved; a claim, which is recorded.
         approved_event: the IMDS object as the approver saw it: the bridge refuses
-            the approval when the event has become another.
+            the approval if the event has got worse.
         time: when it was decided, RFC 3339.
-        reason: why, in words.
-        expires_at: RFC 3339; after it the bridge does not relay it.
+        reason: the reason as text.
+        expires_at: RFC 3339; after this time the bridge does not relay it.
     """
 
     id: str
@@ -37,8 +37,8 @@ class StartRequest:
         """Return the body of the message.
 
         Args:
-            prefix: what the types of the bridge's CloudEvents begin with.
-            source: of the CloudEvent: this app.
+            prefix: the prefix of the types of the bridge's CloudEvents.
+            source: the source of the CloudEvent: this app.
         """
         data = {
             "StartRequests": [{"EventId": self.event_id}],

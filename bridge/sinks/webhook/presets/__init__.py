@@ -1,1 +1,1 @@
-"""What known services want of a webhook: one file for each that wants its own body."""
+"""Presets for known services: one file for each that needs its own body."""

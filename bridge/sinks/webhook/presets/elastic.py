@@ -1,28 +1,32 @@
 """Elasticsearch: one ``create`` in ``_bulk``, in Elastic Common Schema (ECS).
 
-``_id`` is the event's id, so that a repeat is a conflict, which is a success. What
-stands in ``sebridge`` is the CloudEvent; of what IMDS said only ``data.event`` is
-searchable, and ``event.original`` holds all of it as it was.
+``_id`` is the event's id, so a repeated delivery is a conflict; it counts as success.
+``sebridge`` holds the CloudEvent; of the IMDS data only ``data.event`` is searchable,
+and ``event.original`` holds all of it unchanged.
 
 Source: https://www.elastic.co/docs/api/doc/elasticsearch/operation/operation-bulk
         https://www.elastic.co/docs/reference/ecs
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import orjson
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import DeliveryError
 from bridge.net.http_client import Answer, failure
+from bridge.sinks.webhook.auth import AuthDefaults
 from bridge.sinks.webhook.content_mode import Rendered
+from bridge.sinks.webhook.many import Many
 from bridge.sinks.webhook.presets.fields import Facts, facts, known, table, text
+from bridge.sinks.webhook.presets.preset import Preset
 from bridge.sinks.webhook.response import by_status, no_json
 
 _ECS_VERSION = "8.17.0"
+_DATASET = "sebridge.events"
 _MOST_NAMES = 100
-_DEEPEST = 10  # the mapping `flattened` refuses more than 20
+_DEEPEST = 10  # levels; the mapping `flattened` refuses more than 20
 _TYPES = {
     "scheduled": "info",
     "started": "start",
@@ -31,19 +35,24 @@ _TYPES = {
     "cancelled": "end",
     "ended": "end",
 }
-_KIND = re.compile(r"[a-z_]{1,50}_exception")  # such as mapper_parsing_: never a key
+_KIND = re.compile(r"[a-z_]{1,50}_exception")  # such as mapper_parsing_; never a key
+_NDJSON = {"Content-Type": "application/x-ndjson"}
 _SUCCESS = {"relayed", "already-started"}
 
 
 def render(event: CloudEvent) -> Rendered:
-    """Return two lines of NDJSON; the last line break is part of the format."""
+    """Return the body for one event."""
+    return dict(_NDJSON), lines(event)
+
+
+def lines(event: CloudEvent) -> bytes:
+    """Return two lines of NDJSON; the final line break is part of the format."""
     action = {"create": {"_id": event.id}}
-    lines = orjson.dumps(action), orjson.dumps(document(event)), b""
-    return {"Content-Type": "application/x-ndjson"}, b"\n".join(lines)
+    return b"\n".join((orjson.dumps(action), orjson.dumps(document(event)), b""))
 
 
 def document(event: CloudEvent) -> dict[str, object]:
-    """Return an event in ECS, and itself below ``sebridge``."""
+    """Return an event in ECS, with the CloudEvent under ``sebridge``."""
     seen = facts(event)
     vm_name, vm_id = (text(seen.reporter.get(k)) for k in ("vmName", "vmId"))
     return known(
@@ -51,6 +60,8 @@ def document(event: CloudEvent) -> dict[str, object]:
             "@timestamp": event.time,
             "message": seen.headline,
             "ecs": {"version": _ECS_VERSION},
+            # The namespace stands in the name of the stream, which only the URL says.
+            "data_stream": {"type": "logs", "dataset": _DATASET},
             "event": _event(event, seen),
             "log": known({"level": (event.text("severitytext") or "").lower()}),
             "host": known({"name": vm_name, "id": vm_id}),
@@ -61,7 +72,8 @@ def document(event: CloudEvent) -> dict[str, object]:
                     "version": text(seen.reporter.get("version")),
                 }
             ),
-            "related": known({"hosts": list(seen.resources[:_MOST_NAMES])}),
+            "related": _related(seen),
+            "user": known({"name": _approver(seen)}),
             "sebridge": _own(event),
         }
     )
@@ -78,8 +90,8 @@ def _event(event: CloudEvent, seen: Facts) -> dict[str, object]:
             "action": f"{seen.family}-{seen.step}",
             "id": event.id,
             "module": "sebridge",
-            "dataset": "sebridge.events",
-            "provider": text(seen.raw.get("EventSource")),
+            "dataset": _DATASET,
+            "provider": "sebridge",
             "severity": event.extensions.get("severitynumber"),
             "outcome": _outcome(seen),
             "reason": text(reason),
@@ -88,6 +100,18 @@ def _event(event: CloudEvent, seen: Facts) -> dict[str, object]:
             "original": event.to_json().decode(),
         }
     )
+
+
+def _approver(seen: Facts) -> str | None:
+    """Return who approved, as the sender of the approval says."""
+    return text(seen.request.get("approvedBy"))
+
+
+def _related(seen: Facts) -> dict[str, object]:
+    """Return what to look for in other indexes: machines and people."""
+    approver = _approver(seen)
+    people = [approver] if approver else []
+    return known({"hosts": list(seen.resources[:_MOST_NAMES]), "user": people})
 
 
 def _outcome(seen: Facts) -> str | None:
@@ -125,7 +149,7 @@ def _own(event: CloudEvent) -> dict[str, object]:
 
 
 def _searchable(value: object, depth: int) -> object:
-    """Return what ``flattened`` can index: no NUL in a name, and not too deep."""
+    """Return a value that ``flattened`` can index: no NUL in a name, not too deep."""
     if not depth and isinstance(value, (dict, list)):
         return orjson.dumps(value).decode()
     if isinstance(value, dict):
@@ -139,28 +163,60 @@ def _searchable(value: object, depth: int) -> object:
 
 
 def judge(answer: Answer, target: str) -> DeliveryError | None:
-    """Return what an answer of ``_bulk`` means for its one item; None is success."""
-    if error := by_status(answer, target):
+    """Return what an answer of ``_bulk`` means for its only item; None is success."""
+    try:
+        (found,) = judge_many(answer, target, 1)
+    except DeliveryError as error:
         return error
+    return found
+
+
+def judge_many(
+    answer: Answer, target: str, count: int
+) -> Sequence[DeliveryError | None]:
+    """Return what an answer of ``_bulk`` means for each of its items.
+
+    Raises:
+        DeliveryError: the answer is about the whole request.
+    """
+    if error := by_status(answer, target):
+        raise error
     try:
         said = table(orjson.loads(answer.body))
     except orjson.JSONDecodeError:
-        return no_json(answer, target)
+        raise no_json(answer, target) from None
     if said.get("errors") is False:
-        return None
-    item = _item(said)
+        return [None] * count
+    items = said.get("items")
+    if not isinstance(items, list) or len(items) != count:
+        raise no_json(answer, target)
+    return [_meaning(table(table(one).get("create")), answer, target) for one in items]
+
+
+def _meaning(
+    item: Mapping[str, object], answer: Answer, target: str
+) -> DeliveryError | None:
+    """Return what the result of one item means; None is success."""
     status = item.get("status")
     if not isinstance(status, int):
         return no_json(answer, target)
     if status == 409:
-        return None  # it is there already, under its own id
+        return None  # a repeated delivery: the id exists already
     kind = text(table(item.get("error")).get("type")) or ""
     detail = f"the item: {kind}" if _KIND.fullmatch(kind) else "the item"
     return failure(status, target=target, detail=detail)
 
 
-def _item(said: Mapping[str, object]) -> Mapping[str, object]:
-    """Return what became of the only item."""
-    items = said.get("items")
-    first = items[0] if isinstance(items, list) and items else None
-    return table(table(first).get("create"))
+PRESET = Preset(
+    gets="one `create` in `_bulk`, in ECS, with the event's id: a repeated "
+    "delivery counts as success, and an error inside a 200 answer is found",
+    needs="`auth.token`, an API key",
+    render=render,
+    many=Many(
+        piece=lines, start=b"", between=b"", end=b"", headers=_NDJSON, judge=judge_many
+    ),
+    judge=judge,
+    auth=AuthDefaults(type="bearer", scheme="ApiKey"),
+    is_open=True,  # a cluster without security, or behind a proxy that has it
+    takes_gzip=True,
+)

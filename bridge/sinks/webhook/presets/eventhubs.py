@@ -1,22 +1,60 @@
-"""Event Hubs over HTTPS: the event in structured mode, kept in order by its EventId.
+"""Event Hubs over HTTPS: the event in structured mode, ordered by its EventId.
+
+All events of one request go to one partition. So with several, the key is the source of
+the events: the VMs that see the same event share it.
 
 Source: https://learn.microsoft.com/rest/api/eventhub/send-event
+        https://learn.microsoft.com/rest/api/eventhub/send-batch-events
 """
 
 import orjson
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.hashing import hash32
+from bridge.sinks.webhook.auth import AuthDefaults
+from bridge.sinks.webhook.content_mode import render_structured
+from bridge.sinks.webhook.many import Many
+from bridge.sinks.webhook.presets.preset import OWN_BODY, Preset
 
 SCOPE = "https://eventhubs.azure.net/.default"
 _LONGEST_KEY = 128
 
 
 def partition(event: CloudEvent) -> dict[str, str]:
-    """Return the header that keeps what concerns one EventId in one partition."""
+    """Return the header that keeps all events of one EventId in one partition."""
     key = event.text("correlationid") or event.subject
-    if not key:
-        return {}
+    return properties(key) if key else {}
+
+
+def properties(key: str) -> dict[str, str]:
+    """Return the header with a partition key; a hash of it if it is too long."""
+    return {"BrokerProperties": orjson.dumps({"PartitionKey": _plain(key)}).decode()}
+
+
+def entry(event: CloudEvent) -> bytes:
+    """Return an event as one of several; the key stands here and in the header."""
+    key = {"PartitionKey": _plain(event.source)}
+    body = {"Body": event.to_json().decode(), "BrokerProperties": key}
+    return orjson.dumps(body)
+
+
+def _plain(key: str) -> str:
     if len(key) > _LONGEST_KEY or not key.isascii() or not key.isprintable():
-        key = hash32(key)
-    return {"BrokerProperties": orjson.dumps({"PartitionKey": key}).decode()}
+        return hash32(key)
+    return key
+
+
+PRESET = Preset(
+    gets="the CloudEvent, structured; one EventId in one partition",
+    needs="a managed identity, or the header `authorization` with a SAS",
+    render=render_structured,
+    many=Many(
+        piece=entry,
+        headers={"Content-Type": "application/vnd.microsoft.servicebus.json"},
+        group=lambda event: event.source,
+        group_headers=properties,
+    ),
+    headers=partition,
+    modes=OWN_BODY | {"structured"},
+    auth=AuthDefaults(type="entra", scope=SCOPE, is_implied=True),
+)

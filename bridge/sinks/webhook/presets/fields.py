@@ -1,5 +1,6 @@
-"""What presets read of an event, whatever IMDS may have put into it. Pure."""
+"""The fields that presets read from an event, whatever its data holds. Pure."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -7,21 +8,25 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.events.routing import resources_of
 
 _SHOWN = 3
+# Controls but the line break, what turns the direction of writing, and no characters.
+_NOT_SHOWN = re.compile(
+    r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ud800-\udfff]"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """The parts of an event that have a place in other people's schemas.
+    """The parts of an event that many services have a field for.
 
     Attributes:
         family: ``scheduledevent``, ``startrequest``, ``command``, ``bridge`` or
             ``document``.
         step: what happened, such as ``started``, ``relayed``, ``heartbeat``.
-        raw: the IMDS object; empty where there is none.
-        request: of an approval; else empty.
-        reporter: the VM that tells.
+        raw: the IMDS object; empty if there is none.
+        request: the approval message; empty if there is none.
+        reporter: the VM that publishes.
         resources: names of VMs, as received.
-        command: the name of its sink and what it was run for; "" = it is of none.
+        command: the command's sink and its action; "" = it is not about a command.
     """
 
     family: str
@@ -34,7 +39,7 @@ class Facts:
 
     @property
     def headline(self) -> str:
-        """One line that says what happened; its parts come from outside."""
+        """One line that says what happened; its parts are not escaped."""
         kind = text(self.raw.get("EventType")) or "Event of unknown type"
         if self.family == "scheduledevent":
             return f"{kind} {self.step}: {self._machines()}"
@@ -44,19 +49,19 @@ class Facts:
             return f"Command {self.command} {self.step}" + (
                 f": {kind}" if self.raw else ""
             )
-        return f"{self.family.capitalize()} {self.step}: {self._teller()}"
+        return f"{self.family.capitalize()} {self.step}: {self._reporting_vm()}"
 
     def _machines(self) -> str:
         rest = len(self.resources) - _SHOWN
         shown = ", ".join(self.resources[:_SHOWN]) or "unknown machines"
         return shown + (f" and {rest} more" if rest > 0 else "")
 
-    def _teller(self) -> str:
+    def _reporting_vm(self) -> str:
         return text(self.reporter.get("vmName")) or "unknown machine"
 
 
 def facts(event: CloudEvent) -> Facts:
-    """Read an event; whatever its data holds, this does not raise."""
+    """Read an event; never raises, whatever the data holds."""
     *_, family, step, _ = ("", "", *event.type.split("."))
     raw = table(event.data.get("event"))
     return Facts(
@@ -73,15 +78,21 @@ def facts(event: CloudEvent) -> Facts:
 
 
 def table(value: object) -> Mapping[str, object]:
-    """Return a JSON object as it is, and anything else as an empty one."""
+    """Return a JSON object unchanged, and any other value as an empty one."""
     return value if isinstance(value, Mapping) else {}
 
 
 def text(value: object) -> str | None:
-    """Return a string that says something, else None."""
+    """Return a string that is not blank, else None."""
     return value if isinstance(value, str) and value.strip() else None
 
 
 def known(values: Mapping[str, object]) -> dict[str, object]:
-    """Return what has a value: None, "" and what is empty mean unknown."""
+    """Return the items with a value: None, "" and empty values mean unknown."""
     return {k: v for k, v in values.items() if v is not None and v not in ("", [], {})}
+
+
+def clipped(value: str, limit: int) -> str:
+    """Return a text of at most ``limit`` characters, all of which can be shown."""
+    shown = _NOT_SHOWN.sub("\ufffd", value[: limit + 1])
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"

@@ -1,7 +1,7 @@
 """Microsoft Sentinel: the Logs Ingestion API, one flat record in an array.
 
-The columns are those of ``infra/siem/sentinel/stream.preset.json``. A CloudEvent's
-own ``id`` and ``type`` are reserved names there, so that each has a name of its own.
+The columns are those of ``infra/siem/sentinel/stream.preset.json``. ``id`` and ``type``
+are reserved names there, so the columns of these two attributes have other names.
 
 Source: https://learn.microsoft.com/azure/azure-monitor/logs/logs-ingestion-api-overview
 """
@@ -9,20 +9,22 @@ Source: https://learn.microsoft.com/azure/azure-monitor/logs/logs-ingestion-api-
 import orjson
 
 from bridge.events.cloudevent import CloudEvent
+from bridge.sinks.webhook.auth import AuthDefaults
 from bridge.sinks.webhook.content_mode import Rendered
+from bridge.sinks.webhook.many import Many
 from bridge.sinks.webhook.presets.fields import known
+from bridge.sinks.webhook.presets.preset import Preset
 
 SCOPE = "https://monitor.azure.com/.default"
 
 
 def render(event: CloudEvent) -> Rendered:
     """Return an array of one record."""
-    body = orjson.dumps([record(event)])
-    return {"Content-Type": "application/json"}, body
+    return _MANY.render(event)
 
 
 def record(event: CloudEvent) -> dict[str, object]:
-    """Return an event as a row of the table; a column without a value is left out."""
+    """Return an event as a row of the table; columns without a value are left out."""
     row = {
         "TimeGenerated": event.time,
         "CloudEventId": event.id,
@@ -37,3 +39,17 @@ def record(event: CloudEvent) -> dict[str, object]:
         "SeverityNumber": event.extensions.get("severitynumber"),
     }
     return known(row) | {"Data": event.data}
+
+
+# One bad record, or more than 1 MB, and nothing of the request is taken.
+_MANY = Many(piece=lambda event: orjson.dumps(record(event)))
+
+PRESET = Preset(
+    gets="an array of one flat row for the Logs Ingestion API; `infra/siem/sentinel` "
+    "has stream, table and KQL",
+    needs="a managed identity",
+    render=render,
+    many=_MANY,
+    auth=AuthDefaults(type="entra", scope=SCOPE, is_implied=True),
+    takes_gzip=True,
+)

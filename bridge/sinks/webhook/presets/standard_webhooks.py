@@ -7,9 +7,20 @@ import orjson
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.sinks.webhook.content_mode import Rendered
+from bridge.sinks.webhook.presets.preset import CLOUDEVENTS, Preset
 
 
 def render(event: CloudEvent) -> Rendered:
     """Return the payload that the spec recommends."""
     payload = {"type": event.type, "timestamp": event.time, "data": event.data}
     return {"Content-Type": "application/json"}, orjson.dumps(payload)
+
+
+PRESET = Preset(
+    gets="`type`, `timestamp`, `data`, signed; also the CloudEvent",
+    needs="`signature.secrets`",
+    render=render,
+    modes=CLOUDEVENTS,
+    is_open=True,
+    is_signed=True,
+)

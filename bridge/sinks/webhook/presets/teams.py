@@ -1,8 +1,8 @@
-"""Microsoft Teams: an Adaptive Card for a workflow that a webhook starts.
+"""Microsoft Teams: an Adaptive Card for a workflow that is started by a webhook.
 
-All that comes from outside stands in text runs, which know no Markdown, and cannot
-call the date functions of a card. Every text is cut, so that the message stays below
-the 28 KB that Teams takes.
+All text from outside is in text runs, which have no Markdown and cannot call the date
+functions of a card. Every text is cut, so that the message stays below the 28 KB that
+Teams accepts.
 
 Source: https://learn.microsoft.com/microsoftteams/platform/webhooks-and-connectors
         https://learn.microsoft.com/adaptive-cards/authoring-cards/text-features
@@ -16,11 +16,12 @@ import orjson
 from bridge.events.cloudevent import CloudEvent
 from bridge.sinks.webhook.content_mode import Rendered
 from bridge.sinks.webhook.presets.fields import Facts, facts, text
+from bridge.sinks.webhook.presets.preset import Preset
 
 _MOST_NAMES = 10
 _NAME, _LINE, _PARAGRAPH = 100, 300, 600
 _COLORS = {"ERROR": "Attention", "WARN": "Warning"}
-# Controls, what turns the direction of writing, and what is no character.
+# Control characters, marks that change the writing direction, and lone surrogates.
 _NOT_SHOWN = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ud800-\udfff]"
 )
@@ -60,7 +61,7 @@ def _card(event: CloudEvent) -> dict[str, object]:
 
 
 def _named(event: CloudEvent, seen: Facts) -> Iterator[tuple[str, str]]:
-    is_own = seen.family == "bridge"  # all others are about an event themselves
+    is_own = seen.family == "bridge"  # the other families are about an event
     values = (
         ("Not before", event.data.get("notBefore"), _NAME),
         ("Machines", _machines(seen), _PARAGRAPH),
@@ -85,7 +86,7 @@ def _machines(seen: Facts) -> str:
 
 def _footer(event: CloudEvent, seen: Facts) -> str:
     event_context = text(seen.reporter.get("vmName"))
-    by = f", told by {_safe(event_context, _NAME)}" if event_context else ""
+    by = f", reported by {_safe(event_context, _NAME)}" if event_context else ""
     return _safe(event.subject or event.id, _NAME) + by
 
 
@@ -98,7 +99,14 @@ def _run(shown: str, **style: object) -> dict[str, object]:
 
 
 def _safe(value: str, limit: int) -> str:
-    """Return a text on one line that calls no function of a card, and is not long."""
+    """Return a text on one short line that calls no function of a card."""
     line = _NOT_SHOWN.sub("\ufffd", " ".join(value[: limit + 1].split())) or "-"
-    line = line.replace("{{", "{\u200a{")  # a hair space, which nobody sees
+    line = line.replace("{{", "{\u200a{")  # a hair space, which is invisible
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+PRESET = Preset(
+    gets="an Adaptive Card, for the URL of a Teams workflow",
+    render=render,
+    is_open=True,  # the signature stands in the URL
+)

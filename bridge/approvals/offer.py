@@ -1,0 +1,52 @@
+"""What a bridge tells of its approvals: where it takes them, and by which rules. Pure.
+
+``bridge.started`` has all of it in ``data.approvals``, heartbeats only the digest: so
+whoever approves from afar knows what this bridge would refuse, and when that changes.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from bridge.approvals.config import ApprovalsConfig
+from bridge.approvals.rules import Rule
+from bridge.foundation.hashing import hash32
+
+
+def offer(config: ApprovalsConfig, expand: Callable[[str], str]) -> dict[str, object]:
+    """Return ``data.approvals``: entity, session, rules, allowEventTypes and digest.
+
+    Args:
+        config: ``[approvals]``.
+        expand: fills in the placeholders of a text.
+
+    Raises:
+        ValueError: a placeholder has no value on this machine.
+    """
+    entity, session = "", None
+    if config.has_entity:
+        address = config.address(expand)
+        entity, session = address.entity, address.session
+    found: dict[str, object] = {
+        "entity": entity,
+        "session": session,
+        "rules": [_rule(rule) for rule in config.rules],
+        "allowEventTypes": list(config.allow_event_types),
+    }
+    return {**found, "digest": hash32(found)}
+
+
+def _rule(rule: Rule) -> dict[str, object]:
+    """Return a rule as in the configuration, without what is left out there."""
+    told = dict[str, object]()
+    for field in msgspec.structs.fields(Rule):
+        value = getattr(rule, field.name)
+        if field.required or value != field.default:
+            told[field.encode_name] = _plain(value)
+    return told
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, tuple):
+        return list(value)
+    return float(value) if isinstance(value, float) else value

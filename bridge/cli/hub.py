@@ -1,0 +1,61 @@
+"""``sebridge hub``: one view and one hand for a fleet of bridges."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from bridge.cli.common import config_option, until_stopped
+from bridge.cli.process import raise_file_limit
+from bridge.foundation.clock import SystemClock
+from bridge.foundation.errors import MissingExtraError
+from bridge.hub import load
+from bridge.hub.load import HubFile
+from bridge.telemetry.metrics import configure_logging
+
+_EXTRA = {"alembic", "jinja2", "mako", "markupsafe", "psycopg", "sqlalchemy"}
+
+
+@click.command()
+@config_option
+def hub(path: Path) -> None:
+    """Run the hub until it is asked to stop.
+
+    Prints its address once it listens.
+
+    Example: sebridge hub -c hub.toml
+    """
+    config = load.load(path, os.environ)
+    configure_logging(config.log)
+    for warning in config.warnings():
+        click.echo(f"warning: {warning}", err=True)
+    raise_file_limit()
+    _run(config)
+
+
+def _run(config: HubFile) -> None:
+    with _extra():
+        from bridge.hub import hub as process  # noqa: PLC0415 - an extra
+    until_stopped(
+        lambda stop: process.run(config, stop, SystemClock(), listening=_tell)
+    )
+
+
+def _tell(host: str, port: int) -> None:
+    name = f"[{host}]" if ":" in host else host
+    click.echo(f"http://{name}:{port}")
+    sys.stdout.flush()
+
+
+@contextmanager
+def _extra() -> Iterator[None]:
+    """Say how to install what is missing, rather than that a module is."""
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").split(".")[0] not in _EXTRA:
+            raise
+        raise MissingExtraError("the hub", "hub") from error

@@ -1,0 +1,1 @@
+"""The hub: one view and one hand for a fleet of bridges."""

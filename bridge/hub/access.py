@@ -1,0 +1,216 @@
+"""Who asks, and whether they may. Pure.
+
+    loopback    everybody is "local": only loopback names, and nothing that a proxy adds
+    easy-auth   X-MS-CLIENT-PRINCIPAL, from a trusted proxy
+    header      the user header, from a trusted proxy
+
+An identity that anybody else claims, that comes twice, or in a spelling that servers
+take for another, is an attempt: 400. None at all is 401.
+
+Source: learn.microsoft.com/azure/app-service/configure-authentication-user-identities
+"""
+
+import base64
+import binascii
+import ipaddress
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import orjson
+
+from bridge.events.build import clean
+from bridge.health.config import is_loopback
+from bridge.hub.access_config import LOCAL, AccessConfig, is_named, network
+from bridge.hub.facts import table, text
+
+_PRINCIPAL = "x-ms-client-principal"
+_PROXYS = ("forwarded", "x-forwarded-", _PRINCIPAL, "x-ms-token-")
+_CLAIMS = "http://schemas.microsoft.com/identity/claims/"
+_OID = ("oid", f"{_CLAIMS}objectidentifier")
+_TID = ("tid", f"{_CLAIMS}tenantid")
+_ROLES = ("roles", "http://schemas.microsoft.com/ws/2008/06/identity/claims/role")
+_LONGEST = 256
+
+Headers = Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Person:
+    """Who asks.
+
+    Attributes:
+        id: "local", tenant id/object id, or the value of the user header.
+        name: as a person reads it.
+        roles: app roles alone.
+        is_application: whether no human being has signed in.
+        may_view: whether they may look.
+        may_decide: whether they may decide.
+    """
+
+    id: str
+    name: str
+    roles: tuple[str, ...] = ()
+    is_application: bool = False
+    may_view: bool = False
+    may_decide: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why somebody is not answered."""
+
+    status: int
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is known of a request before its path is looked at.
+
+    Attributes:
+        peer: the address of the TCP peer.
+        host: the Host header; None where there is none.
+        headers: all of them, as they came, in order.
+    """
+
+    peer: str
+    host: str | None
+    headers: Headers
+
+    def values(self, name: str) -> list[str]:
+        """Return every value of a header."""
+        return [value for key, value in self.headers if key.lower() == name.lower()]
+
+
+def who_asks(config: AccessConfig, asked: Asked) -> Person | Refusal:
+    """Say who asks, or why they are not answered."""
+    if config.mode == "loopback":
+        return _local(config, asked)
+    wanted = _PRINCIPAL if config.mode == "easy-auth" else config.user_header.lower()
+    if what := _forged(config, asked, wanted):
+        return Refusal(status=400, words=what)
+    values = asked.values(wanted)
+    if not values or not values[0].strip():
+        return Refusal(status=401, words="nobody is signed in")
+    if config.mode == "easy-auth":
+        return _principal(config, values[0])
+    name = clean(values[0].strip()[:_LONGEST])
+    return _allowed(config, Person(id=name, name=name))
+
+
+def _local(config: AccessConfig, asked: Asked) -> Person | Refusal:
+    if not is_meant(asked.host):
+        words = "only localhost and loopback addresses are answered"
+        return Refusal(status=421, words=words)
+    names = {name.lower().replace("_", "-") for name, _ in asked.headers}
+    if any(name.startswith(_PROXYS) for name in names):
+        words = "loopback mode is for no proxy: its headers are refused"
+        return Refusal(status=400, words=words)
+    return _allowed(config, Person(id=LOCAL, name=LOCAL))
+
+
+def is_meant(host: str | None) -> bool:
+    """Whether a Host header names this machine: no browser leaves it out."""
+    if host is None:
+        return True
+    name = host if host.endswith("]") else host.rpartition(":")[0] or host
+    return is_loopback(name)
+
+
+def _forged(config: AccessConfig, asked: Asked, wanted: str) -> str | None:
+    """Return why an identity is not believed; None = it may be, or there is none."""
+    ours = (_PRINCIPAL, wanted)
+    for name, _ in asked.headers:
+        spelt = name.lower().replace("_", "-")
+        is_identity = spelt.startswith(ours)
+        if is_identity and "_" in name:
+            return "an identity header has an underscore"
+        if is_identity and not is_trusted(config, asked.peer):
+            return "an identity header comes from no trusted proxy"
+    if len(asked.values(wanted)) > 1:
+        return "the identity header comes twice"
+    return None
+
+
+def is_trusted(config: AccessConfig, peer: str) -> bool:
+    """Whether an address is one of a proxy that is believed."""
+    try:
+        address = ipaddress.ip_address(peer)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None) or address
+    networks = (network(text) for text in config.trusted_proxies)
+    return any(mapped in found for found in networks if found is not None)
+
+
+def _principal(config: AccessConfig, value: str) -> Person | Refusal:
+    """Read what Easy Auth says of whoever has signed in."""
+    try:
+        claims = table(orjson.loads(base64.b64decode(value, validate=True)))
+    except (binascii.Error, ValueError):
+        return Refusal(status=400, words="the identity header cannot be read")
+    listed = claims.get("claims")
+    found: dict[str, list[str]] = {}
+    for claim in listed if isinstance(listed, list) else ():
+        kind, said = text(table(claim).get("typ")), text(table(claim).get("val"))
+        found.setdefault(kind, []).append(said)
+    tenant, oid = _first(found, _TID), _first(found, _OID)
+    if not tenant or not oid:
+        return Refusal(status=401, words="the identity names no tenant and object id")
+    name = _first(found, ("preferred_username", "name")) or oid
+    person = Person(
+        id=f"{tenant}/{oid}".lower(),
+        name=name[:_LONGEST],
+        roles=tuple(role for key in _ROLES for role in found.get(key, ())),
+        is_application=_is_application(found),
+    )
+    return _allowed(config, person)
+
+
+def _first(found: Mapping[str, list[str]], keys: Sequence[str]) -> str:
+    return next((found[key][0] for key in keys if found.get(key)), "")
+
+
+def _is_application(found: Mapping[str, list[str]]) -> bool:
+    """Whether a token was had by a client secret or certificate, for nobody.
+
+    Source: learn.microsoft.com/entra/identity-platform/access-token-claims-reference
+    """
+    if _first(found, ("idtyp",)).lower() == "app":
+        return True
+    proof = _first(found, ("azpacr", "appidacr"))
+    is_delegated = bool(_first(found, ("scp", f"{_CLAIMS}scope")))
+    return proof in {"1", "2"} and not is_delegated
+
+
+def _allowed(config: AccessConfig, person: Person) -> Person | Refusal:
+    """Add what a person may; 403 where they may not even look."""
+    named = [one.lower() if "/" in one else one for one in config.approvers]
+    may_decide = is_named(person.id, person.roles, named)
+    viewers = [one.lower() if "/" in one else one for one in config.viewers]
+    if not may_decide and not is_named(person.id, person.roles, viewers):
+        return Refusal(status=403, words="you may not look at this")
+    return Person(
+        id=person.id,
+        name=person.name,
+        roles=person.roles,
+        is_application=person.is_application,
+        may_view=True,
+        may_decide=may_decide,
+    )
+
+
+def origin_fault(origin: str | None, public_url: str, host: str | None) -> str | None:
+    """Return why a browser may not post from there; None = it may.
+
+    Args:
+        origin: the Origin header; None where there is none, as of a program.
+        public_url: how people reach the hub; "" = by the address it listens on.
+        host: the Host header.
+    """
+    if origin is None:
+        return None
+    allowed = public_url or f"http://{host}"
+    if origin.lower() != allowed.lower().rstrip("/"):
+        return "this page may not decide here: the Origin is another"
+    return None

@@ -1,0 +1,117 @@
+"""``[hub.access]``: who may look, who may decide, and how many it takes."""
+
+import ipaddress
+import re
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from bridge.foundation.sections import Section
+
+LOCAL = "local"  # the one person of loopback mode
+ANYBODY = "*"
+_ROLE = "role:"
+_HEADER = re.compile(r"[A-Za-z0-9-]+")
+_MOST_PERSONS = 10
+
+
+class AccessRule(Section, frozen=True, kw_only=True):
+    """One of ``[[hub.access.rules]]``: the first one that fits says how many it takes.
+
+    Attributes:
+        event_types: the types that it fits; [] is all. A type that is not documented
+            takes the largest persons of all rules. Example: ``["Redeploy"]``.
+        resource_groups: the resource groups that it fits: all machines of the event
+            must be in one of them; [] is all. Example: ``["web"]``.
+        persons: so many different people must approve.
+    """
+
+    event_types: tuple[str, ...] = ()
+    resource_groups: tuple[str, ...] = ()
+    persons: int = 1
+
+    def faults(self) -> Iterator[tuple[str, ...]]:
+        """Check that the number can be had."""
+        if not 1 <= self.persons <= _MOST_PERSONS:
+            yield "persons", f"must be 1 to {_MOST_PERSONS}"
+
+
+class AccessConfig(Section, frozen=True, kw_only=True):
+    """``[hub.access]``: who may look, and who may decide.
+
+    Attributes:
+        mode: "loopback" takes whoever is on this machine for "local"; "easy-auth" reads
+            X-MS-CLIENT-PRINCIPAL; "header" reads user_header of a proxy.
+        user_header: of mode "header": where the proxy writes who it is. Example:
+            ``"X-Forwarded-Email"``.
+        trusted_proxies: the addresses or networks of the proxies whose identity headers
+            are believed. Example: ``["10.0.0.0/24"]``.
+        viewers: who may look: "*" is anybody who is signed in. Example:
+            ``["*"]``.
+        approvers: who may decide: "local", "role:NAME", tenant id/object id, or the
+            value of user_header; [] is nobody. Example: ``["role:operators"]``.
+        rules: how many it takes; where none fits: one. Example: ``[{"event_types":
+            ["Redeploy"], "persons": 2}]``.
+    """
+
+    mode: Literal["loopback", "easy-auth", "header"] = "loopback"
+    user_header: str = "X-Forwarded-Email"
+    trusted_proxies: tuple[str, ...] = ()
+    viewers: tuple[str, ...] = (ANYBODY,)
+    approvers: tuple[str, ...] = ()
+    rules: tuple[AccessRule, ...] = ()
+
+    @property
+    def most_persons(self) -> int:
+        """The largest number of people that any rule asks for."""
+        return max((rule.persons for rule in self.rules), default=1)
+
+    def faults(self) -> Iterator[tuple[str, ...]]:
+        """Check that nobody is left in, or out, by a slip."""
+        yield from self._proxy_faults()
+        if not _HEADER.fullmatch(self.user_header):
+            yield "user_header", 'must be the name of a header: "X-Forwarded-Email"'
+        for key in ("viewers", "approvers"):
+            for index, who in enumerate(getattr(self, key)):
+                if what := self._person_fault(key, who):
+                    yield f"{key}[{index}]", what, "mode"
+        for index, rule in enumerate(self.rules):
+            if self.mode == "loopback" and rule.persons > 1:
+                words = "loopback mode knows one person alone: it must be 1"
+                yield f"rules[{index}].persons", words, "mode"
+
+    def _proxy_faults(self) -> Iterator[tuple[str, ...]]:
+        for index, text in enumerate(self.trusted_proxies):
+            if network(text) is None:
+                words = 'must be an address or a network, such as "10.0.0.0/24"'
+                yield f"trusted_proxies[{index}]", words
+        if self.mode == "loopback" and self.trusted_proxies:
+            yield "trusted_proxies", "is not for loopback mode, which has no proxy"
+        if self.mode != "loopback" and not self.trusted_proxies:
+            words = f'is empty: mode "{self.mode}" needs the addresses of its proxy'
+            yield "trusted_proxies", words
+
+    def _person_fault(self, key: str, who: str) -> str | None:
+        """Return why nobody would ever be this person; None = somebody may be."""
+        if not who.strip() or who == _ROLE:
+            return "names nobody"
+        if who == ANYBODY:
+            return None if key == "viewers" else "must name people: anybody is too many"
+        if (who == LOCAL) != (self.mode == "loopback"):
+            return f'"local" is who asks in loopback mode; this is {self.mode}'
+        if who.startswith(_ROLE) and self.mode == "header":
+            return 'mode "header" knows no roles'
+        return None
+
+
+def network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    """Return the network that a text names; None = it names none."""
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError:
+        return None
+
+
+def is_named(who: str, roles: Sequence[str], named: Sequence[str]) -> bool:
+    """Whether a person, or one of his roles, is among those named."""
+    mine = {who, *(f"{_ROLE}{role}" for role in roles)}
+    return ANYBODY in named or not mine.isdisjoint(named)

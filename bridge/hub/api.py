@@ -1,0 +1,176 @@
+"""``/api/v1``: what is known, as JSON.
+
+A list goes on from a cursor, ``next``; each answer has an ETag, and whoever sends it
+back is told 304 where nothing has changed.
+"""
+
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping
+
+import orjson
+from aiohttp import web
+
+from bridge.foundation.errors import HubStoreError
+from bridge.hub import as_json, views
+from bridge.hub.access import Person
+from bridge.hub.facts import key_of
+from bridge.hub.openapi import document
+from bridge.hub.store import fleet_view
+from bridge.hub.store.store import Store
+from bridge.hub.view_rows import PAGE, Filters, Situation
+
+_LONGEST = 1024
+PERSON = web.RequestKey("person", Person)
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class BadQueryError(Exception):
+    """A request asks for something that cannot be."""
+
+
+class Api:
+    """Answers what is asked of the store.
+
+    Args:
+        store: what is kept.
+        situation: says how things are at this moment.
+    """
+
+    def __init__(self, store: Store, situation: Callable[[], Situation]) -> None:
+        self._store = store
+        self._situation = situation
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return what is answered, and by whom."""
+        return [
+            web.get("/api/v1/openapi.json", self.openapi),
+            web.get("/api/v1/events", self.events),
+            web.get("/api/v1/events/{id}", self.event),
+            web.get("/api/v1/bridges", self.bridges),
+        ]
+
+    async def openapi(self, request: web.Request) -> web.Response:
+        """Describe the API."""
+        return answer(request, document())
+
+    async def events(self, request: web.Request) -> web.Response:
+        """List events in the order in which they changed."""
+        filters, situation = filters_of(request.query), self._situation()
+        found = await self._store.read(
+            lambda connection: views.list_events(connection, filters, situation)
+        )
+        more = str(found[-1].version) if len(found) >= filters.limit else None
+        listed = [as_json.event(row) for row in found]
+        return answer(request, {"events": listed, "next": more})
+
+    async def event(self, request: web.Request) -> web.Response:
+        """Show one event."""
+        key, situation = key_of(request.match_info["id"]), self._situation()
+        found = await self._store.read(
+            lambda connection: views.one_event(connection, key, situation)
+        )
+        if found is None:
+            return fault(404, "nothing is known of this event")
+        return answer(request, as_json.page(found))
+
+    async def bridges(self, request: web.Request) -> web.Response:
+        """List bridges in the order of their vmIds."""
+        limit, situation = limit_of(request.query), self._situation()
+        after = request.query.get("cursor", "")[:_LONGEST]
+        found = await self._store.read(
+            lambda connection: fleet_view.fleet(
+                connection, situation, after=after, limit=limit
+            )
+        )
+        more = found[-1].vm_id if len(found) >= limit else None
+        listed = [as_json.bridge(row) for row in found]
+        return answer(request, {"bridges": listed, "next": more})
+
+
+def filters_of(query: Mapping[str, str]) -> Filters:
+    """Read what is wanted of the events.
+
+    Raises:
+        BadQueryError: it cannot be.
+    """
+    is_open = {"true": True, "false": False, "": None}
+    if query.get("open", "") not in is_open:
+        raise BadQueryError('open must be "true" or "false"')
+    return Filters(
+        is_open=is_open[query.get("open", "")],
+        event_type=_word(query, "type"),
+        event_source=_word(query, "source"),
+        group=_word(query, "resourceGroup"),
+        status=_word(query, "status"),
+        text=_word(query, "q"),
+        after=_number(query, "cursor", 0, 2**62),
+        limit=limit_of(query),
+    )
+
+
+def limit_of(query: Mapping[str, str]) -> int:
+    """Read how many are wanted.
+
+    Raises:
+        BadQueryError: it is no number of 1 to 200.
+    """
+    found = _number(query, "limit", PAGE, PAGE)
+    if found < 1:
+        raise BadQueryError(f"limit must be a number of 1 to {PAGE}")
+    return found
+
+
+def _word(query: Mapping[str, str], name: str) -> str:
+    found = query.get(name, "")
+    if len(found) > _LONGEST or "\0" in found:
+        raise BadQueryError(f"{name} is no name")
+    return found
+
+
+def _number(query: Mapping[str, str], name: str, otherwise: int, most: int) -> int:
+    found = query.get(name, "")
+    if not found:
+        return otherwise
+    is_number = found.isascii() and found.isdigit() and len(found) <= len(str(most))
+    if not is_number or int(found) > most:
+        raise BadQueryError(f"{name} must be a number of at most {most}")
+    return int(found)
+
+
+def answer(request: web.Request, value: object, status: int = 200) -> web.Response:
+    """Return JSON, or 304 where whoever asks has it already."""
+    body = orjson.dumps(value)
+    mark = hashlib.sha256(body).hexdigest()[:32]
+    etag = f'"{mark}"'
+    headers = {"ETag": etag, "Cache-Control": "no-cache"}
+    given = request.headers.get("If-None-Match", "")
+    if status == 200 and etag in {part.strip() for part in given.split(",")}:
+        return web.Response(status=304, headers=headers)
+    return web.Response(
+        body=body, status=status, content_type="application/json", headers=headers
+    )
+
+
+def fault(status: int, words: str, **more: object) -> web.Response:
+    """Return why something is not answered."""
+    body = orjson.dumps({"error": words, **more})
+    headers = {"Cache-Control": "no-store"}
+    return web.Response(
+        body=body, status=status, content_type="application/json", headers=headers
+    )
+
+
+@web.middleware
+async def faults_told(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Say in JSON what is wrong."""
+    try:
+        return await handler(request)
+    except BadQueryError as error:
+        return fault(400, str(error))
+    except HubStoreError as error:
+        return fault(503, str(error))
+    except web.HTTPException as error:
+        found = fault(error.status, error.reason)
+        if "Allow" in error.headers:
+            found.headers["Allow"] = error.headers["Allow"]
+        return found

@@ -1,0 +1,206 @@
+"""``POST /api/v1/events/{id}/approval``, and ``/api/v1/decisions``.
+
+Before anything is looked at, the request must be one that no page of another site can
+make in a person's name: of JSON, with a header of ours, and from our own Origin.
+"""
+
+import csv
+import io
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import orjson
+from aiohttp import web
+
+from bridge.events.build import clean
+from bridge.hub import as_json, decision_view, views
+from bridge.hub.access import origin_fault
+from bridge.hub.api import PERSON, BadQueryError, answer, fault, limit_of
+from bridge.hub.config import HubConfig
+from bridge.hub.facts import key_of
+from bridge.hub.store.deciding import Answer, Ask, answer_to
+from bridge.hub.store.store import Store
+from bridge.hub.view_rows import DecisionRow, Situation
+from bridge.hub.voting import BRIDGE, WAYS
+
+ACTIONS = ("approve", "refuse")
+_LONGEST_REASON = 1024
+_LONGEST_CURSOR = 256
+_COLUMNS = ("time", "eventId", "decision", "via", "state", "by", "rule", "reason")
+_MORE = ("outcome", "outcomeReason", "id")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What the body of a request asks for."""
+
+    action: str
+    via: str
+    reason: str
+    content: str
+
+
+class Approving:
+    """Takes votes, and lists decisions.
+
+    Args:
+        store: what is kept.
+        config: who may decide, and where to.
+        situation: says how things are at this moment.
+    """
+
+    def __init__(
+        self, store: Store, config: HubConfig, situation: Callable[[], Situation]
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._situation = situation
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return what is answered, and by whom."""
+        return [
+            web.post("/api/v1/events/{id}/approval", self.approval),
+            web.get("/api/v1/decisions", self.decisions),
+            web.get("/api/v1/decisions.csv", self.table),
+        ]
+
+    async def approval(self, request: web.Request) -> web.Response:
+        """Take a vote or a refusal."""
+        if refused := self._refusal(request):
+            return refused
+        wish = wish_of(await request.read())
+        key = key_of(request.match_info["id"])
+        found = await self.ask(request, key, wish)
+        if found.status in {200, 202}:
+            told = {"id": found.id, "missing": found.missing}
+            state = "decided" if found.status == 200 else "counted"
+            return answer(request, {"state": state, **told}, found.status)
+        if found.is_changed:
+            return fault(409, found.words, event=await self._now(key))
+        return fault(found.status, found.words)
+
+    async def ask(self, request: web.Request, key: str, wish: Wish) -> Answer:
+        """Do what a person wants, or say why not."""
+        person, situation = request[PERSON], self._situation()
+        if not person.may_decide:
+            return Answer(status=403, words="you may look, but not decide")
+        ask = Ask(
+            key=key,
+            action=wish.action,
+            via=wish.via,
+            reason=wish.reason,
+            content=wish.content,
+            person=person,
+            id=uuid.uuid4().hex,
+        )
+        return await self._store.write(
+            lambda c: answer_to(c, ask, self._config, situation)
+        )
+
+    def _refusal(self, request: web.Request) -> web.Response | None:
+        """Return why a request is not even read; None = it is."""
+        if request.content_type != "application/json":
+            return fault(415, "the Content-Type must be application/json")
+        if request.headers.getall("X-Sebridge", []) != ["1"]:
+            return fault(403, 'the header X-Sebridge must be "1"')
+        what = self.origin_fault(request)
+        return None if what is None else fault(403, what)
+
+    def origin_fault(self, request: web.Request) -> str | None:
+        """Return why a browser may not decide from where it is; None = it may."""
+        origins = request.headers.getall("Origin", [])
+        if len(origins) > 1:
+            return "the Origin comes twice"
+        host = request.headers.get("Host")
+        origin = origins[0] if origins else None
+        return origin_fault(origin, self._config.public_url, host)
+
+    async def _now(self, key: str) -> object:
+        situation = self._situation()
+        found = await self._store.read(lambda c: views.one_event(c, key, situation))
+        return None if found is None else as_json.event(found.row)
+
+    async def decisions(self, request: web.Request) -> web.Response:
+        """List decisions, the newest first."""
+        rows = await self._rows(request)
+        limit = limit_of(request.query)
+        more = decision_view.cursor_of(rows[-1]) if len(rows) >= limit else None
+        listed = [as_json.decision(row) for row in rows]
+        return answer(request, {"decisions": listed, "next": more})
+
+    async def table(self, request: web.Request) -> web.Response:
+        """List decisions for a spreadsheet: no cell of it is a formula."""
+        rows = await self._rows(request)
+        text = as_csv([as_json.decision(row) for row in rows])
+        name = 'attachment; filename="decisions.csv"'
+        headers = {"Content-Disposition": name, "Cache-Control": "no-store"}
+        return web.Response(
+            text=text, content_type="text/csv", charset="utf-8", headers=headers
+        )
+
+    async def _rows(self, request: web.Request) -> list[DecisionRow]:
+        cursor = request.query.get("cursor", "")[:_LONGEST_CURSOR]
+        before = decision_view.place_of(cursor)
+        if cursor and before is None:
+            raise BadQueryError("cursor is none of this list")
+        limit = limit_of(request.query)
+        return await self._store.read(
+            lambda c: decision_view.list_decisions(c, before=before, limit=limit)
+        )
+
+
+def wish_of(body: bytes) -> Wish:
+    """Read what is asked for.
+
+    Raises:
+        BadQueryError: it cannot be.
+    """
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise BadQueryError("the body is no JSON") from error
+    if not isinstance(found, dict):
+        raise BadQueryError("the body is no JSON object")
+    return wish_from(found)
+
+
+def wish_from(found: Mapping[str, object]) -> Wish:
+    """Read what is asked for, of JSON or of a form.
+
+    Raises:
+        BadQueryError: it cannot be.
+    """
+    action = found.get("decision")
+    if action not in ACTIONS:
+        raise BadQueryError('decision must be "approve" or "refuse"')
+    via = found.get("via", BRIDGE)
+    if via not in WAYS:
+        raise BadQueryError('via must be "bridge" or "arm"')
+    content, reason = found.get("content"), found.get("reason") or ""
+    if not isinstance(content, str) or not content:
+        words = "content is missing: that of the event as it was shown"
+        raise BadQueryError(words)
+    if not isinstance(reason, str) or len(reason) > _LONGEST_REASON:
+        raise BadQueryError(f"reason must be a text of at most {_LONGEST_REASON} signs")
+    words = clean(" ".join(reason.split()))
+    return Wish(action=str(action), via=str(via), reason=words, content=content)
+
+
+def as_csv(found: list[as_json.Json]) -> str:
+    """Return decisions as a table; a cell that a spreadsheet would run is quoted."""
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow([*_COLUMNS, *_MORE])
+    for one in found:
+        cells = [one[name] for name in (*_COLUMNS, *_MORE)]
+        writer.writerow([_cell(value) for value in cells])
+    return out.getvalue()
+
+
+def _cell(value: object) -> str:
+    text = ", ".join(value) if isinstance(value, list) else str(value or "")
+    plain = clean(" ".join(text.split()))
+    is_formula = plain.lstrip().startswith(_FORMULA)
+    return f"'{plain}" if is_formula else plain

@@ -1,0 +1,168 @@
+"""Acknowledges scheduled events at Azure Resource Manager, one attempt at a time.
+
+    200                    acknowledged
+    207                    as the one entry says: OK, NotFound, Conflict
+    409                    started already: nothing to ask for
+    404                    gone
+    401, 403               refused: a person must look at it
+    429, 5xx, no answer    later, as Retry-After says
+
+An acknowledgement in doubt is sent again: it is idempotent.
+
+Source: the REST specification of Microsoft.Maintenance, 2025-11-01.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import orjson
+
+from bridge.events.build import clean
+from bridge.foundation.errors import DeliveryError
+from bridge.foundation.retry import RetryPolicy
+from bridge.hub.arm_config import ArmConfig
+from bridge.hub.decisions import DecisionState, End
+from bridge.hub.facts import table, text
+from bridge.hub.store.carrying import Claimed, Result
+from bridge.net.entra import open_credential
+from bridge.net.http_client import Answer, Request, exchange
+
+if TYPE_CHECKING:
+    from azure.core.credentials_async import AsyncTokenCredential
+
+_SECONDS = 30.0
+_TARGET = "Azure Resource Manager"
+_SCOPE = "https://management.azure.com/.default"
+_MOST_REFUSED = 3
+_LATER = RetryPolicy(first=2.0, max_backoff=60.0)
+_LONGEST = 256
+_ENDS = {
+    200: (DecisionState.DONE, "acknowledged"),
+    401: (DecisionState.FAILED, "unauthorized"),
+    403: (DecisionState.FAILED, "unauthorized"),
+    404: (DecisionState.FAILED, "unknown-event"),
+    409: (DecisionState.DONE, "already-started"),
+}
+_DONE = {"ok": "acknowledged", "conflict": "already-started"}
+
+
+@dataclass(frozen=True, slots=True)
+class ArmHand:
+    """Carries decisions to ARM. Made by ``open_arm``."""
+
+    config: ArmConfig
+    session: aiohttp.ClientSession
+    credential: "AsyncTokenCredential | None" = field(repr=False)
+
+    async def carry(self, claimed: Claimed) -> Result:
+        """Make one attempt."""
+        path = str(orjson.loads(claimed.message)["path"])
+        base = self.config.endpoint.rstrip("/")
+        try:
+            request = Request(
+                url=f"{base}{path}?api-version={self.config.api_version}",
+                headers=await self._headers(),
+                body=b"",
+                timeout=_SECONDS,
+            )
+            answer = await exchange(self.session, request, _TARGET)
+        except (DeliveryError, _NoTokenError) as error:
+            wait = _LATER.delay(claimed.attempt, unit=1.0)
+            return Result(words=str(error), again=wait)
+        return result_of(answer, claimed)
+
+    async def _headers(self) -> Mapping[str, str]:
+        if self.credential is None:
+            return {}
+        from azure.core.exceptions import AzureError  # noqa: PLC0415 - costs memory
+
+        try:
+            token = await self.credential.get_token(_SCOPE)
+        except AzureError as error:
+            raise _NoTokenError(f"no token: {type(error).__name__}") from None
+        return {"Authorization": f"Bearer {token.token}"}
+
+
+class _NoTokenError(Exception):
+    """The identity gives no token now."""
+
+
+@asynccontextmanager
+async def open_arm(
+    config: ArmConfig, session: aiohttp.ClientSession
+) -> AsyncIterator[ArmHand]:
+    """Open the way to ARM, with its credential.
+
+    Raises:
+        ValueError: something that the credential needs is missing.
+    """
+    async with AsyncExitStack() as stack:
+        credential = None
+        if config.credential != "none":
+            credential = open_credential(
+                config.credential, client_id=config.client_id, proxy=None
+            )
+            await stack.enter_async_context(credential)
+        yield ArmHand(config, session, credential)
+
+
+def result_of(answer: Answer, claimed: Claimed) -> Result:
+    """Say what an answer of ARM means."""
+    if answer.status == 207:
+        return _of_many(answer, claimed)
+    why = _why(answer)
+    is_refused = answer.status in {401, 403}
+    is_later = answer.status in {408, 429} or answer.status >= 500
+    if is_later or (is_refused and claimed.attempt < _MOST_REFUSED):
+        wait = _LATER.delay(claimed.attempt, unit=1.0, retry_after=answer.retry_after)
+        return Result(words=why, again=wait)
+    state, outcome = _ENDS.get(answer.status, (DecisionState.FAILED, "rejected"))
+    return _end(state, outcome, "" if answer.status == 200 else why)
+
+
+def _end(state: DecisionState, outcome: str, reason: str) -> Result:
+    return Result(end=End(state=state, outcome=outcome, reason=reason))
+
+
+def _of_many(answer: Answer, claimed: Claimed) -> Result:
+    """Read the answer for several events: of the one that was asked for."""
+    listed = _json(answer.body).get("details")
+    details = [table(one) for one in listed] if isinstance(listed, list) else []
+    mine = [one for one in details if _is_mine(one, claimed)]
+    found = mine[0] if mine else None
+    code = text(found.get("code")) if found else ""
+    why = _short(text(found.get("message")) if found else "the answer names no event")
+    if code.lower() in _DONE:
+        return _end(DecisionState.DONE, _DONE[code.lower()], why)
+    outcome = "unknown-event" if code.lower() == "notfound" else "rejected"
+    return _end(DecisionState.FAILED, outcome, why)
+
+
+def _is_mine(entry: Mapping[str, object], claimed: Claimed) -> bool:
+    """Whether an entry is of the event: one without a target goes by its place."""
+    target = text(entry.get("target"))
+    return not target or target.rpartition("/")[2].upper() == claimed.event_key
+
+
+def _why(answer: Answer) -> str:
+    """Return status and code; of the text only what a person needs."""
+    body = _json(answer.body)
+    error = table(body.get("error")) or table(body.get("response"))
+    words = " ".join(
+        part for part in (text(error.get("code")), text(error.get("message"))) if part
+    )
+    return _short(f"HTTP {answer.status} {words}".strip())
+
+
+def _json(body: bytes) -> Mapping[str, Any]:
+    try:
+        return table(orjson.loads(body))
+    except orjson.JSONDecodeError:
+        return {}
+
+
+def _short(words: str) -> str:
+    return clean(words)[:_LONGEST]

@@ -1,0 +1,133 @@
+"""Rows as the API writes them. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from bridge.events.build import rfc3339
+from bridge.hub.view_rows import BridgeRow, DecisionRow, EventPage, EventRow
+
+Json = dict[str, Any]
+
+
+def event(row: EventRow) -> Json:
+    """Return an event of a list."""
+    return {
+        "eventId": row.event_id,
+        "version": row.version,
+        "status": row.status,
+        "isOpen": row.is_open,
+        "eventType": row.event_type or None,
+        "eventSource": row.event_source or None,
+        "subscription": row.subscription or None,
+        "resourceGroup": row.group or None,
+        "machines": list(row.machines),
+        "content": row.content,
+        "notBefore": _time(row.not_before),
+        "opened": _time(row.opened),
+        "ended": _time(row.ended),
+        "lastTold": _time(row.told),
+        "firstReportedBy": _teller(row.first_reported_by),
+        "unreported": row.is_unreported,
+        "bridgesSay": row.bridges_say,
+        "azureStatus": (row.azure or {}).get("status"),
+        "occurrence": row.lives,
+        "event": row.event,
+        "approval": {
+            "votes": [{"person": v.person, "via": v.via} for v in row.voters],
+            "decision": decision(row.decision) if row.decision else None,
+        },
+    }
+
+
+def page(found: EventPage) -> Json:
+    """Return an event with all that is known of it."""
+    return {
+        **event(found.row),
+        "occurrences": [
+            {**one, "firstReportedBy": _teller(one["firstReportedBy"])}
+            for one in found.occurrences
+        ],
+        "outcomes": [
+            {
+                "outcome": one["outcome"],
+                "messageId": one["message_id"],
+                "reason": one["reason"] or None,
+                "time": one["time"],
+                "reporter": _teller(one["reporter"]),
+            }
+            for one in found.outcomes
+        ],
+        "messages": [
+            {
+                "id": one.id,
+                "source": one.source,
+                "kind": one.kind,
+                "time": _time(one.time),
+                "enqueued": _time(one.heard),
+                "body": orjson.loads(one.body.removeprefix(b"\xef\xbb\xbf")),
+            }
+            for one in found.messages
+        ],
+        "decisions": [decision(one) for one in found.decisions],
+        "record": [
+            {
+                "time": _time(one.time),
+                "what": one.what,
+                "via": one.via,
+                "person": one.person or None,
+                "detail": one.detail or None,
+                "decision": one.decision or None,
+            }
+            for one in found.trail
+        ],
+    }
+
+
+def decision(row: DecisionRow) -> Json:
+    """Return a decision."""
+    return {
+        "id": row.id,
+        "eventId": row.event_id,
+        "decision": row.action,
+        "via": row.via,
+        "state": row.state,
+        "by": list(row.by),
+        "rule": row.rule,
+        "reason": row.reason or None,
+        "time": _time(row.time),
+        "outcome": row.outcome or None,
+        "outcomeReason": row.outcome_reason or None,
+    }
+
+
+def bridge(row: BridgeRow) -> Json:
+    """Return a bridge."""
+    return {
+        "vmId": row.vm_id,
+        "vmName": row.name,
+        "resourceId": row.resource_id or None,
+        "subscription": row.subscription or None,
+        "resourceGroup": row.group or None,
+        "version": row.version or None,
+        "location": row.location or None,
+        "state": row.liveness.value,
+        "lastHeard": _time(row.heard),
+        "intervalSeconds": row.interval or None,
+        "pending": row.pending,
+        "dead": row.dead,
+        "approvals": row.approvals,
+    }
+
+
+def _teller(found: Mapping[str, Any]) -> Json:
+    return {
+        "vmId": found.get("vm_id") or None,
+        "vmName": found.get("name") or None,
+        "resourceId": found.get("resource_id") or None,
+    }
+
+
+def _time(moment: Any) -> str | None:
+    return None if moment is None else rfc3339(moment)

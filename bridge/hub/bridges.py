@@ -1,0 +1,227 @@
+"""What is known of a bridge: a function of the set of what it said. Pure.
+
+Each part of it is held by whatever was said last of it, so that neither order nor
+repetition makes a difference.
+
+    alive     heard within three intervals
+    silent    not heard for longer, while the source is connected and drained
+    stopped   it said so itself
+    gone      its machine was terminated or preempted, or nothing for ``forget_after``
+    unknown   it sends no heartbeats, or nobody listens now
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+import orjson
+
+from bridge.hub.bridge_words import BridgeWord
+from bridge.hub.facts import Teller, group_of, table
+from bridge.hub.fold import Machine, kept_name
+
+_INTERVALS = 3
+_LIFE = {"started", "stopped"}
+_IMDS = {"imds-unreachable", "imds-recovered"}
+_BEATS = {"started", "heartbeat"}
+
+Stamp = tuple[str, str]  # time and id: what is later holds
+
+
+class Liveness(StrEnum):
+    """How a bridge fares."""
+
+    ALIVE = "alive"
+    SILENT = "silent"
+    STOPPED = "stopped"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One part of what is known, and what said it."""
+
+    stamp: Stamp = ("", "")
+    data: Mapping[str, object] = field(default_factory=dict)
+
+    def later(self, other: "Part") -> "Part":
+        """Return the one of two that was said later."""
+        return max(self, other, key=lambda part: (part.stamp, _text(part.data)))
+
+
+NEVER = Part()
+
+
+def _text(data: Mapping[str, object]) -> bytes:
+    return orjson.dumps(data, option=orjson.OPT_SORT_KEYS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BridgeState:
+    """What is known of a bridge.
+
+    Attributes:
+        vm_id: of its VM.
+        heard: when the broker took its last message.
+        who: names, version and place.
+        life: started or stopped.
+        beat: interval, backlog and digest of its rules.
+        offer: where it takes approvals, and by which rules.
+        imds: whether it reaches IMDS.
+    """
+
+    vm_id: str
+    heard: datetime
+    who: Part = NEVER
+    life: Part = NEVER
+    beat: Part = NEVER
+    offer: Part = NEVER
+    imds: Part = NEVER
+
+    @property
+    def teller(self) -> Teller:
+        """Who it is."""
+        return Teller(
+            vm_id=self.vm_id,
+            name=str(self.who.data.get("name", "")),
+            resource_id=str(self.who.data.get("resourceId", "")),
+        )
+
+    @property
+    def machine(self) -> Machine:
+        """The machine it runs on."""
+        subscription, group = group_of(self.teller.resource_id)
+        name = kept_name(self.teller.name)
+        return Machine(subscription=subscription, group=group, name=name)
+
+    @property
+    def interval(self) -> float:
+        """Seconds between its heartbeats; 0 = it sends none, as far as is known."""
+        value = self.beat.data.get("intervalSeconds")
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return min(max(float(value), 0.0), 1e6) if is_number else 0.0  # type: ignore[arg-type]  # it is one
+
+    @property
+    def approvals(self) -> Mapping[str, object] | None:
+        """Where it takes approvals, and by which rules; None where not known.
+
+        A heartbeat with another digest says that they are others by now.
+        """
+        offer = self.offer.data.get("approvals")
+        if not isinstance(offer, dict):
+            return None
+        digest = table(self.beat.data.get("approvals")).get("digest")
+        is_same = self.beat.stamp <= self.offer.stamp or digest == offer.get("digest")
+        return offer if is_same else None
+
+    def to_json(self) -> bytes:
+        """Return the parts as a store keeps them."""
+        names = ("who", "life", "beat", "offer", "imds")
+        parts: dict[str, Part] = {name: getattr(self, name) for name in names}
+        return orjson.dumps({n: [p.stamp, p.data] for n, p in parts.items()})
+
+    @classmethod
+    def from_json(cls, vm_id: str, heard: datetime, body: bytes) -> "BridgeState":
+        """Read back what ``to_json`` wrote."""
+        parts = {
+            name: Part(stamp=(stamp[0], stamp[1]), data=data)
+            for name, (stamp, data) in orjson.loads(body).items()
+        }
+        return cls(vm_id=vm_id, heard=heard, **parts)
+
+    def joined(self, other: "BridgeState") -> "BridgeState":
+        """Return what is known from both."""
+        return replace(
+            self,
+            heard=max(self.heard, other.heard),
+            who=self.who.later(other.who),
+            life=self.life.later(other.life),
+            beat=self.beat.later(other.beat),
+            offer=self.offer.later(other.offer),
+            imds=self.imds.later(other.imds),
+        )
+
+
+def of_word(word: BridgeWord) -> BridgeState:
+    """Return what one message says of a bridge."""
+    stamp = (word.time.isoformat(timespec="microseconds"), word.id)
+    who = {
+        "name": word.teller.name,
+        "resourceId": word.teller.resource_id,
+        "version": word.version,
+        "location": word.location,
+    }
+    said = Part(stamp=stamp, data={**word.data, "word": word.word})
+    return BridgeState(
+        vm_id=word.teller.vm_id,
+        heard=word.heard,
+        who=Part(stamp=stamp, data=who),
+        life=_part(said, word.word in _LIFE, ("word",)),
+        beat=_part(
+            said,
+            word.word in _BEATS,
+            ("intervalSeconds", "pending", "dead", "freeDiskBytes", "approvals"),
+        ),
+        offer=_part(said, word.word == "started", ("approvals",)),
+        imds=_part(said, word.word in _IMDS, ("word", "reason")),
+    )
+
+
+def _part(said: Part, is_so: bool, keys: tuple[str, ...]) -> Part:  # noqa: FBT001 - of one caller
+    if not is_so:
+        return NEVER
+    kept = {key: said.data[key] for key in keys if key in said.data}
+    return Part(stamp=said.stamp, data=kept)
+
+
+def liveness(
+    state: BridgeState,
+    now: datetime,
+    *,
+    listening: datetime | None,
+    forget_after: float,
+    gone: datetime | None = None,
+) -> Liveness:
+    """Say how a bridge fares.
+
+    Args:
+        state: what is known of it.
+        now: the present moment.
+        listening: since when its source is connected and drained; None = it is not.
+        forget_after: seconds of silence after which it is taken for gone.
+        gone: when its machine ended, or a person said so; None = neither.
+    """
+    if gone is not None and state.heard <= gone:
+        return Liveness.GONE
+    if listening is None:
+        return Liveness.UNKNOWN
+    silent = (now - max(state.heard, min(listening, now))).total_seconds()
+    if (now - state.heard).total_seconds() > forget_after and silent > 0:
+        return Liveness.GONE
+    if state.life.data.get("word") == "stopped" and state.life.stamp >= state.who.stamp:
+        return Liveness.STOPPED
+    if not state.interval:
+        return Liveness.UNKNOWN
+    return Liveness.SILENT if silent > _INTERVALS * state.interval else Liveness.ALIVE
+
+
+def is_unreported(
+    received: datetime,
+    drained: datetime | None,
+    now: datetime,
+    *,
+    missing_after: float,
+) -> bool:
+    """Whether Azure told of an event and bridges have had their time to do so.
+
+    Args:
+        received: when the hub had it of Azure.
+        drained: since when all sources of bridges are drained; None = they are not.
+        now: the present moment.
+        missing_after: seconds.
+    """
+    if drained is None:
+        return False
+    return now - max(received, drained) > timedelta(seconds=missing_after)

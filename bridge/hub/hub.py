@@ -1,0 +1,185 @@
+"""The hub as a process: opens the store, reads the sources, answers.
+
+store ──▶ who was away? ──▶ port ──▶ sources, keeper, sender … stop
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from bridge import __version__
+from bridge.foundation import daemon_threads
+from bridge.foundation.clock import Clock
+from bridge.foundation.errors import BridgeError, HubStoreAwayError
+from bridge.foundation.workers import Worker, run_workers
+from bridge.hub.api import Api
+from bridge.hub.approving import Approving
+from bridge.hub.arm import open_arm
+from bridge.hub.config import HubConfig
+from bridge.hub.keeper import Keeper
+from bridge.hub.load import HubFile
+from bridge.hub.metrics import HubMetrics
+from bridge.hub.pages.routes import Pages
+from bridge.hub.sending import BridgeHand, Dispatcher, Hand
+from bridge.hub.server import Hub, serve
+from bridge.hub.sources import SourceReader
+from bridge.hub.store.store import Store, open_store
+from bridge.hub.view_rows import Situation
+from bridge.hub.voting import ARM, BRIDGE
+from bridge.net.http_client import open_session
+from bridge.telemetry.unseen_errors import log_unseen_errors
+
+log = logging.getLogger(__name__)
+
+_PAUSE = 5.0
+
+
+async def run(
+    file: HubFile,
+    stop: asyncio.Event,
+    clock: Clock,
+    listening: Callable[[str, int], None] = lambda _host, _port: None,
+) -> None:
+    """Run the hub until ``stop`` is set.
+
+    Args:
+        file: as it was read.
+        stop: when to stop.
+        clock: what time it is.
+        listening: is told where it listens.
+
+    Raises:
+        BridgeError: it cannot start or go on; also inside an ExceptionGroup.
+    """
+    daemon_threads.lend()
+    log_unseen_errors(asyncio.get_running_loop())
+    async with AsyncExitStack() as stack:
+        store = await _opened(file, stop, clock, stack)
+        if store is None:
+            return
+        parts = Parts.of(file, store, clock)
+        parts.hands.update(await open_hands(file.hub, clock, stack))
+        await parts.keeper.begin()
+        host, port = await stack.enter_async_context(serve(parts.answering()))
+        listening(host, port)
+        await run_workers(parts.workers(), stop, grace=file.shutdown_grace)
+    log.info("hub stopped")
+
+
+async def _opened(
+    file: HubFile, stop: asyncio.Event, clock: Clock, stack: AsyncExitStack
+) -> Store | None:
+    """Open the store, as soon as it can be reached; None = asked to stop before."""
+    while not stop.is_set():
+        try:
+            return await stack.enter_async_context(open_store(file.hub))
+        except HubStoreAwayError as error:
+            log.warning("store cannot be opened", extra={"fault": str(error)})
+            await clock.wait(stop, _PAUSE)
+    return None
+
+
+async def open_hands(
+    config: HubConfig, clock: Clock, stack: AsyncExitStack
+) -> dict[str, Hand]:
+    """Open the ways that decisions go.
+
+    Raises:
+        BridgeError: the identity for ARM cannot be used on this machine.
+    """
+    named = {source.name: source for source in config.bridge_sources}
+    bridges = BridgeHand(named, clock)
+    stack.push_async_callback(bridges.close)
+    hands: dict[str, Hand] = {BRIDGE: bridges}
+    if config.arm is not None:
+        agent = f"scheduled-events-bridge-hub/{__version__}"
+        http = await stack.enter_async_context(open_session(user_agent=agent))
+        try:
+            hands[ARM] = await stack.enter_async_context(open_arm(config.arm, http))
+        except ValueError as error:
+            raise BridgeError(f"hub.arm: {error}") from error
+    return hands
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the hub consists of."""
+
+    file: HubFile
+    store: Store
+    clock: Clock
+    metrics: HubMetrics
+    readers: tuple[SourceReader, ...]
+    keeper: Keeper
+    hands: dict[str, Hand] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, file: HubFile, store: Store, clock: Clock) -> "Parts":
+        """Build every part."""
+        names = tuple(source.name for source in file.hub.sources)
+        metrics = HubMetrics(names, __version__)
+        readers = tuple(
+            SourceReader(source, store, clock, metrics) for source in file.hub.sources
+        )
+        keeper = Keeper(store, file.hub, clock)
+        return cls(file, store, clock, metrics, readers, keeper)
+
+    def workers(self) -> list[Worker]:
+        """Return what runs until the stop."""
+        dispatcher = Dispatcher(
+            store=self.store,
+            config=self.file.hub,
+            clock=self.clock,
+            metrics=self.metrics,
+            situation=self.situation,
+            hands=self.hands,
+        )
+        return [*self.readers, self.keeper, dispatcher]
+
+    def answering(self) -> Hub:
+        """Return what the server answers from."""
+        return Hub(
+            config=self.file.hub,
+            metrics=self.metrics,
+            missing=self.missing,
+            routes=self.routes(),
+        )
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return what is answered, and by whom."""
+        hub, store = self.file.hub, self.store
+        return [
+            *Api(store, self.situation).routes(),
+            *Approving(store, hub, self.situation).routes(),
+            *Pages(store, hub, self.clock, self.situation).routes(),
+        ]
+
+    def missing(self) -> list[str]:
+        """Return what keeps the hub from being ready; no name of an entity."""
+        return [
+            f"source {reader.config.name} is not connected"
+            for reader in self.readers
+            if not reader.is_connected
+        ]
+
+    def situation(self) -> Situation:
+        """Return how things are at this moment, besides the store."""
+        hub = self.file.hub
+        names = {source.name for source in hub.bridge_sources}
+        azure = hub.azure_sources
+        return Situation(
+            now=self.clock.now(),
+            listening={
+                reader.config.name: reader.listening()
+                for reader in self.readers
+                if reader.config.name in names
+            },
+            absent_until=self.keeper.absent_until,
+            forget_after=hub.forget_after,
+            missing_after=min((one.missing_after for one in azure), default=None),
+            expect=tuple(glob for one in azure for glob in one.expect),
+        )

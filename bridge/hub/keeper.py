@@ -1,0 +1,99 @@
+"""Looks after the store: notes that the hub lives, and forgets what is over.
+
+What the hub missed is lost to it once it was away for longer than its subscription
+keeps messages: what was open then, and was not spoken of since, is not known any more.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection, select
+
+from bridge.foundation.clock import Clock
+from bridge.foundation.errors import HubStoreError
+from bridge.hub.config import HubConfig
+from bridge.hub.store import retention
+from bridge.hub.store.rows import micros, moment_of
+from bridge.hub.store.statements import insert
+from bridge.hub.store.store import Store
+from bridge.hub.store.tables import meta
+
+log = logging.getLogger(__name__)
+
+_EVERY = 30.0
+_LONG_AWAY = timedelta(days=1)  # infra keeps the hub's messages for so long
+_LIVED, _ABSENT = "lived", "absent-until"
+
+
+@dataclass(slots=True)
+class Keeper:
+    """Looks after the store until asked to stop.
+
+    Attributes:
+        absent_until: when the hub came back from a long absence last; None = never.
+    """
+
+    store: Store
+    config: HubConfig
+    clock: Clock
+    name: str = "keeper"
+    absent_until: datetime | None = None
+
+    async def begin(self) -> None:
+        """Find out how long nobody has read the sources.
+
+        Raises:
+            HubStoreError: the store cannot be used.
+        """
+        now = self.clock.now()
+        self.absent_until = await self.store.write(lambda c: _came_back(c, now))
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Look after the store until asked to stop."""
+        while not await self.clock.wait(stop, _EVERY):
+            try:
+                await self.step(stop)
+            except HubStoreError as error:
+                log.warning("store cannot be looked after", extra={"fault": str(error)})
+
+    async def step(self, stop: asyncio.Event) -> None:
+        """Note that the hub lives, and forget what is over, portion by portion.
+
+        Raises:
+            HubStoreError: the store cannot be used now.
+        """
+        now, config = self.clock.now(), self.config
+        await self.store.write(lambda c: note(c, _LIVED, micros(now)))
+        portion = 1
+        while portion and not stop.is_set():
+            portion = await self.store.write(
+                lambda c: retention.forget(
+                    c, now, retention=config.retention, audit=config.audit_retention
+                )
+            )
+
+
+def note(connection: Connection, name: str, value: int) -> None:
+    """Keep a number under a name."""
+    statement = insert(meta).values(name=name, value=str(value))
+    fresh = {"value": statement.excluded.value}
+    connection.execute(
+        statement.on_conflict_do_update(index_elements=["name"], set_=fresh)
+    )
+
+
+def noted(connection: Connection, name: str) -> int | None:
+    """Return the number that was kept under a name."""
+    found = connection.scalar(select(meta.c.value).where(meta.c.name == name))
+    return None if found is None else int(found)
+
+
+def _came_back(connection: Connection, now: datetime) -> datetime | None:
+    lived, absent = noted(connection, _LIVED), noted(connection, _ABSENT)
+    if lived is not None and now - moment_of(lived) > _LONG_AWAY:
+        absent = micros(now)
+        note(connection, _ABSENT, absent)
+    note(connection, _LIVED, micros(now))
+    return None if absent is None else moment_of(absent)

@@ -1,0 +1,141 @@
+"""Reads ``hub.toml``: the sections of the hub, and those it shares with the forwarder.
+
+All faults are found at once and raised as one ConfigError; nothing is opened here.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from bridge.configuration.environment import keys_of, overridden
+from bridge.configuration.load import read_sinks
+from bridge.configuration.toml_file import TomlFile
+from bridge.foundation.sections import Reader, Section, nearest
+from bridge.foundation.values import Duration
+from bridge.hub.config import HubConfig
+from bridge.hub.source_config import SOURCE_TYPES, SourceConfig
+from bridge.outbox.statefile import StateConfig
+from bridge.sinks.base import SinkConfig
+from bridge.sinks.registry import SINK_TYPES
+from bridge.telemetry.metrics import LogConfig
+
+_STATE = "/var/lib/sebridge/hub-state.db"
+_NO_SOURCES = "has no [[hub.sources]]: there would be nothing to show"
+_VM_ALONE = "is for a forwarder: the hub is on no VM"
+
+
+class HubFile(Section, frozen=True, kw_only=True):
+    """A whole ``hub.toml``, without a fault.
+
+    Attributes:
+        hub: the hub itself. Example: ``{"listen": "127.0.0.1:9470"}``.
+        sinks: where its alarms go. Example: ``[{"name": "ops", "type": "slack",
+            "webhook_url": "env:SLACK_WEBHOOK_URL"}]``.
+        state: where alarms wait until they are delivered. Example: ``{"path":
+            "/var/lib/sebridge/hub-state.db"}``.
+        log: how much is logged, and in which form. Example: ``{"level": "info"}``.
+        shutdown_grace: how long a stop waits for what is in flight.
+    """
+
+    hub: HubConfig = HubConfig()
+    sinks: tuple[SinkConfig, ...] = ()
+    state: StateConfig = StateConfig(path=_STATE)
+    log: LogConfig = LogConfig()
+    shutdown_grace: Duration = Duration(10)
+
+    def warnings(self) -> list[str]:
+        """Return what is allowed but hardly meant."""
+        return list(self.hub.warnings())
+
+    def notes(self) -> list[str]:
+        """Return what is worth knowing and no fault."""
+        return []
+
+
+def is_hub_file(path: Path) -> bool:
+    """Whether a configuration file is one of the hub.
+
+    Raises:
+        ConfigError: it cannot be read, or is no TOML.
+    """
+    return "hub" in TomlFile.read(path).tables
+
+
+def load(path: Path, environ: Mapping[str, str]) -> HubFile:
+    """Read a configuration file of the hub.
+
+    Raises:
+        ConfigError: with every fault there is, each with its place.
+    """
+    file = TomlFile.read(path)
+    reader = Reader(str(path), environ, file.line_of)
+    root = overridden(file.tables, HubFile, SINK_TYPES, reader)
+    sinks = read_sinks(root.pop("sinks", []), reader)
+    for place, what in _strange_sinks(sinks):
+        reader.fault(place, what)
+    table = root.pop("hub", None)
+    if table is None:
+        reader.fault("hub", "is missing: [hub]")
+    hub = _hub({} if table is None else table, reader)
+    rest = reader.section(HubFile, root, "")
+    reader.finish()
+    assert hub is not None and rest is not None, "no faults"  # noqa: S101, PT018 - mypy  # nosec B101
+    return replace(rest, hub=hub, sinks=sinks)
+
+
+def _hub(table: object, reader: Reader) -> HubConfig | None:
+    """Read ``[hub]``, whose sources have types of their own."""
+    if not isinstance(table, Mapping):
+        reader.fault("hub", "must be a table: [hub]")
+        return None
+    sources = tuple(_sources(table.get("sources", []), reader))
+    rest = {key: value for key, value in table.items() if key != "sources"}
+    hub = reader.section(HubConfig, rest, "hub")
+    return None if hub is None else replace(hub, sources=sources)
+
+
+def _sources(tables: object, reader: Reader) -> Iterator[SourceConfig]:
+    if not isinstance(tables, list) or not all(isinstance(t, Mapping) for t in tables):
+        reader.fault("hub.sources", "must be a list of tables: [[hub.sources]]")
+        return
+    if not tables:
+        reader.fault("hub", _NO_SOURCES)
+    names = set[object]()
+    for index, table in enumerate(tables):
+        place = f"hub.sources[{index}]"
+        if (name := table.get("name")) in names:
+            reader.fault(f"{place}.name", f"{name!r} is taken by another source")
+        names.add(name)
+        if (source := _source(table, place, reader)) is not None:
+            yield source
+
+
+def _source(
+    table: Mapping[str, object], place: str, reader: Reader
+) -> SourceConfig | None:
+    kind = table.get("type")
+    if isinstance(kind, str) and kind in SOURCE_TYPES:
+        return reader.section(SOURCE_TYPES[kind], table, place)
+    allowed = ", ".join(f'"{name}"' for name in SOURCE_TYPES)
+    near = nearest(str(kind), SOURCE_TYPES)
+    hint = f"; did you mean {near!r}?" if near else ""
+    what = "is missing" if kind is None else f"{kind!r} is no type of source"
+    reader.fault(f"{place}.type", f"{what}{hint}; allowed are {allowed}")
+    shared = {key: table[key] for key in keys_of(SourceConfig) if key in table}
+    reader.section(SourceConfig, {**shared, "type": ""}, place)
+    return None
+
+
+def _strange_sinks(sinks: tuple[SinkConfig, ...]) -> Iterator[tuple[str, str]]:
+    """Yield what of the sinks makes sense on a VM alone."""
+    for sink in sinks:
+        place = f"sinks.{sink.name}"
+        if needy := sink.needs_approvals:
+            yield f"{place}.{needy}", _VM_ALONE
+        for key in ("queue", "topic"):
+            if "{" in getattr(sink, key, ""):
+                words = "holds a placeholder, and the hub fills in none"
+                yield f"{place}.{key}", words
+        if sink.is_for_steps:
+            yield f"{place}.type", _VM_ALONE

@@ -1,0 +1,74 @@
+"""The figures of the hub, for ``/metrics``. No EventId and no person in a label."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+OUTCOMES = ("kept", "left-out", "unreadable")
+
+
+def _registry() -> Any:
+    # Loaded with the hub alone.
+    from prometheus_client import CollectorRegistry  # noqa: PLC0415 - see above
+
+    return CollectorRegistry()
+
+
+@dataclass(slots=True)
+class HubMetrics:
+    """Counters and gauges; counters stand at 0 from the start.
+
+    Attributes:
+        sources: the names of the sources.
+        version: of the hub.
+    """
+
+    sources: tuple[str, ...]
+    version: str
+    registry: Any = field(default_factory=_registry)
+    messages: Any = field(init=False)
+    connected: Any = field(init=False)
+    drained: Any = field(init=False)
+    store_away: Any = field(init=False)
+    decisions: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        from prometheus_client import Counter, Gauge  # noqa: PLC0415 - as above
+
+        of_source: dict[str, Any] = {
+            "labelnames": ["source"],
+            "registry": self.registry,
+        }
+        self.messages = Counter(
+            "sebridge_hub_messages",
+            "Messages received.",
+            labelnames=["source", "outcome"],
+            registry=self.registry,
+        )
+        self.connected = Gauge(
+            "sebridge_hub_source_connected",
+            "1: the source is received from.",
+            **of_source,
+        )
+        self.drained = Gauge(
+            "sebridge_hub_source_drained",
+            "1: nothing waits in the source.",
+            **of_source,
+        )
+        self.store_away = Gauge(
+            "sebridge_hub_store_away", "1: nothing can be kept.", registry=self.registry
+        )
+        self.decisions = Counter(
+            "sebridge_hub_decisions",
+            "Decisions, and what became of them.",
+            labelnames=["via", "state"],
+            registry=self.registry,
+        )
+        build = Gauge(
+            "sebridge_hub_build_info", "1.", ["version"], registry=self.registry
+        )
+        build.labels(self.version).set(1)
+        for source in self.sources:
+            self.connected.labels(source).set(0)
+            self.drained.labels(source).set(0)
+            for outcome in OUTCOMES:
+                self.messages.labels(source, outcome)

@@ -1,0 +1,79 @@
+"""What bridges would say to an approval, as far as they have told their rules. Pure.
+
+A bridge tells in ``bridge.started`` where it takes approvals and by which rules
+(``data.approvals``), and in each heartbeat the digest of them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from bridge.approvals.rules import Rule, judge
+from bridge.events.identity import Identity
+from bridge.foundation.sections import Reader
+from bridge.hub.voting import Standing
+
+
+class Word(StrEnum):
+    """What a bridge would say."""
+
+    ALLOWS = "allows"
+    WAITS = "waits"  # for a delay, or for commands
+    DENIES = "denies"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opinion:
+    """What a bridge would say, and why."""
+
+    word: Word
+    why: str = ""
+
+
+NOT_KNOWN = Opinion(word=Word.UNKNOWN, why="its rules are not known")
+
+
+def opinion(
+    offer: Mapping[str, object] | None, standing: Standing, name: str, now: datetime
+) -> Opinion:
+    """Say what a bridge would say to an approval of an event.
+
+    Args:
+        offer: ``data.approvals`` of the bridge; None where it is not known.
+        standing: the event.
+        name: of the bridge's VM.
+        now: the present moment.
+    """
+    rules, allowed = _read(offer)
+    if rules is None or allowed is None:
+        return NOT_KNOWN
+    event = standing.scheduled
+    kind = (event.event_type or "").casefold()
+    if allowed and kind not in {name.casefold() for name in allowed}:
+        return Opinion(word=Word.DENIES, why="EventTypeNotAllowed")
+    age = max((now - standing.since).total_seconds(), 0.0)
+    ruling = judge(rules, event, age=age, now=now, me=Identity(vm_name=name))
+    if ruling.action == "deny":
+        why = f"DeniedByRule {ruling.rule}" if ruling.rule else "NoRuleAllows"
+        return Opinion(word=Word.DENIES, why=why)
+    if ruling.hold is not None or ruling.left:
+        return Opinion(word=Word.WAITS, why=f"rule {ruling.rule} still waits")
+    return Opinion(word=Word.ALLOWS)
+
+
+def _read(
+    offer: Mapping[str, object] | None,
+) -> tuple[tuple[Rule, ...] | None, tuple[str, ...] | None]:
+    """Return rules and types of an offer; None for what cannot be read."""
+    if offer is None:
+        return None, None
+    told, types = offer.get("rules"), offer.get("allowEventTypes")
+    if not isinstance(told, list) or not isinstance(types, list):
+        return None, None
+    reader = Reader("")
+    found = [reader.section(Rule, rule, "rules") for rule in told]
+    rules = tuple(rule for rule in found if rule is not None)
+    is_whole = len(rules) == len(told) and all(isinstance(name, str) for name in types)
+    return (rules, tuple(types)) if is_whole else (None, None)

@@ -1,0 +1,186 @@
+"""The description of the API, OpenAPI 3.1. Pure."""
+
+from typing import Any
+
+from bridge import __version__
+from bridge.hub.decisions import DecisionState
+
+Json = dict[str, Any]
+
+_TEXT: Json = {"type": "string"}
+_MAYBE: Json = {"type": ["string", "null"]}
+_TIME: Json = {"type": ["string", "null"], "format": "date-time"}
+_STATUSES = (
+    *("scheduled", "started", "completed", "cancelled", "ended", "other", "unknown"),
+)
+
+
+def document() -> Json:
+    """Return the description."""
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Hub of scheduled-events-bridge", "version": __version__},
+        "paths": {
+            "/api/v1/events": {"get": _list("events", "Event", _filters())},
+            "/api/v1/events/{id}": {"get": _one()},
+            "/api/v1/events/{id}/approval": {"post": _approval()},
+            "/api/v1/decisions": {"get": _list("decisions", "Decision", [])},
+            "/api/v1/decisions.csv": {"get": _table()},
+            "/api/v1/bridges": {"get": _list("bridges", "Bridge", [])},
+        },
+        "components": {"schemas": _schemas()},
+    }
+
+
+def _filters() -> list[Json]:
+    words = {
+        "open": "true: what is pending or running; false: what is over.",
+        "status": "One of the statuses.",
+        "type": "EventType.",
+        "source": "EventSource.",
+        "resourceGroup": "Of the machines.",
+        "q": "The beginning of an EventId or of a machine's name.",
+    }
+    return [_query(name, what) for name, what in words.items()]
+
+
+def _query(name: str, what: str) -> Json:
+    return {"name": name, "in": "query", "description": what, "schema": _TEXT}
+
+
+def _list(name: str, kind: str, filters: list[Json]) -> Json:
+    items = {"type": "array", "items": {"$ref": f"#/components/schemas/{kind}"}}
+    schema = {"type": "object", "properties": {name: items, "next": _MAYBE}}
+    cursor = _query("cursor", "The next of the answer before.")
+    limit = _query("limit", "1 to 200.")
+    return {
+        "summary": f"The {name}; with an ETag.",
+        "parameters": [*filters, cursor, limit],
+        "responses": _responses(schema, "400", "401", "403", "503"),
+    }
+
+
+def _one() -> Json:
+    schema = {"$ref": "#/components/schemas/Event"}
+    return {
+        "summary": "One event with its messages, outcomes and decisions.",
+        "parameters": [_id()],
+        "responses": _responses(schema, "401", "403", "404", "503"),
+    }
+
+
+def _id() -> Json:
+    return {"name": "id", "in": "path", "required": True, "schema": _TEXT}
+
+
+def _approval() -> Json:
+    header = {
+        "name": "X-Sebridge",
+        "in": "header",
+        "required": True,
+        "schema": {"const": "1"},
+    }
+    body = {"application/json": {"schema": {"$ref": "#/components/schemas/Approval"}}}
+    schema = {"$ref": "#/components/schemas/Decided"}
+    refusals = ("400", "401", "403", "404", "409", "415", "503")
+    return {
+        "summary": "Approve or refuse. 200: decided; 202: counted, more are wanted.",
+        "parameters": [_id(), header],
+        "requestBody": {"required": True, "content": body},
+        "responses": _responses(schema, *refusals)
+        | {"202": {"description": "Counted.", "content": _json(schema)}},
+    }
+
+
+def _table() -> Json:
+    good = {"description": "A table.", "content": {"text/csv": {"schema": _TEXT}}}
+    return {
+        "summary": "The decisions as a table; no cell is a formula.",
+        "parameters": [
+            _query("cursor", "As of the list."),
+            _query("limit", "1 to 200."),
+        ],
+        "responses": {"200": good},
+    }
+
+
+def _responses(schema: Json, *refusals: str) -> Json:
+    refused = {
+        "description": "Why not.",
+        "content": _json({"type": "object", "properties": {"error": _TEXT}}),
+    }
+    good = {"description": "What is known.", "content": _json(schema)}
+    return {"200": good} | dict.fromkeys(refusals, refused)
+
+
+def _json(schema: Json) -> Json:
+    return {"application/json": {"schema": schema}}
+
+
+def _schemas() -> Json:
+    event = {
+        "eventId": _TEXT,
+        "version": {"type": "integer"},
+        "status": {"enum": list(_STATUSES)},
+        "isOpen": {"type": "boolean"},
+        "eventType": _MAYBE,
+        "eventSource": _MAYBE,
+        "subscription": _MAYBE,
+        "resourceGroup": _MAYBE,
+        "machines": {"type": "array", "items": _TEXT},
+        "content": _TEXT,
+        "notBefore": _TIME,
+        "opened": _TIME,
+        "ended": _TIME,
+        "lastTold": _TIME,
+        "unreported": {"type": "boolean"},
+        "bridgesSay": _MAYBE,
+        "azureStatus": _MAYBE,
+        "occurrence": {"type": "integer"},
+        "event": {"type": ["object", "null"]},
+        "approval": {"type": "object"},
+    }
+    bridge = {
+        "vmId": _TEXT,
+        "vmName": _TEXT,
+        "resourceId": _MAYBE,
+        "state": {"enum": ["alive", "silent", "stopped", "gone", "unknown"]},
+        "lastHeard": _TIME,
+        "intervalSeconds": {"type": ["number", "null"]},
+        "approvals": {"type": ["object", "null"]},
+    }
+    approval = {
+        "decision": {"enum": ["approve", "refuse"]},
+        "reason": _TEXT,
+        "via": {"enum": ["bridge", "arm"]},
+        "content": {**_TEXT, "description": "Of the event as it was shown."},
+    }
+    decision = {
+        "id": _TEXT,
+        "eventId": _TEXT,
+        "decision": {"enum": ["approve", "refuse"]},
+        "via": {"enum": ["bridge", "arm"]},
+        "state": {"enum": [state.value for state in DecisionState]},
+        "by": {"type": "array", "items": _TEXT},
+        "rule": _TEXT,
+        "reason": _MAYBE,
+        "time": _TIME,
+        "outcome": _MAYBE,
+        "outcomeReason": _MAYBE,
+    }
+    decided = {
+        "state": {"enum": ["decided", "counted"]},
+        "missing": {"type": "integer"},
+        "id": _MAYBE,
+    }
+    return {
+        "Event": _object(event),
+        "Bridge": _object(bridge),
+        "Approval": {**_object(approval), "required": ["decision", "content"]},
+        "Decided": _object(decided),
+        "Decision": _object(decision),
+    }
+
+
+def _object(properties: Json) -> Json:
+    return {"type": "object", "properties": properties}

@@ -1,0 +1,101 @@
+"""The list of events: what is asked for, and what is shown of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlencode
+
+from sqlalchemy import Connection
+
+from bridge.events.document import EVENT_TYPES
+from bridge.hub import views
+from bridge.hub.access_config import AccessConfig
+from bridge.hub.api import BadQueryError, filters_of
+from bridge.hub.pages import shown
+from bridge.hub.view_rows import PAGE, Filters, Situation
+
+_KEYS = ("q", "type", "source", "resourceGroup", "open")
+_MOST_PAGES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is wanted of the list.
+
+    Attributes:
+        asked: the filters as they stand in the address.
+        number: of the page, from 0.
+    """
+
+    asked: tuple[tuple[str, str], ...]
+    number: int
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> "Wanted":
+        """Read an address.
+
+        Raises:
+            BadQueryError: it asks for something that cannot be.
+        """
+        text = query.get("page", "") or "0"
+        if not text.isascii() or not text.isdigit() or int(text[:9]) > _MOST_PAGES:
+            raise BadQueryError(f"page must be a number of at most {_MOST_PAGES}")
+        found = cls(tuple((key, query.get(key, "")) for key in _KEYS), int(text[:9]))
+        found.filters()
+        return found
+
+    def filters(self) -> Filters:
+        """Return them as the store is asked.
+
+        Raises:
+            BadQueryError: as ``of``.
+        """
+        asked = dict(self.asked)
+        return filters_of({**asked, "open": asked["open"] or "true"})
+
+    def address(self, number: int) -> str:
+        """Return the address of another page of the same list."""
+        given = [(key, value) for key, value in self.asked if value]
+        more = [("page", str(number))] if number else []
+        return f"/?{urlencode([*given, *more])}"
+
+
+def listed(
+    connection: Connection, wanted: Wanted, access: AccessConfig, situation: Situation
+) -> dict[str, Any]:
+    """Return what the list shows."""
+    filters = replace(wanted.filters(), limit=PAGE)
+    skip = wanted.number * PAGE
+    found = views.overview(connection, filters, situation, skip=skip)
+    rows = [shown.event(row, access, situation.now) for row in found]
+    is_narrow = any(value for key, value in wanted.asked if key != "open")
+    return {
+        "rows": rows,
+        "empty": "Nothing fits" if is_narrow else "Nothing is announced",
+        "empty_more": (
+            "No event fits these filters."
+            if is_narrow
+            else "Azure has announced no maintenance for the machines of this hub."
+        ),
+        "further": wanted.address(wanted.number + 1) if len(found) == PAGE else None,
+        "back": wanted.address(wanted.number - 1) if wanted.number else None,
+    }
+
+
+def framed(found: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
+    """Return what stands around the list."""
+    tiles = shown.tiles(found["rows"])
+    waiting = tiles[0]["count"]
+    is_over = dict(wanted.asked)["open"] == "false"
+    plural = "event waits" if waiting == 1 else "events wait"
+    title = f"{waiting} {plural} for a decision" if waiting else "Nothing needs you now"
+    if found["further"] or found["back"]:
+        title += " on this page"
+    return {
+        **found,
+        "tiles": tiles,
+        "waiting": waiting,
+        "title": "What is over" if is_over else title,
+        "types": EVENT_TYPES,
+        "asked": dict(wanted.asked),
+    }

@@ -1,0 +1,112 @@
+"""Rows that change by themselves: server-sent events, one render for many readers.
+
+a change in the store, or a second gone by   → each distinct list is made once
+nothing new                                  → a comment every 15 s
+a reader that does not read                  → dropped
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import orjson
+from aiohttp import web
+
+from bridge.foundation.clock import Clock
+from bridge.foundation.errors import HubStoreError
+from bridge.hub.pages.listing import Wanted
+
+_EVERY = 1.0
+_COMMENT_EVERY = 15  # looks: proxies cut what is silent for longer
+_PATIENCE = 5.0  # with a reader
+_MOST_READERS = 500
+_MOST_LISTS = 200
+_ANEW_EVERY = 15.0  # some of it changes by time alone
+_COUNTDOWN = re.compile(r"(data-left>)[^<]*")
+
+
+@dataclass(slots=True)
+class Live:
+    """Sends lists to whoever looks at them.
+
+    Attributes:
+        version: returns the number of the last change in the store.
+        render: makes a list.
+    """
+
+    clock: Clock
+    version: Callable[[], Awaitable[int]]
+    render: Callable[[Wanted], Awaitable[str]]
+    readers: int = 0
+    _version: tuple[float, int] = (-1.0, 0)
+    _made: dict[Wanted, tuple[tuple[int, float], str]] = field(default_factory=dict)
+    _guard: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def stream(self, request: web.Request) -> web.StreamResponse:
+        """Send a list whenever it changes, until the reader goes."""
+        wanted = Wanted.of(request.query)
+        if self.readers >= _MOST_READERS:
+            raise web.HTTPServiceUnavailable(reason="too many look on")
+        response = web.StreamResponse(
+            headers={
+                "Content-Type": "text/event-stream",
+                "Cache-Control": "no-store",
+                "X-Accel-Buffering": "no",
+            }
+        )
+        await response.prepare(request)
+        self.readers += 1
+        try:
+            await self._send(response, wanted)
+        except (TimeoutError, ConnectionResetError):
+            pass  # gone, or it does not read
+        finally:
+            self.readers -= 1
+        return response
+
+    async def _send(self, response: web.StreamResponse, wanted: Wanted) -> None:
+        seen, quiet, stop = "", 0, asyncio.Event()
+        await _write(response, b"retry: 3000\n\n")
+        while True:
+            try:
+                number, text = await self._list(wanted)
+            except HubStoreError:  # it comes back; until then the page stays
+                number, text = 0, seen
+            quiet += 1
+            if _timeless(text) != _timeless(seen):
+                data = orjson.dumps(text).decode()
+                frame = f"id: {number}\nevent: rows\ndata: {data}\n\n"
+                await _write(response, frame.encode())
+                seen, quiet = text, 0
+            elif quiet >= _COMMENT_EVERY:
+                await _write(response, b": still here\n\n")
+                quiet = 0
+            await self.clock.wait(stop, _EVERY)
+
+    async def _list(self, wanted: Wanted) -> tuple[int, str]:
+        """Return a list, made at most once for each change."""
+        async with self._guard:
+            number = (await self._number(), self.clock.monotonic() // _ANEW_EVERY)
+            if wanted not in self._made or self._made[wanted][0] != number:
+                if len(self._made) >= _MOST_LISTS:
+                    self._made.clear()
+                self._made[wanted] = (number, await self.render(wanted))
+            return number[0], self._made[wanted][1]
+
+    async def _number(self) -> int:
+        """Return the number of the last change, asked for once a second."""
+        now = self.clock.monotonic()
+        if now - self._version[0] >= _EVERY or self._version[0] < 0:
+            self._version = (now, await self.version())
+        return self._version[1]
+
+
+def _timeless(text: str) -> str:
+    """Return a list without its countdowns: browsers count by themselves."""
+    return _COUNTDOWN.sub(r"\1", text)
+
+
+async def _write(response: web.StreamResponse, data: bytes) -> None:
+    async with asyncio.timeout(_PATIENCE):
+        await response.write(data)

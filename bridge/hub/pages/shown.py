@@ -1,0 +1,219 @@
+"""From rows to what the templates show. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+
+from bridge.events.build import rfc3339
+from bridge.foundation.hashing import hash32
+from bridge.hub.access_config import AccessConfig
+from bridge.hub.pages import words
+from bridge.hub.view_rows import (
+    BridgeRow,
+    DecisionRow,
+    EventPage,
+    EventRow,
+    MessageRow,
+    TrailRow,
+)
+from bridge.hub.voting import persons_wanted
+
+Shown = dict[str, Any]
+_MACHINES = 3
+_KINDS = {
+    "freeze": "freeze",
+    "reboot": "reboot",
+    "redeploy": "redeploy",
+    "preempt": "preempt",
+    "terminate": "terminate",
+}
+_LIVENESS = {"alive": "good", "silent": "bad", "gone": "soft", "stopped": "wait"}
+
+
+def event(row: EventRow, access: AccessConfig, now: datetime) -> Shown:
+    """Return an event as a row."""
+    wanted, _ = persons_wanted(access, row.event_type, {row.group})
+    text, kind = words.approval(row, wanted)
+    is_waiting = row.status == "scheduled"
+    return {
+        "id": row.event_id,
+        "row_id": f"e-{hash32(row.key)[:12]}",
+        "href": f"/events/{quote(row.event_id, safe='')}",
+        "type": row.event_type or "Unknown type",
+        "kind": _KINDS.get(row.event_type.lower(), "other"),
+        "source": row.event_source,
+        "status": row.status,
+        "status_words": words.status(row.status),
+        "is_open": row.is_open,
+        "is_unreported": row.is_unreported,
+        "duration": words.duration(row.event),
+        "description": (row.event or {}).get("Description") or "",
+        "machines": row.machines,
+        "first_machines": row.machines[:_MACHINES],
+        "more_machines": max(len(row.machines) - _MACHINES, 0),
+        "group": row.group,
+        "subscription": row.subscription,
+        "not_before": time(row.not_before, now) if is_waiting else None,
+        "urgency": words.urgency(row.not_before, now) if is_waiting else "",
+        "opened": time(row.opened, now),
+        "ended": time(row.ended, now),
+        "reporter": row.first_reported_by.get("name") or "an unnamed VM",
+        "bridges_say": row.bridges_say,
+        "azure": (row.azure or {}).get("status"),
+        "standing": _standing(row),
+        "is_undecided": is_waiting and not _is_decided(row),
+        "approval": text,
+        "approval_kind": kind,
+        "content": row.content,
+        "voters": [one.person for one in row.voters],
+        "wanted": wanted,
+    }
+
+
+def _is_decided(row: EventRow) -> bool:
+    """Whether a decision stands; one that failed or is void does not."""
+    return row.decision is not None and row.decision.state not in {"failed", "void"}
+
+
+def _standing(row: EventRow) -> str:
+    """Return what stands in the way of another decision; "" = nothing does."""
+    decision = row.decision
+    if decision is None or decision.state not in {"sending", "sent", "done"}:
+        return ""
+    if decision.state == "done":
+        return "It has been approved: the event begins soon."
+    return "An approval is on its way: its outcome comes by itself."
+
+
+def time(moment: datetime | None, now: datetime) -> Shown | None:
+    """Return a moment, for a browser and for a person."""
+    if moment is None:
+        return None
+    return {
+        "iso": rfc3339(moment),
+        "words": words.ahead(moment, now),
+        "exact": moment.strftime("%d %b %Y, %H:%M:%S UTC"),
+    }
+
+
+def page(found: EventPage, access: AccessConfig, now: datetime) -> Shown:
+    """Return an event with all that is known of it."""
+    steps = [_message(one, now) for one in found.messages]
+    steps += [_trail(one, now) for one in found.trail]
+    steps.sort(key=lambda one: str(one["time"]["iso"]))
+    return {
+        **event(found.row, access, now),
+        "steps": steps[::-1],
+        "messages": [_raw(one) for one in found.messages],
+        "decisions": [decision(one, now) for one in found.decisions],
+        "lives": len(found.occurrences),
+    }
+
+
+def _message(row: MessageRow, now: datetime) -> Shown:
+    data = _data(row)
+    reporter = data.get("reporter")
+    who = reporter.get("vmName") if isinstance(reporter, dict) else "Azure"
+    detail = ""
+    if row.kind == "outcome":
+        detail = " ".join(
+            str(data.get(name)) for name in ("outcome", "reason") if data.get(name)
+        )
+    elif row.kind == "updated":
+        detail = ", ".join(str(one) for one in data.get("changes") or ())
+    return {
+        "time": time(row.time, now),
+        "title": words.step(row.kind),
+        "kind": row.kind,
+        "who": who or "an unnamed VM",
+        "detail": detail,
+    }
+
+
+def _data(row: MessageRow) -> Mapping[str, Any]:
+    found = orjson.loads(row.body.removeprefix(b"\xef\xbb\xbf")).get("data")
+    return found if isinstance(found, dict) else {}
+
+
+def _trail(row: TrailRow, now: datetime) -> Shown:
+    return {
+        "time": time(row.time, now),
+        "title": words.step(row.what),
+        "kind": row.what.replace(" ", "-"),
+        "who": row.person or "the hub",
+        "detail": row.detail if row.via == "bridge" else f"{row.detail} (through ARM)",
+    }
+
+
+def _raw(row: MessageRow) -> Shown:
+    text = orjson.dumps(
+        orjson.loads(row.body.removeprefix(b"\xef\xbb\xbf")), option=orjson.OPT_INDENT_2
+    )
+    return {"kind": words.step(row.kind), "id": row.id, "body": text.decode()}
+
+
+def decision(row: DecisionRow, now: datetime) -> Shown:
+    """Return a decision as a row."""
+    text, kind = words.decided(row)
+    return {
+        "id": row.id,
+        "event_id": row.event_id,
+        "href": f"/events/{quote(row.event_id, safe='')}",
+        "time": time(row.time, now),
+        "action": "Refused" if row.action == "refuse" else "Approved",
+        "by": ", ".join(row.by),
+        "rule": row.rule,
+        "reason": row.reason,
+        "via": "ARM" if row.via == "arm" else "bridge",
+        "state": text,
+        "kind": kind,
+    }
+
+
+def bridge(row: BridgeRow, now: datetime) -> Shown:
+    """Return a bridge as a row."""
+    offer = row.approvals or {}
+    rules = offer.get("rules")
+    count = len(rules) if isinstance(rules, list) else 0
+    every = f"every {words.plain_span(row.interval)}" if row.interval else "off"
+    known = "1 rule" if count == 1 else f"{count} rules"
+    return {
+        "name": row.name or row.vm_id,
+        "group": row.group,
+        "state": row.liveness.value,
+        "kind": _LIVENESS.get(row.liveness.value, ""),
+        "heard": time(row.heard, now),
+        "interval": every,
+        "version": row.version,
+        "location": row.location,
+        "pending": row.pending,
+        "dead": row.dead,
+        "takes": offer.get("entity") or "",
+        "rules": "rules not known" if row.approvals is None else known,
+    }
+
+
+def bridges(found: Iterable[BridgeRow], now: datetime) -> Sequence[Shown]:
+    """Return bridges, those that should worry somebody first."""
+    order = {"silent": 0, "stopped": 1, "unknown": 2, "alive": 3, "gone": 4}
+    rows = sorted(found, key=lambda one: (order[one.liveness.value], one.name))
+    return [bridge(row, now) for row in rows]
+
+
+def tiles(rows: Sequence[Shown]) -> list[Shown]:
+    """Return the figures above the list."""
+    waits = [one for one in rows if one["status"] == "scheduled"]
+    mine = [one for one in waits if one["is_undecided"]]
+    figures = (
+        ("wait for a decision", len(mine), "wait"),
+        ("begin within 15 min", sum(1 for one in waits if one["urgency"]), "bad"),
+        ("are running", sum(1 for o in rows if o["status"] == "started"), "run"),
+        ("no bridge told of", sum(1 for o in rows if o["is_unreported"]), "bad"),
+    )
+    return [
+        {"words": text, "count": count, "kind": kind if count else ""}
+        for text, count, kind in figures
+    ]

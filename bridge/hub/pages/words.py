@@ -1,0 +1,125 @@
+"""Times, states and names as a person reads them. Pure."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from bridge.hub.view_rows import DecisionRow, EventRow
+
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_URGENT, _SOON = 5 * _MINUTE, 15 * _MINUTE
+_DECISIONS = {
+    "decided": ("decided, not sent yet", "wait"),
+    "sending": ("being sent", "wait"),
+    "sent": ("sent, no outcome yet", "wait"),
+    "done": ("approved", "good"),
+    "failed": ("failed", "bad"),
+    "void": ("void", "soft"),
+    "refused": ("refused", "bad"),
+}
+_STATUSES = {
+    "scheduled": "Scheduled",
+    "started": "Started",
+    "completed": "Completed",
+    "cancelled": "Cancelled",
+    "ended": "Ended",
+    "unknown": "Unknown",
+    "other": "Unknown",
+}
+_STEPS = {
+    "scheduled": "Announced",
+    "started": "Started",
+    "updated": "Changed",
+    "completed": "Completed",
+    "cancelled": "Cancelled",
+    "ended": "Ended",
+    "outcome": "Outcome",
+    "other": "Told",
+    "voted": "Vote",
+    "decided": "Decided",
+    "sending": "Attempt",
+    "not taken": "Not taken",
+    "sent": "Sent",
+    "done": "Done",
+    "failed": "Failed",
+    "void": "Void",
+    "refused": "Refused",
+}
+
+
+def span(seconds: float) -> str:
+    """Return a span of time in at most two units."""
+    left = int(abs(seconds))
+    if left >= _DAY:
+        return f"{left // _DAY} d {left % _DAY // _HOUR} h"
+    if left >= _HOUR:
+        return f"{left // _HOUR} h {left % _HOUR // _MINUTE:02} min"
+    if left >= _MINUTE:
+        return f"{left // _MINUTE} min {left % _MINUTE:02} s"
+    return f"{left} s"
+
+
+def plain_span(seconds: float) -> str:
+    """Return a span of time without what is 0."""
+    return span(seconds).removesuffix(" 00 s").removesuffix(" 00 min")
+
+
+def ahead(moment: datetime, now: datetime) -> str:
+    """Return when something is, seen from now."""
+    left = (moment - now).total_seconds()
+    return f"in {span(left)}" if left > 0 else f"{span(left)} ago"
+
+
+def urgency(moment: datetime | None, now: datetime) -> str:
+    """Return how near a moment is, as a class of the style."""
+    if moment is None:
+        return ""
+    left = (moment - now).total_seconds()
+    return "now" if left < _URGENT else "soon" if left < _SOON else ""
+
+
+def duration(raw: Mapping[str, Any] | None) -> str:
+    """Return how long an event interrupts its machines."""
+    found = (raw or {}).get("DurationInSeconds")
+    if not isinstance(found, int) or isinstance(found, bool) or found < 0:
+        return "for an unknown time"
+    return f"for {plain_span(found)}" if found else "without an interruption"
+
+
+def status(value: str) -> str:
+    """Return a status."""
+    return _STATUSES.get(value, value)
+
+
+def step(kind: str) -> str:
+    """Return the name of a step in the life of an event."""
+    return _STEPS.get(kind, kind)
+
+
+def decided(row: DecisionRow) -> tuple[str, str]:
+    """Return what became of a decision, and its class."""
+    words, kind = _DECISIONS.get(row.state, (row.state, ""))
+    who = ", ".join(row.by)
+    if row.state == "done":
+        return f"approved by {who}: {row.outcome}", kind
+    if row.state == "refused":
+        return f"refused by {who}", kind
+    why = row.outcome_reason or row.outcome
+    return (f"{words}: {why}" if why else words), kind
+
+
+def approval(row: EventRow, wanted: int) -> tuple[str, str]:
+    """Return how far the approval of an event is, and its class.
+
+    Args:
+        row: the event.
+        wanted: how many people must agree.
+    """
+    if row.voters:
+        return f"{len(row.voters)} of {wanted} votes", "wait"
+    if row.decision is not None:
+        return decided(row.decision)
+    if row.status != "scheduled":
+        return "", ""
+    people = "one person" if wanted == 1 else f"{wanted} people"
+    return f"waits for {people}", "wait"

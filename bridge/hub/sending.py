@@ -1,0 +1,198 @@
+"""Carries decisions out: to the bridges of an event, or to ARM.
+
+claim, all rules judged again ──▶ send ──▶ keep that it was taken ──▶ outcome
+└─ a crash anywhere: the claim ends by itself, and the same bytes go again
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Protocol
+
+import orjson
+
+from bridge.events.cloudevent import STRUCTURED_TYPE
+from bridge.foundation.clock import Clock
+from bridge.foundation.errors import DeliveryError, HubStoreError
+from bridge.hub.config import HubConfig
+from bridge.hub.facts import Address
+from bridge.hub.metrics import HubMetrics
+from bridge.hub.source_config import BridgesSource
+from bridge.hub.store.carrying import (
+    Claimed,
+    Result,
+    claim,
+    due_ones,
+    keep_result,
+)
+from bridge.hub.store.store import Store
+from bridge.hub.view_rows import Situation
+from bridge.servicebus.sender import Message, Sender, short_id
+
+log = logging.getLogger(__name__)
+
+_EVERY = 0.5
+_AT_ONCE = 16
+_PAUSE = 5.0
+_SECONDS = 40.0  # less than a claim lasts
+_MOST_SENDERS = 32
+
+
+class Hand(Protocol):
+    """Makes one attempt to carry a decision."""
+
+    async def carry(self, claimed: Claimed) -> Result:
+        """Return how it ended; raises nothing that was to be foreseen."""
+        ...
+
+
+@dataclass(slots=True)
+class Dispatcher:
+    """Carries decisions until asked to stop.
+
+    Attributes:
+        hands: by the way that decisions go: bridge, arm.
+    """
+
+    store: Store
+    config: HubConfig
+    clock: Clock
+    metrics: HubMetrics
+    situation: Callable[[], Situation]
+    hands: Mapping[str, Hand]
+    name: str = "dispatcher"
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Carry what is due, again and again."""
+        while not stop.is_set():
+            try:
+                pause = 0.0 if await self.step() else _EVERY
+            except HubStoreError as error:
+                log.warning("decisions cannot be read", extra={"fault": str(error)})
+                pause = _PAUSE
+            await self.clock.wait(stop, pause)
+
+    async def step(self) -> int:
+        """Carry what is due now; return how many it was.
+
+        Raises:
+            HubStoreError: the store cannot be used now.
+        """
+        now = self.clock.now()
+        found = await self.store.read(lambda c: due_ones(c, now, _AT_ONCE))
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._safely(one)) for one in found]
+        return sum(task.result() for task in tasks)
+
+    async def _safely(self, decision: str) -> bool:
+        """Carry a decision; where its end cannot be kept, it is carried again."""
+        try:
+            return await self._carry(decision)
+        except HubStoreError as error:
+            extra = {"decision": decision, "fault": str(error)}
+            log.warning("decision cannot be carried", extra=extra)
+            return False
+
+    async def _carry(self, decision: str) -> bool:
+        situation = self.situation()
+        claimed = await self.store.write(
+            lambda c: claim(c, decision, self.config, situation)
+        )
+        if claimed is None:
+            return False
+        result = await self._attempt(claimed)
+        now = self.clock.now()
+        await self.store.write(lambda c: keep_result(c, claimed, result, now))
+        self._tell(claimed, result)
+        return True
+
+    async def _attempt(self, claimed: Claimed) -> Result:
+        hand = self.hands.get(claimed.via)
+        if hand is None:
+            return Result(words=f"there is no way {claimed.via}")
+        try:
+            async with asyncio.timeout(_SECONDS):
+                return await hand.carry(claimed)
+        except TimeoutError:
+            return Result(words="no answer in time")
+
+    def _tell(self, claimed: Claimed, result: Result) -> None:
+        state = "sent" if result.is_out else "not-sent"
+        if result.end is not None:
+            state = result.end.state.value
+        self.metrics.decisions.labels(claimed.via, state).inc()
+        log.info(
+            "decision carried",
+            extra={
+                "decision": claimed.id,
+                "eventId": claimed.event_id,
+                "via": claimed.via,
+                "state": state,
+                "reason": result.words or None,
+            },
+        )
+
+
+@dataclass(slots=True)
+class BridgeHand:
+    """Sends decisions to approval entities, with a sender for each.
+
+    Attributes:
+        sources: of bridges, by name: an address is within the namespace of its source.
+        most: how many senders are kept open; each is a connection.
+    """
+
+    sources: Mapping[str, BridgesSource]
+    clock: Clock
+    most: int = _MOST_SENDERS
+    _senders: OrderedDict[tuple[str, str], Sender] = field(default_factory=OrderedDict)
+
+    async def carry(self, claimed: Claimed) -> Result:
+        """Make one attempt: it is out when the broker has stored it."""
+        if claimed.address is None or claimed.address.source not in self.sources:
+            return Result(words="the source of this address is not configured")
+        try:
+            await self._sender(claimed.address).send(
+                message_of(claimed, self.clock.now())
+            )
+        except DeliveryError as error:
+            return Result(words=str(error))
+        await self._close_surplus()
+        return Result(is_out=True)
+
+    def _sender(self, address: Address) -> Sender:
+        name = (address.source, address.entity.lower())
+        if name not in self._senders:
+            source = self.sources[address.source]
+            self._senders[name] = Sender(source, address.entity)
+        self._senders.move_to_end(name)
+        return self._senders[name]
+
+    async def _close_surplus(self) -> None:
+        surplus = len(self._senders) - self.most
+        idle = [name for name, sender in self._senders.items() if sender.is_idle]
+        for name in idle[: max(surplus, 0)]:
+            await self._senders.pop(name).close()
+
+    async def close(self) -> None:
+        """Close all senders."""
+        while self._senders:
+            _, sender = self._senders.popitem()
+            await sender.close()
+
+
+def message_of(claimed: Claimed, now: datetime) -> Message:
+    """Return the message that carries a decision: the same body and id each time."""
+    session = claimed.address.session if claimed.address else ""
+    return Message(
+        body=claimed.message,
+        content_type=STRUCTURED_TYPE,
+        message_id=claimed.id,
+        subject=str(orjson.loads(claimed.message)["type"]),
+        correlation_id=short_id(claimed.event_id),
+        session_id=short_id(session) if session else None,
+        time_to_live=max(claimed.expires - now, timedelta(seconds=1)),
+    )

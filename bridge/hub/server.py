@@ -1,0 +1,168 @@
+"""What the hub answers: who asks is found out before anything else is looked at.
+
+Each request knows who asks as ``request[PERSON]``. ``/livez`` and ``/readyz`` need
+nobody, ``/metrics`` a bearer token.
+"""
+
+import asyncio
+import hmac
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from bridge.foundation.errors import BridgeError
+from bridge.hub.access import Asked, Refusal, is_meant, who_asks
+from bridge.hub.api import PERSON, Handler, fault, faults_told
+from bridge.hub.config import HubConfig
+from bridge.hub.metrics import HubMetrics
+from bridge.net.connection_limit import Guard
+
+log = logging.getLogger(__name__)
+
+_MOST_CONNECTIONS = 1000  # 200 browsers, and whoever else looks on
+_SHUTDOWN_SECONDS = 1.0
+_MOST_BYTES = 64 * 1024
+_NOBODY = {"/livez", "/readyz"}
+_METRICS = "/metrics"
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "X-Frame-Options": "DENY",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hub:
+    """What the server answers from.
+
+    Attributes:
+        missing: says what keeps the hub from being ready; nothing = it is.
+        routes: of the API, and of the pages.
+    """
+
+    config: HubConfig
+    metrics: HubMetrics
+    missing: Callable[[], list[str]]
+    routes: Sequence[web.RouteDef]
+
+
+def application(hub: Hub) -> web.Application:
+    """Return the web application, not listening yet."""
+
+    @web.middleware
+    async def known(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path in _NOBODY:
+            return await handler(request)
+        if request.path == _METRICS:
+            return await _measured(hub.config, request, handler)
+        person = who_asks(hub.config.access, asked(request))
+        if isinstance(person, Refusal):
+            return fault(person.status, person.words)
+        request[PERSON] = person
+        return await handler(request)
+
+    async def livez(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def readyz(_: web.Request) -> web.Response:
+        missing = hub.missing()
+        return web.json_response(missing, status=503 if missing else 200)
+
+    async def metrics(_: web.Request) -> web.Response:
+        from prometheus_client import exposition as form  # noqa: PLC0415 - whoever asks
+
+        return web.Response(
+            body=form.generate_latest(hub.metrics.registry),
+            headers={"Content-Type": form.CONTENT_TYPE_LATEST},
+        )
+
+    app = web.Application(
+        middlewares=[_guarded_headers, faults_told, known], client_max_size=_MOST_BYTES
+    )
+    app.router.add_get("/livez", livez)
+    app.router.add_get("/readyz", readyz)
+    app.router.add_get(_METRICS, metrics)
+    app.router.add_routes(hub.routes)
+    return app
+
+
+def asked(request: web.Request) -> Asked:
+    """Return what is known of a request before its path is looked at."""
+    name = request.transport and request.transport.get_extra_info("peername")
+    return Asked(
+        peer=str(name[0]) if name else "",
+        host=request.headers.get("Host"),
+        headers=[
+            (key.decode("latin-1"), value.decode("utf-8", "replace"))
+            for key, value in request.raw_headers
+        ],
+    )
+
+
+@web.middleware
+async def _guarded_headers(
+    request: web.Request, handler: Handler
+) -> web.StreamResponse:
+    found = await handler(request)
+    for name, value in _HEADERS.items():
+        found.headers.setdefault(name, value)
+    return found
+
+
+async def _measured(
+    config: HubConfig, request: web.Request, handler: Handler
+) -> web.StreamResponse:
+    """Answer whoever has the token; without one, in loopback mode, this machine."""
+    if config.token is None:
+        is_near = config.access.mode == "loopback" and is_meant(
+            request.headers.get("Host")
+        )
+        return await handler(request) if is_near else fault(403, "needs hub.token")
+    given = request.headers.get("Authorization", "").partition(" ")
+    wanted = config.token.reveal().encode()
+    is_known = hmac.compare_digest(given[2].encode(errors="replace"), wanted)
+    if given[0].lower() != "bearer" or not is_known:
+        found = fault(401, "a bearer token is required")
+        found.headers["WWW-Authenticate"] = "Bearer"
+        return found
+    return await handler(request)
+
+
+@asynccontextmanager
+async def serve(hub: Hub) -> AsyncIterator[tuple[str, int]]:
+    """Serve as long as the context is open; yields host and port.
+
+    Raises:
+        BridgeError: the address cannot be listened on.
+    """
+    guard = Guard(most=_MOST_CONNECTIONS)
+    app = application(hub)
+    app.middlewares.insert(0, guard.middleware)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
+    await runner.setup()
+    try:
+        server = await _listen(hub.config, guard, runner)
+        try:
+            host, port = server.sockets[0].getsockname()[:2]
+            log.info("hub listens", extra={"address": f"{host}:{port}"})
+            yield host, port
+        finally:
+            server.close()
+    finally:
+        await runner.cleanup()
+
+
+async def _listen(
+    config: HubConfig, guard: Guard, runner: web.AppRunner
+) -> asyncio.Server:
+    host, port = config.address
+    try:
+        return await guard.listen(runner, host, port)
+    except (OSError, UnicodeError) as error:
+        cause = getattr(error, "strerror", None) or "it is no address"
+        text = f"hub.listen: cannot listen on {config.listen}: {cause}"
+        raise BridgeError(text) from error

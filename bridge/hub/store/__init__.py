@@ -1,0 +1,1 @@
+"""What the hub keeps, in SQLite or PostgreSQL, through SQLAlchemy Core."""

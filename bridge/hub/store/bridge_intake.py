@@ -1,0 +1,64 @@
+"""Keeps what bridges say of themselves, as part of keeping a batch."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, delete, select
+
+from bridge.hub.bridge_words import BridgeWord
+from bridge.hub.bridges import BridgeState, of_word
+from bridge.hub.fold import kept_name
+from bridge.hub.store import rows
+from bridge.hub.store.statements import Values, chunks, insert, lock
+from bridge.hub.store.tables import bridges
+
+
+def keep_bridges(
+    connection: Connection, words: Sequence[tuple[BridgeWord, str]]
+) -> None:
+    """Keep what bridges say of themselves, with the source that each came from."""
+    told: dict[str, tuple[BridgeState, str]] = {}
+    for word, origin in words:
+        state = of_word(word)
+        known = told.get(state.vm_id)
+        told[state.vm_id] = (known[0].joined(state) if known else state, origin)
+    names = sorted(told)
+    lock(connection, names, "bridges")
+    query = select(bridges).where(bridges.c.vm_id.in_(names))
+    for row in connection.execute(query):
+        old = BridgeState.from_json(row.vm_id, rows.moment_of(row.heard), row.state)
+        state, origin = told[row.vm_id]
+        told[row.vm_id] = (old.joined(state), origin)
+    values = [_bridge(*told[name]) for name in names]
+    for chunk in chunks(values):
+        statement = insert(bridges).values(list(chunk))
+        kept = set(chunk[0]) - {"vm_id", "was_silent", "forgotten"}
+        fresh = {name: statement.excluded[name] for name in kept}
+        connection.execute(
+            statement.on_conflict_do_update(index_elements=["vm_id"], set_=fresh)
+        )
+    for resource in sorted({str(value["resource"]) for value in values} - {""}):
+        _replace_older(connection, resource)
+
+
+def _bridge(state: BridgeState, origin: str) -> Values:
+    machine = state.machine
+    return {
+        "vm_id": state.vm_id,
+        "origin": origin,
+        "subscription": machine.subscription,
+        "group": machine.group,
+        "name": kept_name(state.teller.name),
+        "resource": state.teller.resource_id.lower(),
+        "heard": rows.micros(state.heard),
+        "was_silent": False,
+        "state": state.to_json(),
+    }
+
+
+def _replace_older(connection: Connection, resource: str) -> None:
+    """Let a machine that was made anew take the place of the one before it."""
+    query = select(bridges.c.vm_id).where(bridges.c.resource == resource)
+    order = (bridges.c.heard.desc(), bridges.c.vm_id.desc())
+    older = connection.scalars(query.order_by(*order).offset(1)).all()
+    if older:
+        connection.execute(delete(bridges).where(bridges.c.vm_id.in_(older)))

@@ -1,0 +1,270 @@
+"""Takes decisions in hand, one by one, and keeps how far each has come.
+
+Whoever carries a decision claims it first: all rules are judged again in the same
+transaction, and that it may have gone out is on the disk before it goes. A claim ends
+by itself, so that another hub, or this one after a crash, carries on.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, select, update
+
+from bridge.hub import arm_rules
+from bridge.hub.config import HubConfig
+from bridge.hub.decisions import LIVE, OUT, DecisionState, End
+from bridge.hub.facts import Address
+from bridge.hub.store.deciding import void
+from bridge.hub.store.outcomes import close
+from bridge.hub.store.records import Entry, record
+from bridge.hub.store.rows import json_of, micros, moment_of
+from bridge.hub.store.standing import standing_of, surroundings_of
+from bridge.hub.store.statements import lock, mark_changed
+from bridge.hub.store.tables import decisions
+from bridge.hub.view_rows import Situation
+from bridge.hub.voting import ARM, Standing, is_void, persons_for
+
+LEASE = timedelta(seconds=60)  # longer than any attempt
+_AGAIN = 30.0  # without an outcome; then twice as long, and so on
+_MOST_AGAIN = 480.0
+_WAIT = 5.0  # until somebody answers
+_GRACE = timedelta(minutes=2)  # for an outcome that is on its way
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """A decision that is to be carried now.
+
+    Attributes:
+        address: where to; None of ARM.
+        message: the very bytes.
+        attempt: its number, from 1.
+    """
+
+    id: str
+    event_key: str
+    event_id: str
+    via: str
+    address: Address | None
+    message: bytes
+    expires: datetime
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """How an attempt ended.
+
+    Attributes:
+        end: what became of it; None = it is not known yet.
+        is_out: whether it was taken.
+        words: why not.
+        again: seconds after which it is tried again.
+    """
+
+    end: End | None = None
+    is_out: bool = False
+    words: str = ""
+    again: float = _WAIT
+
+
+def due_ones(connection: Connection, now: datetime, limit: int) -> list[str]:
+    """Return the decisions that have to be looked after now."""
+    query = (
+        select(decisions.c.id)
+        .where(decisions.c.due <= micros(now), decisions.c.state.in_(LIVE))
+        .order_by(decisions.c.due, decisions.c.id)
+        .limit(limit)
+    )
+    return list(connection.scalars(query))
+
+
+def claim(
+    connection: Connection, decision: str, config: HubConfig, situation: Situation
+) -> Claimed | None:
+    """Take a decision in hand; None: there is nothing to be sent of it now."""
+    row = _locked(connection, decision, situation.now)
+    if row is None:
+        return None
+    if situation.now > moment_of(row.expires):
+        _expire(connection, row, situation.now)
+        return None
+    found = _verdict(connection, row, config, situation)
+    if not found.why:
+        return _claimed(connection, row, found.address, situation.now)
+    if found.may_wait:
+        _postpone(connection, row, situation.now, found.why)
+    else:
+        _hold_back(connection, row, situation, found.why)
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Verdict:
+    """Whether a decision may go now.
+
+    Attributes:
+        address: where to; None of ARM.
+        why: why not; "" = it may go.
+        may_wait: whether that may change by itself.
+    """
+
+    address: Address | None = None
+    why: str = ""
+    may_wait: bool = False
+
+
+def _locked(connection: Connection, decision: str, now: datetime) -> Any:
+    """Return a decision that nobody else carries; None = there is none any more."""
+    mine = decisions.c.id == decision
+    key = connection.scalar(select(decisions.c.event_key).where(mine))
+    if key is None:
+        return None
+    lock(connection, [key], "events")
+    is_due = (decisions.c.due <= micros(now)) & decisions.c.state.in_(LIVE)
+    return connection.execute(select(decisions).where(mine, is_due)).one_or_none()
+
+
+def _verdict(
+    connection: Connection, row: Any, config: HubConfig, situation: Situation
+) -> _Verdict:
+    """Judge all rules again."""
+    standing = standing_of(connection, row.event_key)
+    if standing is None:
+        return _Verdict(why="the event is not known any more")
+    if what := _forbids(row, standing, config):
+        return _Verdict(why=what)
+    around = surroundings_of(connection, standing, situation)
+    if row.via != ARM:
+        found = around.reach(config, standing, situation)
+        is_waiting = not found.is_denied and found.best is None
+        return _Verdict(address=found.best, why=found.why, may_wait=is_waiting)
+    if config.arm is None:
+        return _Verdict(why="approving through ARM is off")
+    what = arm_rules.forbids(config.arm, standing, around.fleet, situation.now)
+    return _Verdict(why=what or "")
+
+
+def _forbids(row: Any, standing: Standing, config: HubConfig) -> str | None:
+    """Return why a decision no longer holds; None = it does."""
+    persons: Any = json_of(row.persons)
+    if row.life != standing.life:
+        return "the event is over, and another one has come"
+    if what := standing.lacks():
+        return what
+    if is_void(persons["seen"], standing.event or {}):
+        return "the event has changed"
+    wanted, _ = persons_for(config.access, standing)
+    if len(set(persons["by"])) < wanted:
+        return f"the rule wants {wanted} people by now"
+    return None
+
+
+def _hold_back(
+    connection: Connection, row: Any, situation: Situation, why: str
+) -> None:
+    """Send it no more: void what was not sent, and await the outcome of the rest."""
+    if row.state in OUT:
+        _wait_until(connection, row, moment_of(row.expires) + _GRACE)
+        return
+    void(connection, row, situation, why)
+    mark_changed(connection, row.event_key)
+
+
+def _wait_until(connection: Connection, row: Any, due: datetime) -> None:
+    change = update(decisions).where(decisions.c.id == row.id)
+    connection.execute(change.values(due=micros(due) + 1))
+
+
+def _expire(connection: Connection, row: Any, now: datetime) -> None:
+    """End what is of no use any more; an outcome may be on its way for a while."""
+    late = moment_of(row.expires) + _GRACE
+    if row.state in OUT and now <= late:
+        _wait_until(connection, row, late)
+        return
+    words = "no outcome came in time" if row.state in OUT else row.outcome_reason
+    outcome = "no-answer" if row.state in OUT else "not-sent"
+    end = End(state=DecisionState.FAILED, outcome=outcome, reason=words)
+    close(connection, row, end, now)
+    mark_changed(connection, row.event_key)
+
+
+def _postpone(connection: Connection, row: Any, now: datetime, why: str) -> None:
+    due = min(now + timedelta(seconds=_WAIT), moment_of(row.expires))
+    change = update(decisions).where(decisions.c.id == row.id)
+    values: dict[str, object] = {"due": micros(max(due, now)) + 1}
+    if row.state == DecisionState.DECIDED:
+        values["outcome_reason"] = why
+    connection.execute(change.values(**values))
+
+
+def _claimed(
+    connection: Connection, row: Any, address: Address | None, now: datetime
+) -> Claimed:
+    is_out = row.state == DecisionState.SENT
+    values: dict[str, object] = {
+        "due": micros(now + LEASE),
+        "attempts": row.attempts + 1,
+        "outcome_reason": "",
+        "state": (DecisionState.SENT if is_out else DecisionState.SENDING).value,
+    }
+    if address is not None:
+        values |= {
+            "origin": address.source,
+            "entity": address.entity,
+            "session": address.session,
+        }
+    connection.execute(
+        update(decisions).where(decisions.c.id == row.id).values(**values)
+    )
+    place = f"{address.entity} {address.session}".strip() if address else "ARM"
+    detail = f"attempt {row.attempts + 1}: {place}"
+    record(connection, Entry.of(row, now, what="sending", detail=detail))
+    return Claimed(
+        id=row.id,
+        event_key=row.event_key,
+        event_id=row.event_id,
+        via=row.via,
+        address=address,
+        message=row.message,
+        expires=moment_of(row.expires),
+        attempt=row.attempts + 1,
+    )
+
+
+def keep_result(
+    connection: Connection, claimed: Claimed, result: Result, now: datetime
+) -> None:
+    """Keep how an attempt ended, unless an outcome was faster."""
+    lock(connection, [claimed.event_key], "events")
+    mine = (decisions.c.id == claimed.id) & decisions.c.state.in_(OUT)
+    row = connection.execute(select(decisions).where(mine)).one_or_none()
+    if row is None:
+        return
+    if result.end is not None:
+        close(connection, row, result.end, now)
+    elif result.is_out:
+        _sent(connection, row, now)
+    else:
+        due = min(now + timedelta(seconds=result.again), claimed.expires + _GRACE)
+        change = update(decisions).where(decisions.c.id == row.id)
+        fresh = {"due": micros(max(due, now)) + 1, "outcome_reason": result.words}
+        connection.execute(change.values(**fresh))
+        entry = Entry.of(row, now, what="not taken", detail=result.words)
+        record(connection, entry)
+    mark_changed(connection, claimed.event_key)
+
+
+def _sent(connection: Connection, row: Any, now: datetime) -> None:
+    wait = min(_AGAIN * 2.0 ** max(row.attempts - 1, 0), _MOST_AGAIN)
+    change = update(decisions).where(decisions.c.id == row.id)
+    connection.execute(
+        change.values(
+            state=DecisionState.SENT.value,
+            sent=row.sent or micros(now),
+            outcome_reason="",
+            due=micros(now + timedelta(seconds=wait)),
+        )
+    )
+    record(connection, Entry.of(row, now, what="sent"))

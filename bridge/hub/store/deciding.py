@@ -1,0 +1,301 @@
+"""Counts votes and commits decisions, each in one transaction with its record."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, delete, select, update
+
+from bridge.hub import arm_rules
+from bridge.hub.access import Person
+from bridge.hub.ballot import lacking
+from bridge.hub.config import HubConfig
+from bridge.hub.decisions import (
+    LIVE,
+    OUT,
+    DecisionState,
+    Vote,
+    arm_message,
+    expiry,
+    fits,
+    message,
+    reason_of,
+)
+from bridge.hub.store.records import Entry, alarm, record
+from bridge.hub.store.rows import dumped, json_of, micros
+from bridge.hub.store.standing import Surroundings, standing_of, surroundings_of
+from bridge.hub.store.statements import insert, lock, mark_changed
+from bridge.hub.store.tables import decisions, votes
+from bridge.hub.view_rows import Situation
+from bridge.hub.voting import ARM, Standing, is_void, persons_for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What somebody wants to be done.
+
+    Attributes:
+        key: of the event.
+        action: approve or refuse.
+        via: bridge or arm.
+        content: the fingerprint of the event as it was shown.
+        id: of the decision, should it come to one.
+    """
+
+    key: str
+    action: str
+    via: str
+    reason: str
+    content: str
+    person: Person
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came of it.
+
+    Attributes:
+        status: of HTTP: 200 decided, 202 counted, 403, 404, 409.
+        words: why not; "" where it was done.
+        is_changed: whether the event is no longer as it was shown.
+        id: of the decision.
+        missing: how many more people are wanted.
+    """
+
+    status: int
+    words: str = ""
+    is_changed: bool = False
+    id: str | None = None
+    missing: int = 0
+
+
+@dataclass(slots=True)
+class _Case:
+    """One ask within its transaction."""
+
+    connection: Connection
+    config: HubConfig
+    situation: Situation
+    ask: Ask
+    standing: Standing
+    around: Surroundings = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.around = surroundings_of(self.connection, self.standing, self.situation)
+
+    @property
+    def entry(self) -> Entry:
+        """The beginning of each row of the record."""
+        now = self.situation.now
+        return Entry.on(self.standing, now, what="", via=self.ask.via)
+
+
+def answer_to(
+    connection: Connection, ask: Ask, config: HubConfig, situation: Situation
+) -> Answer:
+    """Do what somebody wants, or say why not."""
+    lock(connection, [ask.key], "events")
+    standing = standing_of(connection, ask.key)
+    if standing is None:
+        return Answer(status=404, words="nothing is known of this event")
+    if ask.content != standing.content:
+        words = "the event has changed since it was shown"
+        return Answer(status=409, words=words, is_changed=True)
+    if what := standing.lacks():
+        return Answer(status=409, words=what)
+    case = _Case(connection, config, situation, ask, standing)
+    found = _refuse(case) if ask.action == "refuse" else _approve(case)
+    if found.status in {200, 202}:
+        mark_changed(connection, ask.key)
+    return found
+
+
+def _approve(case: _Case) -> Answer:
+    if (live := _live(case)) is not None:
+        return Answer(status=200, id=live)
+    wanted, rule = persons_for(case.config.access, case.standing)
+    if wanted > 1 and case.ask.person.is_application:
+        words = "an application has no vote where more than one person is wanted"
+        return Answer(status=403, words=words)
+    if what := _objection(case):
+        return Answer(status=409, words=what)
+    own = _own_vote(case)
+    if not fits(case.standing, own, case.ask.via, case.situation.now):
+        return Answer(status=409, words="the event does not fit into a message")
+    _keep_vote(case)
+    found = votes_of(case.connection, case.standing, case.ask.via)
+    missing = lacking([vote.person for vote in found], wanted)
+    if missing:
+        return Answer(status=202, missing=missing)
+    return _decide(case, found, rule)
+
+
+def _own_vote(case: _Case) -> Vote:
+    event = case.standing.event or {}
+    return Vote(person=case.ask.person.id, reason=case.ask.reason, seen=event)
+
+
+def _live(case: _Case) -> str | None:
+    """Return the decision that stands already; void what the event has outgrown."""
+    query = select(decisions).where(
+        decisions.c.event_key == case.standing.key,
+        decisions.c.via == case.ask.via,
+        decisions.c.state.in_(LIVE),
+    )
+    for row in case.connection.execute(query).all():
+        is_same = row.life == case.standing.life
+        seen: Any = json_of(row.persons)["seen"]
+        if is_same and not is_void(seen, case.standing.event or {}):
+            return str(row.id)
+        void(case.connection, row, case.situation, "the event has changed")
+    return None
+
+
+def void(connection: Connection, row: Any, situation: Situation, why: str) -> None:
+    """Take a decision back that has not been carried out."""
+    change = update(decisions).where(decisions.c.id == row.id)
+    connection.execute(
+        change.values(
+            state=DecisionState.VOID.value,
+            outcome_reason=why,
+            closed=micros(situation.now),
+            due=None,
+        )
+    )
+    entry = Entry.of(row, situation.now, what="void", detail=why)
+    record(connection, entry)
+    alarm(connection, entry)
+
+
+def _objection(case: _Case) -> str | None:
+    """Return why this way is closed to the event; None = it is open."""
+    if not case.standing.is_whole:
+        return "not all Resources of the event are known: approve it on a VM"
+    config, now = case.config, case.situation.now
+    if case.ask.via == ARM:
+        is_answered = case.around.is_answered(config)
+        return arm_rules.objection(
+            config.arm, case.standing, case.around.fleet, now, is_answered=is_answered
+        )
+    found = case.around.reach(config, case.standing, case.situation)
+    return None if found.is_open else found.why
+
+
+def _keep_vote(case: _Case) -> None:
+    ask, standing = case.ask, case.standing
+    statement = insert(votes).values(
+        event_key=standing.key,
+        life=standing.life,
+        via=ask.via,
+        person=ask.person.id,
+        time=micros(case.situation.now),
+        reason=ask.reason,
+        seen=dumped(standing.event),
+    )
+    fresh = {name: statement.excluded[name] for name in ("time", "reason", "seen")}
+    keys = ["event_key", "life", "via", "person"]
+    case.connection.execute(
+        statement.on_conflict_do_update(index_elements=keys, set_=fresh)
+    )
+    entry = Entry.on(standing, case.situation.now, what="voted", via=ask.via)
+    record(case.connection, entry.by(ask.person.id, ask.reason))
+
+
+def votes_of(connection: Connection, standing: Standing, via: str) -> list[Vote]:
+    """Return the votes that count for an event as it stands."""
+    query = select(votes).where(
+        votes.c.event_key == standing.key,
+        votes.c.life == standing.life,
+        votes.c.via == via,
+    )
+    order = (votes.c.time, votes.c.person)
+    found = []
+    for row in connection.execute(query.order_by(*order)):
+        seen = json_of(row.seen)
+        if not is_void(seen, standing.event or {}):
+            found.append(Vote(person=row.person, reason=row.reason, seen=seen))
+    return found
+
+
+def _decide(case: _Case, found: Sequence[Vote], rule: str) -> Answer:
+    """Commit the decision with the very bytes that will carry it."""
+    ask, standing, now = case.ask, case.standing, case.situation.now
+    is_arm = ask.via == ARM
+    made = arm_message(ask.id, standing) if is_arm else None
+    body = made or message(ask.id, standing, found, now)
+    assert body is not None, "it fits"  # noqa: S101  # nosec B101
+    _insert(case, found, rule, body)
+    _forget_votes(case.connection, standing, ask.via)
+    by = ", ".join(vote.person for vote in found)
+    entry = Entry.on(standing, now, what="decided", via=ask.via)
+    record(case.connection, entry.by(by, rule, ask.id))
+    alarm(case.connection, entry.by(by, rule, ask.id))
+    return Answer(status=200, id=ask.id)
+
+
+def _insert(case: _Case, found: Sequence[Vote], rule: str, body: bytes) -> None:
+    ask, standing, now = case.ask, case.standing, case.situation.now
+    is_refusal = ask.action == "refuse"
+    state = DecisionState.REFUSED if is_refusal else DecisionState.DECIDED
+    persons = {"by": [vote.person for vote in found], "seen": standing.event}
+    case.connection.execute(
+        decisions.insert(),
+        {
+            "id": ask.id,
+            "event_key": standing.key,
+            "event_id": standing.event_id,
+            "life": standing.life,
+            "action": ask.action,
+            "via": ask.via,
+            "content": standing.content,
+            "rule": rule,
+            "reason": reason_of(found),
+            "persons": dumped(persons),
+            "time": micros(now),
+            "expires": None if is_refusal else micros(expiry(standing, now)),
+            "origin": "",
+            "entity": "",
+            "session": "",
+            "message": body,
+            "state": state.value,
+            "outcome": "",
+            "outcome_reason": "",
+            "sent": None,
+            "closed": micros(now) if is_refusal else None,
+            "attempts": 0,
+            "due": None if is_refusal else micros(now),
+        },
+    )
+
+
+def _forget_votes(
+    connection: Connection, standing: Standing, via: str | None = None
+) -> None:
+    change = delete(votes).where(votes.c.event_key == standing.key)
+    if via is not None:
+        change = change.where(votes.c.via == via)
+    connection.execute(change)
+
+
+def _refuse(case: _Case) -> Answer:
+    """Let one person's no end all votes, and what was decided but not sent."""
+    query = select(decisions).where(
+        decisions.c.event_key == case.standing.key,
+        decisions.c.life == case.standing.life,
+        decisions.c.state.in_(LIVE),
+    )
+    live = case.connection.execute(query).all()
+    if any(row.state in OUT for row in live):
+        words = "an approval has been sent already: a refusal does not take it back"
+        return Answer(status=409, words=words)
+    for row in live:
+        void(case.connection, row, case.situation, "refused")
+    _insert(case, [_own_vote(case)], "one person refuses", b"")
+    _forget_votes(case.connection, case.standing)
+    entry = Entry.on(
+        case.standing, case.situation.now, what="refused", via=case.ask.via
+    ).by(case.ask.person.id, case.ask.reason, case.ask.id)
+    record(case.connection, entry)
+    alarm(case.connection, entry)
+    return Answer(status=200, id=case.ask.id)

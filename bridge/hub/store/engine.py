@@ -1,0 +1,120 @@
+"""Opens SQLite or PostgreSQL, and says what their errors mean.
+
+away         it cannot be reached, is full, failing over or slow: tried again
+data error   it will never take this: what is wrong with it has to be found out
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import DBAPIError, InternalError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from bridge.foundation.errors import HubStoreAwayError, HubStoreError
+
+_CONNECT_SECONDS = 5
+_STATEMENT_MS = 15_000
+_SILENT_MS = 10_000  # until a peer that does not answer counts as gone
+_BUSY_SECONDS = 5.0
+_READERS = 4
+
+
+def open_sqlite(path: Path, *, writes: bool) -> Engine:
+    """Return an engine for a file; of writes it holds one connection.
+
+    Raises:
+        HubStoreError: the file's folder is not there.
+    """
+    if not path.parent.is_dir():
+        raise HubStoreError(f"hub.store: there is no folder {path.parent}")
+    engine = create_engine(
+        f"sqlite:///{path}",
+        connect_args={"timeout": _BUSY_SECONDS, "check_same_thread": False},
+        pool_size=1 if writes else _READERS,
+        max_overflow=0,
+    )
+    begin = "BEGIN IMMEDIATE" if writes else "BEGIN"
+
+    @event.listens_for(engine, "connect")
+    def prepare(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
+        _prepare_sqlite(connection)
+
+    @event.listens_for(engine, "begin")
+    def start(connection: Connection) -> None:
+        connection.exec_driver_sql(begin)
+
+    return engine
+
+
+def _prepare_sqlite(connection: Any) -> None:
+    connection.isolation_level = None  # transactions are begun by hand, as they are
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.close()
+
+
+def open_postgres(url: str) -> Engine:
+    """Return an engine for a database."""
+    rest = url.partition("://")[2]
+    return create_engine(
+        f"postgresql+psycopg://{rest}",
+        pool_size=_READERS * 2,
+        max_overflow=0,
+        pool_timeout=_CONNECT_SECONDS,
+        pool_pre_ping=True,
+        pool_recycle=1800,
+        hide_parameters=True,
+        connect_args=_postgres_options(url),
+    )
+
+
+def _postgres_options(url: str) -> dict[str, object]:
+    """Return what makes a silent server an error, and not a wait without end."""
+    options: dict[str, object] = {
+        "connect_timeout": _CONNECT_SECONDS,
+        "tcp_user_timeout": _SILENT_MS,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "application_name": "sebridge hub",
+    }
+    if "options=" not in urlsplit(url).query:
+        options["options"] = f"-c statement_timeout={_STATEMENT_MS}"
+    return options
+
+
+@contextmanager
+def store_errors() -> Iterator[None]:
+    """Say what an error of the store means, in words without a secret.
+
+    Raises:
+        HubStoreAwayError: it may work later.
+        HubStoreError: it never will.
+    """
+    try:
+        yield
+    except (DBAPIError, PoolTimeoutError) as error:
+        if is_away(error):
+            raise HubStoreAwayError(f"the store is away ({_named(error)})") from error
+        raise HubStoreError(f"the store refuses it ({_named(error)})") from error
+    except (SQLAlchemyError, ValueError, OverflowError) as error:
+        raise HubStoreError(f"the store refuses it ({_named(error)})") from error
+
+
+def is_away(error: Exception) -> bool:
+    """Whether what was asked may work later, as it is."""
+    kinds = (OperationalError, InternalError, PoolTimeoutError)
+    is_lost = isinstance(error, DBAPIError) and error.connection_invalidated
+    return is_lost or isinstance(error, kinds)
+
+
+def _named(error: Exception) -> str:
+    inner = getattr(error, "orig", None)
+    return type(inner or error).__name__

@@ -1,0 +1,94 @@
+"""The bridges, and how each fares: the rows of ``/bridges``."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, and_, func, select
+
+from bridge.hub.bridges import BridgeState, liveness
+from bridge.hub.store.rows import micros, moment_of
+from bridge.hub.store.tables import bridges, events, machines
+from bridge.hub.view_rows import PAGE, BridgeRow, Situation
+
+_ENDS_A_VM = ("Terminate", "Preempt")
+
+
+def fleet(
+    connection: Connection, situation: Situation, *, after: str = "", limit: int = PAGE
+) -> list[BridgeRow]:
+    """Return bridges in the order of their vmIds."""
+    query = select(bridges).where(bridges.c.vm_id > after)
+    found = connection.execute(query.order_by(bridges.c.vm_id).limit(limit)).all()
+    return bridge_rows(connection, found, situation)
+
+
+def bridge_rows(
+    connection: Connection, found: Sequence[Any], situation: Situation
+) -> list[BridgeRow]:
+    """Return rows of bridges, and how each fares."""
+    gone = _machines_that_ended(connection, [row.name for row in found])
+    return [_bridge(row, gone, situation) for row in found]
+
+
+def _machines_that_ended(
+    connection: Connection, names: Sequence[str]
+) -> dict[tuple[str, str, str], datetime]:
+    """Return when machines were terminated or preempted."""
+    place = (machines.c.subscription, machines.c.group, machines.c.name)
+    is_end = and_(events.c.status == "completed", events.c.event_type.in_(_ENDS_A_VM))
+    query = (
+        select(*place, func.max(events.c.ended).label("ended"))
+        .join(events, events.c.event_key == machines.c.event_key)
+        .where(machines.c.name.in_(names), is_end, events.c.ended.is_not(None))
+        .group_by(*place)
+    )
+    return {
+        (row.subscription, row.group, row.name): moment_of(row.ended)
+        for row in connection.execute(query)
+    }
+
+
+def _bridge(
+    row: Any, gone: Mapping[tuple[str, str, str], datetime], situation: Situation
+) -> BridgeRow:
+    state = BridgeState.from_json(row.vm_id, moment_of(row.heard), row.state)
+    ends = [gone.get((row.subscription, row.group, row.name)), _moment(row.forgotten)]
+    known = [end for end in ends if end is not None]
+    return BridgeRow(
+        vm_id=row.vm_id,
+        origin=row.origin,
+        name=state.teller.name,
+        resource_id=state.teller.resource_id,
+        subscription=row.subscription,
+        group=row.group,
+        version=str(state.who.data.get("version", "")),
+        location=str(state.who.data.get("location", "")),
+        liveness=liveness(
+            state,
+            situation.now,
+            listening=situation.listening.get(row.origin),
+            forget_after=situation.forget_after,
+            gone=max(known, default=None),
+        ),
+        heard=state.heard,
+        interval=state.interval,
+        pending=_number(state.beat.data.get("pending")),
+        dead=_number(state.beat.data.get("dead")),
+        approvals=state.approvals,
+    )
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def forget_bridge(connection: Connection, vm_id: str, now: datetime) -> bool:
+    """Take a bridge for gone, as a person says; return whether it is known."""
+    change = bridges.update().where(bridges.c.vm_id == vm_id)
+    done = connection.execute(change.values(forgotten=micros(now)))
+    return bool(done.rowcount)
+
+
+def _moment(value: int | None) -> datetime | None:
+    return None if value is None else moment_of(value)

@@ -1,0 +1,285 @@
+"""Keeps what messages say, in one transaction: all of a batch, or nothing.
+
+What is known of an event is folded anew from all its messages.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+from typing import Any
+
+from sqlalchemy import Connection, and_, delete, select, tuple_
+
+from bridge.hub import azure_words, bridge_words
+from bridge.hub.facts import AZURE, Address, Fact
+from bridge.hub.fold import State, fold
+from bridge.hub.store import rows
+from bridge.hub.store.bridge_intake import keep_bridges
+from bridge.hub.store.outcomes import settle
+from bridge.hub.store.statements import Values, chunks, insert, lock, marks
+from bridge.hub.store.tables import (
+    addresses,
+    events,
+    machines,
+    messages,
+    unreadable,
+    votes,
+)
+from bridge.hub.voting import is_void
+
+_MOST_UNREADABLE = 1000
+_TIMES: Mapping[str, Any] = {"heard": max, "azure_received": min, "azure_seen": max}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incoming:
+    """A message, read.
+
+    Attributes:
+        origin: the hub's own name of the source.
+        body: its bytes.
+        heard: when the broker took it.
+        reply_to: of the message.
+        session: that an answer is to be sent to.
+        fact: what it says of an event.
+        word: what it says of a bridge.
+        fault: why it could not be read; None = it could be.
+    """
+
+    origin: str
+    body: bytes
+    heard: datetime
+    reply_to: str | None = None
+    session: str | None = None
+    fact: Fact | None = None
+    word: bridge_words.BridgeWord | None = None
+    fault: str | None = None
+
+
+def keep(connection: Connection, batch: Sequence[Incoming]) -> None:
+    """Keep what a batch says."""
+    told = sorted(
+        (one for one in batch if one.fact is not None),
+        key=lambda one: one.fact.key if one.fact else "",
+    )
+    if told:
+        _keep_events(connection, told)
+    words = [one for one in batch if one.word is not None]
+    if words:
+        keep_bridges(connection, [(w.word, w.origin) for w in words if w.word])
+    faulty = [one for one in batch if one.fault is not None]
+    if faulty:
+        _keep_unreadable(connection, faulty)
+
+
+def _keep_events(connection: Connection, told: Sequence[Incoming]) -> None:
+    keys = sorted({one.fact.key for one in told if one.fact})
+    before = _locked(connection, keys)
+    _keep_messages(connection, told)
+    _keep_addresses(connection, told)
+    states = _folded(connection, keys)
+    heard = _heard(told)
+    for chunk in chunks(
+        [
+            {**rows.event_row(states[key]), **_times(before.get(key), heard[key])}
+            for key in keys
+        ]
+    ):
+        _upsert_events(connection, chunk)
+    _keep_machines(connection, states)
+    _void_votes(connection, states)
+    settle(connection, states)
+
+
+def _locked(connection: Connection, keys: Sequence[str]) -> dict[str, Any]:
+    """Lock events, also those that are new; return what is known of when."""
+    lock(connection, keys, "events")
+    kept = (events.c.event_key, events.c.heard, events.c.azure_received)
+    query = select(*kept, events.c.azure_seen).where(events.c.event_key.in_(keys))
+    return {row.event_key: row for row in connection.execute(query)}
+
+
+def _keep_messages(connection: Connection, told: Sequence[Incoming]) -> None:
+    """Keep each (source, id) once: the one that was told first."""
+    first: dict[tuple[str, str, str], Values] = {}
+    for one in told:
+        fact = one.fact
+        assert fact is not None  # noqa: S101 - for mypy  # nosec B101
+        name, row = (fact.key, fact.source, fact.id), _message(one, fact)
+        if name not in first or _precedence(row) < _precedence(first[name]):
+            first[name] = row
+    for chunk in chunks(list(first.values())):
+        statement = insert(messages).values(list(chunk))
+        new, old = statement.excluded, messages.c
+        names = ("time", "vm_id", "digest")
+        connection.execute(
+            statement.on_conflict_do_update(
+                index_elements=["event_key", "source", "id"],
+                set_={c: new[c] for c in chunk[0]},
+                where=tuple_(*(new[c] for c in names))
+                < tuple_(*(old[c] for c in names)),
+            )
+        )
+
+
+def _precedence(row: Values) -> tuple[object, ...]:
+    return row["time"], row["vm_id"], row["digest"]
+
+
+def _message(one: Incoming, fact: Fact) -> Values:
+    return {
+        "event_key": fact.key,
+        "source": fact.source,
+        "id": fact.id,
+        "time": rows.micros(fact.time),
+        "vm_id": fact.teller.vm_id,
+        "digest": fact.digest,
+        "kind": fact.kind.value,
+        "origin": one.origin,
+        "reply_to": one.reply_to,
+        "session": one.session,
+        "heard": rows.micros(one.heard),
+        "body": one.body,
+    }
+
+
+def _keep_addresses(connection: Connection, told: Sequence[Incoming]) -> None:
+    found = {}
+    for one in told:
+        if one.fact and (address := one.fact.address):
+            name = (one.fact.key, address, one.fact.teller.vm_id)
+            found[name] = rows.micros(one.heard)
+    values: list[Values] = [
+        {
+            "event_key": key,
+            "origin": address.source,
+            "entity": address.entity,
+            "session": address.session,
+            "vm_id": vm_id,
+            "heard": heard,
+        }
+        for (key, address, vm_id), heard in sorted(found.items())
+    ]
+    for chunk in chunks(values):
+        statement = insert(addresses).values(list(chunk))
+        connection.execute(statement.on_conflict_do_nothing())
+
+
+def _folded(connection: Connection, keys: Sequence[str]) -> dict[str, State]:
+    """Read all messages of events, and say what is known of each."""
+    query = select(messages).where(messages.c.event_key.in_(keys))
+    facts = defaultdict[str, list[Fact]](list)
+    for row in connection.execute(query):
+        facts[row.event_key].append(fact_of(row))
+    where = defaultdict[str, list[Address]](list)
+    for row in connection.execute(
+        select(addresses).where(addresses.c.event_key.in_(keys))
+    ):
+        where[row.event_key].append(
+            Address(source=row.origin, entity=row.entity, session=row.session)
+        )
+    states = {key: fold(facts[key], where[key]) for key in keys}
+    return {key: state for key, state in states.items() if state is not None}
+
+
+def fact_of(row: Any) -> Fact:
+    """Read a message again that could be read when it was kept."""
+    if row.vm_id == AZURE:
+        fact = azure_words.read(row.body)
+    else:
+        fact = bridge_words.read(
+            row.body,
+            heard=rows.moment_of(row.heard),
+            source=row.origin,
+            reply_to=row.reply_to,
+            session=row.session,
+        ).fact
+    assert fact is not None, "it could be read"  # noqa: S101  # nosec B101
+    return fact
+
+
+def _heard(told: Sequence[Incoming]) -> dict[str, Values]:
+    """Return when events were heard of in this batch, at all and of Azure."""
+    found: dict[str, Values] = {}
+    for key, group in groupby(told, key=lambda one: one.fact.key if one.fact else ""):
+        these = list(group)
+        azures = [rows.micros(o.heard) for o in these if o.fact and o.fact.is_azures]
+        found[key] = {
+            "heard": max(rows.micros(one.heard) for one in these),
+            "azure_received": min(azures, default=None),
+            "azure_seen": max(azures, default=None),
+        }
+    return found
+
+
+def _times(before: Any, now: Values) -> Values:
+    """Return the times of an event: the first of Azure, else the last."""
+    if before is None:
+        return now
+    old, found = before._asdict(), dict[str, object]()
+    for name, choose in _TIMES.items():
+        values: list[Any] = [v for v in (old[name], now[name]) if v is not None]
+        found[name] = choose(values, default=None)
+    return found
+
+
+def _upsert_events(connection: Connection, chunk: Sequence[Values]) -> None:
+    pairs = zip(chunk, marks(connection, len(chunk)), strict=True)
+    values = [{**row, **mark} for row, mark in pairs]
+    statement = insert(events).values(values)
+    fresh = {name: statement.excluded[name] for name in values[0]}
+    connection.execute(
+        statement.on_conflict_do_update(index_elements=["event_key"], set_=fresh)
+    )
+
+
+def _keep_machines(connection: Connection, states: Mapping[str, State]) -> None:
+    connection.execute(delete(machines).where(machines.c.event_key.in_(list(states))))
+    values: list[Values] = [
+        {
+            "event_key": key,
+            "subscription": machine.subscription,
+            "group": machine.group,
+            "name": machine.name,
+        }
+        for key, state in states.items()
+        if state.now
+        for machine in state.now.machines
+    ]
+    for chunk in chunks(values):
+        connection.execute(machines.insert(), list(chunk))
+
+
+def _void_votes(connection: Connection, states: Mapping[str, State]) -> None:
+    """Forget the votes for what an event is no longer."""
+    query = select(votes).where(votes.c.event_key.in_(list(states)))
+    for vote in connection.execute(query).all():
+        state = states[vote.event_key]
+        now = state.now.event if state.now else None
+        seen = rows.json_of(vote.seen)
+        is_same = vote.life == len(state.occurrences) and now is not None
+        if is_same and not is_void(seen, now.raw if now else {}):
+            continue
+        names = ("event_key", "life", "via", "person")
+        mine = and_(*(votes.c[n] == getattr(vote, n) for n in names))
+        connection.execute(delete(votes).where(mine))
+
+
+def _keep_unreadable(connection: Connection, faulty: Sequence[Incoming]) -> None:
+    """Keep what could not be read for a person to look at: the newest of it."""
+    values: list[Values] = [
+        {
+            "origin": one.origin,
+            "heard": rows.micros(one.heard),
+            "reason": one.fault,
+            "body": one.body,
+        }
+        for one in faulty[-_MOST_UNREADABLE:]
+    ]
+    connection.execute(unreadable.insert(), values)
+    order = select(unreadable.c.seq).order_by(unreadable.c.seq.desc())
+    oldest = connection.scalar(order.offset(_MOST_UNREADABLE - 1).limit(1))
+    if oldest is not None:
+        connection.execute(delete(unreadable).where(unreadable.c.seq < oldest))

@@ -1,0 +1,11 @@
+"""Run by alembic: takes the steps on the connection that it is given."""
+
+from alembic import context
+
+from bridge.hub.store.tables import metadata
+
+context.configure(
+    connection=context.config.attributes["connection"], target_metadata=metadata
+)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,55 @@
+"""Keeps what became of decisions, as part of keeping what bridges tell."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, select, update
+
+from bridge.hub.decisions import End, end_of
+from bridge.hub.fold import State
+from bridge.hub.store import rows
+from bridge.hub.store.records import Entry, alarm, record
+from bridge.hub.store.tables import decisions
+
+_OPEN_ENDED = ("sending", "sent", "failed", "void", "done")
+
+
+def settle(connection: Connection, states: Mapping[str, State]) -> None:
+    """Keep the outcomes of decisions that bridges have told."""
+    told = {key: state for key, state in states.items() if state.outcomes}
+    if not told:
+        return
+    query = select(decisions).where(
+        decisions.c.event_key.in_(list(told)),
+        decisions.c.via == "bridge",
+        decisions.c.state.in_(_OPEN_ENDED),
+    )
+    for row in connection.execute(query).all():
+        state = told[row.event_key]
+        end = end_of(rows.outcomes_json(state), row.id)
+        if end is not None and _differs(row, end):
+            close(connection, row, end, state.told)
+
+
+def _differs(row: Any, end: End) -> bool:
+    """Whether an outcome is news; what is done stays done."""
+    before = (row.state, row.outcome, row.outcome_reason)
+    return before != (end.state.value, end.outcome, end.reason)
+
+
+def close(connection: Connection, row: Any, end: End, now: datetime) -> None:
+    """Keep the end of a decision, with its record and its alarm."""
+    change = update(decisions).where(decisions.c.id == row.id)
+    connection.execute(
+        change.values(
+            state=end.state.value,
+            outcome=end.outcome,
+            outcome_reason=end.reason,
+            closed=rows.micros(now),
+            due=None,
+        )
+    )
+    detail = f"{end.outcome}: {end.reason}" if end.reason else end.outcome
+    record(connection, Entry.of(row, now, what=end.state.value, detail=detail))
+    alarm(connection, Entry.of(row, now, what=end.state.value, detail=detail))

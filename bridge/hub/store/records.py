@@ -1,0 +1,94 @@
+"""The record of all that was decided, and alarms about it: rows that only grow."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Self
+
+from sqlalchemy import Connection
+
+from bridge.foundation.hashing import hash32
+from bridge.hub.store.rows import dumped, micros
+from bridge.hub.store.statements import insert
+from bridge.hub.store.tables import alarms, trail
+from bridge.hub.voting import Standing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One row of the record.
+
+    Attributes:
+        decision: its id; "" of a vote that has decided nothing.
+        what: voted, decided, refused, sent, done, failed, void and so on.
+        person: who did it; "" = the hub.
+        content: the fingerprint of the event then.
+    """
+
+    time: datetime
+    event_key: str
+    event_id: str
+    life: int
+    decision: str = ""
+    what: str = ""
+    via: str = ""
+    person: str = ""
+    detail: str = ""
+    content: str = ""
+
+    @classmethod
+    def of(cls, row: Any, time: datetime, *, what: str, detail: str = "") -> Self:
+        """Return an entry about a decision."""
+        return cls(
+            time=time,
+            event_key=row.event_key,
+            event_id=row.event_id,
+            life=row.life,
+            decision=row.id,
+            what=what,
+            via=row.via,
+            detail=detail,
+            content=row.content,
+        )
+
+    @classmethod
+    def on(cls, standing: Standing, time: datetime, *, what: str, via: str) -> Self:
+        """Return an entry about an event."""
+        return cls(
+            time=time,
+            event_key=standing.key,
+            event_id=standing.event_id,
+            life=standing.life,
+            what=what,
+            via=via,
+            content=standing.content,
+        )
+
+    def by(self, person: str, detail: str = "", decision: str = "") -> Self:
+        """Return the entry with who did it."""
+        return replace(self, person=person, detail=detail, decision=decision)
+
+
+def record(connection: Connection, entry: Entry) -> None:
+    """Add a row; none is ever changed."""
+    values = {name: getattr(entry, name) for name in entry.__slots__}
+    connection.execute(trail.insert(), {**values, "time": micros(entry.time)})
+
+
+def alarm(connection: Connection, entry: Entry) -> None:
+    """Add an alarm, ``hub.approval.*``; the same one is added once."""
+    kind = f"hub.approval.{entry.what}"
+    data = {
+        "eventId": entry.event_id,
+        "decision": entry.decision,
+        "via": entry.via,
+        "detail": entry.detail,
+        "by": entry.person or None,
+    }
+    statement = insert(alarms).values(
+        id=hash32([kind, entry.decision, entry.detail]),
+        kind=kind,
+        time=micros(entry.time),
+        data=dumped(data),
+        handed=None,
+    )
+    connection.execute(statement.on_conflict_do_nothing())

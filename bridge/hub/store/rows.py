@@ -1,0 +1,117 @@
+"""From what is known to rows, and back. Pure."""
+
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+
+import orjson
+
+from bridge.events.build import clean, rfc3339
+from bridge.events.document import ScheduledEvent
+from bridge.hub.ballot import digest
+from bridge.hub.fold import Occurrence, State
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_LONGEST = 256
+
+Row = dict[str, object]
+
+
+def micros(moment: datetime) -> int:
+    """Return a moment as it is kept."""
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def moment_of(value: int) -> datetime:
+    """Return a moment that was kept."""
+    return _EPOCH + timedelta(microseconds=value)
+
+
+def event_row(state: State) -> Row:
+    """Return what is kept of an event, but for when it was heard of."""
+    now = state.now
+    event = now.event if now else None
+    not_before = event.not_before if event else None
+    group = now.group if now else ("", "")
+    is_pending = bool(now and now.is_open)
+    return {
+        "event_key": state.key,
+        "event_id": state.event_id,
+        "status": now.status.value if now else "unknown",
+        "is_open": is_pending,
+        "event_type": short(event.event_type if event else None),
+        "event_source": short(event.event_source if event else None),
+        "subscription": group[0],
+        "group": group[1],
+        "content": digest(event.raw) if event else "",
+        "has_bridge": now.has_bridge if now else True,
+        "lives": len(state.occurrences),
+        "not_before": micros(not_before) if not_before and is_pending else None,
+        "opened": micros(now.opened if now else state.told),
+        "ended": micros(now.ended) if now and now.ended and not is_pending else None,
+        "told": micros(state.told),
+        "state": _state_json(state),
+    }
+
+
+def short(value: str | None) -> str:
+    """Return a text of an event as a column keeps it."""
+    return clean((value or "")[:_LONGEST])
+
+
+def _state_json(state: State) -> bytes:
+    """Return what a person or a program is shown of an event."""
+    return orjson.dumps(
+        {
+            "eventId": state.event_id,
+            "occurrences": [_occurrence(life) for life in state.occurrences],
+            "outcomes": outcomes_json(state),
+            "addresses": [asdict(address) for address in state.addresses],
+        }
+    )
+
+
+def outcomes_json(state: State) -> list[Row]:
+    """Return what became of requests, in order."""
+    return [
+        {
+            **asdict(fact.outcome),
+            "time": rfc3339(fact.time),
+            "reporter": asdict(fact.teller),
+        }
+        for fact in state.outcomes
+        if fact.outcome is not None
+    ]
+
+
+def _occurrence(life: Occurrence) -> Row:
+    azure = life.azure
+    return {
+        "status": life.status.value,
+        "event": life.event.raw if life.event else None,
+        "isWhole": life.is_whole,
+        "opened": rfc3339(life.opened),
+        "ended": rfc3339(life.ended) if life.ended else None,
+        "firstReportedBy": asdict(life.first.teller),
+        "bridgesSay": life.bridges_say.value if life.bridges_say else None,
+        "azure": _azure(azure.event, rfc3339(azure.time)) if azure else None,
+        "machines": [asdict(machine) for machine in life.machines],
+        "prefix": life.prefix,
+        "resource": life.resource,
+    }
+
+
+def _azure(event: ScheduledEvent | None, time: str) -> Row:
+    raw = dict(event.raw) if event else {}
+    return {"status": raw.get("EventStatus"), "event": raw, "time": time}
+
+
+def json_of(body: bytes) -> dict[str, object]:
+    """Read an object that was kept."""
+    found: dict[str, object] = orjson.loads(body)
+    return found
+
+
+def dumped(value: object) -> bytes:
+    """Return JSON as it is kept."""
+    return orjson.dumps(value)

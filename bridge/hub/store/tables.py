@@ -1,0 +1,201 @@
+"""The tables, as they are now; ``migrations`` makes them.
+
+Times are microseconds since 1970 in UTC. JSON and bodies are bytes: neither store takes
+every text, and nothing is looked up in them. ``version`` counts changes of events.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+)
+
+metadata = MetaData()
+
+_Serial = BigInteger().with_variant(Integer, "sqlite")  # which counts only INTEGERs up
+
+
+def _text(name: str, *, key: bool = False) -> Column[str]:
+    return Column(name, String, primary_key=key, nullable=False)
+
+
+def _moment(name: str, *, may_be_none: bool = False) -> Column[int]:
+    return Column(name, BigInteger, nullable=may_be_none)
+
+
+meta = Table("meta", metadata, _text("name", key=True), _text("value"))
+
+messages = Table(
+    "messages",
+    metadata,
+    Column("seq", _Serial, primary_key=True, autoincrement=True),
+    _text("event_key"),
+    _text("source"),
+    _text("id"),
+    _moment("time"),
+    _text("vm_id"),
+    _text("digest"),
+    _text("kind"),
+    _text("origin"),  # the hub's own name of the source
+    Column("reply_to", String),
+    Column("session", String),
+    _moment("heard"),
+    Column("body", LargeBinary, nullable=False),
+    Index("messages_once", "event_key", "source", "id", unique=True),
+)
+
+addresses = Table(
+    "addresses",
+    metadata,
+    _text("event_key", key=True),
+    _text("origin", key=True),
+    _text("entity", key=True),
+    _text("session", key=True),
+    _text("vm_id", key=True),
+    _moment("heard"),
+)
+
+events = Table(
+    "events",
+    metadata,
+    _text("event_key", key=True),
+    Column("version", BigInteger, nullable=False),
+    Column("xid", BigInteger, nullable=False),  # of PostgreSQL; else 0
+    _text("event_id"),
+    _text("status"),
+    Column("is_open", Boolean, nullable=False),
+    _text("event_type"),
+    _text("event_source"),
+    _text("subscription"),
+    _text("group"),
+    _text("content"),  # its fingerprint, see ``ballot``
+    Column("has_bridge", Boolean, nullable=False),
+    Column("lives", Integer, nullable=False),
+    _moment("not_before", may_be_none=True),
+    _moment("opened"),
+    _moment("ended", may_be_none=True),
+    _moment("told"),
+    _moment("heard"),
+    _moment("azure_received", may_be_none=True),
+    _moment("azure_seen", may_be_none=True),
+    Column("state", LargeBinary, nullable=False),
+    Index("events_version", "version"),
+    Index("events_open", "is_open", "not_before"),
+    Index("events_told", "told"),
+)
+
+machines = Table(
+    "machines",
+    metadata,
+    _text("event_key", key=True),
+    _text("subscription", key=True),
+    _text("group", key=True),
+    _text("name", key=True),
+    Index("machines_name", "name"),
+)
+
+bridges = Table(
+    "bridges",
+    metadata,
+    _text("vm_id", key=True),
+    _text("origin"),
+    _text("subscription"),
+    _text("group"),
+    _text("name"),
+    _text("resource"),  # lower case; "" where not known
+    _moment("heard"),
+    _moment("forgotten", may_be_none=True),  # by a click
+    Column("was_silent", Boolean, nullable=False),
+    Column("state", LargeBinary, nullable=False),
+    Index("bridges_name", "name"),
+    Index("bridges_resource", "resource"),
+)
+
+unreadable = Table(
+    "unreadable",
+    metadata,
+    Column("seq", _Serial, primary_key=True, autoincrement=True),
+    _text("origin"),
+    _moment("heard"),
+    _text("reason"),
+    Column("body", LargeBinary, nullable=False),
+)
+
+votes = Table(
+    "votes",
+    metadata,
+    _text("event_key", key=True),
+    Column("life", Integer, primary_key=True, nullable=False),
+    _text("via", key=True),
+    _text("person", key=True),
+    _moment("time"),
+    _text("reason"),
+    Column("seen", LargeBinary, nullable=False),  # the event as it was then
+)
+
+decisions = Table(
+    "decisions",
+    metadata,
+    _text("id", key=True),
+    _text("event_key"),
+    _text("event_id"),
+    Column("life", Integer, nullable=False),
+    _text("action"),  # approve | refuse
+    _text("via"),  # bridge | arm
+    _text("content"),
+    _text("rule"),
+    _text("reason"),
+    Column("persons", LargeBinary, nullable=False),
+    _moment("time"),
+    _moment("expires", may_be_none=True),
+    _text("origin"),
+    _text("entity"),
+    _text("session"),
+    Column("message", LargeBinary, nullable=False),
+    _text("state"),  # decided | sending | sent | done | failed | void | refused
+    _text("outcome"),
+    _text("outcome_reason"),
+    _moment("sent", may_be_none=True),
+    _moment("closed", may_be_none=True),
+    Column("attempts", Integer, nullable=False),
+    _moment("due", may_be_none=True),  # when it is looked after next
+    Index("decisions_event", "event_key"),
+    Index("decisions_due", "due"),
+    Index("decisions_state", "state"),
+    Index("decisions_time", "time"),
+)
+
+trail = Table(
+    "audit",
+    metadata,
+    Column("seq", _Serial, primary_key=True, autoincrement=True),
+    _moment("time"),
+    _text("event_key"),
+    _text("event_id"),
+    Column("life", Integer, nullable=False),
+    _text("decision"),  # its id; "" of a vote that decided nothing
+    _text("what"),
+    _text("via"),
+    _text("person"),
+    _text("detail"),
+    _text("content"),
+    Index("audit_event", "event_key"),
+    Index("audit_time", "time"),
+)
+
+alarms = Table(
+    "alarms",
+    metadata,
+    _text("id", key=True),
+    _text("kind"),
+    _moment("time"),
+    Column("data", LargeBinary, nullable=False),
+    _moment("handed", may_be_none=True),
+    Index("alarms_handed", "handed"),
+)

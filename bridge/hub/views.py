@@ -1,0 +1,263 @@
+"""What a page or a program is shown, as typed rows: the seam between store and face.
+
+    overview      the list of ``/``: what is open first
+    list_events   the list of ``/api/v1/events``: in the order of changes
+    one_event     one event, with all that is known of it
+
+Everything here reads in one transaction, and none of it writes. ``fleet_view`` has the
+bridges, ``view_rows`` the types.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from fnmatch import fnmatchcase
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, or_, select, text
+
+from bridge.hub.bridges import is_unreported
+from bridge.hub.decision_view import decision_row, trail_of
+from bridge.hub.fold import Machine, kept_name
+from bridge.hub.store.rows import json_of, moment_of
+from bridge.hub.store.tables import (
+    bridges,
+    decisions,
+    events,
+    machines,
+    messages,
+    votes,
+)
+from bridge.hub.view_rows import (
+    PAGE,
+    UNKNOWN,
+    EventPage,
+    EventRow,
+    Filters,
+    MessageRow,
+    Situation,
+    Voter,
+)
+
+
+def list_events(
+    connection: Connection, filters: Filters, situation: Situation
+) -> list[EventRow]:
+    """Return events in the order in which they changed; the last one is the cursor.
+
+    What another transaction may still commit before it is left out, so that nobody who
+    goes on from a cursor misses anything.
+    """
+    query = select(events).where(*_wanted(filters), _is_settled(connection))
+    query = query.order_by(events.c.version).limit(max(1, min(filters.limit, PAGE)))
+    return _rows(connection, query, situation)
+
+
+def overview(
+    connection: Connection, filters: Filters, situation: Situation, *, skip: int = 0
+) -> list[EventRow]:
+    """Return events as a person wants them: what is open first, the nearest first."""
+    no_time = events.c.not_before.is_(None)
+    order = (events.c.is_open.desc(), no_time, events.c.not_before)
+    query = (
+        select(events)
+        .where(*_wanted(filters))
+        .order_by(*order, events.c.told.desc(), events.c.event_key)
+    )
+    query = query.offset(skip).limit(max(1, min(filters.limit, PAGE)))
+    found = _rows(connection, query, situation)
+    return sorted(found, key=lambda row: not row.is_unreported)
+
+
+def one_event(
+    connection: Connection, key: str, situation: Situation
+) -> EventPage | None:
+    """Return one event; None = nothing is known of it."""
+    query = select(events).where(events.c.event_key == key)
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        return None
+    (shown,) = _rows(connection, query, situation)
+    state: dict[str, Any] = json_of(row.state)
+    told = select(messages).where(messages.c.event_key == key)
+    decided = select(decisions).where(decisions.c.event_key == key)
+    return EventPage(
+        row=shown,
+        occurrences=state["occurrences"],
+        outcomes=state["outcomes"],
+        addresses=state["addresses"],
+        messages=tuple(
+            _message(one)
+            for one in connection.execute(told.order_by(messages.c.time).limit(PAGE))
+        ),
+        decisions=tuple(
+            decision_row(one)
+            for one in connection.execute(decided.order_by(decisions.c.time.desc()))
+        ),
+        trail=tuple(trail_of(connection, key)),
+    )
+
+
+def _wanted(filters: Filters) -> list[ColumnElement[bool]]:
+    of = events.c
+    found: list[ColumnElement[bool]] = [of.version > filters.after]
+    if filters.is_open is not None:
+        found.append(of.is_open.is_(filters.is_open))
+    for column, value in (
+        (of.event_type, filters.event_type),
+        (of.event_source, filters.event_source),
+        (of.status, filters.status),
+        (of.group, filters.group.lower()),
+    ):
+        if value:
+            found.append(column == value)
+    if filters.text:
+        found.append(_begins(filters.text))
+    return found
+
+
+def _begins(words: str) -> ColumnElement[bool]:
+    """Return what is so of an EventId, or of a machine's name, that begins so."""
+    name = kept_name(words)
+    named = select(machines.c.event_key).where(
+        machines.c.name.startswith(name, autoescape=True)
+    )
+    is_id = events.c.event_key.startswith(words.upper(), autoescape=True)
+    return or_(is_id, events.c.event_key.in_(named))
+
+
+def _is_settled(connection: Connection) -> ColumnElement[bool]:
+    if connection.dialect.name != "postgresql":
+        return text("1 = 1")  # type: ignore[return-value]  # it is one of a WHERE
+    least = text("pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
+    return events.c.xid < least
+
+
+def _rows(
+    connection: Connection, query: Select[Any], situation: Situation
+) -> list[EventRow]:
+    found = connection.execute(query).all()
+    keys = [row.event_key for row in found]
+    named = _names(connection, keys)
+    voters = _voters(connection, keys)
+    decided = _decided(connection, keys)
+    known = _known_machines(connection, [m for one in named.values() for m in one])
+    return [
+        _event(row, named.get(row.event_key, []), known, situation, voters, decided)
+        for row in found
+    ]
+
+
+def _names(connection: Connection, keys: Sequence[str]) -> dict[str, list[Machine]]:
+    found: dict[str, list[Machine]] = {}
+    query = select(machines).where(machines.c.event_key.in_(keys))
+    for row in connection.execute(query.order_by(machines.c.name)):
+        machine = Machine(subscription=row.subscription, group=row.group, name=row.name)
+        found.setdefault(row.event_key, []).append(machine)
+    return found
+
+
+def _voters(connection: Connection, keys: Sequence[str]) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    query = select(votes).where(votes.c.event_key.in_(keys)).order_by(votes.c.time)
+    for row in connection.execute(query):
+        found.setdefault(row.event_key, []).append(row)
+    return found
+
+
+def _decided(connection: Connection, keys: Sequence[str]) -> dict[str, Any]:
+    query = select(decisions).where(decisions.c.event_key.in_(keys))
+    ordered = connection.execute(query.order_by(decisions.c.time))
+    return {row.event_key: row for row in ordered}
+
+
+def _known_machines(
+    connection: Connection, named: Sequence[Machine]
+) -> set[tuple[str, str, str]]:
+    names = {machine.name for machine in named}
+    query = select(bridges.c.subscription, bridges.c.group, bridges.c.name)
+    found = connection.execute(query.where(bridges.c.name.in_(names)))
+    return {(row.subscription, row.group, row.name) for row in found}
+
+
+def _event(  # noqa: PLR0913, PLR0917 - what a row is made of
+    row: Any,
+    named: Sequence[Machine],
+    known: set[tuple[str, str, str]],
+    situation: Situation,
+    voters: Mapping[str, list[Any]],
+    decided: Mapping[str, Any],
+) -> EventRow:
+    lives: list[dict[str, Any]] = json_of(row.state)["occurrences"]  # type: ignore[assignment]  # as written
+    life = lives[-1] if lives else {}
+    told, absent = moment_of(row.told), situation.absent_until
+    is_lost = row.is_open and absent is not None and moment_of(row.heard) < absent
+    mine = [v for v in voters.get(row.event_key, ()) if v.life == row.lives]
+    decision = decided.get(row.event_key)
+    return EventRow(
+        key=row.event_key,
+        event_id=row.event_id,
+        version=row.version,
+        status=UNKNOWN if is_lost else row.status,
+        is_open=row.is_open,
+        event_type=row.event_type,
+        event_source=row.event_source,
+        subscription=row.subscription,
+        group=row.group,
+        content=row.content,
+        machines=tuple(machine.name for machine in named),
+        not_before=_moment(row.not_before),
+        opened=moment_of(row.opened),
+        ended=_moment(row.ended),
+        told=told,
+        first_reported_by=life.get("firstReportedBy", {}),
+        is_unreported=_is_unreported(row, named, known, life, situation),
+        bridges_say=life.get("bridgesSay"),
+        azure=life.get("azure"),
+        lives=row.lives,
+        event=life.get("event"),
+        voters=tuple(_voter(one) for one in mine),
+        decision=decision_row(decision) if decision is not None else None,
+    )
+
+
+def _moment(value: int | None) -> datetime | None:
+    return None if value is None else moment_of(value)
+
+
+def _voter(row: Any) -> Voter:
+    time = moment_of(row.time)
+    return Voter(person=row.person, via=row.via, time=time, reason=row.reason)
+
+
+def _is_unreported(
+    row: Any,
+    named: Sequence[Machine],
+    known: set[tuple[str, str, str]],
+    life: Mapping[str, Any],
+    situation: Situation,
+) -> bool:
+    if row.has_bridge or situation.missing_after is None or row.azure_received is None:
+        return False
+    if situation.expect:
+        resource = str(life.get("resource", "")).lower()
+        is_expected = any(fnmatchcase(resource, g.lower()) for g in situation.expect)
+    else:
+        is_expected = any((m.subscription, m.group, m.name) in known for m in named)
+    return is_expected and is_unreported(
+        moment_of(row.azure_received),
+        situation.drained,
+        situation.now,
+        missing_after=situation.missing_after,
+    )
+
+
+def _message(row: Any) -> MessageRow:
+    return MessageRow(
+        kind=row.kind,
+        source=row.source,
+        id=row.id,
+        time=moment_of(row.time),
+        heard=moment_of(row.heard),
+        vm_id=row.vm_id,
+        body=row.body,
+    )

@@ -1,0 +1,50 @@
+"""What was decided on approvals."""
+
+from dataclasses import dataclass
+
+from bridge.outbox.records import Decision
+from bridge.outbox.storage.database import Database
+from bridge.outbox.tables import decisions
+
+
+@dataclass(slots=True)
+class Approvals:
+    """The intents and outcomes of approval messages and of rules."""
+
+    database: Database
+
+    async def save(self, decision: Decision, *, now: float) -> None:
+        """Save an intent, or that the POST for it is begun."""
+        await self.database.run(lambda db: decisions.save(db, decision, now))
+
+    async def of_message(
+        self, message: str, sequence: int | None = None
+    ) -> dict[str, Decision]:
+        """Return what was decided on a message, by key of the EventId.
+
+        Args:
+            message: the hash of its content.
+            sequence: its own number: a decision on this very message goes first.
+        """
+        return await self.database.read(
+            lambda db: decisions.of_message(db, message, sequence)
+        )
+
+    async def open_initiatives(self) -> list[Decision]:
+        """Return the intents of rules that have no outcome yet."""
+        return await self.database.read(decisions.open_initiatives)
+
+    async def delete(self, message: str, key: str) -> None:
+        """Delete an intent for which no POST was sent.
+
+        Otherwise a redelivery of the message would treat the outcome as unknown.
+        """
+        await self.database.run(lambda db: decisions.delete(db, message, key))
+
+    async def posted(self) -> frozenset[str]:
+        """Return the keys of the EventIds for which a POST was begun."""
+        return await self.database.read(decisions.posted)
+
+    async def recent_outcomes(self, limit: int) -> list[bytes]:
+        """Return the data of the last outcomes as JSON, newest first."""
+        return await self.database.read(lambda db: decisions.recent_outcomes(db, limit))

@@ -1,0 +1,30 @@
+"""The VM that a state file belongs to: a cloned disk brings the file of another VM."""
+
+import sqlite3
+
+from bridge.outbox.storage.database import Database
+from bridge.outbox.tables.values import load, save
+
+_OWNER = "vm_id"
+
+
+async def is_foreign(database: Database, vm_id: str) -> bool:
+    """Whether the state file belongs to another VM: its disk was cloned."""
+    owner = await owner_of(database)
+    return owner is not None and owner.casefold() != vm_id.casefold()
+
+
+async def owner_of(database: Database) -> str | None:
+    """Return the vmId of the VM that wrote the file; None if that is not known."""
+
+    def job(db: sqlite3.Connection) -> str | None:
+        # An older file has no checksums; load can read that.
+        owner = load(db, _OWNER)
+        return owner.decode(errors="replace") if owner else None
+
+    return await database.read(job)
+
+
+async def set_owner(database: Database, vm_id: str) -> None:
+    """Save the vmId of the VM that writes the file."""
+    await database.run(lambda db: save(db, {_OWNER: vm_id.encode()}))

@@ -1,0 +1,61 @@
+"""The thread that works on the state file, and its replacement when the disk hangs."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from bridge.outbox.storage.front import Front
+from bridge.outbox.storage.shift import Shift
+
+
+@dataclass(slots=True)
+class Threads:
+    """One thread at a time works at the front.
+
+    Attributes:
+        front: the messages to the thread, and the work on them.
+    """
+
+    front: Front
+    _shift: Shift = field(default_factory=Shift)
+    _thread: threading.Thread | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self, opened: asyncio.Future[None]) -> None:
+        """Start the thread.
+
+        Args:
+            opened: set by the thread when it has opened the file, or to the error.
+        """
+
+        def live() -> None:
+            try:
+                self.front.keeper.open()
+            except Exception as error:  # noqa: BLE001 - handed to the caller of serving
+                self.front.call_in_loop(opened.set_exception, error)
+                return
+            self.front.call_in_loop(opened.set_result, None)
+            self.front.live(self._shift, None)
+
+        self._begin(live)
+
+    def replace_if_hung(self, patience: float) -> float | None:
+        """Let another thread go on in memory if the disk has not answered for so long.
+
+        Returns:
+            For how many seconds the disk has not answered; None = it has nothing to do.
+        """
+        if self._shift.relieve(patience):
+            group = self._shift.group
+            self._shift = shift = Shift()
+            self._begin(lambda: self.front.live(shift, group))
+        return self._shift.waits_for()
+
+    def _begin(self, live: Callable[[], None]) -> None:
+        self._thread = threading.Thread(target=live, name="outbox", daemon=True)
+        self._thread.start()

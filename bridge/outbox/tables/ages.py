@@ -1,0 +1,54 @@
+"""The running time of each sink, by which its deliveries grow older.
+
+It is the number of seconds for which the forwarder has run and the sink was not parked.
+A delivery notes it when it is inserted (``born``): the difference is its age, whatever
+the wall clock says.
+"""
+
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+_RUNNING = "running:"
+
+
+def load(db: sqlite3.Connection, sink: str) -> float:
+    """Return the running time of a sink as it was last saved, in seconds."""
+    query = "SELECT value FROM meta WHERE key = ?"
+    row = db.execute(query, (f"{_RUNNING}{sink}",)).fetchone()
+    is_known = row is not None and isinstance(row[0], int | float)
+    return float(row[0]) if is_known else 0.0  # damaged: as in a new state file
+
+
+def save(db: sqlite3.Connection, sink: str, seconds: float) -> None:
+    """Save the running time of a sink."""
+    row = (f"{_RUNNING}{sink}", seconds)
+    db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", row)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTimes:
+    """The running times during one commit; each is read or written once.
+
+    More often would be slow, since SQLite reads the whole checkpoint whenever it looks
+    for another row of ``meta``.
+
+    Attributes:
+        db: the state file.
+        now: those that are known better than the file does; they are saved.
+    """
+
+    db: sqlite3.Connection
+    now: Mapping[str, float]
+    _known: dict[str, float] = field(default_factory=dict)
+
+    def of(self, sink: str) -> float:
+        """Return the running time of a sink."""
+        if sink not in self._known:
+            seconds = self.now.get(sink)
+            if seconds is None:
+                seconds = load(self.db, sink)
+            else:
+                save(self.db, sink, seconds)
+            self._known[sink] = seconds
+        return self._known[sink]

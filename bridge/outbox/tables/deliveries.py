@@ -1,0 +1,292 @@
+"""The tables ``items`` and ``deliveries``: insert, what is due, settle.
+
+The head of a key is the first of its pending deliveries. Only heads are ever due: this
+keeps the order per sink and EventId, and no EventId holds up another. Queries for one
+key name their index, because SQLite would otherwise choose to scan all that is pending.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Sequence
+
+from bridge.outbox.checksum import Content, checksum_of
+from bridge.outbox.delivery import Delivery, select, select_checked
+from bridge.outbox.storage.connection import Connection
+from bridge.outbox.tables import ages
+
+_URGENT_BEFORE = 900.0  # a NotBefore within 15 minutes
+_URGENT_AFTER_START = 300.0
+
+
+def urgency(
+    *, not_before: float | None, is_started: bool, created: float
+) -> tuple[float | None, float | None]:
+    """Return from when and until when an event is delivered before all others."""
+    if is_started:
+        return created, created + _URGENT_AFTER_START
+    if not_before is not None:
+        return not_before - _URGENT_BEFORE, not_before
+    return None, None
+
+
+def add(
+    db: sqlite3.Connection,
+    content: Content,
+    *,
+    created: float,
+    not_before: float | None = None,
+) -> int:
+    """Insert an item; return its id.
+
+    The id is chosen here as SQLite would choose it, because the checksum includes it.
+    """
+    (number,) = db.execute(
+        """SELECT 1 + max(
+               coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'items'), 0),
+               coalesce((SELECT max(id) FROM items), 0))"""
+    ).fetchone()
+    db.execute(
+        """INSERT INTO items (id, kind, key, event_id, cloud_event_id, type, body,
+           checksum, created, not_before) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+        (number, *content, checksum_of(number, content), created, not_before),
+    )
+    return int(number)
+
+
+def is_within(window: tuple[float | None, float | None], now: float) -> bool:
+    """Whether ``now`` is within the times of ``urgency``."""
+    since, until = window
+    return since is not None and until is not None and since <= now < until
+
+
+def insert(  # noqa: PLR0913 - one per column
+    db: sqlite3.Connection,
+    *,
+    item: int,
+    sink: str,
+    key: str | None,
+    now: float,
+    window: tuple[float | None, float | None],
+    running: float,
+) -> None:
+    """Insert a delivery after the earlier ones of its key.
+
+    If it is urgent, they become urgent too: it has to wait for them.
+
+    Args:
+        db: the state file.
+        item: the id of what is delivered.
+        sink: where to.
+        key: deliveries with the same key keep their order; None = no order.
+        now: seconds since the epoch.
+        window: from when and until when it is urgent.
+        running: the running time of the sink, see ``ages``.
+    """
+    (is_head,) = db.execute(
+        """SELECT NOT EXISTS (
+               SELECT 1 FROM deliveries INDEXED BY deliveries_key
+               WHERE sink = ? AND key = ? AND state = 'pending')""",
+        (sink, key),
+    ).fetchone()
+    db.execute(
+        """INSERT INTO deliveries
+           (item, sink, key, state, is_head, due, urgent_from, urgent_until, born)
+           VALUES (?, ?, ?, 'pending', ?, ?, ?, ?, ?)""",
+        (item, sink, key, is_head, now, *window, running),
+    )
+    if window[1] is not None and not is_head:
+        db.execute(
+            """UPDATE deliveries INDEXED BY deliveries_key SET
+               urgent_from = min(coalesce(urgent_from, ?1), ?1),
+               urgent_until = max(coalesce(urgent_until, ?2), ?2)
+               WHERE sink = ?3 AND key = ?4 AND state = 'pending'""",
+            (*window, sink, key),
+        )
+
+
+def postpone(  # noqa: PLR0913 - one per column
+    db: sqlite3.Connection,
+    delivery: Delivery,
+    *,
+    due: float,
+    error: tuple[str, str],
+    waits_for_sink: bool,
+    running: float | None,
+) -> None:
+    """Make a delivery due later, and count the attempt that failed."""
+    db.execute(
+        """UPDATE deliveries SET due = ?, attempts = attempts + 1, last_error = ?,
+           reason = ?, waits_for_sink = ? WHERE id = ? AND state = 'pending'""",
+        (due, *error, waits_for_sink, delivery.id),
+    )
+    if running is not None:
+        ages.save(db, delivery.sink, running)
+
+
+def release(db: sqlite3.Connection, sink: str, now: float, limit: int) -> int:
+    """Make due now what waits for the sink to answer again; return how many.
+
+    Args:
+        db: the state file.
+        sink: whose deliveries.
+        now: seconds since the epoch.
+        limit: so many at most.
+    """
+    return db.execute(
+        """UPDATE deliveries SET due = ?1 WHERE id IN (
+               SELECT id FROM deliveries WHERE sink = ?2 AND state = 'pending'
+               AND is_head AND due > ?1 AND waits_for_sink ORDER BY due LIMIT ?3)""",
+        (now, sink, limit),
+    ).rowcount
+
+
+def make_due(db: sqlite3.Connection, sink: str, beyond: float, now: float) -> None:
+    """Make due now what is due later than ``beyond``."""
+    db.execute(
+        """UPDATE deliveries SET due = ?
+           WHERE sink = ? AND state = 'pending' AND due > ?""",
+        (now, sink, beyond),
+    )
+
+
+def make_earlier(db: sqlite3.Connection, sink: str, seconds: float) -> None:
+    """Make all pending deliveries due so many seconds earlier."""
+    db.execute(
+        "UPDATE deliveries SET due = due - ? WHERE sink = ? AND state = 'pending'",
+        (seconds, sink),
+    )
+
+
+def of_cloud_event(
+    db: Connection, sink: str, cloud_event_id: str, since: float
+) -> list[Delivery]:
+    """Return the pending deliveries of one CloudEvent that came after ``since``."""
+    condition = """d.sink = ? AND d.state = 'pending' AND d.item IN (
+        SELECT id FROM items INDEXED BY items_created
+        WHERE created >= ? AND cloud_event_id = ?)"""
+    found = select_checked(db, condition, (sink, since, cloud_event_id))
+    return [delivery for delivery in found if delivery.damage is None]
+
+
+def waiting_for_sink(
+    db: sqlite3.Connection, sink: str, now: float, limit: int, but: Iterable[int]
+) -> list[Delivery]:
+    """Return what waits for the sink to answer again, urgent deliveries first."""
+    return select(
+        db,
+        """d.sink = ? AND d.state = 'pending' AND d.is_head AND d.due > ?
+           AND d.waits_for_sink AND d.id NOT IN (SELECT value FROM json_each(?))
+           ORDER BY d.urgent_until IS NULL, d.urgent_until, d.due LIMIT ?""",
+        (sink, now, json.dumps(list(but)), limit),
+    )
+
+
+def renew_head(db: sqlite3.Connection, sink: str, key: str | None) -> None:
+    """Make the first pending delivery of a key its only head."""
+    if key is None:
+        return
+    db.execute(
+        """UPDATE deliveries INDEXED BY deliveries_key SET is_head = (id = (
+               SELECT min(id) FROM deliveries INDEXED BY deliveries_key
+               WHERE sink = ?1 AND key = ?2 AND state = 'pending'))
+           WHERE sink = ?1 AND key = ?2 AND state = 'pending'""",
+        (sink, key),
+    )
+
+
+def due(
+    db: Connection,
+    sink: str,
+    now: float,
+    limit: int,
+    but: Iterable[int] = (),
+) -> list[Delivery]:
+    """Return what is due for a sink: urgent deliveries first, then the oldest.
+
+    Args:
+        db: the state file.
+        sink: whose deliveries.
+        now: seconds since the epoch.
+        limit: so many at most.
+        but: ids that are left out.
+    """
+    left_out = json.dumps(list(but))
+    found = select_checked(
+        db,
+        """d.sink = ? AND d.state = 'pending' AND d.is_head
+           AND d.urgent_until > ? AND d.urgent_from <= ? AND d.due <= ?
+           AND d.id NOT IN (SELECT value FROM json_each(?))
+           ORDER BY d.urgent_until LIMIT ?""",
+        (sink, now, now, now, left_out, limit),
+    )
+    if len(found) >= limit:
+        return found
+    rest = select_checked(
+        db,
+        """d.sink = ? AND d.state = 'pending' AND d.is_head AND d.due <= ?
+           AND d.id NOT IN (SELECT value FROM json_each(?))
+           ORDER BY d.due, d.id LIMIT ?""",
+        (sink, now, left_out, limit),
+    )
+    urgent = {d.id for d in found}
+    return [*found, *(d for d in rest if d.id not in urgent)][:limit]
+
+
+def next_due(db: sqlite3.Connection, sink: str, now: float) -> float | None:
+    """Return when the next delivery that is not due yet will be due."""
+    row: tuple[float | None] = db.execute(
+        """SELECT min(due) FROM deliveries
+           WHERE sink = ? AND state = 'pending' AND is_head AND due > ?""",
+        (sink, now),
+    ).fetchone()
+    return row[0]
+
+
+def delivered(
+    db: sqlite3.Connection, deliveries: Sequence[Delivery], now: float
+) -> bool:
+    """Mark deliveries of one sink as delivered, with one statement for all.
+
+    Returns:
+        Whether another delivery with the same key waits behind one of them.
+    """
+    ids = [delivery.id for delivery in deliveries]
+    db.execute(
+        """UPDATE deliveries SET state = 'delivered', is_head = 0, settled = ?,
+           attempts = attempts + 1, last_error = NULL, reason = NULL
+           WHERE id IN (SELECT value FROM json_each(?)) AND state = 'pending'""",
+        (now, json.dumps(ids)),
+    )
+    keys = {delivery.key for delivery in deliveries if delivery.key is not None}
+    if not keys:
+        return False
+    following = db.execute(
+        """UPDATE deliveries INDEXED BY deliveries_key SET is_head = (id = (
+               SELECT min(first.id) FROM deliveries first INDEXED BY deliveries_key
+               WHERE first.sink = ?1 AND first.key = deliveries.key
+               AND first.state = 'pending'))
+           WHERE sink = ?1 AND key IN (SELECT value FROM json_each(?2))
+           AND state = 'pending'""",
+        (deliveries[0].sink, json.dumps(sorted(keys))),
+    )
+    return following.rowcount > 0
+
+
+def settle(
+    db: sqlite3.Connection,
+    delivery: Delivery,
+    state: str,
+    *,
+    now: float,
+    error: tuple[str, str] | None = None,
+) -> bool:
+    """Move a delivery to a final state; return False if it was not pending."""
+    text, reason = error or (None, None)
+    moved = db.execute(
+        """UPDATE deliveries SET state = ?, is_head = 0, settled = ?,
+           attempts = attempts + 1, last_error = ?, reason = ?
+           WHERE id = ? AND state = 'pending'""",
+        (state, now, text, reason, delivery.id),
+    ).rowcount
+    renew_head(db, delivery.sink, delivery.key)
+    return moved > 0

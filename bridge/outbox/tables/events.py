@@ -1,0 +1,121 @@
+"""Puts events and replies into the outbox: an item, and a delivery for each sink."""
+
+import sqlite3
+from dataclasses import replace
+
+from bridge.events.build import OutgoingEvent
+from bridge.events.cloudevent import CloudEvent
+from bridge.events.routing import Router
+from bridge.foundation.errors import OutboxFullError
+from bridge.outbox.checksum import Content
+from bridge.outbox.records import REPLIES, Reply
+from bridge.outbox.storage.connection import Connection
+from bridge.outbox.tables import deliveries, successes
+from bridge.outbox.tables.ages import RunningTimes
+
+
+def append(
+    db: Connection,
+    router: Router,
+    outgoing: OutgoingEvent,
+    now: float,
+    running: RunningTimes,
+) -> tuple[str, ...]:
+    """Append an event; return the sinks that get it.
+
+    Args:
+        db: the state file.
+        router: chooses the sinks.
+        outgoing: the event.
+        now: seconds since the epoch.
+        running: the running times of the sinks.
+
+    Raises:
+        OutboxFullError: the disk fails, and memory has no room for another event.
+    """
+    not_before = outgoing.not_before.timestamp() if outgoing.not_before else None
+    window = deliveries.urgency(
+        not_before=not_before, is_started=outgoing.is_started, created=now
+    )
+    is_urgent = deliveries.is_within(window, now)
+    event = _marked(outgoing.event, db, is_urgent=is_urgent)
+    _count(db, outgoing, now)
+    content = _content_of(event, outgoing.key)
+    item = deliveries.add(db, content, created=now, not_before=not_before)
+    sinks = _sinks(db, router, outgoing, now)
+    for sink in sinks:
+        deliveries.insert(
+            db,
+            item=item,
+            sink=sink,
+            key=outgoing.key,
+            now=now,
+            window=window,
+            running=running.of(sink),
+        )
+    if outgoing.is_last and outgoing.key is not None:
+        db.execute("DELETE FROM followers WHERE key = ?", (outgoing.key,))
+        successes.note_gone(db, outgoing.key, now)
+    return sinks
+
+
+def _marked(event: CloudEvent, db: Connection, *, is_urgent: bool) -> CloudEvent:
+    """Return the event, marked as not durable while it is in memory only."""
+    if db.room is not None and not db.room.takes(is_urgent=is_urgent):
+        raise OutboxFullError("neither disk nor memory has room for another event")
+    if db.is_durable:
+        return event
+    return replace(event, data={**event.data, "durable": False})
+
+
+def _count(db: Connection, outgoing: OutgoingEvent, now: float) -> None:
+    db.execute(
+        """INSERT INTO told (cause, times, at, key) VALUES (?, 1, ?, ?)
+           ON CONFLICT DO UPDATE SET times = times + 1, at = excluded.at""",
+        (outgoing.cause, now, outgoing.key),
+    )
+
+
+def _content_of(event: CloudEvent, key: str | None) -> Content:
+    return Content(
+        kind="event",
+        key=key,
+        event_id=event.text("correlationid"),
+        cloud_event_id=event.id,
+        type=event.type,
+        body=event.to_json(),
+    )
+
+
+def _sinks(
+    db: Connection, router: Router, outgoing: OutgoingEvent, now: float
+) -> tuple[str, ...]:
+    """Return the sinks that get the event, and note them as its followers.
+
+    A sink that got one event of an EventId gets all later ones.
+    """
+    query = "SELECT sink FROM followers WHERE key = ?"
+    following = {sink for (sink,) in db.execute(query, (outgoing.key,))}
+    sinks = router.sinks(outgoing.subject, following)
+    if outgoing.key is not None and outgoing.subject.transition is not None:
+        db.executemany(
+            "INSERT OR REPLACE INTO followers (key, sink, at) VALUES (?, ?, ?)",
+            [(outgoing.key, sink, now) for sink in sinks],
+        )
+    return sinks
+
+
+def append_reply(
+    db: sqlite3.Connection, reply: Reply, now: float, running: RunningTimes
+) -> None:
+    """Append a reply to an approval; arguments as those of ``append``."""
+    content = Content("reply", reply.key, None, None, "reply", reply.body)
+    deliveries.insert(
+        db,
+        item=deliveries.add(db, content, created=now),
+        sink=REPLIES,
+        key=None,
+        now=now,
+        window=(None, None),
+        running=running.of(REPLIES),
+    )

@@ -1,0 +1,54 @@
+"""What the outbox itself gives up: damaged rows, and events without room."""
+
+import logging
+import sqlite3
+
+from bridge.events.build import OutgoingEvent
+from bridge.foundation.errors import OutboxFullError, Reason
+from bridge.outbox.delivery import Delivery
+from bridge.outbox.tables import deliveries, observations
+
+log = logging.getLogger(__name__)
+
+
+def dead_letter(db: sqlite3.Connection, delivery: Delivery, now: float) -> str | None:
+    """Dead-letter a damaged delivery, and have its event published again.
+
+    Returns:
+        The key of its EventId, if the event can be made again from the document.
+    """
+    error = (delivery.damage or "", Reason.DAMAGED.value)
+    deliveries.settle(db, delivery, "dead", now=now, error=error)
+    is_step = delivery.kind != "reply" and ".startrequest." not in delivery.type
+    if not is_step or delivery.key is None:
+        return None
+    observations.publish_again(db, delivery.key)
+    return delivery.key
+
+
+def log_damage(delivery: Delivery) -> None:
+    """Log a damaged delivery in the words of the relay for a dead letter."""
+    log.error(
+        "dead letter",
+        extra={
+            "sink": delivery.sink,
+            "type": delivery.type,
+            "eventId": delivery.event_id,
+            "cloudEventId": delivery.cloud_event_id,
+            "attempt": delivery.attempts,
+            "fault": delivery.damage,
+            "reason": Reason.DAMAGED.value,
+        },
+    )
+
+
+def log_drop(outgoing: OutgoingEvent, error: OutboxFullError) -> None:
+    """Log an event for which there is no room."""
+    log.error(
+        "event dropped",
+        extra={
+            "type": outgoing.event.type,
+            "eventId": outgoing.key,
+            "fault": str(error),
+        },
+    )

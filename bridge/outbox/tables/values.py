@@ -1,0 +1,43 @@
+"""The table ``meta``: values that are kept under a name, and a few counters."""
+
+import sqlite3
+from collections.abc import Mapping
+
+from bridge.outbox.checksum import checksum_of_value, intact_value
+
+_RETRY = "retry:"
+
+
+def load(db: sqlite3.Connection, name: str) -> bytes | None:
+    """Return the value of ``name``: None if there is none, b"" if it is damaged."""
+    # The column ``checksum`` is missing in a file that nobody has migrated yet.
+    row = db.execute("SELECT * FROM meta WHERE key = ?", (name,)).fetchone()
+    return None if row is None else intact_value(name, row[1:])
+
+
+def save(db: sqlite3.Connection, values: Mapping[str, bytes]) -> None:
+    """Write values under their names."""
+    db.executemany(
+        "INSERT OR REPLACE INTO meta (key, value, checksum) VALUES (?, ?, ?)",
+        [(name, body, checksum_of_value(name, body)) for name, body in values.items()],
+    )
+
+
+def ask_to_retry(db: sqlite3.Connection, sink: str | None) -> None:
+    """Count that a person asked to try a sink at once; None = all sinks."""
+    db.execute(
+        """INSERT INTO meta (key, value) VALUES (?, 1)
+           ON CONFLICT DO UPDATE SET value = value + 1""",
+        (f"{_RETRY}{sink or ''}",),
+    )
+
+
+def retries(db: sqlite3.Connection) -> dict[str | None, int]:
+    """Return how often ``ask_to_retry`` was called, by sink; None = for all sinks."""
+    query = "SELECT key, value FROM meta WHERE key GLOB ?"
+    found = db.execute(query, (f"{_RETRY}*",))
+    return {
+        name.removeprefix(_RETRY) or None: count
+        for name, count in found
+        if isinstance(count, int)
+    }

@@ -1,0 +1,1 @@
+"""Azure's own word on scheduled events: Resource Manager, and Event Grid."""

@@ -1,0 +1,178 @@
+"""Event Grid's messages about scheduled events, in both of its schemas.
+
+A publisher looks at the events of a simulated VM, and tells each change once or more:
+Scheduled, Started, and in the end Completed or Canceled, which IMDS never says. It can
+repeat itself, and mix in events of another kind, as Event Grid does.
+
+Source: learn.microsoft.com/azure/virtual-machines/scheduled-events-event-grid
+"""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal, Protocol
+
+import orjson
+
+from bridge.simulator.clock import Clock, SystemClock
+
+Schema = Literal["cloudevents", "eventgrid"]
+
+TYPE = "Microsoft.ResourceNotifications.MaintenanceResources.ScheduledEventEmitted"
+_SUBSCRIPTION = "00001111-aaaa-2222-bbbb-3333cccc4444"
+_GROUP = "simulated"
+_LOOK_SECONDS = 0.25
+
+Json = Mapping[str, Any]
+
+
+class Document(Protocol):
+    """The events of one VM: an ``ImdsState``."""
+
+    def peek(self) -> Any:
+        """Return the document as ``body``; this does not count as a read."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the VM of an event is."""
+
+    vm_name: str
+    subscription: str = _SUBSCRIPTION
+    group: str = _GROUP
+    location: str = "westeurope"
+
+    def resource(self, event_id: str) -> str:
+        """Return the id that ARM knows an event by."""
+        return (
+            f"/subscriptions/{self.subscription}/resourceGroups/{self.group}/providers"
+            f"/Microsoft.Compute/virtualMachines/{self.vm_name}"
+            f"/providers/microsoft.maintenance/scheduledevents/{event_id}"
+        )
+
+
+def message(event: Json, status: str, place: Place, at: float, schema: Schema) -> bytes:
+    """Return what Event Grid sends about an event.
+
+    Args:
+        event: the IMDS object.
+        status: Scheduled, Started, Completed or Canceled.
+        place: of its VM.
+        at: seconds since the epoch.
+        schema: CloudEvents 1.0, or Event Grid's own.
+    """
+    event_id = str(event["EventId"])
+    resource = place.resource(event_id)
+    when = datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z")
+    known = ("EventId", "EventType", "EventSource", "NotBefore", "Description")
+    properties = {
+        **{name: event.get(name) for name in known},
+        "EventStatus": status,
+        "DurationInSeconds": event.get("DurationInSeconds", -1),
+        "Resources": event.get("Resources", []),
+        "ResourceType": "VirtualMachine",
+        "ScheduledEventApiVersion": "2020-07-01",
+    }
+    data = {
+        "resourceInfo": {
+            "id": resource,
+            "name": event_id,
+            "type": "microsoft.maintenance/scheduledEvents",
+            "location": place.location,
+            "properties": properties,
+        },
+        "operationalInfo": {"resourceEventTime": when},
+        "apiVersion": "2024-07-01",
+    }
+    return _envelope(data, resource, place, when, schema)
+
+
+def foreign(place: Place, at: float, schema: Schema) -> bytes:
+    """Return an event that comes the same way and is of no VM: of a Kubernetes node."""
+    when = datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z")
+    resource = (
+        f"/subscriptions/{place.subscription}/resourceGroups/{place.group}/providers"
+        "/Microsoft.ContainerService/managedClusters/aks"
+    )
+    data = {
+        "resourceInfo": {
+            "id": resource,
+            "name": "aks",
+            "type": "microsoft.containerservice/managedclusters",
+            "properties": {"eventId": "aks-1", "resourceType": "ManagedCluster"},
+        }
+    }
+    return _envelope(data, resource, place, when, schema)
+
+
+def _envelope(
+    data: Json, subject: str, place: Place, when: str, schema: Schema
+) -> bytes:
+    topic = f"/subscriptions/{place.subscription}"
+    head: dict[str, Any] = {"id": str(uuid.uuid4()), "subject": subject}
+    if schema == "cloudevents":
+        head |= {"specversion": "1.0", "source": topic, "type": TYPE, "time": when}
+    else:
+        head |= {"topic": topic, "eventType": TYPE, "eventTime": when}
+        head |= {"dataVersion": "3.0", "metadataVersion": "1"}
+    return orjson.dumps({**head, "data": data})
+
+
+@dataclass(slots=True)
+class EventGrid:
+    """Tells what happens to the events of a VM.
+
+    Attributes:
+        document: the VM's events.
+        place: of the VM.
+        publish: takes each message.
+        schema: of the messages.
+        copies: how often each message is sent, with one id.
+        with_foreign: whether events of another kind come in between.
+    """
+
+    document: Document
+    place: Place
+    publish: Callable[[bytes], None]
+    schema: Schema = "cloudevents"
+    copies: int = 1
+    with_foreign: bool = False
+    clock: Clock = field(default_factory=SystemClock)
+    _known: dict[str, Json] = field(default_factory=dict)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Look at the events until ``stop`` is set."""
+        while not stop.is_set():
+            self.look()
+            await self.clock.sleep(_LOOK_SECONDS)
+
+    def look(self) -> None:
+        """Tell what has changed since the last look."""
+        try:
+            found = orjson.loads(self.document.peek().body)
+            events = {str(one["EventId"]): one for one in found["Events"]}
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            return  # a given document says nothing
+        for event, status in self._changes(events):
+            self._tell(event, status)
+        self._known = events
+
+    def _changes(self, events: Mapping[str, Json]) -> Iterator[tuple[Json, str]]:
+        for event_id, event in events.items():
+            if event != self._known.get(event_id):
+                yield event, str(event["EventStatus"])
+        for event_id, event in self._known.items():
+            if event_id not in events:
+                was_started = event["EventStatus"] == "Started"
+                yield event, "Completed" if was_started else "Canceled"
+
+    def _tell(self, event: Json, status: str) -> None:
+        now = self.clock.now()
+        if self.with_foreign:
+            self.publish(foreign(self.place, now, self.schema))
+        body = message(event, status, self.place, now, self.schema)
+        for _ in range(self.copies):
+            self.publish(body)

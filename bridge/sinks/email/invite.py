@@ -1,0 +1,95 @@
+"""NotBefore as an entry for calendars: iCalendar. Pure.
+
+Source: RFC 5545 (format), RFC 5546 section 3.2 (PUBLISH, CANCEL)
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+from bridge.events.cloudevent import CloudEvent
+from bridge.events.cloudevent_rules import as_time
+from bridge.foundation.hashing import hash32
+from bridge.sinks.email.words import Words
+
+_LINE_BYTES = 75
+_UNKNOWN_LENGTH = timedelta(minutes=15)
+_LONGEST_SECONDS = 86400
+_TOLD = {"scheduled": "PUBLISH", "updated": "PUBLISH", "cancelled": "CANCEL"}
+_EPOCH = datetime(2020, 1, 1, tzinfo=UTC)
+_MOST = 2**31 - 1
+
+
+def invite(event: CloudEvent, words: Words, domain: str) -> tuple[str, bytes] | None:
+    """Return the method and the file; None where there is nothing to enter.
+
+    Args:
+        event: what is told.
+        words: the same in words.
+        domain: what the entry's id ends with.
+    """
+    *_, family, step, _ = ("", "", *event.type.split("."))
+    key, start = event.text("correlationid"), _not_before(event)
+    method = _TOLD.get(step) if family == "scheduledevent" else None
+    if method is None or start is None or not key:
+        return None
+    lines = _lines(event, words, method, start, f"{hash32(key.upper())}@{domain}")
+    return method, b"".join(_folded(line) for line in lines)
+
+
+def _lines(
+    event: CloudEvent, words: Words, method: str, start: datetime, uid: str
+) -> Iterator[str]:
+    told = as_time(event.time) or _EPOCH
+    text = "\n".join(f"{name}: {value}" for name, value in words.facts)
+    yield "BEGIN:VCALENDAR"
+    yield "VERSION:2.0"
+    yield "PRODID:-//scheduled-events-bridge//sebridge//EN"
+    yield f"METHOD:{method}"
+    yield "BEGIN:VEVENT"
+    yield f"UID:{uid}"
+    yield f"SEQUENCE:{min(max(int((told - _EPOCH).total_seconds()), 0), _MOST)}"
+    yield f"DTSTAMP:{_written(told)}"
+    yield f"DTSTART:{_written(start)}"
+    yield f"DTEND:{_written(start + _length(event))}"
+    yield f"SUMMARY:{_escaped(words.subject)}"
+    yield f"DESCRIPTION:{_escaped(text)}"
+    yield f"STATUS:{'CANCELLED' if method == 'CANCEL' else 'CONFIRMED'}"
+    yield "TRANSP:TRANSPARENT"
+    yield "END:VEVENT"
+    yield "END:VCALENDAR"
+
+
+def _not_before(event: CloudEvent) -> datetime | None:
+    given = event.data.get("notBefore")
+    found = as_time(given) if isinstance(given, str) else None
+    # A calendar has no use for the years at the ends of ours.
+    return found if found is not None and 1970 <= found.year < 9999 else None
+
+
+def _length(event: CloudEvent) -> timedelta:
+    raw = event.data.get("event")
+    seconds = raw.get("DurationInSeconds") if isinstance(raw, dict) else None
+    if not isinstance(seconds, int) or seconds <= 0:
+        return _UNKNOWN_LENGTH
+    return timedelta(seconds=min(seconds, _LONGEST_SECONDS))
+
+
+def _written(moment: datetime) -> str:
+    return moment.strftime("%Y%m%dT%H%M%SZ")
+
+
+def _escaped(text: str) -> str:
+    for char, escape in (("\\", "\\\\"), (";", "\\;"), (",", "\\,"), ("\n", "\\n")):
+        text = text.replace(char, escape)
+    return text
+
+
+def _folded(line: str) -> bytes:
+    """Return a line, folded where it is longer than 75 bytes, with its line break."""
+    pieces, piece = [], ""
+    for char in line:
+        if len((piece + char).encode()) >= _LINE_BYTES:
+            pieces.append(piece)
+            piece = " "
+        piece += char
+    return "".join(f"{part}\r\n" for part in (*pieces, piece)).encode()

@@ -1,0 +1,212 @@
+"""One mail to a relay: connect, TLS, login, one transaction, and what it came to.
+
+Source: RFC 5321 (SMTP; section 4.2.1 reply codes), 3207 (STARTTLS), 4954 (AUTH), 8314
+        (TLS from the first byte), 3463 (status codes)
+"""
+
+import asyncio
+import re
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Literal
+
+from bridge.foundation.errors import (
+    DeliveryError,
+    MissingExtraError,
+    PermanentDeliveryError,
+    Reason,
+    RefusedDeliveryError,
+    TransientDeliveryError,
+)
+from bridge.net.dialing import dialed
+
+if TYPE_CHECKING:
+    import aiosmtplib
+
+Security = Literal["starttls", "tls", "none"]
+
+_STATUS = re.compile(r"[245]\.\d{1,3}\.\d{1,3}\b")
+_TOO_LARGE = 552
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relay:
+    """A mail server that takes mail from this bridge.
+
+    Attributes:
+        name: of this side, for EHLO.
+        login: reads name and password for each connection; None = no login.
+        make_context: TLS; called for each connection.
+        timeout: seconds for all of an attempt.
+    """
+
+    host: str
+    port: int
+    security: Security
+    name: str
+    login: Callable[[], tuple[str, str] | None]
+    make_context: Callable[[], ssl.SSLContext]
+    timeout: float
+
+    @property
+    def target(self) -> str:
+        """How the relay is named in errors."""
+        return f"{self.host}:{self.port}"
+
+    async def reach(self) -> str:
+        """Connect and log in, send nothing, and say what was found.
+
+        Raises:
+            DeliveryError: it is not there, or does not let us in.
+        """
+        async with self._session():
+            with_tls = "" if self.security == "none" else " over TLS"
+            logged_in = " and the login is right" if self.login() else ""
+            return f"{self.target} answers{with_tls}{logged_in}"
+
+    async def send(
+        self, mail: bytes, *, sender: str, recipients: Sequence[str]
+    ) -> dict[str, str]:
+        """Send a mail in one transaction.
+
+        Returns:
+            The recipients who were refused, and why, while others were taken.
+
+        Raises:
+            TransientDeliveryError: a reply 4xx, or the network failed.
+            RefusedDeliveryError: no TLS, or the login is wrong.
+            PermanentDeliveryError: another reply 5xx.
+        """
+        async with self._session() as smtp:
+            errors, _ = await smtp.sendmail(sender, list(recipients), mail)
+        return {who: _said(code, text) for who, (code, text) in errors.items()}
+
+    @asynccontextmanager
+    async def _session(self) -> AsyncIterator["aiosmtplib.SMTP"]:
+        try:
+            async with asyncio.timeout(self.timeout):
+                with _errors(self.target):
+                    smtp = await self._connected()
+                    try:
+                        yield smtp
+                        await _quit(smtp)
+                    finally:
+                        smtp.close()
+        except TimeoutError:
+            text = f"{self.target} did not answer in time"
+            raise TransientDeliveryError(text, Reason.TIMEOUT) from None
+
+    async def _connected(self) -> "aiosmtplib.SMTP":
+        library = loaded()
+        connection = await dialed(self.host, self.port)
+        smtp: aiosmtplib.SMTP = library.SMTP(
+            hostname=self.host,
+            port=None,
+            sock=connection,
+            local_hostname=self.name,
+            timeout=None,  # all of the attempt has one
+            use_tls=self.security == "tls",
+            start_tls=False,
+            tls_context=None if self.security == "none" else self.make_context(),
+        )
+        try:
+            await smtp.connect()
+            if self.security == "starttls":
+                await self._start_tls(smtp)
+            if (login := self.login()) is not None:
+                await self._log_in(smtp, *login)
+        except BaseException:
+            smtp.close()
+            connection.close()
+            raise
+        return smtp
+
+    async def _start_tls(self, smtp: "aiosmtplib.SMTP") -> None:
+        await smtp.ehlo()
+        if not smtp.supports_extension("starttls"):
+            text = f"{self.target} offers no STARTTLS"
+            raise RefusedDeliveryError(text, Reason.UNAUTHORIZED)
+        await smtp.starttls(tls_context=self.make_context())
+
+    async def _log_in(self, smtp: "aiosmtplib.SMTP", name: str, password: str) -> None:
+        library = loaded()
+        await smtp.ehlo()
+        if not smtp.supports_extension("auth"):
+            text = f"{self.target} offers no way to log in"
+            raise RefusedDeliveryError(text, Reason.UNAUTHORIZED)
+        try:
+            await smtp.login(name, password)
+        except library.SMTPAuthenticationError as error:
+            text = (
+                f"{self.target} refused the login: {_said(error.code, error.message)}"
+            )
+            if 400 <= error.code < 500:
+                raise TransientDeliveryError(text, Reason.SERVER) from None
+            raise RefusedDeliveryError(text, Reason.UNAUTHORIZED) from None
+
+
+def loaded() -> ModuleType:
+    """Return the library, which is loaded when it is needed.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        import aiosmtplib  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise MissingExtraError("the email sink", "email") from error
+    return aiosmtplib
+
+
+async def _quit(smtp: "aiosmtplib.SMTP") -> None:
+    """Say goodbye; the mail is on its way whatever comes back."""
+    with suppress(loaded().SMTPException, OSError):
+        await smtp.quit()
+
+
+@contextmanager
+def _errors(target: str) -> Iterator[None]:
+    """Turn what the library and the network raise into delivery errors."""
+    library = loaded()
+    try:
+        yield
+    except library.SMTPRecipientsRefused as error:
+        raise _all_refused(target, error.recipients) from None
+    except library.SMTPResponseException as error:
+        raise _refused(target, error.code, error.message) from None
+    except (library.SMTPException, OSError) as error:
+        text = f"{target} cannot be reached ({_why(error)})"
+        raise TransientDeliveryError(text, Reason.CONNECTION) from None
+
+
+def _all_refused(
+    target: str, errors: "Sequence[aiosmtplib.SMTPRecipientRefused]"
+) -> DeliveryError:
+    """Return what it means that nobody may be written to: a 4xx may pass."""
+    codes = sorted((error.code, error.message) for error in errors)
+    code, message = codes[0]
+    return _refused(f"{target} refused each recipient and", code, message)
+
+
+def _refused(target: str, code: int, message: str) -> DeliveryError:
+    text = f"{target} answered {_said(code, message)}"
+    if 500 <= code < 600:
+        reason = Reason.TOO_LARGE if code == _TOO_LARGE else Reason.REJECTED
+        return PermanentDeliveryError(text, reason)
+    return TransientDeliveryError(text, Reason.SERVER)
+
+
+def _said(code: int, message: str) -> str:
+    """Return a reply without its words: they may quote a name, a mail or a password."""
+    status = _STATUS.match(message)
+    return f"{code} {status[0]}" if status else str(code)
+
+
+def _why(error: Exception) -> str:
+    cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"its certificate: {cause.verify_message}"
+    return getattr(cause, "strerror", None) or type(cause).__name__

@@ -1,0 +1,227 @@
+"""CloudEvents as mail, through a relay that speaks SMTP.
+
+The relay signs (DKIM) and routes; this side says who it is, and in one transaction what
+is to be sent to whom.
+"""
+
+import logging
+import re
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import ClassVar
+
+from bridge.events.cloudevent import CloudEvent
+from bridge.foundation.values import Duration, FilePath, Secret
+from bridge.net.addresses import host_fault
+from bridge.net.http_client import revealed
+from bridge.net.tls import Tls, TlsFiles
+from bridge.sinks.base import Preview, Resources, SinkConfig
+from bridge.sinks.email.message import message
+from bridge.sinks.email.relay import Relay, Security, loaded
+
+log = logging.getLogger(__name__)
+
+_PORTS = {"starttls": 587, "tls": 465, "none": 25}
+_MOST_RECIPIENTS = 100  # what every server must take: RFC 5321, section 4.5.3.1.8
+_ADDRESS = re.compile(
+    r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@(?=.{1,253}$)"
+    r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+    r"(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*"
+)
+_NO_ADDRESS = 'must be an address such as "ops@contoso.com"'
+_TLS_KEYS = ("ca_file", "client_certificate", "client_key")
+_HERE = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class EmailSinkConfig(SinkConfig, frozen=True, kw_only=True):
+    """``[[sinks]]`` with ``type = "email"``.
+
+    It is wide because it has one field for each key.
+
+    Attributes:
+        host: the name of the relay. Example: ``"smtp.contoso.com"``.
+        port: the port of the relay; 0 is 587 for starttls, 465 for tls, 25 for none.
+            Example: ``587``.
+        security: "starttls" insists on TLS after the greeting, "tls" begins with it,
+            "none" is for a relay on this machine.
+        username: the name to log in with; "" is no login. Example: ``"sebridge"``.
+        password: the password to log in with.
+        sender: the address that mails are from. Example: ``"sebridge@contoso.com"``.
+        recipients: the addresses that mails go to, 100 at most. Example:
+            ``["ops@contoso.com"]``.
+        subject_prefix: what each subject begins with. Example: ``"[maintenance]"``.
+        timeout: how long one attempt may take.
+        ca_file: who vouches for the relay, in place of the authorities of the system.
+            Example: ``"/etc/sebridge/ca.pem"``.
+        client_certificate: the certificate of this side, for mutual TLS; a file that
+            was replaced is read again. Example: ``"/etc/sebridge/client.pem"``.
+        client_key: the key of the certificate. Left out: it is in client_certificate.
+            Example: ``"/etc/sebridge/client.key"``.
+    """
+
+    default_lifecycle: ClassVar[bool] = False
+    concurrency: ClassVar[int] = 2  # each attempt is a connection of its own
+
+    host: str
+    sender: str
+    recipients: tuple[str, ...]
+    port: int = 0
+    security: Security = "starttls"
+    username: str = ""
+    password: Secret | None = None
+    subject_prefix: str = ""
+    timeout: Duration = Duration(30)
+    ca_file: FilePath | None = None
+    client_certificate: FilePath | None = None
+    client_key: FilePath | None = None
+
+    def faults(self) -> Iterator[tuple[str, ...]]:
+        """Check host, addresses, login and certificates."""
+        if not self.host or not self.host.isprintable() or set(self.host) & set("/ @"):
+            yield "host", "must be a host name or an IP address"
+        elif what := host_fault(self.host):
+            yield "host", what
+        if not 0 <= self.port <= 65535:
+            yield "port", "must be 1 to 65535, or 0: 587 starttls, 465 tls, 25 none"
+        if not self.timeout:
+            yield "timeout", "must be more than 0s"
+        if not self.subject_prefix.isprintable() or len(self.subject_prefix) > 60:
+            yield "subject_prefix", "must be at most 60 characters on one line"
+        yield from self._address_faults()
+        yield from self._login_faults()
+        yield from self._tls_faults()
+
+    def _address_faults(self) -> Iterator[tuple[str, str]]:
+        if not _ADDRESS.fullmatch(self.sender):
+            yield "sender", _NO_ADDRESS
+        if not 1 <= len(self.recipients) <= _MOST_RECIPIENTS:
+            yield "recipients", f"must be 1 to {_MOST_RECIPIENTS} addresses"
+        for index, recipient in enumerate(self.recipients):
+            if not _ADDRESS.fullmatch(recipient):
+                yield f"recipients[{index}]", _NO_ADDRESS
+
+    def _login_faults(self) -> Iterator[tuple[str, ...]]:
+        if self.username and self.password is None:
+            yield "password", "is missing: username needs it", "username"
+        if self.password is not None and not self.username:
+            yield "username", "is missing: password needs it", "password"
+        if self.security == "none" and self.host not in _HERE:
+            what = '"none" sends openly: it is for a relay on this machine (localhost)'
+            yield "security", what, "host"
+
+    def _tls_faults(self) -> Iterator[tuple[str, ...]]:
+        if self.security != "none":
+            yield from self.tls_files.faults()
+            return
+        for key in _TLS_KEYS:
+            if getattr(self, key) is not None:
+                yield key, 'is of no use with security = "none"', "security"
+
+    @property
+    def tls_files(self) -> TlsFiles:
+        """Certificates of its own."""
+        return TlsFiles(
+            certificate=self.client_certificate,
+            key=self.client_key,
+            authorities=self.ca_file,
+        )
+
+    @asynccontextmanager
+    async def open(
+        self,
+        resources: Resources,  # noqa: ARG002 - the contract's
+    ) -> AsyncIterator["EmailSink"]:
+        """Make the sink; each attempt connects for itself.
+
+        Raises:
+            MissingExtraError: aiosmtplib is not installed.
+        """
+        loaded()
+        yield EmailSink(config=self, relay=self._relay())
+
+    async def reach(self, resources: Resources) -> str:
+        """Connect and log in, and send nothing; see ``SinkConfig.reach``."""
+        async with self.open(resources) as sink:
+            return await sink.relay.reach()
+
+    async def preview(
+        self,
+        resources: Resources,  # noqa: ARG002 - the contract's
+        event: CloudEvent,
+    ) -> Preview:
+        """Return the mail; see ``SinkConfig.preview``."""
+        head = (
+            f"smtp {self.host}:{self._port} ({self.security})",
+            f"MAIL FROM:<{self.sender}>",
+            *(f"RCPT TO:<{recipient}>" for recipient in self.recipients),
+        )
+        return Preview(head=head, body=self.mail(event))
+
+    def mail(self, event: CloudEvent) -> bytes:
+        """Return the mail for an event."""
+        return message(
+            event,
+            sender=self.sender,
+            recipients=self.recipients,
+            prefix=self.subject_prefix,
+        )
+
+    @property
+    def _port(self) -> int:
+        return self.port or _PORTS[self.security]
+
+    def _relay(self) -> Relay:
+        tls = Tls(self.tls_files)
+        return Relay(
+            host=self.host,
+            port=self._port,
+            security=self.security,
+            name=self.sender.rpartition("@")[2],
+            login=self._login,
+            make_context=lambda: tls.context() or ssl.create_default_context(),
+            timeout=self.timeout,
+        )
+
+    def _login(self) -> tuple[str, str] | None:
+        """Return name and password, read anew; None = no login.
+
+        Raises:
+            RefusedDeliveryError: the password cannot be had.
+        """
+        if self.password is None:
+            return None
+        return self.username, revealed(self.password, "password")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmailSink:
+    """Sends each event as one mail."""
+
+    config: EmailSinkConfig
+    relay: Relay
+
+    async def deliver(self, event: CloudEvent) -> None:
+        """Send the mail; see ``Sink.deliver``.
+
+        Recipients who are refused while others are taken are only told of: to send
+        again would reach the others twice.
+
+        Raises:
+            DeliveryError: as ``bridge.sinks.email.relay`` says.
+        """
+        config = self.config
+        refused = await self.relay.send(
+            config.mail(event), sender=config.sender, recipients=config.recipients
+        )
+        for recipient, why in refused.items():
+            log.warning(
+                "mail not taken for a recipient",
+                extra={
+                    "sink": config.name,
+                    "recipient": recipient,
+                    "fault": why,
+                    "cloudEventId": event.id,
+                },
+            )

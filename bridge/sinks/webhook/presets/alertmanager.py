@@ -1,0 +1,92 @@
+"""Alertmanager: alerts through its API v2, so that its own routes decide who is told.
+
+An alert is the same as long as its labels are, so that they hold nothing that changes
+from step to step. Where an update changes one all the same, the alert of before ends.
+
+Source: https://github.com/prometheus/alertmanager/blob/main/api/v2/openapi.yaml
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+
+import orjson
+
+from bridge.events.cloudevent import CloudEvent
+from bridge.sinks.webhook.presets.alert import Alert, Turn, alert, begins, impact
+from bridge.sinks.webhook.presets.fields import clipped, known, table, text
+from bridge.sinks.webhook.presets.preset import Call, Preset, Talk, Verdict
+
+_SEVERITIES = {"ERROR": "critical", "WARN": "warning", "INFO": "info"}
+_LONGEST_LABEL, _LONGEST_TEXT = 200, 4000
+# Alertmanager ends an alert that nobody renews. The bridge tells of changes alone, so
+# that the end is set: so long after NotBefore an event is over, whoever saw it.
+_FIRES = timedelta(hours=24)
+# An end that lies in the future of Alertmanager's clock would be none yet.
+_MARGIN = timedelta(minutes=1)
+
+
+def talk(event: CloudEvent, verdict: Verdict, _: datetime) -> Talk:
+    """Post the alert; who approved the event stands in its annotations."""
+    found = alert(event)
+    if found is None or (found.turn is Turn.ACKNOWLEDGE and not found.facts.raw):
+        return None
+    body = orjson.dumps(list(_alerts(event, found)))
+    headers = {"Content-Type": "application/json"}
+    return verdict((yield Call(headers=headers, body=body)))
+
+
+def _alerts(event: CloudEvent, found: Alert) -> Iterator[dict[str, object]]:
+    labels = _labels(found, found.facts.raw)
+    if found.turn is Turn.RESOLVE:
+        yield _ended(event, labels)
+        return
+    told = datetime.fromisoformat(event.time)
+    yield {
+        "labels": labels,
+        "annotations": _annotations(found),
+        "startsAt": event.time,
+        "endsAt": _written(max(told, begins(event)) + _FIRES),
+    }
+    before = table(event.data.get("previous"))
+    if before and _labels(found, before) != labels:
+        yield _ended(event, _labels(found, before))
+
+
+def _ended(event: CloudEvent, labels: Mapping[str, str]) -> dict[str, object]:
+    told = datetime.fromisoformat(event.time)
+    return {"labels": labels, "endsAt": _written(told - _MARGIN)}
+
+
+def _labels(found: Alert, raw: Mapping[str, object]) -> dict[str, str]:
+    is_event = found.about == "ScheduledEvent"
+    labels = {
+        "alertname": found.about,
+        "job": "sebridge",
+        "alert_key": found.key,
+        "severity": _SEVERITIES[impact(raw) if is_event else found.severity],
+        "event_type": text(raw.get("EventType")),
+        "event_source": text(raw.get("EventSource")),
+    }
+    return {k: clipped(str(v), _LONGEST_LABEL) for k, v in known(labels).items()}
+
+
+def _annotations(found: Alert) -> dict[str, str]:
+    texts = {
+        "summary": found.headline,
+        "description": found.body(_LONGEST_TEXT),
+        "machines": found.details.get("Machines"),
+        "not_before": found.details.get("Not before"),
+        "approved_by": found.details.get("Approved by"),
+    }
+    return {k: str(v) for k, v in known(texts).items()}
+
+
+def _written(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+PRESET = Preset(
+    gets="an alert of the API v2, for the routes of an Alertmanager that is there",
+    talk=talk,
+    is_open=True,  # as it is without a proxy in front
+)

@@ -1,0 +1,75 @@
+"""PagerDuty: the Events API v2. One alert for each EventId.
+
+Source: https://developer.pagerduty.com/docs/events-api-v2/trigger-events/
+        https://github.com/PagerDuty/api-schema (reference/events-v2/openapiv3.json)
+"""
+
+from datetime import datetime
+
+import orjson
+
+from bridge.events.cloudevent import CloudEvent
+from bridge.foundation.errors import DeliveryError, Reason, RefusedDeliveryError
+from bridge.net.http_client import Answer
+from bridge.sinks.webhook.auth import AuthDefaults
+from bridge.sinks.webhook.presets.alert import Alert, Turn, alert
+from bridge.sinks.webhook.presets.fields import clipped, known
+from bridge.sinks.webhook.presets.preset import Call, Preset, Talk, Verdict
+from bridge.sinks.webhook.response import by_status
+
+_ACTIONS = {
+    Turn.OPEN: "trigger",
+    Turn.ACKNOWLEDGE: "acknowledge",
+    Turn.RESOLVE: "resolve",
+}
+_SEVERITIES = {"ERROR": "error", "WARN": "warning", "INFO": "info"}
+_LONGEST_SUMMARY = 1024
+_BAD = 400
+
+
+def talk(event: CloudEvent, verdict: Verdict, _: datetime) -> Talk:
+    """Trigger, acknowledge or resolve; the routing key is put in by the sink."""
+    found = alert(event)
+    if found is None:
+        return None
+    body: dict[str, object] = {
+        "event_action": _ACTIONS[found.turn],
+        "dedup_key": found.key,
+        "client": "scheduled-events-bridge",
+    }
+    if found.turn is Turn.OPEN:
+        body["payload"] = _payload(event, found)
+    headers = {"Content-Type": "application/json"}
+    return verdict((yield Call(headers=headers, body=orjson.dumps(body))))
+
+
+def _payload(event: CloudEvent, found: Alert) -> dict[str, object]:
+    return known(
+        {
+            "summary": clipped(found.headline, _LONGEST_SUMMARY),
+            "timestamp": event.time,
+            "severity": _SEVERITIES[found.severity],
+            "source": clipped(found.machines[0], 255),
+            "component": "scheduled-events",
+            "group": found.group,
+            "class": clipped(found.kind, 255),
+            "custom_details": dict(found.details),
+        }
+    )
+
+
+def judge(answer: Answer, target: str) -> DeliveryError | None:
+    """Return what an answer means: a key that is wrong refuses whatever is sent."""
+    if answer.status == _BAD and b"routing" in answer.body:
+        what = f"{target} answered {_BAD}: the integration key is wrong"
+        return RefusedDeliveryError(what, Reason.UNAUTHORIZED)
+    return by_status(answer, target)
+
+
+PRESET = Preset(
+    gets="an alert of the Events API v2: triggered, acknowledged on approval, resolved",
+    needs="`auth.value`, the integration key",
+    talk=talk,
+    judge=judge,
+    auth=AuthDefaults(type="body", name="routing_key"),
+)

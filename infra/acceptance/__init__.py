@@ -1,0 +1,1 @@
+"""Compares Azure with the simulator: infra/acceptance.sh runs these programs."""

@@ -1,0 +1,68 @@
+"""Fetches the wheels that the packages hold, for each Python and one kind of machine.
+
+    python wheelhouse.py FOLDER x86_64|aarch64
+
+Only wheels are taken, and only those whose hash stands in requirements.txt or pip.txt.
+pip cannot look at the markers of another Python, so that is done here.
+"""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+HERE = Path(__file__).parent
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+# glibc 2.28 and older: RHEL 8 and later, Debian 10 and later, all that Azure endorses.
+GLIBC = ("_2_28", "_2_27", "_2_26", "_2_24", "_2_17", "2014", "_2_12", "_2_5")
+
+
+def locked() -> list[str]:
+    """Return the entries of the lock files, each with its hashes."""
+    text = (HERE / "requirements.txt").read_text() + (HERE / "pip.txt").read_text()
+    return text.replace("\\\n", " ").splitlines()
+
+
+def wanted(python: str, machine: str) -> list[str]:
+    """Return the entries that this Python needs, without their markers."""
+    environment = {
+        "python_version": python,
+        "python_full_version": f"{python}.0",
+        "platform_machine": machine,
+        "sys_platform": "linux",
+        "platform_system": "Linux",
+        "os_name": "posix",
+    }
+    found = []
+    for line in locked():
+        text, *hashes = line.split(" --hash=")
+        one = Requirement(text)
+        if one.marker is None or one.marker.evaluate(environment):
+            hashed = "".join(f" --hash={value.strip()}" for value in hashes)
+            found.append(f"{one.name}{one.specifier}{hashed}")
+    return found
+
+
+def download(folder: Path, python: str, machine: str) -> None:
+    """Fetch the wheels for one Python."""
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.write("\n".join(wanted(python, machine)))
+        file.flush()
+        platforms = [f"--platform=manylinux{glibc}_{machine}" for glibc in GLIBC]
+        subprocess.run(  # noqa: S603 - our own words
+            [
+                *(sys.executable, "-m", "pip", "download", "--quiet"),
+                *("--disable-pip-version-check", "--no-deps", "--require-hashes"),
+                *("--only-binary=:all:", f"--python-version={python}"),
+                *("--implementation=cp", *platforms),
+                *("--dest", str(folder), "--requirement", file.name),
+            ],
+            check=True,
+        )
+
+
+if __name__ == "__main__":
+    for version in PYTHONS:
+        download(Path(sys.argv[1]), version, sys.argv[2])

@@ -1,0 +1,341 @@
+"""A world in which a command runs before an event, and a rule approves after it.
+
+Outbox, poller, relay and auto_approver are real; IMDS, the command and time are played.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bridge.approvals.auto_approve import AutoApprover
+from bridge.approvals.context import ApprovalContext
+from bridge.approvals.evidence import SuccessCheck
+from bridge.approvals.policy import Terms
+from bridge.approvals.posting import Poster
+from bridge.approvals.reply import ReplyRules
+from bridge.approvals.rotation import STAYS, Rotation
+from bridge.approvals.rules import Rule
+from bridge.approvals.waits import Waits
+from bridge.events.cloudevent import CloudEvent
+from bridge.events.identity import Identity
+from bridge.events.look import Starter
+from bridge.events.routing import Route, When
+from bridge.events.start_result import StartAnswer, StartResult
+from bridge.foundation.rate_limit import Pace
+from bridge.foundation.retry import RetryPolicy
+from bridge.foundation.values import Duration
+from bridge.imds.client import Answer, ImdsConfig
+from bridge.imds.poller import Metadata, Poller
+from bridge.imds.turns import Turns
+from bridge.outbox.delivery import select
+from bridge.outbox.storage.database import Database
+from bridge.outbox.store import Outbox
+from bridge.pipeline.acting import ActingRelay
+from bridge.pipeline.observer import Observer
+from bridge.pipeline.policy import RelayPolicy
+from bridge.sinks.command.actor import CommandActor
+from bridge.sinks.command.sink import CommandSinkConfig
+from bridge.telemetry.metrics import Metrics
+from tests.pipeline.acting_world import ScriptedRunner, config_of
+from tests.support.builders import (
+    EVENT_ID,
+    ME,
+    body_of,
+    event_context_of,
+    imds_event,
+    observed,
+    router,
+)
+from tests.support.fakes import FakeClock, settled
+
+DRAIN, SIEM = "drain", "siem"
+PATIENCE = 60.0
+
+
+def reboot(event_id: str = EVENT_ID, **fields: object) -> dict[str, object]:
+    """Return a Reboot of this VM alone."""
+    return imds_event(
+        event_id, **{"EventType": "Reboot", "Resources": ["WestNO_0"], **fields}
+    )
+
+
+def after_rule(**fields: Any) -> Rule:
+    """Return a rule that approves after the command has succeeded."""
+    values: dict[str, Any] = {
+        "name": "drained",
+        "event_types": ("Reboot", "Redeploy"),
+        "action": "auto-approve",
+        "after": (DRAIN,),
+        **fields,
+    }
+    values["delay"] = Duration(values.pop("delay", 0))
+    return Rule(**values)
+
+
+@dataclass
+class PlayedImds:
+    """Shows a document, and takes StartRequests; outlives the lives of a bridge.
+
+    Attributes:
+        done: at each POST: the commands with a success on the disk just then.
+        hangs: whether a POST is never answered.
+    """
+
+    path: Path
+    events: tuple[object, ...] = ()
+    incarnation: int = 1
+    posts: list[str] = field(default_factory=list)
+    done: list[list[str]] = field(default_factory=list)
+    hangs: bool = False
+    config: ImdsConfig = field(default_factory=ImdsConfig)
+    turns: Turns = field(default_factory=lambda: Turns(FakeClock(), spacing=0.0))
+
+    def shows(self, *events: object) -> None:
+        self.events = events
+        self.incarnation += 1
+
+    async def fetch(self, *, etag: str | None, timeout: float) -> Answer:  # noqa: ASYNC109 - the protocol's word
+        body = body_of(*self.events, incarnation=self.incarnation)
+        return Answer(body=body, etag=None, date=None)
+
+    async def start(self, event_id: str, *, incarnation: int | None) -> StartAnswer:
+        self.posts.append(event_id)
+        self.done.append(self.successes())
+        if self.hangs:
+            await asyncio.Event().wait()
+        return StartAnswer(result=StartResult.ACCEPTED, status=200)
+
+    def successes(self) -> list[str]:
+        """Return the commands with a success in the file itself."""
+        disk = sqlite3.connect(self.path)
+        try:
+            query = "SELECT sink FROM command_successes ORDER BY sink"
+            return [sink for (sink,) in disk.execute(query)]
+        finally:
+            disk.close()
+
+
+@dataclass
+class Life:
+    """One life of a bridge on a state file, with all its workers running.
+
+    Attributes:
+        file: the same state file, for the test's own use.
+        runner: plays the command; an end in ``ends``, or ``let``, ends a run.
+    """
+
+    outbox: Outbox
+    file: Outbox
+    imds: PlayedImds
+    clock: FakeClock
+    runner: ScriptedRunner
+    rules: tuple[Rule, ...]
+    options: Mapping[str, Any]
+    me: Identity
+    rotation: Rotation
+    counts: list[str] = field(default_factory=list)
+    config: CommandSinkConfig = field(init=False)
+    poller: Poller = field(init=False)
+    observer: Observer = field(init=False)
+    relay: ActingRelay = field(init=False)
+    pilot: AutoApprover = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.config = config_of(name=DRAIN, **self.options)
+        siem = Route(when=When(), scope="all", lifecycle=True)
+        self.outbox.router = router({DRAIN: self.config.route, SIEM: siem}, self.me)
+        self.poller, self.observer = observed(
+            self.imds,
+            self.outbox,
+            event_context_of(self.me),
+            self.clock,
+            Metrics((DRAIN, SIEM), "1", acting=(DRAIN,)),
+        )
+        self.relay = self._relay()
+        self.pilot = AutoApprover(self.context())
+
+    @property
+    def identity(self) -> Identity:
+        return self.me
+
+    @property
+    def document(self) -> Any:
+        return self.observer.document
+
+    @property
+    def watch(self) -> Any:
+        return self.observer.watch
+
+    def _relay(self) -> ActingRelay:
+        actor = CommandActor(
+            terms=self.config,
+            outlook=self,
+            runner=self.runner,
+            clock=self.clock,
+            account=None,
+            outer={"PATH": "/bin"},
+        )
+        return ActingRelay(
+            sink=DRAIN,
+            deliver=_never,
+            outbox=self.outbox,
+            clock=self.clock,
+            metrics=self.poller.metrics,
+            policy=RelayPolicy(backoff=RetryPolicy(), max_age=1, slots=1),
+            chance=lambda: 0.5,
+            pace=Pace(most=self.config.max_rate),
+            actor=actor,
+            event_context=lambda: event_context_of(self.me),
+        )
+
+    def context(self) -> ApprovalContext:
+        return ApprovalContext(
+            entity="",
+            terms=Terms(unknown_grace=15, max_age=86400, rules=self.rules, me=self.me),
+            abandons_unknown=False,
+            replies=ReplyRules.of([], []),
+            outbox=self.outbox,
+            event_context=event_context_of(self.me),
+            watcher=self.poller,
+            poster=Poster(
+                self.imds.turns, self.poller, self.imds, self.clock, poll_interval=1.0
+            ),
+            waits=Waits(self.poller, self.clock),
+            clock=self.clock,
+            chance=lambda: 0.5,
+            count=self.counts.append,
+            rotation=self.rotation,
+            successes=SuccessCheck(),
+        )
+
+    async def until(self, is_so: Callable[[], bool | Awaitable[bool]]) -> None:
+        """Let time pass until something is so."""
+        async with asyncio.timeout(PATIENCE):
+            while not await _truth(is_so):
+                await settled(self.file)
+                await self.clock.advance(0.25)
+
+    async def passes(self, seconds: float) -> None:
+        """Let time pass, and all that follows from it happen."""
+        for _ in range(int(seconds * 2)):
+            await self.clock.advance(0.5)
+            await settled(self.file)
+
+    async def sees(self, *events: object) -> None:
+        """Let the document change, and be looked at."""
+        self.imds.shows(*events)
+        number = self.imds.incarnation
+        await self.until(lambda: self.poller.watch.incarnation == number)
+        await settled(self.file)
+
+    async def ran(self, count: int = 1) -> None:
+        """Wait until the command was begun so often in this world."""
+        await self.until(lambda: len(self.runner.ran) >= count)
+
+    async def told(self) -> list[CloudEvent]:
+        """Return the outcomes that were told, oldest first."""
+        found = await self.file.database.read(
+            lambda db: select(db, "d.sink = ? ORDER BY d.id", (SIEM,))
+        )
+        events = [CloudEvent.from_json(delivery.body) for delivery in found]
+        return [event for event in events if ".startrequest." in event.type]
+
+    async def outcomes(self) -> list[tuple[str, object]]:
+        """Return what was told of approvals: the outcome, and the reason."""
+        return [
+            (str(event.data["outcome"]), event.data["reason"])
+            for event in await self.told()
+        ]
+
+    async def has(self, outcome: str) -> bool:
+        return outcome in [kind for kind, _ in await self.outcomes()]
+
+    async def is_told(self, outcome: str) -> None:
+        """Wait until an outcome was told."""
+        await self.until(lambda: self.has(outcome))
+
+    async def posted(self, posts: int) -> None:
+        """Wait until IMDS was asked so often."""
+        await self.until(lambda: len(self.imds.posts) >= posts)
+
+    async def is_held(self) -> None:
+        """Wait until any event is held."""
+        await self.until(lambda: bool(self.pilot.withheld))
+
+    async def states(self) -> list[str]:
+        """Return how the steps for the command stand, oldest first."""
+        found = await self.file.database.read(
+            lambda db: select(db, "d.sink = ? ORDER BY d.id", (DRAIN,))
+        )
+        return [delivery.state for delivery in found]
+
+
+async def _truth(is_so: Callable[[], bool | Awaitable[bool]]) -> bool:
+    found = is_so()
+    return found if isinstance(found, bool) else await found
+
+
+async def _never(_: object) -> None:
+    raise AssertionError("nothing is sent")
+
+
+@dataclass
+class Stage:
+    """What outlives a life: the state file, IMDS, time, and what the command did."""
+
+    path: Path
+    clock: FakeClock = field(default_factory=FakeClock)
+    rules: tuple[Rule, ...] = field(default_factory=lambda: (after_rule(),))
+    options: Mapping[str, Any] = field(default_factory=dict)
+    me: Identity = ME
+    rotation: Rotation = STAYS
+    imds: PlayedImds = field(init=False)
+    runner: ScriptedRunner = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.imds = PlayedImds(self.path)
+        self.runner = ScriptedRunner(self.clock)
+
+    @asynccontextmanager
+    async def life(
+        self, around: Callable[[Database], Any] = lambda database: database
+    ) -> AsyncIterator[Life]:
+        """Run a bridge; when the context is left it is killed where it stands.
+
+        Args:
+            around: what the outbox has in place of the state file.
+        """
+        self.imds.turns = Turns(self.clock, spacing=0.0)
+        async with Database.open(self.path) as database:
+            life = Life(
+                outbox=Outbox(around(database), router()),
+                file=Outbox(database, router()),
+                imds=self.imds,
+                clock=self.clock,
+                runner=self.runner,
+                rules=self.rules,
+                options=self.options,
+                me=self.me,
+                rotation=self.rotation,
+            )
+            await life.observer.restore()
+            stop = asyncio.Event()
+            runs = (life.poller.run, life.relay.run, life.pilot.run)
+            running = [asyncio.create_task(run(stop)) for run in runs]
+            try:
+                yield life
+            finally:
+                for task in running:
+                    task.cancel()
+                found = await asyncio.gather(*running, return_exceptions=True)
+            for error in found:
+                if isinstance(error, Exception):
+                    raise error
+
+
+def _doubles_fit(imds: PlayedImds) -> tuple[Metadata, Starter]:
+    return imds, imds

@@ -1,0 +1,287 @@
+"""A world for approvals: a real outbox, an IMDS and a queue that are played."""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from bridge.approvals.context import ApprovalContext
+from bridge.approvals.listener import Queue
+from bridge.approvals.message_flow import Handling, Settlement, key_of
+from bridge.approvals.policy import Terms
+from bridge.approvals.posting import Poster
+from bridge.approvals.reply import ReplyRules
+from bridge.approvals.waits import Waits
+from bridge.events.cloudevent import CloudEvent
+from bridge.events.look import Look, Starter, Watcher
+from bridge.events.start_result import StartAnswer, StartResult
+from bridge.events.transitions import diff
+from bridge.events.watch import Moment, Watch
+from bridge.foundation.errors import (
+    ApprovalQueueError,
+    MetadataError,
+    MetadataUnavailableError,
+)
+from bridge.imds.turns import Turns
+from bridge.outbox.delivery import select
+from bridge.outbox.records import REPLIES, Checkpoint
+from bridge.outbox.store import Outbox
+from bridge.servicebus.message import ReceivedMessage
+from tests.support.builders import SINK, document, event_context_of, router
+from tests.support.fakes import START
+
+ENTITY = "vm-approvals"
+
+
+@dataclass(slots=True)
+class HastyClock:
+    """Time that passes as soon as anybody waits for it."""
+
+    at: datetime = START
+    monotonic_at: float = 1000.0
+    waits: list[float] = field(default_factory=list)
+
+    def now(self) -> datetime:
+        return self.at
+
+    def monotonic(self) -> float:
+        return self.monotonic_at
+
+    async def wait(self, event: asyncio.Event, seconds: float) -> bool:
+        await asyncio.sleep(0)
+        if not event.is_set():
+            self.waits.append(seconds)
+            self.pass_by(seconds)
+        return event.is_set()
+
+    def pass_by(self, seconds: float) -> None:
+        self.at += timedelta(seconds=seconds)
+        self.monotonic_at += seconds
+
+
+@dataclass(slots=True)
+class PlayedImds:
+    """A document that is shown, and answers to POST in the order given; then 200.
+
+    An answer is a status, or an error of the connection.
+
+    Attributes:
+        ahead: by how much its clock is ahead of the VM's.
+    """
+
+    clock: HastyClock
+    outbox: Outbox
+    watch: Watch = field(default_factory=Watch)
+    posts: list[str] = field(default_factory=list)
+    answers: deque[int | MetadataError] = field(default_factory=deque)
+    faults: deque[MetadataError] = field(default_factory=deque)
+    scenes: deque[tuple[object, ...]] = field(default_factory=deque)
+    incarnation: int = 1
+    gate: asyncio.Event | None = None
+    on_look: Callable[[], None] = lambda: None
+    is_dark: Callable[[], bool] = lambda: False
+    latest: Look | None = None
+    ahead: timedelta = timedelta()
+    _shown: tuple[object, ...] = ()
+
+    def shows(self, *events: object, next_: tuple[object, ...] | None = None) -> None:
+        """Show events from now on; after the next POST those of ``next_``."""
+        self._shown = events
+        self.incarnation += 1
+        if next_ is not None:
+            self.scenes.append(next_)
+
+    async def fresh(self) -> Look:
+        if self.gate is not None:
+            await self.gate.wait()
+        began, self.latest = self.clock.monotonic(), None
+        if self.faults:
+            raise self.faults.popleft()
+        if self.is_dark():
+            raise MetadataUnavailableError("no answer", outcome="timeout")
+        await self.look()
+        found = document(*self._shown, incarnation=self.incarnation)
+        read = Moment(at=self.clock.now(), monotonic=self.clock.monotonic())
+        self.latest = look = Look(
+            document=found,
+            watch=self.watch,
+            now=read.at + self.ahead,
+            began=began,
+            read=read,
+        )
+        self.on_look()
+        return look
+
+    async def look(self) -> None:
+        found = document(*self._shown, incarnation=self.incarnation)
+        moment = Moment(at=self.clock.now(), monotonic=self.clock.monotonic())
+        before = self.watch
+        self.watch, _ = diff(before, found, moment, poll_interval=1.0)
+        seen = frozenset(before.known.keys() | self.watch.known.keys())
+        await self.outbox.commit(
+            [],
+            now=self.clock.now().timestamp(),
+            checkpoint=Checkpoint(body=b"", sightings=seen),
+        )
+
+    async def start(self, event_id: str, *, incarnation: int | None) -> StartAnswer:
+        self.posts.append(event_id)
+        answer = self.answers.popleft() if self.answers else 200
+        if self.scenes:
+            self.shows(*self.scenes.popleft())
+        return started_with(answer)
+
+
+def started_with(answer: int | MetadataError) -> StartAnswer:
+    """Return what the client makes of a status, or of an error."""
+    if answer == 200:
+        return StartAnswer(result=StartResult.ACCEPTED, status=200)
+    if isinstance(answer, int):
+        answer = MetadataUnavailableError("IMDS says no", outcome=str(answer))
+    status = int(answer.outcome) if answer.outcome.isdigit() else None
+    result = StartResult.UNAVAILABLE
+    if status is None or status >= 500:
+        result = StartResult.IN_DOUBT
+    if status == 400:
+        result = StartResult.REFUSED
+    return StartAnswer(
+        result=result,
+        status=status,
+        text=str(answer),
+        retry_after=getattr(answer, "retry_after", None),
+    )
+
+
+@dataclass(slots=True)
+class PlayedQueue:
+    """Hands out what is put into it; remembers how each message was settled."""
+
+    waiting: "asyncio.Queue[ReceivedMessage | ApprovalQueueError]" = field(
+        default_factory=asyncio.Queue
+    )
+    settled: list[tuple[str, str, str]] = field(default_factory=list)
+    broken: int = 0
+
+    async def receive(self, stop: asyncio.Event) -> list[ReceivedMessage]:
+        getting = asyncio.ensure_future(self.waiting.get())
+        stopping = asyncio.ensure_future(stop.wait())
+        await asyncio.wait({getting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not getting.done():
+            getting.cancel()
+            return []
+        found = getting.result()
+        if isinstance(found, ApprovalQueueError):
+            raise found
+        return [found]
+
+    async def complete(self, message: ReceivedMessage) -> None:
+        self._settle("complete", message, "")
+
+    async def abandon(self, message: ReceivedMessage) -> None:
+        self._settle("abandon", message, "")
+
+    async def dead_letter(
+        self, message: ReceivedMessage, reason: str, description: str
+    ) -> None:
+        assert description
+        self._settle("dead-letter", message, reason)
+
+    def _settle(self, verb: str, message: ReceivedMessage, reason: str) -> None:
+        if self.broken:
+            self.broken -= 1
+            raise ApprovalQueueError("the lock of a message is lost")
+        self.settled.append((verb, message.lock_token, reason))
+
+
+@dataclass(slots=True)
+class World:
+    """Everything an approval meets, and what came of it."""
+
+    clock: HastyClock
+    outbox: Outbox
+    imds: PlayedImds
+    context: ApprovalContext
+    counts: list[str]
+
+    async def handle(
+        self, message: ReceivedMessage, stop: asyncio.Event | None = None
+    ) -> Settlement | None:
+        """Handle one delivery of a message, as if by a bridge that just began."""
+        handling = Handling(self.context, message, key_of(ENTITY, message))
+        return await handling.run(stop or asyncio.Event())
+
+    async def outcomes(self) -> list[CloudEvent]:
+        """Return the outcome events in the outbox, oldest first."""
+        found = await self.outbox.database.read(
+            lambda db: select(db, "d.sink = ? ORDER BY d.id", (SINK,))
+        )
+        events = [CloudEvent.from_json(delivery.body) for delivery in found]
+        return [event for event in events if ".startrequest." in event.type]
+
+    async def kinds(self) -> list[str]:
+        return [str(event.data["outcome"]) for event in await self.outcomes()]
+
+    async def replies(self) -> list[dict[str, object]]:
+        found, _ = await self.outbox.deliveries.due(REPLIES, now=9e12, limit=100)
+        return [json.loads(delivery.body) for delivery in found]
+
+    def with_starter(self, starter: Starter) -> ApprovalContext:
+        """Return the context with somebody else who takes StartRequests."""
+        poster = replace(self.context.poster, starter=starter)
+        return replace(self.context, poster=poster)
+
+    def with_terms(self, **terms: object) -> None:
+        self.context = replace(self.context, terms=replace(self.context.terms, **terms))  # type: ignore[arg-type]  # a test's own words
+
+
+@asynccontextmanager
+async def world_of(path: Path, **changes: object) -> AsyncIterator[World]:
+    """Open a world over a state file; ``changes`` are those of its context."""
+    clock = HastyClock()
+    async with Outbox.open(path, router()) as outbox:
+        imds = PlayedImds(clock, outbox)
+        counts: list[str] = []
+        context = ApprovalContext(
+            entity=ENTITY,
+            terms=Terms(unknown_grace=15.0, max_age=86400.0),
+            abandons_unknown=False,
+            replies=ReplyRules.of(["replies"], [ENTITY]),
+            outbox=outbox,
+            event_context=event_context_of(),
+            watcher=imds,
+            poster=Poster(Turns(clock), imds, imds, clock, poll_interval=1.0),
+            waits=Waits(imds, clock),
+            clock=clock,
+            chance=lambda: 0.5,
+            count=counts.append,
+        )
+        context = replace(context, **changes)  # type: ignore[arg-type]  # a test's own words
+        yield World(clock, outbox, imds, context, counts)
+
+
+def message(
+    *event_ids: str, body: object = None, sequence: int = 7, **fields: object
+) -> ReceivedMessage:
+    """Return a delivery of an approval."""
+    whole = {"StartRequests": [{"EventId": event_id} for event_id in event_ids]}
+    given: object = whole if body is None else body
+    encoded = given if isinstance(given, bytes) else json.dumps(given).encode()
+    defaults = ReceivedMessage(
+        lock_token=f"lock-{sequence}",
+        message_id="m1",
+        sequence_number=sequence,
+        enqueued_at=START,
+        body=encoded,
+    )
+    return replace(defaults, **fields)  # type: ignore[arg-type]  # a test's own words
+
+
+def _doubles_fit(
+    imds: PlayedImds, queue: PlayedQueue
+) -> tuple[Watcher, Starter, Queue]:
+    return imds, imds, queue

@@ -1,0 +1,331 @@
+"""Approvals in virtual time: an IMDS that takes its time, and a queue of any length.
+
+Everything between the HTTP session and the messages is real: client, poller, the whole
+approval path, and the state file. Nothing waits: an hour costs what happens in it.
+"""
+
+import asyncio
+import json
+import tempfile
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from email.utils import format_datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import aiohttp
+
+from bridge.app.approvals import ApprovalWorkers
+from bridge.approvals.config import ApprovalsConfig
+from bridge.approvals.listener import Listener
+from bridge.approvals.reply import ReplyRules
+from bridge.approvals.rules import Rule
+from bridge.events.cloudevent import CloudEvent
+from bridge.foundation.values import Duration
+from bridge.imds.client import ImdsConfig, MetadataClient
+from bridge.imds.poller import Poller
+from bridge.outbox.delivery import select
+from bridge.outbox.storage.keeper import Keeper
+from bridge.outbox.storage.transactions import Job
+from bridge.outbox.store import Outbox
+from bridge.servicebus.message import ReceivedMessage
+from bridge.telemetry.metrics import Metrics
+from tests.approvals.approval_world import message
+from tests.simulation.life import end_all
+from tests.simulation.machine import InlineDatabase
+from tests.simulation.timeline import VirtualClock, VirtualLoop, Wall, true_time
+from tests.support.builders import SINK, event_context_of, imds_event, observed, router
+
+if TYPE_CHECKING:
+    from bridge.approvals.auto_approve import AutoApprover
+    from bridge.foundation.workers import Worker
+    from tests.simulation.life import Life
+
+T = TypeVar("T")
+Event = dict[str, object]
+History = Callable[[float], Iterable[Event]]  # the events of the document, by second
+
+
+def in_virtual_time(scenario: Coroutine[object, object, T]) -> T:
+    """Run a scenario from second 0 on."""
+    loop = VirtualLoop(0.0)
+    try:
+        return loop.run_until_complete(scenario)
+    finally:
+        loop.set_exception_handler(lambda *_: None)
+        end_all(loop)
+        loop.close()
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request to scheduledevents: what was asked for, when, and what was shown."""
+
+    method: str
+    began: float
+    ended: float
+    event_id: str = ""
+    shown: Mapping[str, Event] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class SlowResponse:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def content_length(self) -> int:
+        return len(self.body)
+
+    async def read(self) -> bytes:
+        return self.body
+
+
+@dataclass(slots=True)
+class SlowImds:
+    """The HTTP session of an IMDS that takes so many seconds for an answer.
+
+    Attributes:
+        history: what the document shows when; asked as the request comes in.
+        posting: the status of each POST, by its number; 200.
+        getting: the status of a GET, by second; 200.
+    """
+
+    history: History
+    get_seconds: float = 0.01
+    post_seconds: float = 0.01
+    posting: Callable[[int], int] = lambda _: 200
+    getting: Callable[[float], int] = lambda _: 200
+    requests: list[Request] = field(default_factory=list)
+    failed: list[Request] = field(default_factory=list)
+    in_flight: int = 0
+    incarnation: int = 0
+    _found: list[Event] | None = None
+    _shown: dict[str, Event] = field(default_factory=dict)
+    _events: str = ""
+
+    @asynccontextmanager
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        data: bytes | None = None,
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - aiohttp's own word
+        **_: object,
+    ) -> AsyncIterator[SlowResponse]:
+        assert "/metadata/scheduledevents" in url
+        assert not self.in_flight, "two requests at once"
+        self.in_flight += 1
+        try:
+            async with asyncio.timeout(timeout.total):
+                yield await self._answer(method, json.loads(data or b"{}"))
+        finally:
+            self.in_flight -= 1
+
+    async def _answer(self, method: str, asked: dict[str, Any]) -> SlowResponse:
+        began = now()
+        date = format_datetime(true_time(began).replace(microsecond=0), usegmt=True)
+        if method == "POST":
+            await asyncio.sleep(self.post_seconds)
+            (one,) = asked["StartRequests"]
+            number = len(self.posts)
+            self.requests.append(Request("POST", began, now(), one["EventId"]))
+            return SlowResponse(self.posting(number), {"Date": date}, b"")
+        found = [*self.history(began)]
+        if found != self._found:
+            self._found, self._shown = found, {str(e["EventId"]): e for e in found}
+            self._events, self.incarnation = json.dumps(found), self.incarnation + 1
+        await asyncio.sleep(self.get_seconds)
+        if (status := self.getting(began)) != 200:
+            self.failed.append(Request("GET", began, now()))
+            return SlowResponse(status, {"Date": date}, b"")
+        self.requests.append(Request("GET", began, now(), shown=self._shown))
+        number, events = self.incarnation, self._events
+        body = f'{{"DocumentIncarnation": {number}, "Events": {events}}}'
+        return SlowResponse(200, {"Date": date}, body.encode())
+
+    @property
+    def posts(self) -> list[Request]:
+        return [request for request in self.requests if request.method == "POST"]
+
+    @property
+    def reads(self) -> list[Request]:
+        return [request for request in self.requests if request.method == "GET"]
+
+    def read_before(self, post: Request) -> Request:
+        """Return the newest document that had been read when a POST went out."""
+        return [read for read in self.reads if read.ended <= post.began][-1]
+
+    def longest_without_a_read(self) -> float:
+        """Return the most seconds between the end of a read and the next's begin."""
+        ends = [read.ended for read in self.reads]
+        begins = [*(read.began for read in self.reads[1:]), now()]
+        return max(begin - end for end, begin in zip(ends, begins, strict=True))
+
+    def least_distance(self) -> float:
+        """Return the least seconds between the beginnings of two requests."""
+        requests = sorted([*self.requests, *self.failed], key=lambda r: r.began)
+        pairs = pairwise(requests)
+        return min(after.began - before.began for before, after in pairs)
+
+
+@dataclass(slots=True)
+class LongQueue:
+    """An approval entity: hands out ten messages at a time, more than are asked for."""
+
+    waiting: list[ReceivedMessage] = field(default_factory=list)
+    settled: dict[str, tuple[str, str, float]] = field(default_factory=dict)
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def put(self, *messages: ReceivedMessage) -> None:
+        self.waiting.extend(messages)
+        self._news.set()
+
+    async def receive(self, stop: asyncio.Event) -> list[ReceivedMessage]:
+        self._news.clear()
+        if not self.waiting:
+            waits = [asyncio.ensure_future(e.wait()) for e in (stop, self._news)]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
+        await asyncio.sleep(0.001)
+        found, self.waiting = self.waiting[:10], self.waiting[10:]
+        return found
+
+    async def complete(self, message: ReceivedMessage) -> None:
+        self._settle(message, "complete", "")
+
+    async def abandon(self, message: ReceivedMessage) -> None:
+        self._settle(message, "abandon", "")
+
+    async def dead_letter(
+        self, message: ReceivedMessage, reason: str, description: str
+    ) -> None:
+        self._settle(message, "dead-letter", reason)
+
+    def _settle(self, message: ReceivedMessage, verb: str, reason: str) -> None:
+        self.settled[message.message_id or ""] = (verb, reason, now())
+
+
+@dataclass(slots=True)
+class _Undying:
+    """A life in which nothing ends the process, for the state file without a thread."""
+
+    def moment(self, what: str) -> None:
+        """Pass."""
+
+    def committed(self) -> None:
+        """Pass."""
+
+    def is_disk_full(self) -> bool:
+        return False
+
+
+class SlowDatabase(InlineDatabase):
+    """A state file on a disk that takes so many seconds for each commit."""
+
+    seconds = 0.0
+
+    async def _queue(self, job: Job[T], *, is_read: bool, is_kept: bool) -> T:
+        if self.seconds and not is_read:
+            await asyncio.sleep(self.seconds)
+        return await super()._queue(job, is_read=is_read, is_kept=is_kept)
+
+
+@dataclass(slots=True)
+class SlowWorld:
+    """The approval path at work."""
+
+    imds: SlowImds
+    queue: LongQueue
+    poller: Poller
+    listener: Listener
+    outbox: Outbox
+    stop: asyncio.Event
+
+    async def outcomes(self) -> list[CloudEvent]:
+        """Return the outcome events in the outbox, oldest first."""
+        found = await self.outbox.database.read(
+            lambda db: select(db, "d.sink = ? ORDER BY d.id", (SINK,))
+        )
+        events = [CloudEvent.from_json(delivery.body) for delivery in found]
+        return [event for event in events if ".startrequest." in event.type]
+
+    async def settles(self, count: int, *, within: float = 36000.0) -> None:
+        """Wait until so many messages are settled."""
+        async with asyncio.timeout(within):
+            while len(self.queue.settled) < count:
+                await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def slow_world(
+    imds: SlowImds,
+    *messages: ReceivedMessage,
+    poll_interval: float = 1.0,
+    disk_seconds: float = 0.0,
+    rules: tuple[Rule, ...] = (),
+    settings: Mapping[str, object] | None = None,
+) -> AsyncIterator[SlowWorld]:
+    """Let the approval path work on messages in virtual time."""
+    config = ApprovalsConfig(queue="vm-approvals", rules=rules, **(settings or {}))  # type: ignore[arg-type]  # a test's own words
+    clock, metrics, event_context = (
+        VirtualClock(Wall()),
+        Metrics([SINK], "1"),
+        event_context_of(),
+    )
+    timings = ImdsConfig(poll_interval=Duration(poll_interval))
+    session = cast("aiohttp.ClientSession", imds)
+    client = MetadataClient(session, timings, clock, metrics)
+    with tempfile.TemporaryDirectory() as folder:
+        keeper = Keeper(Path(folder) / "state.db")
+        keeper.open()
+        database = SlowDatabase(keeper)
+        database.seconds = disk_seconds
+        database.life = cast("Life", _Undying())
+        database.keeper.connection.execute("PRAGMA synchronous = OFF")
+        outbox = Outbox(database, router())
+        poller, _ = observed(client, outbox, event_context, clock, metrics)
+        approval_workers = ApprovalWorkers(
+            config=config,
+            outbox=outbox,
+            poller=poller,
+            client=client,
+            event_context=event_context,
+            clock=clock,
+            metrics=metrics,
+            reply_rules=ReplyRules.of((), ()),
+        )
+        queue, stop = LongQueue(list(messages)), asyncio.Event()
+        pilots: list[AutoApprover] = approval_workers.auto_approvers()
+        listener = Listener(queue, approval_workers._context())
+        workers: list[Worker] = [poller, listener, *pilots]
+        async with asyncio.TaskGroup() as group:
+            for worker in workers:
+                group.create_task(worker.run(stop))
+            try:
+                yield SlowWorld(imds, queue, poller, listener, outbox, stop)
+            finally:
+                stop.set()
+        keeper.close()
+
+
+def approval(number: int, *event_ids: str, **fields: object) -> ReceivedMessage:
+    """Return a message of its own id."""
+    name = f"m{number}"
+    whole = message(*event_ids, sequence=number, message_id=name)
+    return replace(whole, **{"enqueued_at": true_time(0.0), **fields})  # type: ignore[arg-type]  # a test's own words
+
+
+def freeze(event_id: str, **fields: object) -> Event:
+    """Return an event that is to freeze a VM in an hour."""
+    soon = format_datetime(true_time(3600.0), usegmt=True)
+    return imds_event(event_id, NotBefore=soon, Resources=["web-1"], **fields)

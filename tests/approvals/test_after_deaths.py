@@ -1,0 +1,201 @@
+"""The bridge dies at each commit of the way from an event to its approval.
+
+A first life is killed just before or just after the commit; a second one finds what is
+on the disk, and what has become of the event meanwhile.
+"""
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.runs import Runs
+from bridge.outbox.storage.database import Database
+from bridge.outbox.store import Outbox
+from tests.approvals.after_world import DRAIN, Life, Stage, reboot
+from tests.support.builders import EVENT_ID, router, started
+
+WORSE = reboot(DurationInSeconds=60)
+BEGUN = started(EventType="Reboot", Resources=["WestNO_0"])
+
+
+@dataclass
+class Dying:
+    """A state file that is not written any more from some commit on.
+
+    Attributes:
+        database: the file.
+        at: the number of the commit; 0 = none.
+        is_after: whether that one is still made.
+        commits: how many were asked for.
+    """
+
+    database: Database
+    at: int
+    is_after: bool
+    commits: int = 0
+    is_dead: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.database, name)
+
+    async def run(self, job: Any, *, is_kept: bool = True) -> Any:
+        self.commits += 1
+        if self.commits == self.at and self.is_after:
+            await self.database.run(job, is_kept=is_kept)
+        if self.is_dead.is_set() or self.commits == self.at:
+            self.is_dead.set()
+            await asyncio.Event().wait()
+        return await self.database.run(job, is_kept=is_kept)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a death leaves behind."""
+
+    commits: int
+    was_done: bool
+    was_told: bool
+    posts: int
+
+
+async def lived(stage: Stage, at: int, *, is_after: bool) -> Found:
+    """Live until the event is approved, or until death."""
+    files: list[Dying] = []
+
+    def dying(database: Database) -> Dying:
+        files.append(Dying(database, at, is_after))
+        return files[-1]
+
+    stage.imds.shows(reboot())
+    async with stage.life(dying) as life:
+        (file,) = files
+
+        async def is_over() -> bool:
+            return file.is_dead.is_set() or await life.has("relayed")
+
+        await life.until(is_over)
+        return Found(
+            commits=file.commits,
+            was_done=bool(stage.imds.successes()),
+            was_told=await life.has("relayed"),
+            posts=len(stage.imds.posts),
+        )
+
+
+async def judged(life: Life, found: Found, *, runs: int) -> None:
+    """Check what holds whatever happened, for one content of the event."""
+    outcomes = Counter(await life.outcomes())
+    assert all(count == 1 for count in outcomes.values()), outcomes
+    assert all(done == [DRAIN] for done in life.imds.done)
+    is_in_doubt = found.posts == 1 and not found.was_told
+    assert len(life.imds.posts) <= 1 + is_in_doubt
+    assert runs <= 2 - found.was_done  # a success on the disk is not run for again
+
+
+def stage_at(folder: Path) -> Stage:
+    folder.mkdir()
+    stage = Stage(folder / "state.db")
+    stage.runner.let.set()
+    return stage
+
+
+async def deaths(folder: Path) -> range:
+    """Return the numbers of all commits of a life that nothing ends."""
+    found = await lived(stage_at(folder), at=0, is_after=False)
+    assert found.was_told
+    return range(1, found.commits + 1)
+
+
+@pytest.mark.parametrize("is_after", [False, True])
+async def test_event_is_approved_once_whenever_the_bridge_dies(
+    tmp_path: Path, *, is_after: bool
+) -> None:
+    numbers = await deaths(tmp_path / "whole")
+    assert len(numbers) >= 6  # seen, withheld, done, intent, posted, outcome
+
+    for at in numbers:
+        stage = stage_at(tmp_path / f"{at}")
+        found = await lived(stage, at, is_after=is_after)
+        async with stage.life() as life:
+            await life.is_told("relayed")
+            await life.passes(5)
+
+            await judged(life, found, runs=len(stage.runner.ran))
+            assert await life.states() == ["delivered"]
+
+
+async def test_event_that_has_started_meanwhile_is_asked_for_no_more(
+    tmp_path: Path,
+) -> None:
+    for at in await deaths(tmp_path / "whole"):
+        stage = stage_at(tmp_path / f"{at}")
+        found = await lived(stage, at, is_after=True)
+        async with stage.life() as life:
+            await life.sees(BEGUN)
+            await life.passes(5)
+
+            assert len(stage.imds.posts) == found.posts
+            kinds = [kind for kind, _ in await life.outcomes()]
+            assert kinds.count("relayed") >= bool(found.posts)
+            assert not {"denied", "failed", "already-started"} & set(kinds)
+            await judged(life, found, runs=len(stage.runner.ran))
+
+
+async def test_event_that_is_worse_meanwhile_is_prepared_for_anew(
+    tmp_path: Path,
+) -> None:
+    for at in await deaths(tmp_path / "whole"):
+        stage = stage_at(tmp_path / f"{at}")
+        found = await lived(stage, at, is_after=True)
+        stage.runner.ran.clear()
+        stage.runner.let.clear()
+        async with stage.life() as life:
+            await life.sees(WORSE)
+            await life.ran()
+            await life.passes(5)
+            assert len(stage.imds.posts) == found.posts
+
+            stage.runner.let.set()
+            posts = found.posts + 1
+            await life.posted(posts)
+            await life.passes(5)
+            assert stage.imds.posts == [EVENT_ID] * posts
+            assert stage.imds.done == [[DRAIN]] * posts
+
+
+async def test_intent_of_an_earlier_life_is_nothing_without_a_success(
+    tmp_path: Path,
+) -> None:
+    """What it relied on is undone; done again, it is approved without a rest."""
+    met = 0
+    for at in await deaths(tmp_path / "whole"):
+        stage = stage_at(tmp_path / f"{at}")
+        found = await lived(stage, at, is_after=True)
+        async with Outbox.open(stage.path, router()) as outbox:
+            intents = await outbox.approvals.open_initiatives()
+            await Runs(outbox, DRAIN).void(EVENT_ID)
+        if not intents or intents[0].posted:
+            continue
+        met += 1
+        async with stage.life() as life:
+            await life.is_held()
+            await life.passes(5)
+            assert not stage.imds.posts
+            assert not await life.file.approvals.open_initiatives()
+
+            await Ledger(life.file.database).retry(
+                Selection(sink=DRAIN, states=("delivered",)),
+                now=stage.clock.now().timestamp(),
+                force=True,
+            )
+            life.relay.resume()
+            began = stage.clock.monotonic()
+            await life.is_told("relayed")
+            assert stage.clock.monotonic() - began < 20
+            await judged(life, found, runs=1)
+    assert met

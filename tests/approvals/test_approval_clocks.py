@@ -1,0 +1,133 @@
+"""Approvals where the VM's clock is not that of IMDS: what IMDS says counts."""
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from bridge.approvals.message import Approval
+from bridge.approvals.policy import Conclusion, OutcomeKind, Post, Request
+from bridge.approvals.start_request import StartRequestFlow
+from bridge.foundation.errors import MetadataUnavailableError
+from tests.approvals.approval_world import World, message, world_of
+from tests.support.builders import EVENT_ID, imds_event, not_before
+from tests.support.fakes import START
+
+HOUR = timedelta(hours=1)
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with world_of(tmp_path / "state.db") as found:
+        yield found
+
+
+def asked(**told: object) -> dict[str, object]:
+    """Return the body of an approval that tells more than the EventId."""
+    data = {"StartRequests": [{"EventId": EVENT_ID}], **told}
+    return {"specversion": "1.0", "type": "sebridge.startrequest.v1", "data": data}
+
+
+@pytest.mark.parametrize(
+    ("ahead", "expires", "outcome"),
+    [
+        (2 * HOUR, HOUR, "expired"),  # the VM is late: by its clock there is time
+        (-2 * HOUR, -HOUR, "relayed"),  # the VM is early: by its clock it is over
+        (2 * HOUR, 3 * HOUR, "relayed"),
+        (-2 * HOUR, -3 * HOUR, "expired"),
+    ],
+)
+async def test_expiry_counts_by_the_clock_of_imds(
+    ahead: timedelta, expires: timedelta, outcome: str, world: World
+) -> None:
+    world.imds.shows(imds_event())
+    world.imds.ahead = ahead
+    body = asked(expiresAt=(START + expires).isoformat())
+
+    await world.handle(message(body=body, enqueued_at=START + ahead))
+
+    assert await world.kinds() == [outcome]
+
+
+@pytest.mark.parametrize(
+    ("ahead", "enqueued", "outcome"),
+    [
+        (25 * HOUR, -HOUR, "expired"),
+        (-2 * HOUR, -25 * HOUR, "relayed"),  # by the VM's clock a day has passed
+    ],
+)
+async def test_age_counts_by_the_clock_of_imds(
+    ahead: timedelta, enqueued: timedelta, outcome: str, world: World
+) -> None:
+    world.imds.shows(imds_event())
+    world.imds.ahead = ahead
+
+    await world.handle(message(EVENT_ID, enqueued_at=START + enqueued))
+
+    assert await world.kinds() == [outcome]
+
+
+@pytest.mark.parametrize("ahead", [2 * HOUR, -2 * HOUR, timedelta()])
+async def test_what_fails_is_tried_until_not_before_by_the_clock_of_imds(
+    ahead: timedelta, world: World
+) -> None:
+    """NotBefore is told by IMDS, and so is what time it is."""
+    soon = ahead + 5 * MINUTE
+    world.imds.shows(imds_event(NotBefore=not_before(soon.total_seconds())))
+    world.imds.ahead = ahead
+    world.imds.answers.extend([503] * 1000)
+
+    await world.handle(message(EVENT_ID, enqueued_at=START + ahead))
+
+    assert await world.kinds() == ["failed"]
+    taken = world.clock.now() - START
+    assert 4 * MINUTE <= taken <= 6 * MINUTE
+
+
+async def test_clock_of_imds_is_known_while_it_does_not_answer(world: World) -> None:
+    world.imds.shows(
+        imds_event(NotBefore=not_before((2 * HOUR + 5 * MINUTE).total_seconds()))
+    )
+    world.imds.ahead = 2 * HOUR
+    silent = MetadataUnavailableError("no answer", outcome="timeout")
+    world.imds.answers.append(503)
+    world.imds.on_look = lambda: world.imds.faults.extend([silent] * 1000)
+
+    await world.handle(message(EVENT_ID, enqueued_at=START + 2 * HOUR))
+
+    assert await world.kinds() == ["failed"]
+    assert world.clock.now() - START <= 6 * MINUTE
+
+
+@pytest.mark.parametrize(("waited", "kind"), [(30.0, None), (90.0, "expired")])
+async def test_decision_counts_the_time_since_the_look(
+    waited: float, kind: str | None, world: World
+) -> None:
+    """The look may be as old as the wait for the turn at IMDS was long."""
+    world.imds.shows(imds_event())
+    world.imds.ahead = HOUR
+    look = await world.imds.fresh()
+    request = Request(
+        approval=Approval(event_ids=(EVENT_ID,), expires_at=START + HOUR),
+        event_id=EVENT_ID,
+        enqueued_at=START + HOUR,
+    )
+    flow = StartRequestFlow(
+        context=world.context,
+        request=request,
+        message="m",
+        sequence=1,
+        was_tried=False,
+        terms=world.context.terms,
+    )
+
+    world.clock.pass_by(waited)
+    step = await flow.decide(look)
+
+    if kind is None:
+        assert isinstance(step, Post)
+    else:
+        assert isinstance(step, Conclusion)
+        assert step.kind is OutcomeKind.EXPIRED

@@ -1,0 +1,224 @@
+"""The bridge dies while an approval is on its way, and comes back to another world.
+
+Each place to die, times what has become of the event meanwhile: a first listener is
+killed there, and a second one on the same state file gets the message again.
+"""
+
+import asyncio
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from bridge.approvals.listener import Listener
+from bridge.approvals.message_flow import key_of
+from bridge.events.start_result import StartAnswer
+from bridge.servicebus.message import ReceivedMessage
+from tests.approvals.approval_world import (
+    ENTITY,
+    PlayedQueue,
+    World,
+    message,
+    world_of,
+)
+from tests.support.builders import EVENT_ID, imds_event, started
+
+APPROVAL = message(EVENT_ID, reply_to="replies", lock_token="first")
+THERE, STARTED, GONE = (imds_event(),), (started(),), ()
+
+
+@dataclass(slots=True)
+class Hanging:
+    """A POST, or a settlement, in the middle of which the bridge dies."""
+
+    reached: asyncio.Event
+
+    async def start(self, event_id: str, *, incarnation: int | None) -> StartAnswer:
+        self.reached.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+@dataclass(slots=True)
+class HangingQueue(PlayedQueue):
+    """A queue that never answers a settlement."""
+
+    reached: asyncio.Event | None = None
+
+    async def complete(self, message: ReceivedMessage) -> None:
+        if self.reached is not None:
+            self.reached.set()
+        await asyncio.Event().wait()
+
+
+async def die(world: World, place: str, approval: ReceivedMessage = APPROVAL) -> None:
+    """Run a listener until it is where it is to die, and kill it there."""
+    reached = asyncio.Event()
+    context, queue = world.context, PlayedQueue()
+    if place == "intent":
+        await world.imds.look()
+        world.imds.gate = asyncio.Event()  # which is never opened
+    elif place == "post":
+        context = world.with_starter(Hanging(reached))
+    else:
+        queue = HangingQueue(reached=reached)
+    queue.waiting.put_nowait(approval)
+    running = asyncio.create_task(Listener(queue, context).run(asyncio.Event()))
+    key = key_of(ENTITY, approval)
+    async with asyncio.timeout(60):
+        if place == "intent":
+            while (found := await world.outbox.approvals.of_message(key)) == {} or (
+                found[EVENT_ID].state != "intent"
+            ):
+                await asyncio.sleep(0)
+        else:
+            await reached.wait()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def live_again(world: World, approval: ReceivedMessage = APPROVAL) -> PlayedQueue:
+    """Run a listener that gets the message once more, until it is settled."""
+    stop, queue = asyncio.Event(), PlayedQueue()
+    queue.waiting.put_nowait(replace(approval, lock_token="second", delivery_count=1))
+    running = asyncio.create_task(Listener(queue, world.context).run(stop))
+    async with asyncio.timeout(60):
+        while not queue.settled:
+            await asyncio.sleep(0)
+    stop.set()
+    await running
+    return queue
+
+
+@pytest.mark.parametrize("place", ["post", "settlement"])
+@pytest.mark.parametrize(
+    ("after", "confirmed"), [(THERE, True), (STARTED, False), (GONE, False)]
+)
+async def test_approval_survives_the_bridge(
+    tmp_path: Path, place: str, after: tuple[object, ...], *, confirmed: bool
+) -> None:
+    async with world_of(tmp_path / "state.db") as world:
+        world.imds.shows(*THERE)
+        await die(world, place)
+
+    async with world_of(tmp_path / "state.db") as world:
+        world.imds.shows(*after)
+        queue = await live_again(world)
+
+        assert queue.settled == [("complete", "second", "")]
+        (event,) = await world.outcomes()
+        assert event.data["outcome"] == "relayed"
+        was_told = place == "settlement"  # by the first life, which IMDS had answered
+        assert event.data["confirmed"] is (confirmed or was_told)
+        assert len(world.imds.posts) == (after == THERE and not was_told)
+        assert len(await world.replies()) == 1
+
+
+@pytest.mark.parametrize(
+    ("after", "outcome", "settled"),
+    [
+        (THERE, "relayed", ("complete", "second", "")),
+        (STARTED, "already-started", ("complete", "second", "")),
+        (GONE, "event-ended", ("complete", "second", "")),
+    ],
+)
+async def test_intent_without_a_post_is_decided_as_a_first_delivery(
+    tmp_path: Path,
+    after: tuple[object, ...],
+    outcome: str,
+    settled: tuple[str, str, str],
+) -> None:
+    """No POST was begun, so whatever became of the event was not this bridge's work."""
+    async with world_of(tmp_path / "state.db") as world:
+        world.imds.shows(*THERE)
+        await die(world, "intent")
+        assert not world.imds.posts
+
+    async with world_of(tmp_path / "state.db") as world:
+        world.imds.shows(*after)
+        queue = await live_again(world)
+
+        assert queue.settled == [settled]
+        (event,) = await world.outcomes()
+        assert event.data["outcome"] == outcome
+        assert event.data["confirmed"] is (True if after == THERE else None)
+        assert len(world.imds.posts) == (after == THERE)
+
+
+@pytest.mark.parametrize("after", [STARTED, GONE])
+@pytest.mark.parametrize(
+    ("terms", "properties", "reason"),
+    [
+        ({"allow_event_types": ("Reboot",)}, {}, None),
+        ({}, {"expiresAt": "2020-01-01T00:00:00Z"}, "Expired"),
+    ],
+)
+async def test_intent_without_a_post_of_what_may_not_be_posted_is_never_relayed(
+    tmp_path: Path,
+    after: tuple[object, ...],
+    terms: dict[str, object],
+    properties: dict[str, str],
+    reason: str | None,
+) -> None:
+    """A type that is not allowed, or a request that expired years ago."""
+    approval = replace(APPROVAL, application_properties=properties)
+    async with world_of(tmp_path / "state.db") as world:
+        world.with_terms(**terms)
+        world.imds.shows(*THERE)
+        await die(world, "intent", approval)
+
+    async with world_of(tmp_path / "state.db") as world:
+        world.with_terms(**terms)
+        world.imds.shows(*after)
+        queue = await live_again(world, approval)
+
+        kind = "already-started" if after == STARTED else "event-ended"
+        assert await world.kinds() == ["expired" if reason else kind]
+        assert [found for _, _, found in queue.settled] == [reason or ""]
+        assert not world.imds.posts
+
+
+async def test_refused_try_of_a_message_is_no_try_of_its_repetition(
+    tmp_path: Path,
+) -> None:
+    """IMDS had refused the first; of the second no POST was begun when it died."""
+    async with world_of(tmp_path / "state.db") as world:
+        world.imds.shows(*THERE)
+        world.imds.answers.extend([400] * 3)
+        await world.handle(APPROVAL)
+        assert await world.kinds() == ["rejected"]
+        later = world.clock.now() + timedelta(seconds=1)
+        again = replace(APPROVAL, sequence_number=8, enqueued_at=later)
+        await die(world, "intent", again)
+
+    async with world_of(tmp_path / "state.db") as world:
+        world.imds.shows(*STARTED)
+        await live_again(world, again)
+
+        assert await world.kinds() == ["rejected", "already-started"]
+
+
+@pytest.mark.parametrize("after", [THERE, STARTED, GONE])
+async def test_other_vm_that_takes_over_finds_out_for_itself(
+    tmp_path: Path, after: tuple[object, ...]
+) -> None:
+    """Its state file knows of no intent: it says what it sees."""
+    async with world_of(tmp_path / "first.db") as world:
+        world.imds.shows(*THERE)
+        await die(world, "post")
+
+    async with world_of(tmp_path / "second.db") as world:
+        world.imds.shows(*THERE)
+        await world.imds.look()
+        world.imds.shows(*after)
+        queue = await live_again(world)
+
+        expected = [
+            (THERE, "relayed"),
+            (STARTED, "already-started"),
+            (GONE, "event-ended"),
+        ]
+        assert queue.settled == [("complete", "second", "")]
+        kinds = [kind for events, kind in expected if events == after]
+        assert await world.kinds() == kinds

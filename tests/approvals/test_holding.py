@@ -1,0 +1,104 @@
+"""What waits until this VM is known: nothing is lost, doubled or out of order."""
+
+from collections import defaultdict
+from datetime import timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.events.document import Document
+from bridge.events.transitions import diff
+from bridge.events.watch import Moment, Watch
+from bridge.pipeline.held import Held, Observation, events_of
+from tests.support.builders import document, event_context_of
+from tests.support.fakes import START
+from tests.support.strategies import histories
+
+Story = dict[str | None, list[str]]
+
+
+def moment(number: int) -> Moment:
+    """Return when a document is read: a minute apart, so that notice runs out."""
+    return Moment(at=START + timedelta(minutes=number), monotonic=60.0 * number)
+
+
+def seen(watch: Watch, document: Document, number: int) -> tuple[Watch, Observation]:
+    after, steps = diff(watch, document, moment(number), poll_interval=60)
+    at = moment(number).at
+    return after, Observation(at=at, document=document, steps=steps, is_changed=True)
+
+
+def story(*told: Observation) -> Story:
+    """Return the ids that are told, by EventId, in order."""
+    found: Story = defaultdict(list)
+    for one in events_of(event_context_of(), told, {}):
+        found[one.key].append(one.event.id)
+    return found
+
+
+def steps_only(told: Story) -> Story:
+    return {key: ids for key, ids in told.items() if key is not None}
+
+
+@given(history=histories(), until=st.integers(0, 8))
+def test_waiting_changes_when_something_is_told_and_nothing_else(
+    history: list[Document], until: int
+) -> None:
+    watch, held, told, plain = Watch(), Held(), list[Observation](), []
+    for number, look in enumerate(history):
+        after, one = seen(watch, look, number)
+        plain.append(one)
+        held = held.plus(one, watch)
+        if number < until:
+            ready, held = held.split(one.at)
+        else:
+            ready, held = held.observations, Held()
+        told += ready
+        watch = after
+    told += held.observations
+
+    assert story(*told) == story(*plain)
+
+
+@given(history=histories(), data=st.data())
+def test_checkpoint_holds_what_is_told_and_nothing_else(
+    history: list[Document], data: st.DataObject
+) -> None:
+    """Whatever the last life had told, the next one finds the rest, and no more."""
+    watch, held, keys = Watch(), Held(), set[str]()
+    last = data.draw(st.integers(0, len(history) - 1))
+    for number, look in enumerate(history[: last + 1]):
+        after, one = seen(watch, look, number)
+        _, held = held.plus(one, watch).split(one.at)
+        watch = after
+    keys = {step.event.key for one in held.observations for step in one.steps}
+
+    _, steps = diff(
+        held.published_part(watch), history[last], moment(last + 1), poll_interval=60
+    )
+
+    assert {step.event.key for step in steps} <= keys
+    missing = keys - {step.event.key for step in steps}
+    for key in missing:  # it is as it was before: what came between is past
+        before, now = held.before[key], history[last].events.get(key)
+        assert (before and before.event) == now
+
+
+@given(history=histories())
+def test_nothing_urgent_waits(history: list[Document]) -> None:
+    watch, held = Watch(), Held()
+    for number, look in enumerate(history):
+        after, one = seen(watch, look, number)
+        _, held = held.plus(one, watch).split(one.at)
+        watch = after
+        waiting = held.before.keys() & look.events.keys()
+        for event in (look.events[key] for key in waiting):
+            assert event.status == "Scheduled"
+            assert event.not_before is not None
+            assert event.not_before - one.at >= timedelta(minutes=2)
+
+
+def test_look_that_brings_nothing_does_not_wait() -> None:
+    nothing = Observation(at=START, document=document())
+
+    assert Held().plus(nothing, Watch()) == Held()

@@ -1,0 +1,820 @@
+"""Approvals, from the message to its settlement, over a real outbox.
+
+Each row of the table in the contract has its test, and so has each place at which
+the bridge may die on the way.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from bridge.approvals.listener import Listener
+from bridge.approvals.message_flow import Settlement, key_of
+from bridge.foundation.errors import (
+    ApprovalQueueError,
+    MetadataError,
+    MetadataUnavailableError,
+)
+from bridge.foundation.hashing import hash32
+from bridge.outbox.approvals import Approvals
+from bridge.outbox.records import Decision
+from bridge.servicebus.message import ReceivedMessage
+from tests.approvals.approval_world import (
+    ENTITY,
+    PlayedQueue,
+    World,
+    message,
+    world_of,
+)
+from tests.support.builders import EVENT_ID, imds_event, started
+from tests.support.fakes import START, FakeClock
+
+COMPLETE = Settlement("complete")
+NO_ANSWER = MetadataUnavailableError("no answer", outcome="timeout")
+OTHER_ID = "4CAEA225-A741-474D-A72E-428C86FCD853"
+
+
+def dead(settlement: Settlement | None) -> str | None:
+    assert settlement is not None
+    return settlement.reason if settlement.verdict == "dead-letter" else None
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with world_of(tmp_path / "state.db") as found:
+        yield found
+
+
+# -- the table -----------------------------------------------------------------
+
+
+async def test_event_in_the_document_is_relayed(world: World) -> None:
+    world.imds.shows(imds_event())
+
+    settlement = await world.handle(message(EVENT_ID.lower()))
+
+    assert settlement == COMPLETE
+    assert world.imds.posts == [EVENT_ID]  # the document's own spelling
+    (event,) = await world.outcomes()
+    assert event.type == "sebridge.startrequest.relayed.v1"
+    assert event.data["confirmed"] is True
+    assert event.data["imdsStatus"] == 200
+    assert world.counts == ["relayed"]
+
+
+async def test_outcome_has_the_id_of_its_cause(world: World) -> None:
+    world.imds.shows(imds_event())
+
+    await world.handle(message(EVENT_ID))
+
+    (event,) = await world.outcomes()
+    assert event.id == hash32([ENTITY, "m1", 7, EVENT_ID, "relayed"])
+
+
+async def test_started_event_needs_nothing(world: World) -> None:
+    world.imds.shows(started())
+
+    assert await world.handle(message(EVENT_ID)) == COMPLETE
+    assert await world.kinds() == ["already-started"]
+    assert not world.imds.posts
+
+
+async def test_event_never_seen_is_unknown_only_after_the_grace(world: World) -> None:
+    world.imds.shows()
+
+    settlement = await world.handle(message(EVENT_ID))
+
+    assert dead(settlement) == "UnknownEvent"
+    assert await world.kinds() == ["unknown-event"]
+    assert world.clock.now() >= START + timedelta(seconds=15)
+
+
+async def test_event_that_appears_within_the_grace_is_relayed(world: World) -> None:
+    world.imds.shows()
+    handling = asyncio.create_task(world.handle(message(EVENT_ID)))
+    while len(world.clock.waits) < 3:
+        await asyncio.sleep(0)
+    world.imds.shows(imds_event())
+
+    assert await handling == COMPLETE
+    assert await world.kinds() == ["relayed"]
+
+
+async def test_event_that_was_seen_and_is_gone_has_ended_at_once(world: World) -> None:
+    world.imds.shows(imds_event())
+    await world.imds.look()
+    world.imds.shows()
+
+    assert await world.handle(message(EVENT_ID)) == COMPLETE
+    assert await world.kinds() == ["event-ended"]
+    assert not world.clock.waits
+
+
+async def test_event_whose_absence_does_not_count_yet_is_waited_for(
+    world: World,
+) -> None:
+    world.imds.shows(imds_event())
+    await world.imds.look()
+    world.imds.incarnation = -5  # the number falls: the VM has moved
+    world.imds.shows()
+    handling = asyncio.create_task(world.handle(message(EVENT_ID)))
+    while len(world.clock.waits) < 3:
+        await asyncio.sleep(0)
+    world.imds.shows(imds_event())
+
+    assert await handling == COMPLETE
+    assert await world.kinds() == ["relayed"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"garbage",
+        b"[]",
+        b"{}",
+        {"StartRequests": []},
+        {"StartRequests": [{"EventId": EVENT_ID}, {"EventId": 5}]},
+        {"StartRequests": [{"EventId": str(n)} for n in range(101)]},
+        {"StartRequests": [{"EventId": EVENT_ID}], "padding": "x" * 65536},
+    ],
+)
+async def test_message_that_cannot_be_read_is_invalid(
+    world: World, body: object
+) -> None:
+    world.imds.shows(imds_event())
+
+    settlement = await world.handle(message(body=body))
+
+    assert dead(settlement) == "InvalidMessage"
+    assert await world.kinds() == ["invalid"]
+    assert not world.imds.posts
+
+
+async def test_message_that_could_not_be_decoded_is_invalid_whatever_is_left_of_it(
+    world: World,
+) -> None:
+    world.imds.shows(imds_event())
+
+    settlement = await world.handle(message(EVENT_ID, fault="it cannot be decoded"))
+
+    assert settlement == Settlement(
+        "dead-letter", "InvalidMessage", "it cannot be decoded"
+    )
+    assert await world.kinds() == ["invalid"]
+    assert not world.imds.posts
+
+
+async def test_request_past_its_expiry_is_refused(world: World) -> None:
+    world.imds.shows(imds_event())
+    at = (START - timedelta(seconds=61)).isoformat()
+
+    settlement = await world.handle(
+        message(EVENT_ID, application_properties={"expiresAt": at})
+    )
+
+    assert dead(settlement) == "Expired"
+    assert not world.imds.posts
+
+
+async def test_request_within_the_skew_of_its_expiry_is_relayed(world: World) -> None:
+    world.imds.shows(imds_event())
+    at = (START - timedelta(seconds=59)).isoformat()
+
+    settlement = await world.handle(
+        message(EVENT_ID, application_properties={"expiresAt": at})
+    )
+
+    assert settlement == COMPLETE
+
+
+async def test_request_older_than_max_age_is_refused(world: World) -> None:
+    world.imds.shows(imds_event())
+    old = START - timedelta(days=1, seconds=61)
+
+    assert dead(await world.handle(message(EVENT_ID, enqueued_at=old))) == "Expired"
+
+
+async def test_event_type_that_is_not_allowed_is_denied(world: World) -> None:
+    world.with_terms(allow_event_types=("reboot",))
+    world.imds.shows(imds_event(EventType="Freeze"))
+
+    assert dead(await world.handle(message(EVENT_ID))) == "Denied"
+    assert not world.imds.posts
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"EventType": "Redeploy"},
+        {"DurationInSeconds": 60},
+        {"DurationInSeconds": -1},
+        {"Resources": ["vm-1", "vm-2"]},
+    ],
+)
+async def test_event_that_changed_for_the_worse_is_denied(
+    world: World, change: dict[str, object]
+) -> None:
+    seen = imds_event(EventType="Freeze", DurationInSeconds=5, Resources=["VM-1"])
+    world.imds.shows({**seen, **change})
+
+    settlement = await world.handle(message(body=told_approval(seen)))
+
+    assert dead(settlement) == "Denied"
+    (event,) = await world.outcomes()
+    assert event.data["reason"] == "EventChanged"
+
+
+async def test_event_that_changed_for_the_better_is_relayed(world: World) -> None:
+    seen = imds_event(DurationInSeconds=9, Resources=["_VM-1", "vm-2"])
+    world.imds.shows({**seen, "DurationInSeconds": 5, "Resources": ["vm-1"]})
+
+    assert await world.handle(message(body=told_approval(seen))) == COMPLETE
+
+
+def told_approval(seen: dict[str, object]) -> dict[str, object]:
+    return {
+        "specversion": "1.0",
+        "id": "1",
+        "source": "test",
+        "type": "sebridge.startrequest.v1",
+        "data": {
+            "StartRequests": [{"EventId": EVENT_ID}],
+            "approvedBy": "ada",
+            "reason": "night",
+            "approvedEvent": seen,
+        },
+    }
+
+
+async def test_refusal_by_imds_counts_after_three_within_five_seconds(
+    world: World,
+) -> None:
+    world.imds.shows(imds_event())
+    world.imds.answers.extend([400, 400, 400])
+
+    settlement = await world.handle(message(EVENT_ID))
+
+    assert dead(settlement) == "RejectedByImds"
+    assert len(world.imds.posts) == 3
+    assert world.clock.now() <= START + timedelta(seconds=5)
+    assert world.clock.now() >= START + timedelta(seconds=3)  # not three at once
+
+
+@pytest.mark.parametrize(
+    ("answers", "outcome"),
+    [
+        ([400, 400, 503, 400, 400], "relayed"),
+        ([400, NO_ANSWER, 400, 400], "relayed"),
+        ([400, 400, 503, 400, 400, 400], "rejected"),
+        ([400, 400], "relayed"),
+    ],
+)
+async def test_only_three_refusals_in_a_row_count(
+    answers: list[int | MetadataError], outcome: str, world: World
+) -> None:
+    world.imds.shows(imds_event())
+    world.imds.answers.extend(answers)
+
+    await world.handle(message(EVENT_ID))
+
+    assert await world.kinds() == [outcome]
+    assert len(world.imds.posts) == len(answers) + (outcome == "relayed")
+
+
+@pytest.mark.parametrize("status", [403, 404, 405, 410, 429, 500, 302])
+async def test_anything_else_is_tried_until_it_works(world: World, status: int) -> None:
+    world.imds.shows(imds_event())
+    world.imds.answers.extend([status, status])
+
+    assert await world.handle(message(EVENT_ID)) == COMPLETE
+    assert len(world.imds.posts) == 3
+    assert await world.kinds() == ["relayed"]
+
+
+async def test_wish_of_imds_to_be_asked_later_is_obeyed(world: World) -> None:
+    world.imds.shows(imds_event())
+    world.imds.answers.append(
+        MetadataUnavailableError("busy", outcome="429", retry_after=60)
+    )
+
+    assert await world.handle(message(EVENT_ID)) == COMPLETE
+    assert world.clock.now() >= START + timedelta(seconds=60)
+    (event,) = await world.outcomes()
+    assert (event.data["imdsStatus"], event.data["confirmed"]) == (200, True)
+
+
+async def test_event_that_starts_after_a_refused_post_was_not_relayed_here(
+    world: World,
+) -> None:
+    """IMDS has said no: whoever started it, it was not this bridge."""
+    world.imds.shows(imds_event(), next_=(started(),))
+    world.imds.answers.append(
+        MetadataUnavailableError("busy", outcome="429", retry_after=1)
+    )
+
+    await world.handle(message(EVENT_ID))
+
+    assert await world.kinds() == ["already-started"]
+
+
+async def test_what_never_works_fails_at_not_before(world: World) -> None:
+    world.imds.shows(imds_event())  # NotBefore is 15 minutes ahead
+    world.imds.answers.extend([404] * 10_000)
+
+    settlement = await world.handle(message(EVENT_ID))
+
+    assert dead(settlement) == "ImdsUnavailable"
+    assert await world.kinds() == ["failed"]
+    assert world.clock.now() <= START + timedelta(minutes=16)
+
+
+async def test_document_that_cannot_be_had_is_waited_for(world: World) -> None:
+    world.imds.shows(imds_event())
+    world.imds.faults.extend([NO_ANSWER] * 3)
+
+    assert await world.handle(message(EVENT_ID)) == COMPLETE
+
+
+async def test_post_in_doubt_of_an_event_that_then_starts_was_relayed(
+    world: World,
+) -> None:
+    world.imds.shows(imds_event(), next_=(started(),))
+    world.imds.answers.append(NO_ANSWER)
+
+    assert await world.handle(message(EVENT_ID)) == COMPLETE
+    (event,) = await world.outcomes()
+    assert event.data["outcome"] == "relayed"
+    assert event.data["confirmed"] is False
+
+
+async def test_event_that_changes_between_two_tries_is_denied(world: World) -> None:
+    seen = imds_event(EventType="Freeze")
+    world.imds.shows(seen, next_=({**seen, "EventType": "Redeploy"},))
+    world.imds.answers.append(503)
+
+    assert dead(await world.handle(message(body=told_approval(seen)))) == "Denied"
+    assert len(world.imds.posts) == 1
+
+
+# -- several EventIds ----------------------------------------------------------
+
+
+async def test_one_good_outcome_completes_a_message(world: World) -> None:
+    world.imds.shows(imds_event())
+
+    assert await world.handle(message(OTHER_ID, EVENT_ID)) == COMPLETE
+    assert sorted(await world.kinds()) == ["relayed", "unknown-event"]
+
+
+async def test_first_reason_in_body_order_dead_letters_a_message(world: World) -> None:
+    world.with_terms(allow_event_types=("Reboot",))
+    world.imds.shows(imds_event(EventType="Freeze"))
+
+    assert dead(await world.handle(message(OTHER_ID, EVENT_ID))) == "UnknownEvent"
+
+
+async def test_repeated_event_id_is_asked_for_once(world: World) -> None:
+    world.imds.shows(imds_event())
+
+    await world.handle(message(EVENT_ID, EVENT_ID.lower()))
+
+    assert world.imds.posts == [EVENT_ID]
+
+
+# -- again, and after a death --------------------------------------------------
+
+
+async def test_same_delivery_again_is_only_settled(world: World) -> None:
+    world.imds.shows(imds_event())
+    await world.handle(message(EVENT_ID, reply_to="replies"))
+
+    assert await world.handle(message(EVENT_ID, reply_to="replies")) == COMPLETE
+    assert len(world.imds.posts) == 1
+    assert len(await world.outcomes()) == 1
+    assert len(await world.replies()) == 1
+
+
+async def test_same_message_sent_again_gets_the_same_outcome_without_a_post(
+    world: World,
+) -> None:
+    world.imds.shows(imds_event())
+    await world.handle(message(EVENT_ID))
+
+    assert await world.handle(message(EVENT_ID, sequence=8)) == COMPLETE
+    assert len(world.imds.posts) == 1
+    assert world.counts == ["relayed", "relayed"]
+    _, again = await world.outcomes()
+    assert again.id == hash32([ENTITY, "m1", 8, EVENT_ID, "relayed"])
+
+
+async def test_invalid_message_again_is_told_once(world: World) -> None:
+    await world.handle(message(body=b"x"))
+
+    assert dead(await world.handle(message(body=b"x"))) == "InvalidMessage"
+    assert world.counts == ["invalid"]
+
+
+async def test_invalid_message_sent_twice_is_told_twice(world: World) -> None:
+    """The second is no redelivery: whoever sent it is to hear of it, too."""
+    for sequence in (7, 8):
+        settlement = await world.handle(message(body=b"x", sequence=sequence))
+        assert dead(settlement) == "InvalidMessage"
+
+    first, second = await world.outcomes()
+    assert world.counts == ["invalid", "invalid"]
+    assert first.id == hash32([ENTITY, "m1", 7, None, "invalid"])
+    assert second.id == hash32([ENTITY, "m1", 8, None, "invalid"])
+
+
+async def died_with_intent(world: World, *, posted: bool) -> None:
+    """Leave what a bridge leaves that was killed after its intent."""
+    approval = message(EVENT_ID)
+    from_life = world.handle(approval)
+    world.imds.faults.append(NO_ANSWER)
+    if posted:
+        world.imds.faults.clear()
+        world.imds.answers.append(NO_ANSWER)
+    task = asyncio.create_task(from_life)
+    while not world.clock.waits:
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    world.imds.answers.clear()
+    world.imds.faults.clear()
+
+
+@pytest.mark.parametrize("posted", [False, True])
+async def test_killed_after_its_intent_with_the_event_still_there_posts(
+    world: World, *, posted: bool
+) -> None:
+    world.imds.shows(imds_event())
+    await died_with_intent(world, posted=posted)
+
+    assert await world.handle(message(EVENT_ID)) == COMPLETE
+    (event,) = await world.outcomes()
+    assert event.data["confirmed"] is True
+
+
+@pytest.mark.parametrize("now", [(started(),), ()])
+async def test_killed_after_its_post_with_the_event_begun_or_gone_was_relayed(
+    world: World, now: tuple[object, ...]
+) -> None:
+    """It worked, and took this VM down on its way."""
+    world.imds.shows(imds_event())
+    await died_with_intent(world, posted=True)
+    world.imds.shows(*now)
+    world.imds.incarnation += 1
+
+    assert await world.handle(message(EVENT_ID)) == COMPLETE
+    (event,) = await world.outcomes()
+    assert event.data["outcome"] == "relayed"
+    assert event.data["confirmed"] is False
+
+
+async def test_intent_for_an_event_never_seen_is_no_proof(world: World) -> None:
+    intent = Decision(
+        message="?", key=EVENT_ID, event_id=EVENT_ID, sequence=7, state="intent"
+    )
+    await world.outbox.approvals.save(intent, now=START.timestamp())
+    world.imds.shows()
+
+    assert dead(await world.handle(message(EVENT_ID))) == "UnknownEvent"
+
+
+async def test_stop_leaves_the_message_for_the_next_life(world: World) -> None:
+    world.imds.shows()
+    stop = asyncio.Event()
+    handling = asyncio.create_task(world.handle(message(EVENT_ID), stop))
+    while not world.clock.waits:
+        await asyncio.sleep(0)
+    stop.set()
+
+    assert await handling is None
+    assert not await world.outcomes()
+    assert not await world.outbox.approvals.of_message("?")
+
+
+# -- unknown events that another VM may know -----------------------------------
+
+
+async def test_unknown_event_is_given_back_after_a_while(tmp_path: Path) -> None:
+    async with world_of(tmp_path / "state.db", abandons_unknown=True) as world:
+        world.imds.shows()
+
+        settlement = await world.handle(message(EVENT_ID, delivery_count=2))
+
+        assert settlement == Settlement("abandon")
+        assert world.clock.waits[-1] == 40.0
+        assert not await world.outcomes()
+
+
+async def test_unknown_event_is_dead_lettered_on_the_last_delivery(
+    tmp_path: Path,
+) -> None:
+    async with world_of(tmp_path / "state.db", abandons_unknown=True) as world:
+        world.imds.shows()
+
+        settlement = await world.handle(message(EVENT_ID, delivery_count=9))
+
+        assert dead(settlement) == "UnknownEvent"
+        assert await world.kinds() == ["unknown-event"]
+
+
+# -- replies -------------------------------------------------------------------
+
+
+async def test_reply_holds_the_outcomes_in_body_order(world: World) -> None:
+    world.imds.shows(imds_event())
+
+    await world.handle(
+        message(OTHER_ID, EVENT_ID, reply_to="replies", reply_to_session_id="s1")
+    )
+
+    (reply,) = await world.replies()
+    body = json.loads(str(reply["body"]))
+    assert (reply["entity"], reply["sessionId"]) == ("replies", "s1")
+    assert reply["correlationId"] == body["messageId"] == "m1"
+    assert [o["eventId"] for o in body["outcomes"]] == [OTHER_ID, EVENT_ID]
+
+
+@pytest.mark.parametrize("entity", ["other", ENTITY, "", None])
+async def test_reply_goes_only_where_it_may(world: World, entity: str | None) -> None:
+    world.imds.shows(imds_event())
+
+    await world.handle(message(EVENT_ID, reply_to=entity))
+
+    assert not await world.replies()
+
+
+# -- the loop ------------------------------------------------------------------
+
+
+async def listening(world: World, queue: PlayedQueue, until: int) -> None:
+    """Run a listener until so many messages are settled."""
+    stop = asyncio.Event()
+    listener = Listener(queue, world.context)
+    running = asyncio.create_task(listener.run(stop))
+    async with asyncio.timeout(60):
+        while len(queue.settled) < until:
+            await asyncio.sleep(0)
+    stop.set()
+    await running
+
+
+async def test_receiver_that_breaks_is_tried_again(world: World) -> None:
+    world.imds.shows(imds_event())
+    queue = PlayedQueue()
+    queue.waiting.put_nowait(ApprovalQueueError("gone"))
+    queue.waiting.put_nowait(message(EVENT_ID))
+
+    await listening(world, queue, until=1)
+
+    assert queue.settled == [("complete", "lock-7", "")]
+    assert world.clock.waits[0] >= 0.5
+
+
+@pytest.mark.parametrize(("is_refusal", "most"), [(False, 3.0), (True, 30.0)])
+async def test_receiver_that_is_away_for_long_is_tried_again_soon(
+    world: World, caplog: pytest.LogCaptureFixture, *, is_refusal: bool, most: float
+) -> None:
+    """An approval may have half a minute; a refusal is for a person to mend."""
+    world.context = replace(world.context, chance=lambda: 1.0)
+    world.imds.shows(imds_event())
+    queue = PlayedQueue()
+    for _ in range(50):
+        error = ApprovalQueueError("gone", is_refusal=is_refusal)
+        queue.waiting.put_nowait(error)
+    queue.waiting.put_nowait(message(EVENT_ID))
+
+    await listening(world, queue, until=1)
+
+    waits = world.clock.waits[:50]
+    assert max(waits) == most
+    assert waits[0] == 1.0
+    said = caplog.messages.count("approvals not received")
+    assert sum(waits) / 60 - 1 <= said <= sum(waits) / 60 + 1
+
+
+async def test_delivery_during_handling_is_settled_with_the_newest_lock(
+    world: World,
+) -> None:
+    world.imds.shows()
+    queue = PlayedQueue()
+    queue.waiting.put_nowait(message(EVENT_ID, lock_token="old"))
+    queue.waiting.put_nowait(message(EVENT_ID, lock_token="new"))
+
+    await listening(world, queue, until=1)
+
+    assert queue.settled == [("dead-letter", "new", "UnknownEvent")]
+    assert world.counts == ["unknown-event"]
+
+
+class RedeliveringQueue(PlayedQueue):
+    """Delivers a message anew while its first delivery is being settled."""
+
+    async def complete(self, message: ReceivedMessage) -> None:
+        if message.lock_token == "old":
+            self.waiting.put_nowait(replace(message, lock_token="new"))
+            while not self.waiting.empty():
+                await asyncio.sleep(0)
+            for _ in range(20):  # until it has come to the listener
+                await asyncio.sleep(0)
+        await super().complete(message)
+
+
+async def test_message_redelivered_during_its_settlement_is_settled_too(
+    world: World,
+) -> None:
+    """Nobody else knows of that delivery: it would come again when its lock is over."""
+    world.imds.shows(imds_event())
+    queue = RedeliveringQueue()
+    queue.waiting.put_nowait(message(EVENT_ID, lock_token="old"))
+
+    await listening(world, queue, until=2)
+
+    assert [lock for _, lock, _ in queue.settled] == ["old", "new"]
+    assert world.counts == ["relayed"]
+    assert len(world.imds.posts) == 1
+
+
+async def test_message_sent_twice_at_once_is_relayed_once(world: World) -> None:
+    world.imds.shows(imds_event())
+    queue = PlayedQueue()
+    queue.waiting.put_nowait(message(EVENT_ID, sequence=1))
+    queue.waiting.put_nowait(message(EVENT_ID, sequence=2))
+
+    await listening(world, queue, until=2)
+
+    assert len(world.imds.posts) == 1
+    assert world.counts == ["relayed", "relayed"]
+
+
+async def test_settlement_that_fails_ends_nothing(world: World) -> None:
+    world.imds.shows(imds_event())
+    queue = PlayedQueue(broken=1)
+    queue.waiting.put_nowait(message(EVENT_ID, sequence=1))
+    running = asyncio.create_task(listening(world, queue, until=1))
+    while queue.broken:
+        await asyncio.sleep(0)
+
+    queue.waiting.put_nowait(message(EVENT_ID, sequence=1))
+    await running
+
+    assert queue.settled == [("complete", "lock-1", "")]
+    assert len(world.imds.posts) == 1
+
+
+async def test_no_more_than_a_hundred_are_handled_at_once(world: World) -> None:
+    world.context = replace(world.context, clock=FakeClock())
+    world.imds.shows(*(imds_event(str(n)) for n in range(108)))
+    world.imds.gate = asyncio.Event()
+    queue = PlayedQueue()
+    for n in range(108):
+        queue.waiting.put_nowait(message(str(n), message_id=str(n), sequence=n))
+    running = asyncio.create_task(listening(world, queue, until=108))
+    while queue.waiting.qsize() > 8:
+        await asyncio.sleep(0)
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+    assert queue.waiting.qsize() == 8
+    world.imds.gate.set()
+    await running
+    assert sorted(world.imds.posts) == sorted(map(str, range(108)))
+
+
+async def test_failure_in_doubt_is_looked_at_once_more(world: World) -> None:
+    """NotBefore has come: the event begins, and the POST may have begun it."""
+    world.imds.shows(imds_event())
+    world.imds.answers.extend([NO_ANSWER] * 500)
+    handling = asyncio.create_task(world.handle(message(EVENT_ID)))
+    while world.clock.now() < START + timedelta(minutes=14):
+        await asyncio.sleep(0)
+    world.imds.shows(started())
+
+    assert await handling == COMPLETE
+    assert await world.kinds() == ["relayed"]
+
+
+async def test_failure_in_doubt_stays_one_where_nothing_is_known(world: World) -> None:
+    world.imds.shows(imds_event())
+    world.imds.answers.append(NO_ANSWER)
+    world.imds.faults.append(NO_ANSWER)
+    handling = asyncio.create_task(world.handle(message(EVENT_ID)))
+    while not world.imds.posts:
+        await asyncio.sleep(0)
+    world.imds.faults.extend([NO_ANSWER] * 500)
+
+    assert dead(await handling) == "ImdsUnavailable"
+
+
+async def test_look_that_grew_old_before_the_post_is_repeated(world: World) -> None:
+    """The machine froze in between: what was seen may not be so any more."""
+    world.imds.shows(imds_event())
+
+    class Freezing(Approvals):
+        async def save(self, decision: Decision, *, now: float) -> None:
+            await super().save(decision, now=now)
+            if decision.posted:
+                world.clock.pass_by(60)
+                world.imds.shows(started())
+
+    world.outbox.approvals = Freezing(world.outbox.database)
+
+    assert await world.handle(message(EVENT_ID)) == COMPLETE
+    assert not world.imds.posts
+    assert await world.kinds() == ["already-started"]
+
+
+async def test_doubt_ends_with_what_the_last_look_shows(world: World) -> None:
+    """The last try fails at NotBefore; one more look still shows the event begun."""
+    world.imds.shows(imds_event(), next_=(started(),))
+    world.imds.answers.append(NO_ANSWER)
+    at_the_end = iter([True, False])
+    end = START + timedelta(minutes=15)
+    world.imds.is_dark = lambda: (
+        bool(world.imds.posts) and (world.clock.now() < end or next(at_the_end))
+    )
+
+    assert await world.handle(message(EVENT_ID)) == COMPLETE
+    (event,) = await world.outcomes()
+    assert (event.data["outcome"], event.data["confirmed"]) == ("relayed", False)
+
+
+async def test_redelivery_is_patient_while_imds_comes_back_after_a_reboot(
+    world: World,
+) -> None:
+    """The event it relayed has come and gone; IMDS may take two minutes to answer."""
+    world.imds.shows(imds_event())
+    await died_with_intent(world, posted=True)
+    world.clock.pass_by(20 * 60)
+    world.imds.shows()
+    world.imds.incarnation += 1
+    world.imds.faults.extend([NO_ANSWER] * 5)
+
+    assert await world.handle(message(EVENT_ID)) == COMPLETE
+    assert await world.kinds() == ["relayed"]
+
+
+async def test_stop_after_a_post_in_doubt_keeps_the_intent(world: World) -> None:
+    world.imds.shows(imds_event())
+    world.imds.answers.extend([NO_ANSWER] * 500)
+    stop = asyncio.Event()
+    approval = message(EVENT_ID)
+    handling = asyncio.create_task(world.handle(approval, stop))
+    while not world.imds.posts:
+        await asyncio.sleep(0)
+    stop.set()
+
+    assert await handling is None
+    kept = await world.outbox.approvals.of_message(key_of(ENTITY, approval))
+    assert kept[EVENT_ID].posted
+
+
+async def test_nothing_is_posted_once_asked_to_stop(world: World) -> None:
+    stop = asyncio.Event()
+    world.imds.shows(imds_event())
+    world.imds.on_look = stop.set
+
+    assert await world.handle(message(EVENT_ID), stop) is None
+    assert not world.imds.posts
+
+
+async def test_max_age_beyond_the_calendar_is_none(world: World) -> None:
+    world.with_terms(max_age=1e12)
+    world.imds.shows(imds_event())
+
+    assert await world.handle(message(EVENT_ID)) == COMPLETE
+
+
+async def test_abandoned_message_is_given_back(tmp_path: Path) -> None:
+    async with world_of(tmp_path / "state.db", abandons_unknown=True) as world:
+        world.imds.shows()
+        queue = PlayedQueue()
+        queue.waiting.put_nowait(message(EVENT_ID))
+
+        await listening(world, queue, until=1)
+
+        assert queue.settled == [("abandon", "lock-7", "")]
+
+
+async def test_message_that_waits_when_the_bridge_stops_is_given_back(
+    world: World,
+) -> None:
+    world.imds.shows()
+    world.imds.gate = asyncio.Event()
+    queue, stop = PlayedQueue(), asyncio.Event()
+    queue.waiting.put_nowait(message(EVENT_ID))
+    running = asyncio.create_task(Listener(queue, world.context).run(stop))
+    while queue.waiting.qsize():
+        await asyncio.sleep(0)
+    stop.set()
+    await running
+
+    assert queue.settled == [("abandon", "lock-7", "")]

@@ -1,0 +1,184 @@
+"""One message over several deliveries: what is told once, and what again."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from bridge.approvals.listener import Listener
+from bridge.approvals.waits import Waits
+from bridge.events.cloudevent import CloudEvent
+from bridge.foundation.errors import ApprovalQueueError, MetadataUnavailableError
+from bridge.servicebus.message import ReceivedMessage
+from tests.approvals.approval_world import PlayedQueue, World, message, world_of
+from tests.support.builders import EVENT_ID, imds_event
+from tests.support.fakes import START, FakeClock
+
+OTHER_ID = "4CAEA225-A741-474D-A72E-428C86FCD853"
+NO_ANSWER = MetadataUnavailableError("no answer", outcome="timeout")
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with world_of(tmp_path / "state.db") as found:
+        yield found
+
+
+@dataclass(slots=True)
+class RedeliveringQueue(PlayedQueue):
+    """The lock runs out while the message is settled: it comes again meanwhile."""
+
+    again: ReceivedMessage | None = None
+
+    async def complete(self, message: ReceivedMessage) -> None:
+        again, self.again = self.again, None
+        if again is None:
+            self._settle("complete", message, "")
+            return
+        self.waiting.put_nowait(again)
+        while self.waiting.qsize():
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        raise ApprovalQueueError("the lock of a message is lost")
+
+
+async def test_delivery_that_comes_while_settling_is_settled_too(world: World) -> None:
+    """Nobody else would: its lock is renewed for as long as it is held."""
+    world.imds.shows(imds_event())
+    queue, stop = RedeliveringQueue(), asyncio.Event()
+    queue.again = message(EVENT_ID, lock_token="new")
+    queue.waiting.put_nowait(message(EVENT_ID, lock_token="old"))
+    running = asyncio.create_task(Listener(queue, world.context).run(stop))
+    async with asyncio.timeout(60):
+        while not queue.settled:
+            await asyncio.sleep(0)
+    stop.set()
+    await running
+
+    assert queue.settled == [("complete", "new", "")]
+    assert world.counts == ["relayed"]
+
+
+async def test_same_again_is_told_with_the_event_it_was_told_with(world: World) -> None:
+    world.imds.shows(imds_event())
+    await world.handle(message(EVENT_ID))
+    world.imds.shows()
+
+    await world.handle(message(EVENT_ID, sequence=8))
+
+    first, again = await world.outcomes()
+    told = ("outcome", "event", "confirmed", "imdsStatus", "reason")
+    assert [again.data[name] for name in told] == [first.data[name] for name in told]
+    assert _beside_span(again) == _beside_span(first)
+    assert again.id != first.id
+
+
+async def test_same_again_of_an_event_that_was_gone_has_none(world: World) -> None:
+    world.imds.shows(imds_event())
+    await world.imds.look()
+    world.imds.answers.append(NO_ANSWER)
+    world.imds.shows(imds_event(), next_=())
+    world.imds.scenes.append(())
+    await world.handle(message(EVENT_ID))
+
+    await world.handle(message(EVENT_ID, sequence=8))
+
+    first, again = await world.outcomes()
+    assert first.data["confirmed"] is again.data["confirmed"] is False
+    assert first.data["event"] is again.data["event"] is None
+
+
+async def test_redelivery_does_only_the_rest(world: World) -> None:
+    """What was told of one EventId is not told again for the sake of another."""
+    world.imds.shows(imds_event())
+    still = Waits(world.imds, FakeClock())  # the other one waits on for now
+    world.context, hasty = replace(world.context, waits=still), world.context
+    stop = asyncio.Event()
+    asked = message(EVENT_ID, OTHER_ID, reply_to="replies")
+    handling = asyncio.create_task(world.handle(asked, stop))
+    while not world.counts:
+        await asyncio.sleep(0)
+    stop.set()
+    assert await handling is None
+    assert not await world.replies()
+
+    world.context = hasty
+    world.imds.shows(imds_event(), imds_event(OTHER_ID))
+    await world.handle(asked)
+
+    assert world.counts == ["relayed", "relayed"]
+    assert sorted(world.imds.posts) == sorted([EVENT_ID, OTHER_ID])
+    (reply,) = await world.replies()
+    assert str(reply["body"]).count('"relayed"') == 2
+
+
+async def test_invalid_message_says_in_the_dead_letter_what_is_wrong(
+    world: World,
+) -> None:
+    settlement = await world.handle(message(body=[]))
+
+    assert settlement is not None
+    assert settlement.words == "the body is no JSON object"
+
+
+async def test_moment_that_the_broker_did_not_tell_is_not_made_up(world: World) -> None:
+    world.imds.shows(imds_event())
+
+    await world.handle(message(EVENT_ID, enqueued_at=None))
+
+    (event,) = await world.outcomes()
+    assert event.data["request"] == {
+        "messageId": "m1",
+        "enqueuedAt": None,
+        "approvedBy": None,
+        "reason": None,
+        "expiresAt": None,
+    }
+
+
+async def test_claims_of_the_sender_are_told_with_the_outcome(world: World) -> None:
+    world.imds.shows(imds_event())
+    at = START + timedelta(hours=1)
+    claims = {"approvedBy": "ada", "reason": "night", "expiresAt": at.isoformat()}
+
+    await world.handle(message(EVENT_ID, application_properties=claims))
+
+    (event,) = await world.outcomes()
+    assert event.data["request"] == {
+        "messageId": "m1",
+        "enqueuedAt": "2026-03-02T12:00:00Z",
+        **claims,
+        "expiresAt": "2026-03-02T13:00:00Z",
+    }
+
+
+async def test_reply_is_no_larger_than_the_events_it_repeats(world: World) -> None:
+    """An event grown beyond all bounds is cut down in the reply as well."""
+    world.imds.shows(imds_event(Description="x" * 200_000))
+
+    await world.handle(message(EVENT_ID, reply_to="replies"))
+
+    (reply,) = await world.replies()
+    assert len(str(reply["body"])) < 64 * 1024
+
+
+async def test_message_without_an_id_is_known_by_its_number(world: World) -> None:
+    world.imds.shows(imds_event())
+    nameless = message(EVENT_ID, message_id=None)
+    await world.handle(nameless)
+
+    await world.handle(nameless)
+    await world.handle(replace(nameless, sequence_number=8))
+
+    assert world.counts == ["relayed", "relayed"]
+    assert len(world.imds.posts) == 2
+
+
+def _beside_span(event: CloudEvent) -> dict[str, object]:
+    """Return the attributes of an event; its span is its own, as its id is."""
+    attributes: dict[str, object] = dict(event.extensions)
+    attributes.pop("traceparent")
+    return attributes

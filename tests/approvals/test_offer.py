@@ -1,0 +1,46 @@
+"""What a bridge tells of its approvals is read back as the rules that it has."""
+
+import orjson
+
+from bridge.approvals.config import ApprovalsConfig
+from bridge.approvals.offer import offer
+from bridge.approvals.rules import Rule
+from bridge.foundation.sections import Reader
+from bridge.foundation.values import Duration, Secret
+
+BUS = Secret("Endpoint=sb://x.example;SharedAccessKeyName=k;SharedAccessKey=s3cret", {})
+RULES = (
+    Rule(name="no", event_types=("Redeploy",), action="deny"),
+    Rule(max_duration=Duration(30), delay=Duration(60), action="auto-approve"),
+    Rule(action="auto-approve", after=("drain",), others="ignore"),
+)
+
+
+def test_offer_says_where_and_by_which_rules() -> None:
+    config = ApprovalsConfig(
+        connection_string=BUS,
+        queue="vm-approvals",
+        sessions=("{vm_id}", "g-{group}"),
+        allow_event_types=("Freeze",),
+        rules=RULES,
+    )
+    told = orjson.loads(orjson.dumps(offer(config, lambda text: text.upper())))
+
+    assert (told["entity"], told["session"]) == ("vm-approvals", "G-{GROUP}")
+    assert told["allowEventTypes"] == ["Freeze"]
+    reader = Reader("")
+    assert tuple(reader.section(Rule, r, "") for r in told["rules"]) == RULES
+    assert reader.faults == []
+    assert "s3cret" not in str(told)
+
+
+def test_digest_is_another_for_other_rules() -> None:
+    def digest(*rules: Rule) -> object:
+        return offer(ApprovalsConfig(rules=rules), str)["digest"]
+
+    assert digest(RULES[0]) == digest(RULES[0]) != digest(RULES[1])
+
+
+def test_rules_alone_name_no_entity() -> None:
+    told = offer(ApprovalsConfig(rules=RULES), str)
+    assert (told["entity"], told["session"]) == ("", None)

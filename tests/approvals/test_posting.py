@@ -1,0 +1,259 @@
+"""One POST for all who ask for an event: when one of them goes, and when no one may."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from bridge.approvals.policy import Conclusion, OutcomeKind, Post, Wait
+from bridge.events.look import Look
+from bridge.events.start_result import StartAnswer, StartResult
+from tests.approvals.approval_world import World, world_of
+from tests.approvals.slow_world import (
+    SlowImds,
+    approval,
+    freeze,
+    in_virtual_time,
+    now,
+    slow_world,
+)
+from tests.support.builders import EVENT_ID, imds_event
+from tests.support.fakes import turns
+
+DENIED = Conclusion(kind=OutcomeKind.DENIED)
+ACCEPTED = StartAnswer(result=StartResult.ACCEPTED, status=200)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with world_of(tmp_path / "state.db") as found:
+        found.imds.shows(imds_event())
+        yield found
+
+
+@dataclass(slots=True)
+class Asker:
+    """A request that is decided as a test says."""
+
+    world: World
+    step: Conclusion | Wait | None = None
+    key: str = EVENT_ID
+    began: float = 0.0
+    marks: int = 0
+    gate: asyncio.Event | None = None
+    looks: list[Look] = field(default_factory=list)
+
+    async def decide(self, look: Look) -> Conclusion | Post | Wait:
+        self.looks.append(look)
+        return self.step or Post(event=look.document.events[EVENT_ID])
+
+    async def mark(self) -> None:
+        self.marks += 1
+        if self.gate is not None:
+            await self.gate.wait()
+
+    def asks(self, stop: asyncio.Event | None = None) -> "asyncio.Task[object]":
+        poster = self.world.context.poster
+        return asyncio.create_task(poster.post(self, stop or asyncio.Event()))
+
+
+async def test_all_are_decided_on_their_own_and_those_that_may_share_a_post(
+    world: World,
+) -> None:
+    askers = [Asker(world), Asker(world, DENIED), Asker(world), Asker(world, Wait())]
+
+    met = await asyncio.gather(*(asker.asks() for asker in askers))
+
+    assert met == [ACCEPTED, DENIED, ACCEPTED, Wait()]
+    assert world.imds.posts == [EVENT_ID]
+    assert [asker.marks for asker in askers] == [1, 0, 1, 0]
+    assert len({id(look) for asker in askers for look in asker.looks}) == 1
+
+
+async def test_no_post_goes_out_where_nobody_may(world: World) -> None:
+    first, second = Asker(world, DENIED), Asker(world, DENIED)
+
+    met = await asyncio.gather(*[first.asks(), second.asks()])
+
+    assert met == [DENIED, DENIED]
+    assert not world.imds.posts
+
+
+async def test_who_comes_while_others_are_marked_is_decided_and_shares_the_post(
+    world: World,
+) -> None:
+    gate = asyncio.Event()
+    first, late, too_late = Asker(world, gate=gate), Asker(world), Asker(world, DENIED)
+    tasks = [first.asks()]
+    while not first.marks:
+        await asyncio.sleep(0)
+    tasks += [late.asks(), too_late.asks()]
+    await turns()
+    gate.set()
+
+    assert await asyncio.gather(*tasks) == [ACCEPTED, ACCEPTED, DENIED]
+    assert world.imds.posts == [EVENT_ID]
+
+
+async def test_who_is_cancelled_leaves_the_others_in_line(world: World) -> None:
+    poster = world.context.poster
+    others = [Asker(world), Asker(world, DENIED), Asker(world)]
+    async with poster.turns.read():
+        tasks = [asker.asks() for asker in others]
+        await turns()
+        tasks[1].cancel()
+        tasks[2].cancel()
+        await turns()
+
+    assert await tasks[0] == ACCEPTED
+    assert world.imds.posts == [EVENT_ID]
+
+
+@dataclass(slots=True)
+class Hanging:
+    """An IMDS that does not answer a POST."""
+
+    reached: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def start(self, event_id: str, *, incarnation: int | None) -> StartAnswer:
+        self.reached.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def test_post_that_is_cut_short_is_in_doubt_for_all(world: World) -> None:
+    """The process is about to end; whoever is left must not take it for undone."""
+    hanging = Hanging()
+    world.context = world.with_starter(hanging)
+    leader, follower = Asker(world).asks(), Asker(world).asks()
+    await hanging.reached.wait()
+    leader.cancel()
+
+    met = await follower
+    assert isinstance(met, StartAnswer)
+    assert (met.result, met.status) == (StartResult.IN_DOUBT, None)
+
+
+async def test_stop_while_a_post_is_marked_keeps_it_from_going_out(
+    world: World,
+) -> None:
+    gate, stop = asyncio.Event(), asyncio.Event()
+    asker = Asker(world, gate=gate)
+    task = asker.asks(stop)
+    while not asker.marks:
+        await asyncio.sleep(0)
+    stop.set()
+    gate.set()
+
+    assert await task is None
+    assert not world.imds.posts
+
+
+async def test_look_with_an_etag_is_none_for_an_approval(world: World) -> None:
+    """IMDS says that nothing has changed: who asks wants to see that for himself."""
+    await world.imds.fresh()
+    assert world.imds.latest is not None
+    is_conditional = _without_proof(world.imds.latest)
+    world.imds.latest = is_conditional
+    asker = Asker(world)
+
+    assert await asker.asks() == ACCEPTED
+    assert is_conditional not in asker.looks
+
+
+def _without_proof(look: Look) -> Look:
+    return Look(
+        document=look.document,
+        watch=look.watch,
+        now=look.now,
+        began=look.began,
+        read=look.read,
+        is_unconditional=False,
+    )
+
+
+async def test_look_that_began_before_the_message_came_is_not_decided_on(
+    world: World,
+) -> None:
+    await world.imds.fresh()
+    before = world.imds.latest
+    world.clock.pass_by(0.5)
+    asker = Asker(world, began=world.clock.monotonic())
+
+    assert await asker.asks() == ACCEPTED
+    assert before not in asker.looks
+
+
+async def test_wait_for_a_read_ends_at_the_stop(world: World) -> None:
+    world.imds.gate, stop = asyncio.Event(), asyncio.Event()
+    task = Asker(world).asks(stop)
+    await turns()
+    assert not task.done()
+    stop.set()
+
+    assert await task is None
+
+
+# -- IMDS goes away while many stand in line -------------------------------------------
+
+
+def test_all_in_line_are_told_that_there_is_no_document() -> None:
+    """None of them waits for the others to fail; all are relayed once IMDS is back."""
+
+    async def scenario() -> None:
+        names = [f"E{n}" for n in range(40)]
+        imds = SlowImds(lambda _: [freeze(one) for one in names], post_seconds=1.0)
+        imds.getting = lambda second: 503 if 5.0 <= second < 60.0 else 200
+        async with slow_world(imds, approval(1, *names)) as world:
+            await asyncio.sleep(59.0)
+            before = len(imds.posts)
+            assert before < 10
+            await world.settles(1)
+            kinds = [event.data["outcome"] for event in await world.outcomes()]
+
+        assert kinds == ["relayed"] * 40
+        assert sorted(post.event_id for post in imds.posts) == sorted(names)
+        assert not [post for post in imds.posts if 7.0 < post.began < 60.0]
+        assert imds.least_distance() >= 0.25 - 1e-9
+        assert now() < 180.0
+
+    in_virtual_time(scenario())
+
+
+def test_those_in_line_fail_at_not_before_while_imds_is_away() -> None:
+    async def scenario() -> None:
+        soon = {"NotBefore": "Mon, 02 Mar 2026 12:01:00 GMT"}
+        names = [f"E{n}" for n in range(40)]
+        events = [{**freeze(one), **soon} for one in names]
+        imds = SlowImds(lambda _: events, post_seconds=1.0)
+        imds.getting = lambda second: 503 if second >= 5.0 else 200
+        async with slow_world(imds, approval(1, *names)) as world:
+            await world.settles(1, within=120.0)
+            kinds = [event.data["outcome"] for event in await world.outcomes()]
+
+        assert kinds.count("failed") == 40 - len(imds.posts)
+
+    in_virtual_time(scenario())
+
+
+def test_mark_without_a_post_is_taken_back() -> None:
+    """The disk took so long that the event had started: no POST, no trace of one."""
+
+    def history(second: float) -> list[dict[str, object]]:
+        status = "Scheduled" if second < 2.5 else "Started"
+        return [{**freeze("E"), "EventStatus": status}]
+
+    async def scenario() -> None:
+        imds = SlowImds(history)
+        async with slow_world(imds, approval(1, "E"), disk_seconds=1.7) as world:
+            await world.settles(1)
+            kinds = [event.data["outcome"] for event in await world.outcomes()]
+            posted = await world.outbox.approvals.posted()
+
+        assert kinds == ["already-started"]
+        assert not imds.posts
+        assert not posted
+
+    in_virtual_time(scenario())

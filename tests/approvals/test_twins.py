@@ -1,0 +1,209 @@
+"""The same message sent several times over: one decision, whoever asks for it again.
+
+Twins have one MessageId and one content, and sequence numbers of their own. What comes
+first is decided; the others are told the same, once each, in whatever order they are
+delivered, and however often.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from bridge.approvals.waits import Waits
+from bridge.foundation.hashing import hash32
+from bridge.servicebus.message import ReceivedMessage
+from tests.approvals.approval_world import ENTITY, World, message, world_of
+from tests.approvals.test_approval_deaths import die, live_again
+from tests.support.builders import EVENT_ID, imds_event, started
+from tests.support.fakes import START, FakeClock
+
+OTHER_ID = "4CAEA225-A741-474D-A72E-428C86FCD853"
+FIRST = message(EVENT_ID, sequence=7, reply_to="replies")
+SECOND = replace(FIRST, sequence_number=8, lock_token="lock-8")
+AGAIN = replace(FIRST, delivery_count=1)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with world_of(tmp_path / "state.db") as found:
+        yield found
+
+
+async def answers(world: World) -> list[object]:
+    """Return what was replied, oldest first."""
+    return [json.loads(str(reply["body"])) for reply in await world.replies()]
+
+
+def resent(twin: ReceivedMessage, world: World) -> ReceivedMessage:
+    """Return a message as it is when it is sent once more now."""
+    return replace(twin, enqueued_at=world.clock.now() + timedelta(seconds=1))
+
+
+async def die_with_a_rest(world: World, approval: ReceivedMessage) -> None:
+    """Die when one EventId was told of, and the other still waits to be known."""
+    still = Waits(world.imds, FakeClock())
+    world.context = replace(world.context, waits=still)
+    handling = asyncio.create_task(world.handle(approval))
+    async with asyncio.timeout(30):
+        while not world.counts:
+            await asyncio.sleep(0)
+    handling.cancel()
+    await asyncio.gather(handling, return_exceptions=True)
+
+
+@pytest.mark.parametrize("before", [(imds_event(),), (started(),), ()])
+@pytest.mark.parametrize("after", [(imds_event(),), (started(),), ()])
+async def test_twins_are_told_the_same_and_answered_the_same(
+    world: World, before: tuple[object, ...], after: tuple[object, ...]
+) -> None:
+    """Whatever has become of the event between them: nobody is told both."""
+    world.imds.shows(*before)
+    settled = await world.handle(FIRST)
+    posts = len(world.imds.posts)
+    world.clock.pass_by(5)
+    world.imds.shows(*after)
+
+    assert await world.handle(SECOND) == settled
+    first, second = await world.outcomes()
+    assert second.data == first.data
+    assert second.time == first.time
+    assert {first.id, second.id} == {
+        hash32([ENTITY, "m1", number, EVENT_ID, first.data["outcome"]])
+        for number in (7, 8)
+    }
+    answer, same = await answers(world)
+    assert answer == same
+    assert len(world.imds.posts) == posts
+
+
+@pytest.mark.parametrize("before", [(imds_event(),), (started(),), ()])
+@pytest.mark.parametrize("after", [(imds_event(),), (started(),), ()])
+async def test_redelivery_after_its_twin_was_decided_is_only_settled(
+    world: World, before: tuple[object, ...], after: tuple[object, ...]
+) -> None:
+    """It was told and answered, even where it was refused and its twin was not."""
+    world.imds.shows(*before)
+    settled = await world.handle(FIRST)
+    world.imds.shows(*after)
+    await world.handle(resent(SECOND, world))
+    told, replied = await world.outcomes(), await world.replies()
+    posts = len(world.imds.posts)
+
+    assert await world.handle(AGAIN) == settled
+    assert await world.outcomes() == told
+    assert await world.replies() == replied
+    assert len(told) == len(replied) == 2
+    assert len(world.imds.posts) == posts
+
+
+async def test_refused_message_that_is_sent_again_later_is_decided_anew(
+    world: World,
+) -> None:
+    """Whoever sends a dead letter once more has mended what it was refused for."""
+    world.imds.shows()
+    await world.handle(FIRST)
+    world.imds.shows(imds_event())
+
+    await world.handle(resent(SECOND, world))
+
+    assert await world.kinds() == ["unknown-event", "relayed"]
+
+
+async def test_refused_twin_with_other_claims_is_another_message(world: World) -> None:
+    """They stand beside the body: the one had expired, the other has not."""
+    world.imds.shows(imds_event())
+    late = START - timedelta(hours=1)
+    properties = {"expiresAt": late.isoformat()}
+    await world.handle(replace(FIRST, application_properties=properties))
+
+    await world.handle(SECOND)
+
+    assert await world.kinds() == ["expired", "relayed"]
+
+
+async def test_same_message_id_with_another_body_is_another_message(
+    world: World,
+) -> None:
+    world.imds.shows(imds_event(OTHER_ID))
+    await world.handle(FIRST)
+
+    await world.handle(message(OTHER_ID, sequence=8))
+
+    assert await world.kinds() == ["unknown-event", "relayed"]
+
+
+async def test_invalid_twins_are_told_once_each(world: World) -> None:
+    for number in (7, 8, 7, 8):
+        world.clock.pass_by(5)
+        await world.handle(message(body=b"x", sequence=number, reply_to="replies"))
+
+    first, second = await world.outcomes()
+    assert first.data == second.data
+    assert first.id != second.id
+    assert len(await world.replies()) == 2
+
+
+async def test_rest_of_a_message_is_decided_as_its_twin_was(tmp_path: Path) -> None:
+    """One EventId was told of the first twin, all of the second: the rest is left."""
+    both = message(EVENT_ID, OTHER_ID, sequence=7, reply_to="replies")
+    twin = replace(both, sequence_number=8)
+    async with world_of(tmp_path / "state.db") as world:
+        world.imds.shows(imds_event())
+        await die_with_a_rest(world, both)
+        assert await world.kinds() == ["relayed"]
+
+    async with world_of(tmp_path / "state.db") as world:
+        world.imds.shows(imds_event(), imds_event(OTHER_ID))
+        await world.handle(twin)
+        assert world.counts == ["relayed", "relayed"]
+        world.imds.shows()
+        await live_again(world, both)
+
+        assert await world.kinds() == ["relayed"] * 4
+        assert len({event.id for event in await world.outcomes()}) == 4
+        answer, same = await answers(world)
+        assert answer == same
+        assert sorted(world.imds.posts) == [OTHER_ID]
+
+
+@pytest.mark.parametrize("after", [(imds_event(),), (started(),), ()])
+@pytest.mark.parametrize("place", ["intent", "post", "settlement"])
+async def test_twins_have_one_decision_over_deaths(
+    tmp_path: Path, place: str, after: tuple[object, ...]
+) -> None:
+    """The first dies with its bridge, the second is decided, the first comes again."""
+    async with world_of(tmp_path / "state.db") as world:
+        world.imds.shows(imds_event())
+        await die(world, place, FIRST)
+
+    async with world_of(tmp_path / "state.db") as world:
+        world.imds.shows(*after)
+        await live_again(world, SECOND)
+
+    for _ in range(2):
+        async with world_of(tmp_path / "state.db") as world:
+            world.imds.shows()
+            await live_again(world, AGAIN)
+            found = await world.outcomes()
+            assert len({event.id for event in found}) == len(found) == 2
+            assert found[0].data == found[1].data
+            assert len(await world.replies()) == 2
+            assert not world.imds.posts
+
+
+async def test_failed_post_of_a_twin_is_not_made_up_for_by_the_other(
+    world: World,
+) -> None:
+    """IMDS refuses: both hear so, and it is asked three times and not six."""
+    world.imds.shows(imds_event())
+    world.imds.answers.extend([400] * 3)
+    await world.handle(FIRST)
+    await world.handle(SECOND)
+
+    assert await world.kinds() == ["rejected", "rejected"]
+    assert len(world.imds.posts) == 3

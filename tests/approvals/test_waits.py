@@ -1,0 +1,61 @@
+"""Waits for the time of an event: shared where they can be."""
+
+import asyncio
+
+from bridge.approvals.waits import Waits
+from tests.approvals.approval_world import HastyClock, PlayedImds
+from tests.support.builders import EVENT_ID
+from tests.support.fakes import FakeClock, turns
+
+
+def waits_of(clock: FakeClock) -> Waits:
+    imds = PlayedImds(HastyClock(), None)  # type: ignore[arg-type]  # never looked at
+    return Waits(imds, clock)
+
+
+async def test_waits_for_one_event_are_one(clock: FakeClock) -> None:
+    waits, stop = waits_of(clock), asyncio.Event()
+    tasks = [asyncio.create_task(waits.wait(EVENT_ID, 5.0, stop)) for _ in range(50)]
+    await turns()
+
+    assert len(clock.waits) == 1
+    await clock.advance(5.0)
+    assert all(task.done() for task in tasks)
+
+
+async def test_shorter_wait_for_the_same_event_ends_first(clock: FakeClock) -> None:
+    waits, stop = waits_of(clock), asyncio.Event()
+    long = asyncio.create_task(waits.wait(EVENT_ID, 5.0, stop))
+    await turns()
+    short = asyncio.create_task(waits.wait(EVENT_ID, 2.0, stop))
+    await clock.advance(2.0)
+
+    assert short.done()
+    assert not long.done()
+    await clock.advance(3.0)
+    assert long.done()
+
+
+async def test_long_wait_outlives_a_shorter_one_that_came_later(
+    clock: FakeClock,
+) -> None:
+    waits, stop = waits_of(clock), asyncio.Event()
+    long = asyncio.create_task(waits.wait(EVENT_ID, 3.0, stop))
+    await turns()
+    short = asyncio.create_task(waits.wait(EVENT_ID, 2.9, stop))
+    await turns()
+    stop.set()
+    await turns()
+
+    assert long.done()
+    assert short.done()
+
+
+async def test_stop_ends_a_wait_and_all_that_share_it(clock: FakeClock) -> None:
+    waits, stop = waits_of(clock), asyncio.Event()
+    tasks = [asyncio.create_task(waits.wait(EVENT_ID, 60.0, stop)) for _ in range(3)]
+    await turns()
+    stop.set()
+    await turns()
+
+    assert all(task.done() for task in tasks)

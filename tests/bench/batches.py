@@ -1,0 +1,196 @@
+"""A backlog drained in batches: to a webhook, to Service Bus; one event alone."""
+
+import json
+import tempfile
+import time
+from pathlib import Path
+
+from aiohttp import web
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient
+
+from bridge.outbox.store import Outbox
+from tests.bench.drain import backlog, bare_posts, drained, tables
+from tests.bench.figures import Figure, Measure, in_turns
+from tests.bench.measuring import Counter, imds, running, served
+from tests.support.builders import route, router
+from tests.system.processes import simulator
+
+MOST = 100
+
+
+class BatchCounter(Counter):
+    """A webhook that counts the events in what it takes."""
+
+    async def take_many(self, request: web.Request) -> web.Response:
+        """Take a batch; the events are counted as a receiver would find them."""
+        for _ in json.loads(await request.read()):
+            await self.count_one()
+        return web.Response()
+
+    async def count_one(self) -> None:
+        """Count an event."""
+        self.count += 1
+        self.last = time.perf_counter()
+        if self.count >= self.wanted:
+            self.is_enough.set()
+
+
+async def figures(count: int, turns: int) -> list[Figure]:
+    """Return all figures."""
+    return [
+        *await webhook(count, turns),
+        await service_bus(max(count // 10, 500), turns),
+    ]
+
+
+async def webhook(count: int, turns: int) -> list[Figure]:
+    """Drain to a webhook by 100, and one by one, against a bare POST loop."""
+    counter = BatchCounter()
+    routes = [
+        *imds(lambda: {"Events": []}),
+        web.post("/many", counter.take_many),
+        web.post("/one", counter.take),
+    ]
+    async with served(routes) as url:
+
+        def drain(name: str, **keys: object) -> Measure:
+            async def measure() -> list[float]:
+                with tempfile.TemporaryDirectory() as folder:
+                    state = Path(folder) / "state.db"
+                    await backlog(state, [name], count)
+                    config = tables(url, state, [])
+                    sink = {"name": name, "type": "webhook", "url": f"{url}/{name}"}
+                    config["sinks"] = [{**sink, **keys}]
+                    began = time.perf_counter()
+                    async with running(config):
+                        await counter.expect(count)
+                        return [count / (time.perf_counter() - began)]
+
+            return measure
+
+        async def bare() -> list[float]:
+            return [await bare_posts(f"{url}/one", count, counter)]
+
+        async def disk() -> list[float]:
+            return [await settled(count)]
+
+        many = drain("many", content_mode="batch", batch=MOST)
+        ((mine, least),) = await in_turns(many, bare, turns)
+        ((single, alone),) = await in_turns(drain("one"), bare, turns)
+        ((again, most),) = await in_turns(many, disk, turns)
+    return [
+        Figure(
+            what=f"backlog to a webhook by {MOST}, events per second",
+            ours=mine,
+            bare=least,
+            unit="1/s",
+            wanted=">= 2",
+        ),
+        Figure(
+            what="backlog to a webhook one by one, events per second",
+            ours=single,
+            bare=alone,
+            unit="1/s",
+            wanted=">= 0.6",
+        ),
+        Figure(
+            what=f"backlog by {MOST}, of what the outbox can settle",
+            ours=again,
+            bare=most,
+            unit="1/s",
+        ),
+    ]
+
+
+async def settled(count: int) -> float:
+    """Return how many deliveries a second the outbox reads and settles, unsent."""
+    with tempfile.TemporaryDirectory() as folder:
+        state = Path(folder) / "state.db"
+        await backlog(state, ["many"], count)
+        async with Outbox.open(state, router({"many": route()})) as outbox:
+            began = time.perf_counter()
+            while True:
+                now = time.time()
+                due, _ = await outbox.deliveries.due("many", now=now, limit=2 * MOST)
+                if not due:
+                    return count / (time.perf_counter() - began)
+                await outbox.deliveries.delivered(*due, now=now)
+
+
+async def service_bus(count: int, turns: int) -> Figure:
+    """Drain to a topic, against the bare SDK that sends the same batches."""
+    async with simulator("--imds-port", "0") as at:
+
+        async def ours() -> list[float]:
+            with tempfile.TemporaryDirectory() as folder:
+                state = Path(folder) / "state.db"
+                await backlog(state, ["bus"], count)
+                config = tables(at.imds, state, [])
+                sink = {
+                    "name": "bus",
+                    "type": "servicebus",
+                    "connection_string": at.connection_string,
+                    "topic": "scheduled-events",
+                    "batch": MOST,
+                }
+                config["sinks"] = [sink]
+                began = time.perf_counter()
+                async with running(config):
+                    await drained(state, count)
+                    return [count / (time.perf_counter() - began)]
+
+        async def bare() -> list[float]:
+            return [await bare_batches(at.connection_string, count)]
+
+        ((mine, least),) = await in_turns(ours, bare, turns)
+    return Figure(
+        what=f"backlog to Service Bus by {MOST}, events per second",
+        ours=mine,
+        bare=least,
+        unit="1/s",
+        wanted=">= 0.6",
+    )
+
+
+async def bare_batches(connection_string: str, count: int) -> float:
+    """Return how many messages a second the bare SDK sends in the same batches.
+
+    The messages have what those of the bridge have: a bare body would be another load.
+    """
+    async with (
+        ServiceBusClient.from_connection_string(connection_string) as client,
+        client.get_topic_sender("scheduled-events") as sender,
+    ):
+        await sender.send_messages(ServiceBusMessage("warm"))
+        began = time.perf_counter()
+        for first in range(0, count, MOST):
+            batch = await sender.create_message_batch()
+            for number in range(first, min(first + MOST, count)):
+                batch.add_message(_message(f"{began}-{number}"))
+            await sender.send_messages(batch)
+        return count / (time.perf_counter() - began)
+
+
+def _message(name: str) -> ServiceBusMessage:
+    return ServiceBusMessage(
+        b"x" * 1400,
+        content_type="application/cloudevents+json",
+        message_id=name,
+        subject="sebridge.scheduledevent.scheduled.v1",
+        correlation_id=name,
+        session_id=name,
+        application_properties={
+            f"cloudEvents_{key}": "x" * 40
+            for key in (
+                "specversion",
+                "id",
+                "source",
+                "type",
+                "time",
+                "datacontenttype",
+                "dataschema",
+                "correlationid",
+            )
+        },
+    )

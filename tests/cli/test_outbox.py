@@ -1,0 +1,241 @@
+"""``sebridge outbox`` beyond its lists: what is shown, and what is tried at once."""
+
+import asyncio
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from bridge.cli.main import main
+from bridge.foundation.errors import Reason
+from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.delivery import Delivery
+from bridge.outbox.store import Outbox
+from tests.support.builders import SINK, router, told
+from tests.support.disks import hide
+
+NOW = 1_800_000_000.0
+CONFIG = """
+[imds]
+endpoint = "http://127.0.0.1:9"
+[state]
+path = "{state}"
+[[sinks]]
+name = "siem"
+type = "webhook"
+url = "http://127.0.0.1:9/"
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """Return a configuration whose outbox holds two waiting and a dead delivery."""
+    path = tmp_path / "bridge.toml"
+    path.write_text(CONFIG.format(state=(tmp_path / "state.db").as_posix()))
+
+    async def fill() -> None:
+        async with Outbox.open(tmp_path / "state.db", router()) as outbox:
+            events = [told("1", key="K"), told("2", key="K"), told("3", key="L")]
+            await outbox.commit(events, now=NOW)
+            first, _, third = await Ledger(outbox.database).find(Selection())
+            await outbox.deliveries.postpone(
+                first, due=NOW * 2, error="busy", reason=Reason.SERVER
+            )
+            await outbox.deliveries.dead_letter(
+                third, now=NOW, error="bad", reason=Reason.REJECTED
+            )
+
+    asyncio.run(fill())
+    return path
+
+
+def outbox(command: str, config: Path, *arguments: str) -> Result:
+    result = CliRunner().invoke(
+        main, ["outbox", command, "-c", str(config), *arguments]
+    )
+    assert result.exit_code == 0, result.stderr
+    return result
+
+
+def deliveries(config: Path) -> list[Delivery]:
+    async def find() -> list[Delivery]:
+        async with Outbox.open(config.with_name("state.db"), router()) as opened:
+            return await Ledger(opened.database).find(Selection())
+
+    return asyncio.run(find())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((), ["1", "2", "3"]),
+        (("--event", "k"), ["1", "2"]),
+        (("--state", "dead"), ["3"]),
+        (("--sink", "nobody"), []),
+        (("--json", "--sink", SINK, "--event", "L"), ["3"]),
+    ],
+)
+def test_deliveries_that_are_meant_are_shown_whole(
+    arguments: tuple[str, ...], expected: list[str], config: Path
+) -> None:
+    shown = json.loads(outbox("show", config, *arguments).stdout)
+
+    assert [one["event"]["id"] for one in shown] == expected
+
+
+def test_retry_tries_what_waits_at_once_too(config: Path) -> None:
+    outbox("retry", config, "--event", "K")
+
+    assert next(one.due for one in deliveries(config)) < NOW * 2
+
+
+def test_retry_leaves_what_was_not_meant_waiting(config: Path) -> None:
+    outbox("retry", config, "--event", "L")
+
+    assert next(one.due for one in deliveries(config)) == NOW * 2
+
+
+@pytest.mark.parametrize("command", ["outbox list", "events", "status"])
+def test_who_only_looks_needs_no_secret_of_the_service(
+    command: str, config: Path
+) -> None:
+    secret = 'headers = { authorization = "env:ONLY_THE_SERVICE_HAS_IT" }'
+    config.write_text(config.read_text() + f"{secret}\n[http]\nlisten = ''\n")
+
+    result = CliRunner().invoke(main, [*command.split(), "-c", str(config), "--json"])
+
+    assert result.exit_code == (command == "status"), result.stderr
+    assert SINK in result.stdout
+
+
+# -- events ----------------------------------------------------------------------
+
+
+def events(config: Path, *arguments: str) -> str:
+    result = CliRunner().invoke(main, ["events", "-c", str(config), *arguments])
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+def test_events_tell_what_was_observed_and_where_it_went(config: Path) -> None:
+    found = json.loads(events(config, "--json"))
+
+    assert [one["event"]["id"] for one in found] == ["1", "2", "3"]
+    assert found[0]["deliveries"] == [
+        {"sink": SINK, "state": "pending", "attempts": 1, "lastError": "busy"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--last", "2"), ["2", "3"]),
+        (("--last", "0"), []),
+        (("--event", "k"), ["1", "2"]),
+        (("--event", "nobody's"), []),
+    ],
+)
+def test_events_are_those_that_are_asked_for(
+    arguments: tuple[str, ...], expected: list[str], config: Path
+) -> None:
+    found = json.loads(events(config, "--json", *arguments))
+
+    assert [one["event"]["id"] for one in found] == expected
+
+
+def test_events_for_people_say_what_is_not_delivered_and_why(config: Path) -> None:
+    heads, *lines = events(config).splitlines()
+
+    assert heads.split() == ["TIME", "EVENT", "STEP", "VM", "EVENTID", "WENT", "TO"]
+    assert len(lines) == 5
+    assert lines[0].endswith("siem:pending")
+    assert lines[1].strip() == "siem: busy"
+    assert lines[4].strip() == "siem: bad"
+
+
+def test_events_that_went_to_nobody_say_so(tmp_path: Path) -> None:
+    path = tmp_path / "bridge.toml"
+    path.write_text(CONFIG.format(state=(tmp_path / "state.db").as_posix()))
+
+    async def fill() -> None:
+        async with Outbox.open(tmp_path / "state.db", router({})) as outbox:
+            await outbox.commit([told("1")], now=NOW)
+
+    asyncio.run(fill())
+
+    assert events(path).rstrip().endswith(" no sink")
+
+
+def test_state_file_that_this_user_may_not_see_is_one_clear_error(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hide(config.with_name("state.db"), monkeypatch)
+    result = CliRunner().invoke(main, ["outbox", "list", "-c", str(config)])
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith("sebridge: the state file ")
+    assert "as the user of the service" in result.stderr
+
+
+# -- discard gives up for good, so it wants to be told what ---------------------------
+
+
+def discarded(config: Path) -> list[str | None]:
+    return [d.cloud_event_id for d in deliveries(config) if d.state == "discarded"]
+
+
+@pytest.mark.parametrize("arguments", [(), ("--json",), ("--event", "")])
+def test_discard_of_everything_wants_to_be_said(
+    arguments: tuple[str, ...], config: Path
+) -> None:
+    command = ["outbox", "discard", "-c", str(config), *arguments]
+
+    result = CliRunner().invoke(main, command, input="y\n")
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == (
+        "sebridge: discard without --sink, --state or --event discards every dead "
+        "letter: use one of them, or --all\n"
+    )
+    assert discarded(config) == []
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--all",), ("--sink", SINK), ("--state", "dead"), ("--event", "L")]
+)
+def test_discard_that_says_what_is_meant_is_not_asked(
+    arguments: tuple[str, ...], config: Path
+) -> None:
+    outbox("discard", config, *arguments)
+
+    assert discarded(config) == ["3"]
+
+
+@pytest.mark.parametrize(("answer", "expected"), [("y", ["3"]), ("n", []), ("", [])])
+def test_discard_asks_on_a_terminal(
+    answer: str, expected: list[str], config: Path
+) -> None:
+    command = [sys.executable, "-m", "bridge", "outbox", "discard", "-c", str(config)]
+    ours, theirs = pty.openpty()
+    os.write(ours, f"{answer}\n".encode())
+
+    done = subprocess.run(  # noqa: S603 - our own arguments
+        command, stdin=theirs, capture_output=True, text=True, timeout=120, check=False
+    )
+    os.close(theirs)
+    os.close(ours)
+
+    state = config.with_name("state.db")
+    question = f"Discard every dead letter in {state} for good? [y/N]: "
+    assert done.stderr.startswith(question)
+    assert discarded(config) == expected
+    if expected:
+        assert done.returncode == 0
+    else:
+        assert done.returncode == 1
+        assert done.stderr.endswith("sebridge: nothing was discarded\n")

@@ -1,0 +1,165 @@
+"""Deliveries and events as rows for people."""
+
+from datetime import UTC, datetime
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.cli.rows import Gist, Listing, Row, delivery_row, event_rows, step_of
+from bridge.health.status_cells import Cell
+from bridge.outbox.admin import Observation
+from bridge.outbox.delivery import Delivery
+from tests.support.strategies import JSON_VALUES
+
+BODY = {
+    "type": "sebridge.scheduledevent.started.v1",
+    "time": "2026-03-02T12:00:00Z",
+    "correlationid": "E",
+    "data": {
+        "event": {"EventType": "Reboot", "Resources": ["web-0", "web-1", "c", "d"]},
+        "reporter": {"vmName": "web-0"},
+    },
+}
+
+
+def delivery(body: bytes = orjson.dumps(BODY), **given: object) -> Delivery:
+    values = dict.fromkeys(Delivery.__struct_fields__)
+    return Delivery(
+        **{  # type: ignore[arg-type]  # the names of its fields
+            **values,
+            "id": 7,
+            "sink": "siem",
+            "state": "dead",
+            "type": BODY["type"],
+            "body": body,
+            "event_id": "E",
+            "attempts": 3,
+            "created": datetime(2026, 3, 2, 12, tzinfo=UTC).timestamp(),
+            "last_error": "answered 400",
+            **given,
+        }
+    )
+
+
+def texts(row: Row) -> list[str]:
+    return [" ".join(cell.text for cell in column) for column in row]
+
+
+def test_delivery_is_shown_with_event_vm_and_local_time() -> None:
+    row = delivery_row(delivery())
+
+    moment = datetime(2026, 3, 2, 12, tzinfo=UTC).astimezone()
+    assert texts(row) == [
+        *("7", "dead", "siem", f"{moment:%Y-%m-%d %H:%M:%S %Z}", "Reboot", "started"),
+        *("web-0,web-1,c,+1", "E", "3", "answered 400"),
+    ]
+    assert row[1][0].mood == "bad"
+
+
+def test_event_is_shown_with_where_it_went_and_why_not() -> None:
+    places = (delivery(), delivery(sink="ops", state="delivered"))
+
+    row, error = event_rows(Observation(1, orjson.dumps(BODY), places))
+
+    assert [(cell.text, cell.mood) for cell in row[-1]] == [
+        ("siem:dead", "bad"),
+        ("ops:delivered", "good"),
+    ]
+    assert texts(error) == ["    siem: answered 400"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "step"),
+    [
+        ("sebridge.scheduledevent.started.v1", "started"),
+        ("a.b.c.bridge.heartbeat.v1", "bridge.heartbeat"),
+        ("sebridge.startrequest.relayed.v1", "startrequest.relayed"),
+        ("reply", "reply"),
+        ("", "-"),
+    ],
+)
+def test_step_is_what_happened(kind: str, step: str) -> None:
+    assert step_of(kind) == step
+
+
+def test_event_of_no_vm_is_that_of_the_reporter() -> None:
+    body = {"data": {"reporter": {"vmName": "web-0"}}}
+
+    assert Gist.of(orjson.dumps(body)).vm == "web-0"
+
+
+def test_event_that_is_damaged_on_the_disk_is_told_as_that() -> None:
+    assert Gist.of(b'{"type": "sebr').event_type == "damaged"
+    assert Gist.of(b"[]").event_type == "damaged"
+
+
+@given(
+    st.binary()
+    | st.builds(
+        orjson.dumps,
+        JSON_VALUES
+        | st.fixed_dictionaries(dict.fromkeys(BODY, JSON_VALUES))
+        | st.builds(
+            lambda event, by: {"data": {"event": event, "reporter": by}},
+            st.fixed_dictionaries({"EventType": JSON_VALUES, "Resources": JSON_VALUES}),
+            st.dictionaries(st.just("vmName"), JSON_VALUES),
+        ),
+    ),
+    st.text(),
+)
+def test_whatever_is_stored_is_shown_on_one_line(body: bytes, error: str) -> None:
+    odd = delivery(body, last_error=error, event_id=error)
+    rows = [delivery_row(odd), *event_rows(Observation(1, body, (odd,)))]
+
+    for row in rows:
+        assert all(cell.text.isprintable() for column in row for cell in column)
+
+
+# -- the table ---------------------------------------------------------------------
+
+
+def row(*cells: str) -> Row:
+    return [[Cell(text)] for text in cells]
+
+
+def listing(*heads: str, width: int | None = None) -> Listing:
+    paint = {"good": "<{}>", "": "{}"}
+    return Listing(heads, width, lambda text, mood: paint[mood].format(text))
+
+
+def test_rows_are_aligned_under_their_heads() -> None:
+    rows = [row("1", "2", "3"), row("    a note"), row("", "22222", "")]
+
+    assert [*listing("A", "LONG", "C").lines(rows)] == [
+        "A  LONG   C",
+        "1  2      3",
+        "    a note",
+        "   22222",
+    ]
+
+
+def test_heads_are_told_once_and_only_above_something() -> None:
+    table = listing("A", "B")
+
+    assert [*table.lines([])] == []
+    assert [*table.lines([row("1", "2")])] == ["A  B", "1  2"]
+    assert [*table.lines([row("333", "4")]), *table.lines([row("5", "6")])] == [
+        "333  4",
+        "5    6",
+    ]
+
+
+def test_colour_takes_no_room() -> None:
+    cells: Row = [[Cell("a", "good"), Cell("b")], [Cell("c")]]
+
+    assert [*listing("AAAA", "C").lines([cells])][1] == "<a> b   c"
+
+
+def test_line_is_cut_at_the_width_of_the_terminal() -> None:
+    cells: Row = [[Cell("aa", "good"), Cell("bb")], [Cell("cc")]]
+
+    for width, line in ((1, "<a>"), (4, "<aa> b"), (6, "<aa> bb"), (8, "<aa> bb  c")):
+        found = [*listing("", "", width=width).lines([cells])][1]
+        assert found.replace("<>", "").rstrip() == line

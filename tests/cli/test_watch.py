@@ -1,0 +1,193 @@
+"""``--watch`` and ``--follow``: what is shown while deliveries get on their way."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from bridge.cli.events import following, sight_of
+from bridge.cli.rows import deliveries, delivery_row
+from bridge.cli.watch import Show, watching
+from bridge.outbox.admin import Ledger, Selection, as_json
+from bridge.outbox.delivery import Delivery
+from bridge.outbox.store import Outbox
+from tests.support.builders import SINK, router, told
+from tests.support.fakes import START, FakeClock, settled
+
+NOW = START.timestamp()
+CONFIG = """
+[imds]
+endpoint = "http://127.0.0.1:9"
+[state]
+path = "{state}"
+[[sinks]]
+name = "siem"
+type = "webhook"
+url = "http://127.0.0.1:9/"
+"""
+
+
+@pytest.fixture
+async def outbox(tmp_path: Path) -> AsyncIterator[Outbox]:
+    async with Outbox.open(tmp_path / "state.db", router()) as opened:
+        await opened.commit([told("1", key="K"), told("2", key="L")], now=NOW)
+        yield opened
+
+
+async def deliver(outbox: Outbox, name: str) -> None:
+    (one,) = await outbox.deliveries.of_cloud_event(SINK, name)
+    await outbox.deliveries.delivered(one, now=NOW)
+
+
+def show(*, json_too: bool) -> Show[Delivery]:
+    return Show(
+        listing=deliveries,
+        rows=lambda one: [delivery_row(one)],
+        record=as_json,
+        state=lambda one: (one.id, (one.state, one.attempts)),
+        as_json=json_too,
+    )
+
+
+@pytest.mark.parametrize("json_too", [False, True])
+async def test_pending_is_seen_to_become_delivered(
+    outbox: Outbox,
+    clock: FakeClock,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    json_too: bool,
+) -> None:
+    """Where lines cannot be drawn anew, each change is a line, and nothing else."""
+    stop, ledger = asyncio.Event(), Ledger(outbox.database)
+    look = watching(
+        lambda: ledger.newest(Selection(), 9),
+        show(json_too=json_too).again,
+        clock=clock,
+        stop=stop,
+    )
+    task = asyncio.create_task(look)
+    for name in ("1", None, "2"):
+        await settled(outbox)
+        if name:
+            await deliver(outbox, name)
+        await clock.advance(1)
+    await settled(outbox)
+    stop.set()
+    await task
+
+    lines = capsys.readouterr().out.splitlines()
+    rows = [_row(line, json_too=json_too) for line in lines]
+    assert rows[0 if json_too else 1 :] == [
+        *(("1", "pending"), ("2", "pending")),
+        *(("1", "delivered"), ("2", "delivered")),
+    ]
+
+
+def _row(line: str, *, json_too: bool) -> tuple[str, str]:
+    if json_too:
+        found = json.loads(line)
+        return str(found["id"]), found["state"]
+    number, state, *_ = line.split()
+    return number, state
+
+
+async def test_delivery_that_was_shown_stays_whatever_is_asked_for(
+    outbox: Outbox,
+) -> None:
+    ledger, chosen = Ledger(outbox.database), Selection(states=("pending",))
+
+    assert [one.id for one in await ledger.newest(chosen, 1)] == [2]
+    await deliver(outbox, "2")
+
+    assert [one.id for one in await ledger.newest(chosen, 9)] == [1]
+    assert [(d.id, d.state) for d in await ledger.newest(chosen, 9, also={2})] == [
+        (1, "pending"),
+        (2, "delivered"),
+    ]
+
+
+async def test_events_are_followed_until_it_is_enough(
+    outbox: Outbox, clock: FakeClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop = asyncio.Event()
+    sight = sight_of(as_json=True)
+    ledger = Ledger(outbox.database)
+    task = asyncio.create_task(
+        following(ledger, None, 1, sight, clock=clock, stop=stop)
+    )
+    for name in ("new-1", "new-2"):
+        await settled(outbox)
+        await outbox.commit([told(name)], now=NOW)
+        await clock.advance(1)
+    await settled(outbox)
+    stop.set()
+    await task
+
+    lines = capsys.readouterr().out.splitlines()
+    ids = [json.loads(line)["event"]["id"] for line in lines]
+    assert ids == ["2", "new-1", "new-2"]
+
+
+def on_terminal(
+    command: str, config: Path, environ: dict[str, str]
+) -> tuple[int, "subprocess.Popen[bytes]"]:
+    """Start a command on a terminal of its own."""
+    ours, theirs = os.openpty()
+    unset = {"NO_COLOR", "COLUMNS", "LINES"}
+    around = {key: value for key, value in os.environ.items() if key not in unset}
+    process = subprocess.Popen(  # noqa: S603 - our own arguments
+        [
+            *(sys.executable, "-m", "bridge", *command.split()),
+            *("--watch", "-c", str(config)),
+        ],
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        env={**around, "TERM": "xterm", "COLUMNS": "120", "LINES": "9", **environ},
+    )
+    os.close(theirs)
+    return ours, process
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a pseudo-terminal is POSIX's")
+@pytest.mark.parametrize("environ", [{}, {"NO_COLOR": "1"}])
+@pytest.mark.parametrize("command", ["events", "outbox list"])
+async def test_terminal_is_drawn_anew(
+    command: str, environ: dict[str, str], outbox: Outbox, tmp_path: Path
+) -> None:
+    config = tmp_path / "bridge.toml"
+    config.write_text(CONFIG.format(state=(tmp_path / "state.db").as_posix()))
+    ours, process = on_terminal(command, config, environ)
+
+    def screen(word: bytes) -> bytes:
+        """Return what is on the terminal once ``word`` is."""
+        seen = b""
+        while word not in (last := seen.rpartition(b"\x1b[H\x1b[2J")[2]) or (
+            b"Ctrl-C" not in last
+        ):
+            seen += os.read(ours, 65536)
+        return last
+
+    try:
+        first = await asyncio.to_thread(screen, b"pending")
+        await deliver(outbox, "1")
+        second = await asyncio.to_thread(screen, b"delivered")
+    finally:
+        process.send_signal(signal.SIGINT)
+        code = await asyncio.to_thread(process.wait, 30)
+        os.close(ours)
+
+    assert code == 0
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    for shown in (first, second):
+        lines = shown.decode().splitlines()
+        assert "EVENTID" in lines[0]
+        assert len(lines) == 4  # the heads, two rows, how to end it
+        assert (b"\x1b[33m" in shown) is not ("NO_COLOR" in environ)

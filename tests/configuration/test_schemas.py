@@ -1,0 +1,487 @@
+"""The JSON Schemas say what is really read and written."""
+
+import itertools
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator, FormatChecker
+
+from bridge.approvals.message import parse
+from bridge.configuration import json_schema
+from bridge.events.build import (
+    Outcome,
+    OutgoingEvent,
+    from_bridge,
+    from_document,
+    from_outcome,
+    from_transition,
+)
+from bridge.events.document import Document
+from bridge.events.identity import Identity
+from bridge.events.transitions import TransitionKind, diff
+from bridge.events.watch import Moment, Watch
+from bridge.foundation.errors import MalformedApprovalError
+from bridge.imds.client import ImdsConfig
+from bridge.telemetry.metrics import COMMAND_OUTCOMES, OUTCOMES
+from tests.support.builders import (
+    EVENT_ID,
+    document,
+    event_context_of,
+    imds_event,
+    started,
+)
+from tests.support.fakes import START
+from tests.support.strategies import histories, odd_documents
+
+CONFIG = Path(__file__).parents[2] / "config"
+KINDS = ["config", "event", "approval"]
+
+
+def faults(what: str, value: object) -> list[str]:
+    """Return what the schema finds wrong with a value."""
+    schema = json.loads(json_schema.text(what))
+    validator = Draft202012Validator(schema, format_checker=FormatChecker())
+    return [f"{e.json_path}: {e.message}" for e in validator.iter_errors(value)]
+
+
+def sent(told: OutgoingEvent) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(told.event.to_json())
+    return found
+
+
+@pytest.mark.parametrize("what", KINDS)
+def test_schema_is_a_schema(what: str) -> None:
+    Draft202012Validator.check_schema(json.loads(json_schema.text(what)))
+
+
+@pytest.mark.parametrize("what", KINDS)
+def test_schema_file_is_what_the_code_prints(what: str) -> None:
+    path = CONFIG / f"{what}.schema.json"
+
+    assert path.read_text(encoding="utf-8") == json_schema.text(what), (
+        f"write it anew: sebridge schema {what} > {path}"
+    )
+
+
+# -- descriptions and examples -----------------------------------------------------
+
+Found = Iterator[tuple[str, dict[str, Any]]]
+
+
+def properties_of(schema: Any, place: str = "") -> Found:
+    """Yield every property of a schema, at any depth."""
+    if isinstance(schema, list):
+        for number, below in enumerate(schema):
+            yield from properties_of(below, f"{place}[{number}]")
+    elif isinstance(schema, dict):
+        for name, found in schema.get("properties", {}).items():
+            yield f"{place}.{name}", found
+        for key, below in schema.items():
+            if key not in {"examples", "default"}:
+                yield from properties_of(below, f"{place}.{key}")
+
+
+@pytest.mark.parametrize("what", KINDS)
+def test_every_property_says_what_it_is_for(what: str) -> None:
+    found = dict(properties_of(json.loads(json_schema.text(what))))
+
+    silent = [name for name, one in found.items() if not one.get("description")]
+    odd = [name for name, one in found.items() if "``" in one.get("description", "")]
+    assert len(found) >= 12
+    assert (silent, odd) == ([], [])
+
+
+@pytest.mark.parametrize("what", KINDS)
+def test_every_property_has_examples_that_it_allows(what: str) -> None:
+    schema = json.loads(json_schema.text(what))
+    for name, one in properties_of(schema):
+        assert one.get("examples"), f"{name}: give its docstring an Example: ``…``"
+        validator = Draft202012Validator(
+            {"$defs": schema.get("$defs", {}), **one}, format_checker=FormatChecker()
+        )
+        for example in one["examples"]:
+            assert list(validator.iter_errors(example)) == [], name
+
+
+def test_schema_has_only_words_that_json_schema_knows() -> None:
+    """A strict validator refuses the others."""
+    for what in KINDS:
+        assert '"written"' not in json_schema.text(what)
+
+
+def test_descriptions_of_the_configuration_are_those_of_the_sections() -> None:
+    schema = json_schema.config()
+    interval = schema["properties"]["imds"]["properties"]["poll_interval"]
+    (bus,) = (
+        one
+        for one in schema["properties"]["sinks"]["items"]["anyOf"]
+        if one["properties"]["type"]["const"] == "servicebus"
+    )
+
+    assert "poll_interval: how often to read the document" in str(ImdsConfig.__doc__)
+    assert interval["description"].startswith("How often to read the document; at")
+    assert interval["description"].endswith('"500ms", "30s", "5m", "24h".')
+    told = schema["properties"]["imds"]["description"]
+    assert told == "Where and how often the document of scheduled events is read."
+    lent = schema["properties"]["approvals"]["properties"]["namespace"]
+    assert bus["properties"]["namespace"] == lent
+
+
+# -- configuration -----------------------------------------------------------------
+
+
+def example() -> dict[str, Any]:
+    return tomllib.loads((CONFIG / "bridge.example.toml").read_text(encoding="utf-8"))
+
+
+def test_example_is_valid() -> None:
+    assert faults("config", example()) == []
+
+
+def test_empty_configuration_is_valid() -> None:
+    assert faults("config", {}) == []
+
+
+@pytest.mark.parametrize("table", ["", "imds", "http", "approvals"])
+def test_unknown_key_is_invalid(table: str) -> None:
+    tables = example()
+    (tables[table] if table else tables)["polll"] = 1
+
+    (fault,) = faults("config", tables)
+
+    assert "'polll' was unexpected" in fault
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_unknown_key_of_a_sink_is_invalid(number: int) -> None:
+    tables = example()
+    tables["sinks"][number]["polll"] = 1
+
+    assert faults("config", tables)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize("key", ["name", "type"])
+def test_sink_without_name_or_type_is_invalid(number: int, key: str) -> None:
+    tables = example()
+    del tables["sinks"][number][key]
+
+    assert faults("config", tables)
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("imds", "poll_interval", "soon"),
+        ("imds", "poll_interval", -1),
+        ("imds", "api_version", "2038-01-01"),
+        ("log", "level", "loud"),
+        ("events", "documents", "yes"),
+        ("http", "listen", None),
+        ("http", "token", 5),
+    ],
+)
+def test_value_that_the_code_refuses_is_invalid(
+    section: str, key: str, value: object
+) -> None:
+    assert faults("config", {section: {key: value}})
+
+
+@pytest.mark.parametrize("value", [0, 1.5, "500ms", "1.5h", " 5 m ", "7"])
+def test_duration_that_the_code_takes_is_valid(value: object) -> None:
+    assert faults("config", {"shutdown_grace": value}) == []
+
+
+# -- events ------------------------------------------------------------------------
+
+
+def test_every_kind_of_transition_is_valid() -> None:
+    watch, kinds = Watch(), set()
+    for number, found in enumerate(
+        (
+            document(incarnation=1),
+            document(imds_event(), imds_event("B"), incarnation=2),
+            document(imds_event(Description="x"), started("B"), incarnation=3),
+            document(imds_event(), incarnation=4),
+            document(incarnation=5),
+            document(imds_event(), incarnation=6),
+            document(incarnation=9),
+        )
+    ):
+        watch, told = step(watch, found, number)
+        for one in told:
+            assert faults("event", sent(one)) == []
+            kinds.add(one.event.data["transition"])
+
+    assert len(kinds) == 6
+
+
+def step(
+    watch: Watch, found: Document, second: int
+) -> tuple[Watch, list[OutgoingEvent]]:
+    """Return the watch after a document, and what is told of it."""
+    at = datetime.fromtimestamp(START.timestamp() + second, UTC)
+    moment = Moment(at=at, monotonic=float(second))
+    after, steps = diff(watch, found, moment, poll_interval=1, relayed=frozenset())
+    return after, [
+        from_transition(
+            event_context_of(),
+            one,
+            incarnation=found.incarnation,
+            observed_at=at,
+            repeats=0,
+        )
+        for one in steps
+    ]
+
+
+@given(histories() | st.lists(odd_documents(), max_size=4))
+def test_whatever_imds_says_is_told_as_the_schema_has_it(
+    history: list[Document],
+) -> None:
+    watch = Watch()
+    for number, found in enumerate(history):
+        watch, told = step(watch, found, number)
+        told.append(
+            from_document(
+                event_context_of(),
+                found,
+                previous_incarnation=watch.incarnation,
+                observed_at=START,
+                repeats=number,
+            )
+        )
+        for one in told:
+            assert faults("event", sent(one)) == []
+
+
+def test_event_too_large_for_the_wire_is_valid_once_cut() -> None:
+    huge = document(imds_event(Description="x" * 70_000, Resources=["é" * 90] * 200))
+    _, (told,) = step(Watch(), huge, 0)
+
+    assert "truncated" in told.event.data
+    assert faults("event", sent(told)) == []
+
+
+def outcome(kind: str, **fields: Any) -> Outcome:
+    return Outcome(
+        outcome=kind,
+        **{
+            "event_id": EVENT_ID,
+            "event": next(iter(document(imds_event()).events.values())),
+            "imds_status": 200,
+            "confirmed": True,
+            "reason": "because",
+            "request": {
+                "messageId": "m",
+                "enqueuedAt": "2026-03-02T12:00:00Z",
+                "approvedBy": None,
+                "reason": None,
+                "expiresAt": None,
+            },
+            "origin": ("vm-approvals", "m", 1),
+            **fields,
+        },
+    )
+
+
+@pytest.mark.parametrize("kind", OUTCOMES)
+def test_every_outcome_of_an_approval_is_valid(kind: str) -> None:
+    assert (
+        faults("event", sent(from_outcome(event_context_of(), outcome(kind), START)))
+        == []
+    )
+
+
+def test_outcome_of_what_could_not_be_read_is_valid() -> None:
+    nothing = outcome(
+        "invalid",
+        event_id=None,
+        event=None,
+        imds_status=None,
+        confirmed=None,
+        origin=("q", None, None),
+    )
+    told = from_outcome(event_context_of(Identity()), nothing, START)
+
+    assert faults("event", sent(told)) == []
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        *("started", "stopped", "heartbeat", "imds-unreachable", "imds-recovered"),
+        *("traffic-out", "traffic-in"),
+    ],
+)
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"pending": 1, "dead": 0, "freeDiskBytes": 2**40},
+        {"eventId": None, "since": "2026-03-02T12:00:00Z"},
+    ],
+)
+def test_event_of_the_bridge_itself_is_valid(
+    what: str, more: Mapping[str, object]
+) -> None:
+    told = from_bridge(
+        event_context_of(Identity()), what, observed_at=START, reason="429", more=more
+    )
+
+    assert faults("event", sent(told)) == []
+
+
+ALL_TYPES = {
+    *(f"scheduledevent.{kind}" for kind in TransitionKind),
+    *(f"startrequest.{kind}" for kind in OUTCOMES),
+    *(f"bridge.{what}" for what in ("started", "stopped", "heartbeat")),
+    *("bridge.traffic-out", "bridge.traffic-in"),
+    *(f"bridge.imds-{what}" for what in ("unreachable", "recovered")),
+    *(f"command.{outcome}" for outcome in COMMAND_OUTCOMES),
+    "document.changed",
+}
+
+
+def types_of(schema: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return ``type`` as each kind of event has it."""
+    names = [one["$ref"].rpartition("/")[2] for one in schema["oneOf"]]
+    return [schema["$defs"][name]["properties"]["type"] for name in names]
+
+
+def test_types_are_an_enumeration_behind_a_prefix() -> None:
+    types = types_of(json_schema.event())
+    examples = [example for one in types for example in one["examples"]]
+
+    assert sorted(examples) == sorted(f"sebridge.{name}.v1" for name in ALL_TYPES)
+    for name in examples:
+        for prefix in ("sebridge", "com.contoso-1.web"):
+            told = name.replace("sebridge", prefix, 1)
+            assert [re.search(one["pattern"], told) for one in types].count(None) == 4
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "sebridge.scheduledevent.begun.v1",
+        "sebridge.scheduledevent.started.v2",
+        "sebridge.scheduledevent.started.v1x",
+        "scheduledevent.started.v1",
+        ".scheduledevent.started.v1",
+        "se bridge.scheduledevent.started.v1",
+        "sebridge.startrequest.started.v1",
+        "sebridge.document.started.v1",
+    ],
+)
+def test_type_that_the_bridge_never_sends_is_invalid(kind: str) -> None:
+    assert [
+        one for one in types_of(json_schema.event()) if re.search(one["pattern"], kind)
+    ] == []
+
+
+def test_data_belongs_to_the_type() -> None:
+    """Of all that is sent, data of another kind fits none."""
+    kinds = [
+        sent(from_bridge(event_context_of(), "started", observed_at=START)),
+        sent(from_outcome(event_context_of(), outcome("relayed"), START)),
+        sent(step(Watch(), document(imds_event(), incarnation=2), 1)[1][0]),
+        sent(changed_document()),
+    ]
+    for one, other in itertools.permutations(kinds, 2):
+        # data of the bridge is part of all others, and more is always allowed
+        if one["data"]["reporter"] and "bridge" not in one["type"]:
+            assert faults("event", {**one, "data": other["data"]})
+        assert faults("event", {**one, "type": other["type"]})
+        assert faults("event", {**one, "dataschema": other["dataschema"]})
+
+
+def changed_document() -> OutgoingEvent:
+    return from_document(
+        event_context_of(),
+        document(imds_event(), incarnation=2),
+        previous_incarnation=1,
+        observed_at=START,
+        repeats=0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value"),
+    [
+        ("id", "no hash"),
+        ("specversion", "0.3"),
+        ("time", "yesterday"),
+        ("severitynumber", 10),
+        ("dataschema", "urn:sebridge:schema:other:v1"),
+        ("data", {}),
+        ("data", []),
+    ],
+)
+def test_event_that_the_bridge_never_sends_is_invalid(
+    attribute: str, value: object
+) -> None:
+    event = sent(from_bridge(event_context_of(), "started", observed_at=START))
+
+    assert faults("event", {**event, attribute: value})
+
+
+# -- approvals -----------------------------------------------------------------------
+
+BODY = {"StartRequests": [{"EventId": EVENT_ID}]}
+
+
+def structured(**data: object) -> dict[str, object]:
+    return {
+        "specversion": "1.0",
+        "id": "1",
+        "source": "/approver",
+        "type": "sebridge.startrequest.v1",
+        "data": {**BODY, **data},
+    }
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        BODY,
+        {**BODY, "DocumentIncarnation": 5},
+        structured(),
+        structured(
+            approvedBy="me",
+            reason="quiet night",
+            expiresAt="2026-03-02T12:00:00Z",
+            approvedEvent=imds_event(),
+        ),
+        structured(approvedBy=None, approvedEvent=None),
+    ],
+)
+def test_approval_in_either_written_form_is_valid(body: object) -> None:
+    assert faults("approval", body) == []
+    assert parse(json.dumps(body).encode(), {}, prefix="sebridge").event_ids
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *({}, [], {"StartRequests": []}, {"StartRequests": [{}]}),
+        {"StartRequests": [{"EventId": 5}]},
+        {"StartRequests": [{"EventId": " "}]},
+        {"StartRequests": [{"EventId": "x" * 1025}]},
+        {"StartRequests": [{"EventId": str(n)} for n in range(101)]},
+        structured(expiresAt="soon"),
+        {**structured(), "type": "sebridge.startrequest.v2"},
+        {k: v for k, v in structured().items() if k != "data"},
+    ],
+)
+def test_approval_that_is_refused_is_invalid(body: object) -> None:
+    assert faults("approval", body)
+    with pytest.raises(MalformedApprovalError):
+        parse(json.dumps(body).encode(), {}, prefix="sebridge")

@@ -1,0 +1,257 @@
+"""What the machine itself offers: looked at, and nothing is changed."""
+
+import contextlib
+import os
+import socket
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bridge.configuration import load as configuration
+from bridge.configuration.config import Config
+from bridge.diagnostics import host_checks
+from bridge.diagnostics.host_checks import Finding, Host
+from tests.support.disks import hide
+
+POSIX = pytest.mark.skipif(os.name != "posix", reason="permissions are POSIX's")
+
+
+def config_of(folder: Path, **tables: object) -> Config:
+    path = folder / "lib" / "state.db"
+    state = {"state": {"path": str(path)}, "http": {"listen": ""}}
+    return configuration.parse({**state, **tables}, file="b.toml", environ={})
+
+
+# A disk with room, of a kind that is not known.
+ROOMY = Host(mounts=Path("/nowhere"), free=lambda _: 10**12)
+
+
+def state_of(config: Config, host: Host = ROOMY) -> list[Finding]:
+    return list(host_checks.state(config.state, host))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "lib").mkdir(mode=0o700)
+    return tmp_path
+
+
+def mounted(folder: Path, kind: str = "ext4") -> Host:
+    """Make the directory look like a disk of its own."""
+    there, mounts = folder.resolve(), folder / "mounts"
+    mounts.write_text(f"proc /proc proc rw 0 0\nx {there} {kind} rw 0 0\n")
+    return replace(ROOMY, mounts=mounts, is_mount=lambda path: path == there)
+
+
+# -- the state directory ---------------------------------------------------------------
+
+
+def test_directory_in_order_is_told_with_its_room(folder: Path) -> None:
+    before = list(folder.rglob("*"))
+
+    there, room = state_of(config_of(folder))
+
+    assert there.is_good
+    assert there.text.startswith(f"state: {folder / 'lib'} can be written by ")
+    assert (room.is_warning, room.text.split()[1:4]) == (
+        False,
+        ["1,000,000", "MB", "free"],
+    )
+    assert list(folder.rglob("*")) == before
+
+
+def test_directory_that_this_user_may_not_look_into_is_a_fault(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hide(folder / "lib" / "state.db", monkeypatch)
+    host = replace(ROOMY, may_write=lambda path: path != folder / "lib")
+
+    there, _ = state_of(config_of(folder), host)
+
+    assert not there.is_good
+    assert there.text.startswith(f"state: {folder / 'lib'} cannot be written by ")
+
+
+def test_directory_that_will_be_made_is_no_fault(folder: Path) -> None:
+    (folder / "lib").rmdir()
+
+    there, _ = state_of(config_of(folder))
+
+    assert there.is_good
+    assert there.text.endswith("does not exist yet; it will be created")
+
+
+def test_file_in_the_way_of_the_directory_is_a_fault(folder: Path) -> None:
+    (folder / "lib").rmdir()
+    (folder / "lib").write_text("")
+
+    there, *_ = state_of(config_of(folder))
+
+    assert not there.is_good
+    assert "is not a directory" in there.text
+
+
+@pytest.mark.parametrize("part", ["lib", "lib/state.db"])
+def test_what_cannot_be_written_is_a_fault_that_names_it(
+    part: str, folder: Path
+) -> None:
+    """Tests may run as root, who may do everything: the system is asked for it."""
+    (folder / "lib" / "state.db").touch(mode=0o600)
+    host = replace(ROOMY, may_write=lambda path: path != folder / part)
+
+    there, *_ = state_of(config_of(folder), host)
+
+    assert not there.is_good
+    assert there.text.startswith(f"state: {folder / part} cannot be written by ")
+    assert "the user of the service" in there.advice
+
+
+@POSIX
+def test_state_file_that_others_may_read_is_warned_of(folder: Path) -> None:
+    path = folder / "lib" / "state.db"
+    path.touch()
+    path.chmod(0o640)
+
+    there, *_ = state_of(config_of(folder))
+
+    assert (there.is_good, there.is_warning) == (True, True)
+    assert there.text.endswith("can be read by other users (640)")
+    assert there.advice == f"chmod 600 {path}"
+
+
+@pytest.mark.parametrize(
+    ("free", "is_good", "is_warning"),
+    [
+        (272 * 10**6, True, False),
+        (272 * 10**6 - 1, True, True),
+        (16 * 10**6, True, True),
+        (16 * 10**6 - 1, False, False),
+    ],
+)
+def test_room_is_compared_with_what_the_file_may_take(
+    free: int, folder: Path, *, is_good: bool, is_warning: bool
+) -> None:
+    host = replace(ROOMY, free=lambda _: free)
+
+    *_, room = state_of(config_of(folder), host)
+
+    assert (room.is_good, room.is_warning) == (is_good, is_warning)
+    assert bool(room.advice) is (is_warning or not is_good)
+
+
+def test_temporary_disk_is_known_by_azures_own_warning(
+    folder: Path,
+) -> None:
+    (folder / "DATALOSS_WARNING_README.txt").touch()
+
+    _, disk, _ = state_of(config_of(folder), mounted(folder))
+
+    assert disk.is_warning
+    assert f"is on the temporary disk {folder}" in disk.text
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_good", "words"),
+    [("tmpfs", True, "is in memory"), ("nfs4", False, "a network file system (nfs4")],
+)
+def test_disk_that_cannot_hold_it_is_told(
+    kind: str, words: str, folder: Path, *, is_good: bool
+) -> None:
+    _, disk, _ = state_of(config_of(folder), mounted(folder, kind))
+
+    assert disk.is_good is is_good
+    assert words in disk.text
+    assert disk.advice
+
+
+# -- the port --------------------------------------------------------------------------
+
+
+def test_port_is_off_free_held_or_taken(folder: Path) -> None:
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as other:
+        listen = f"127.0.0.1:{other.getsockname()[1]}"
+        taken = config_of(folder, http={"listen": listen}).http
+        fault = host_checks.port(taken, None)
+        ours = host_checks.port(taken, {"imds": {}})
+    free = host_checks.port(taken, None)
+    off = host_checks.port(config_of(folder).http, None)
+
+    assert not fault.is_good
+    assert fault.text.startswith(f"http: {listen} cannot be listened on: ")
+    assert ours.text == f"http: {listen} is held by the running bridge"
+    assert free.text == f"http: {listen} is free"
+    assert off.text.startswith("http: off")
+
+
+@pytest.mark.parametrize("listen", ["a..b:80", "[::2]:1"])
+def test_address_that_is_none_is_a_fault(listen: str, folder: Path) -> None:
+    config = config_of(folder, http={"listen": listen, "token": "t"})
+
+    assert not host_checks.port(config.http, None).is_good
+
+
+# -- secrets, proxy, versions ----------------------------------------------------------
+
+
+@POSIX
+def test_secret_that_everybody_may_read_is_named_and_never_shown(folder: Path) -> None:
+    path = folder / "token"
+    path.write_text("S3CR3T")
+    path.chmod(0o644)
+    config = config_of(folder, http={"listen": "", "token": f"file:{path}"})
+
+    told, warning = host_checks.secrets(config)
+    path.chmod(0o640)
+
+    assert told.text == "secrets: 1 can be read"
+    assert warning.text == f"secrets: http.token: every user can access {path} (644)"
+    assert "S3CR3T" not in f"{told}{warning}"
+    assert len(list(host_checks.secrets(config))) == 1
+
+
+def test_no_secrets_are_no_finding(folder: Path) -> None:
+    assert list(host_checks.secrets(config_of(folder))) == []
+
+
+def test_proxy_of_the_environment_is_told_to_be_harmless_without_its_address() -> None:
+    environ = {"HTTPS_PROXY": "http://me:S3CR3T@proxy:1", "http_proxy": ""}
+
+    (found,) = host_checks.proxy(environ)
+
+    assert found.is_good
+    assert found.text.startswith("proxy: https_proxy set: IMDS ")
+    assert "S3CR3T" not in found.text
+    assert list(host_checks.proxy({})) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "has_bug"),
+    [
+        ((3, 40, 1), True),
+        ((3, 44, 5), True),
+        ((3, 44, 6), False),
+        ((3, 50, 6), True),
+        ((3, 50, 7), False),
+        ((3, 51, 2), True),
+        ((3, 51, 3), False),
+        ((4, 0, 0), False),
+    ],
+)
+def test_versions_name_the_bug_that_concerns_the_state_file(
+    version: tuple[int, int, int], *, has_bug: bool
+) -> None:
+    found = host_checks.versions(Host(sqlite=version))
+
+    assert found.is_good
+    assert ("WAL-reset" in found.text) is has_bug
+    assert f"Python {sys.version.split()[0]}" in found.text
+
+
+def test_everything_is_looked_at_once(folder: Path) -> None:
+    found = host_checks.examine(config_of(folder), {"http_proxy": "x"}, None, ROOMY)
+
+    assert [one.text.partition(":")[0] for one in found] == [
+        *("state", "state", "http", "proxy", "versions"),
+    ]

@@ -1,0 +1,481 @@
+"""Status for the command line: of the running forwarder, else of its state file."""
+
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from aiohttp import web
+
+from bridge.app.identify import settle
+from bridge.app.traffic import open_probe
+from bridge.configuration import load as configuration
+from bridge.configuration.config import Config
+from bridge.diagnostics import status_query, traffic_check
+from bridge.diagnostics.host_checks import Finding
+from bridge.events.build import EventContext
+from bridge.events.command_result import CommandResult, from_command
+from bridge.foundation.errors import OutboxCorruptError, OutboxError, Reason
+from bridge.health import port as health
+from bridge.health.status import StatusSource
+from bridge.outbox.records import Decision
+from bridge.outbox.store import Outbox
+from bridge.telemetry.metrics import Metrics
+from tests.sinks.sink_fixtures import cloud_event
+from tests.support.builders import (
+    EVENT_ID,
+    ME,
+    SINK,
+    body_of,
+    imds_event,
+    observed,
+    router,
+    told,
+)
+from tests.support.disks import hide
+from tests.support.fakes import START, FakeClock, FakeMetadata
+from tests.support.ports import free_port
+
+TOKEN = "S3CR3T"
+
+
+def config_of(state: Path, listen: str = "", token: str = "") -> Config:
+    tables: dict[str, object] = {
+        "state": {"path": str(state)},
+        "http": {"listen": listen, **({"token": token} if token else {})},
+        "sinks": [
+            {"name": SINK, "type": "webhook", "url": "https://siem.example"},
+            {"name": "ops", "type": "slack", "webhook_url": "https://slack.example"},
+        ],
+    }
+    return configuration.parse(tables, file="b.toml", environ={})
+
+
+@pytest.fixture
+async def lived(
+    state_path: Path, clock: FakeClock, metrics: Metrics, event_context: EventContext
+) -> Path:
+    """Return the state file of a forwarder that has seen an event and ended."""
+    metadata = FakeMetadata()
+    metadata.says(body_of(imds_event()))
+    async with Outbox.open(state_path, router()) as outbox:
+        await settle(outbox.database, ME, "")
+        poller, _ = observed(metadata, outbox, event_context, clock, metrics)
+        await poller.step()
+    return state_path
+
+
+async def status_in(config: Config, clock: FakeClock) -> dict[str, object]:
+    names = [sink.name for sink in config.sinks]
+    return (await status_query.status(config, names, clock)).report
+
+
+async def status_of(config: Config, clock: FakeClock) -> Any:
+    """Return the status as JSON would carry it."""
+    return orjson.loads(orjson.dumps(await status_in(config, clock)))
+
+
+# -- from the state file -------------------------------------------------------
+
+
+async def test_status_of_a_forwarder_that_does_not_run(
+    lived: Path, clock: FakeClock
+) -> None:
+    clock.pass_by(60)
+
+    status = await status_of(config_of(lived), clock)
+
+    assert status["vm"] == {
+        "vmName": ME.vm_name,
+        "vmId": ME.vm_id,
+        "resourceId": ME.resource_id,
+        "location": ME.location,
+        "vmScaleSetName": ME.vm_scale_set_name,
+    }
+    assert status["document"] == {"incarnation": 2, "events": [imds_event()]}
+    assert status["imds"]["lastSuccess"] == "2026-03-02T12:00:00Z"
+    assert status["approvals"] == []
+
+
+async def test_every_sink_of_the_configuration_is_shown(
+    lived: Path, clock: FakeClock
+) -> None:
+    clock.pass_by(60)
+
+    status = await status_of(config_of(lived), clock)
+
+    one = {"name": SINK, "pending": 1, "dead": 0, "oldestSeconds": 60}
+    other = {"name": "ops", "pending": 0, "dead": 0, "oldestSeconds": None}
+    for shown, known in zip(status["sinks"], (one, other), strict=True):
+        assert shown.items() >= known.items()
+        assert shown["lastError"] is None
+
+
+async def test_last_error_is_that_of_the_newest_dead_letter(
+    lived: Path, clock: FakeClock
+) -> None:
+    async with Outbox.open(lived, router()) as outbox:
+        (delivery,), _ = await outbox.deliveries.due(
+            SINK, now=clock.now().timestamp(), limit=1
+        )
+        await outbox.deliveries.dead_letter(
+            delivery, now=0, error="siem answered 400", reason=Reason.REJECTED
+        )
+
+    shown = (await status_of(config_of(lived), clock))["sinks"][0]
+
+    assert (shown["dead"], shown["lastError"]) == (1, "siem answered 400")
+
+
+async def test_age_is_never_negative(lived: Path, clock: FakeClock) -> None:
+    """The clock may have been set back since."""
+    clock.jump(-3600)
+
+    shown = (await status_of(config_of(lived), clock))["sinks"][0]
+
+    assert shown["oldestSeconds"] == 0
+
+
+async def test_ten_newest_outcomes_are_shown(lived: Path, clock: FakeClock) -> None:
+    async with Outbox.open(lived, router()) as outbox:
+        for number in range(12):
+            decision = Decision(
+                message=f"m{number}",
+                key=EVENT_ID,
+                event_id=EVENT_ID,
+                sequence=number,
+                state="relayed",
+                data=orjson.dumps({"outcome": number}),
+            )
+            await outbox.commit([], now=number, decisions=[decision])
+
+    status = await status_of(config_of(lived), clock)
+
+    assert [a["outcome"] for a in status["approvals"]] == [*range(11, 1, -1)]
+
+
+async def test_state_file_in_which_nothing_was_seen_yet_has_the_same_shape(
+    state_path: Path, clock: FakeClock
+) -> None:
+    async with Outbox.open(state_path, router()):
+        pass
+
+    status = await status_of(config_of(state_path), clock)
+
+    assert status["vm"]["vmName"] is None
+    assert status["document"] == {"incarnation": None, "events": []}
+    assert status["imds"]["lastSuccess"] is None
+
+
+async def test_nothing_at_all_is_one_clear_error(
+    state_path: Path, clock: FakeClock
+) -> None:
+    with pytest.raises(
+        OutboxError, match=r"there is no state file .*: has a forwarder"
+    ):
+        await status_in(config_of(state_path), clock)
+
+    assert not list(state_path.parent.iterdir())
+
+
+async def test_state_file_that_this_user_may_not_see_is_one_clear_error(
+    lived: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hide(lived, monkeypatch)
+    with pytest.raises(OutboxError, match="as the user of the service"):
+        await status_in(config_of(lived), clock)
+
+
+async def test_damaged_state_file_is_one_clear_error(
+    lived: Path, clock: FakeClock
+) -> None:
+    with lived.open("r+b") as file:
+        file.write(b"no database" * 100)
+
+    with pytest.raises(OutboxCorruptError):
+        await status_in(config_of(lived), clock)
+
+
+# -- from the running forwarder ------------------------------------------------
+
+
+@asynccontextmanager
+async def running(
+    config: Config, clock: FakeClock, metrics: Metrics
+) -> AsyncIterator[None]:
+    """Serve the health port of a forwarder that is starting."""
+    async with health.serve(config.http, StatusSource(clock=clock, metrics=metrics)):
+        yield
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])  # noqa: S104 - asked, too
+async def test_running_forwarder_is_asked(
+    host: str, lived: Path, clock: FakeClock, metrics: Metrics
+) -> None:
+    config = config_of(lived, f"{host}:{free_port()}", TOKEN)
+
+    async with running(config, clock, metrics):
+        status = await status_of(config, clock)
+
+    assert status["imds"]["state"] == "starting"
+
+
+@pytest.mark.parametrize("host", ["[::1]", "[::]"])
+async def test_running_forwarder_is_asked_over_ipv6(
+    host: str, lived: Path, clock: FakeClock, metrics: Metrics
+) -> None:
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    config = config_of(lived, f"{host}:{free_port()}", TOKEN)
+
+    async with running(config, clock, metrics):
+        status = await status_of(config, clock)
+
+    assert status["imds"]["state"] == "starting"
+
+
+async def test_running_forwarder_is_asked_without_any_proxy(
+    lived: Path, clock: FakeClock, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    config = config_of(lived, f"127.0.0.1:{free_port()}")
+
+    async with running(config, clock, metrics):
+        status = await status_of(config, clock)
+
+    assert status["imds"]["state"] == "starting"
+
+
+async def test_status_of_the_running_forwarder_is_the_same_shape_as_the_stored(
+    lived: Path, clock: FakeClock, metrics: Metrics
+) -> None:
+    config = config_of(lived, f"127.0.0.1:{free_port()}")
+    async with running(config, clock, metrics):
+        asked = await status_of(config, clock)
+
+    stored = await status_of(config, clock)
+
+    assert set(asked) == set(stored)
+    assert set(asked["vm"]) == set(stored["vm"])
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        web.Response(status=401),
+        web.Response(status=500),
+        web.Response(body=b"<html>"),
+        web.Response(body=b"[]"),
+        web.Response(body=b"\xff"),
+        web.Response(body=b'{"\xff": 1}'),
+        web.Response(body=b'{"vm": ' + b"[" * 100_000),
+        web.Response(body=b"{}"),
+        web.Response(body=b'{"version": {"number": "8.1"}}'),
+        web.Response(status=302, headers={"Location": "/status"}),
+    ],
+    ids=[
+        "401",
+        "500",
+        "html",
+        "list",
+        "bytes",
+        "key",
+        "deep",
+        "empty",
+        "another program",
+        "loop",
+    ],
+)
+async def test_state_file_is_read_when_somebody_else_answers(
+    answer: web.Response, lived: Path, clock: FakeClock
+) -> None:
+    config = config_of(lived, f"127.0.0.1:{free_port()}")
+
+    async with another_program(config, answer):
+        status = await status_of(config, clock)
+
+    assert status["document"]["incarnation"] == 2
+
+
+@asynccontextmanager
+async def another_program(config: Config, answer: web.Response) -> AsyncIterator[None]:
+    async def handle(_: web.Request) -> web.Response:
+        return answer
+
+    app = web.Application()
+    app.router.add_get("/{any:.*}", handle)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, *config.http.address).start()
+    try:
+        yield
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("listen", "state"),
+    [
+        ("127.0.0.1:1", "not answering"),
+        ("127.0.0.1:0", "not answering"),
+        ("", "unknown"),
+    ],
+)
+async def test_state_file_is_read_when_nobody_answers(
+    listen: str, state: str, lived: Path, clock: FakeClock
+) -> None:
+    """Without a port to ask it may well be running, so nothing is claimed."""
+    status = await status_of(config_of(lived, listen), clock)
+
+    assert status["document"]["incarnation"] == 2
+    assert status["imds"]["state"] == state
+    assert [sink["state"] for sink in status["sinks"]] == [state, state]
+
+
+async def test_token_of_a_forwarder_is_never_shown(
+    lived: Path, clock: FakeClock
+) -> None:
+    status = await status_in(config_of(lived, token=TOKEN), clock)
+
+    assert TOKEN not in str(status)
+
+
+async def test_pending_work_shows_how_old_it_is(
+    state_path: Path, clock: FakeClock
+) -> None:
+    async with Outbox.open(state_path, router()) as outbox:
+        await outbox.commit([told("a")], now=START.timestamp())
+    clock.pass_by(90)
+
+    shown = (await status_of(config_of(state_path), clock))["sinks"][0]
+
+    assert shown["oldestSeconds"] == 90
+
+
+# -- commands and traffic ------------------------------------------------------
+
+
+async def test_last_commands_are_shown_without_what_they_wrote(
+    lived: Path, clock: FakeClock, event_context: EventContext
+) -> None:
+    async with Outbox.open(lived, router()) as outbox:
+        for number in range(12):
+            result = failed(because=f"no {number}")
+            done = from_command(event_context, result, START)
+            await outbox.commit([done], now=number)
+
+    status = await status_of(config_of(lived), clock)
+
+    assert [one["reason"] for one in status["commands"]] == [
+        f"no {number}" for number in range(11, 1, -1)
+    ]
+    last = status["commands"][0]
+    assert (last["sink"], last["action"], last["outcome"]) == (
+        *("drain", "prepare", "failed"),
+    )
+    assert "words" not in str(status)
+
+
+async def test_status_without_forwarder_says_what_balancers_see(
+    lived: Path, clock: FakeClock
+) -> None:
+    assert "traffic" not in await status_of(config_of(lived), clock)
+
+    status = await status_of(with_traffic(lived, free_port()), clock)
+
+    assert status["traffic"] == {"traffic": "out", "reason": "no answer"}
+
+
+async def test_status_says_what_the_probe_says_where_the_health_port_is_off(
+    lived: Path, clock: FakeClock
+) -> None:
+    config = with_traffic(lived, free_port())
+    async with answering(config):
+        status = await status_of(config, clock)
+
+    assert status["traffic"] == {"traffic": "in"}
+
+
+async def test_doctor_says_what_the_probe_says(lived: Path) -> None:
+    config = with_traffic(lived, free_port())
+    async with answering(config):
+        (finding,) = await traffic_check.examine(config.traffic, is_running=True)
+
+    assert finding == Finding(
+        is_good=True, text=f"traffic: {listen_of(config)} says in"
+    )
+
+
+async def test_doctor_warns_of_a_vm_that_is_out_for_want_of_a_forwarder(
+    lived: Path,
+) -> None:
+    config = with_traffic(lived, free_port())
+
+    (idle,) = await traffic_check.examine(config.traffic, is_running=False)
+    (other,) = await traffic_check.examine(config.traffic, is_running=True)
+
+    assert (idle.is_good, idle.is_warning) == (True, True)
+    assert idle.text == (
+        f"traffic: no answer at {listen_of(config)}: balancers treat this VM as out"
+    )
+    assert "start the forwarder" in idle.advice
+    assert not other.is_good
+    assert "restart the forwarder" in other.advice
+
+
+async def test_doctor_finds_a_port_that_somebody_else_has(lived: Path) -> None:
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        config = with_traffic(lived, taken.getsockname()[1])
+        (finding,) = await traffic_check.examine(config.traffic, is_running=False)
+
+    assert not finding.is_good
+    assert "(Address already in use" in finding.text
+
+
+async def test_doctor_says_nothing_of_a_probe_that_there_is_not(lived: Path) -> None:
+    config = config_of(lived)
+
+    assert await traffic_check.examine(config.traffic, is_running=False) == []
+
+
+def failed(because: str) -> CommandResult:
+    return CommandResult(
+        sink="drain",
+        outcome="failed",
+        action="prepare",
+        cause=cloud_event(),
+        exit_code=1,
+        signal=None,
+        timed_out=False,
+        seconds=1.5,
+        attempts=1,
+        output="words",
+        reason=because,
+    )
+
+
+def with_traffic(state: Path, port: int) -> Config:
+    tables: dict[str, object] = {
+        "state": {"path": str(state)},
+        "http": {"listen": ""},
+        "traffic": {"listen": f"127.0.0.1:{port}"},
+    }
+    return configuration.parse(tables, file="b.toml", environ={})
+
+
+def listen_of(config: Config) -> str:
+    assert config.traffic is not None
+    return config.traffic.listen
+
+
+@asynccontextmanager
+async def answering(config: Config) -> AsyncIterator[None]:
+    """Answer the probe of a configuration as a forwarder does."""
+    assert config.traffic is not None
+    async with open_probe(config, config.traffic, FakeClock(), Metrics((), "1"), {}):
+        yield

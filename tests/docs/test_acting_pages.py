@@ -1,0 +1,114 @@
+"""What the pages say of acting on the machine: hooks, and the probe of balancers."""
+
+import re
+
+import pytest
+
+from tests.docs.pages import ROOT, Block, blocks, every_block, pages, section
+
+TRAFFIC = "infra/traffic.md"
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+# -- hooks -------------------------------------------------------------------------
+
+
+def commands() -> list[Block]:
+    return [b for b in every_block("toml") if 'type = "command"' in b.text]
+
+
+@pytest.mark.parametrize("block", commands(), ids=str)
+def test_sink_of_a_command_is_shown_as_the_service_as_shipped_wants_it(
+    block: Block,
+) -> None:
+    """``check`` warns of ``command =`` where that service is installed."""
+    assert re.search(
+        r'^unit = "sebridge-hook@[\w-]+\.service"', block.text, re.MULTILINE
+    )
+    assert not re.search(r"^command = ", block.text)
+
+
+def test_pages_show_a_hook() -> None:
+    assert {block.page for block in commands()} >= {"README.md"}
+    cloud_init = (ROOT / "infra/bicep/cloud-init.yaml").read_text()
+    assert '# unit = "sebridge-hook@drain.service"' in cloud_init
+    assert "command = [" not in cloud_init
+
+
+@pytest.mark.parametrize("page", ["README.md", "infra/hooks/README.md"])
+def test_picture_of_a_drain_is_shown_where_hooks_are_told_of(page: str) -> None:
+    (picture,) = re.findall(r"!\[([^\]]{40,})\]\((\S*drain\.svg)\)", pages()[page])
+
+    assert (ROOT / page).parent.joinpath(picture[1]).resolve().is_file()
+
+
+def test_newcomer_needs_no_more_than_ten_lines() -> None:
+    page = "infra/hooks/README.md"
+    (block,) = [b for b in blocks(page) if b.mark == "command: first-hook"]
+
+    assert len(block.text.splitlines()) <= 10
+
+
+# -- the probe ---------------------------------------------------------------------
+
+
+def test_load_balancer_sends_to_all_where_no_machine_is_well() -> None:
+    text = section(TRAFFIC, "## Azure Load Balancer (Standard)")
+
+    for said in (
+        *("-NoHealthyBackendsBehavior AllProbedUp", "-IntervalInSeconds 5"),
+        *("-ProbeThreshold 1", "noHealthyBackendsBehavior: 'AllProbedUp'"),
+        *("intervalInSeconds: 5", "probeThreshold: 1"),
+    ):
+        assert said in text
+
+
+def test_basic_load_balancer_is_warned_of() -> None:
+    text = flat(section(TRAFFIC, "## Azure Load Balancer (Standard)"))
+
+    assert re.search(r"\*\*[^*]*Basic Load Balancer[^*]*\*\*", text)  # in bold
+    warning = text.partition("Basic Load Balancer")[2]
+    assert "no `AllProbedUp`" in warning
+    assert "retired" in warning
+
+
+def test_eviction_of_thirty_seconds_wants_a_quick_probe() -> None:
+    text = flat(section(TRAFFIC, "## What to know first"))
+
+    assert re.search(r"\*\*[^*]*Preempt[^*]*30 s", text)
+    assert "interval 5 s and threshold 1" in text
+    gateway = section(TRAFFIC, "## Application Gateway")
+    assert "--interval 5 " in gateway
+    assert "--threshold 1" in gateway
+
+
+def test_stopped_forwarder_is_said_to_be_out_and_upgrades_roll() -> None:
+    text = flat(section(TRAFFIC, "## What to know first"))
+
+    assert re.search(r"\*\*[^*]*stopped[^*]*out[^*]*\*\*", text)
+    assert "batches" in text
+    assert re.search(r"\*\*[^*]*machines do not[^*]*\*\*", text)
+
+
+@pytest.mark.parametrize(
+    "balancer",
+    [
+        *("Azure Load Balancer (Standard)", "Application Gateway", "Front Door"),
+        *("Traffic Manager", "HAProxy", "nginx", "Consul", "Kubernetes"),
+    ],
+)
+def test_each_balancer_has_its_settings(balancer: str) -> None:
+    text = section(TRAFFIC, f"## {balancer}")
+
+    assert "```" in text
+    assert "9466" in text or "--probe-path /sebridge" in text
+
+
+def test_closed_network_lets_the_prober_in() -> None:
+    text = (ROOT / "infra/systemd/closed-network.conf").read_text()
+    allowed = re.findall(r"(?m)^IPAddressAllow=(.*)$", text)
+
+    assert any("168.63.129.16" in line.split() for line in allowed)

@@ -1,0 +1,83 @@
+"""The two clocks: the machine's own, and the one that tests move by hand."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+from bridge.foundation.clock import SystemClock
+from tests.support.fakes import START, FakeClock, turns
+
+
+def test_system_time_is_aware_and_in_utc() -> None:
+    assert SystemClock().now().tzinfo is UTC
+    assert abs(SystemClock().now() - datetime.now(UTC)) < timedelta(minutes=1)
+
+
+def test_system_monotonic_time_never_goes_back() -> None:
+    clock = SystemClock()
+
+    assert clock.monotonic() <= clock.monotonic()
+
+
+async def test_system_wait_ends_at_once_when_the_event_is_set() -> None:
+    event = asyncio.Event()
+    event.set()
+
+    assert await SystemClock().wait(event, 3600) is True
+
+
+async def test_system_wait_ends_when_the_event_is_set_meanwhile() -> None:
+    event = asyncio.Event()
+    asyncio.get_running_loop().call_soon(event.set)
+
+    assert await SystemClock().wait(event, 3600) is True
+
+
+async def test_system_wait_ends_when_the_time_is_over() -> None:
+    assert await SystemClock().wait(asyncio.Event(), 0) is False
+
+
+async def test_system_wait_of_a_time_that_has_passed_ends_at_once() -> None:
+    assert await SystemClock().wait(asyncio.Event(), -5) is False
+
+
+async def test_fake_time_passes_only_when_told(clock: FakeClock) -> None:
+    waiting = asyncio.ensure_future(clock.wait(asyncio.Event(), 10))
+    await clock.advance(9.9)
+    assert not waiting.done()
+
+    await clock.advance(0.1)
+
+    assert await waiting is False
+    assert clock.now() == START + timedelta(seconds=10)
+
+
+async def test_fake_wait_ends_when_the_event_is_set(clock: FakeClock) -> None:
+    event = asyncio.Event()
+    waiting = asyncio.ensure_future(clock.wait(event, 10))
+    await turns()
+    event.set()
+
+    assert await waiting is True
+
+
+async def test_fake_sleepers_wake_in_the_order_of_their_dues(clock: FakeClock) -> None:
+    woken = []
+
+    async def sleep(seconds: float) -> None:
+        await clock.wait(asyncio.Event(), seconds)
+        woken.append((seconds, clock.monotonic()))
+
+    began = clock.monotonic()
+    async with asyncio.TaskGroup() as group:
+        for seconds in (3, 1, 2):
+            group.create_task(sleep(seconds))
+        await clock.advance(5)
+
+    assert woken == [(n, began + n) for n in (1, 2, 3)]
+
+
+def test_fake_jump_moves_only_the_wall_clock(clock: FakeClock) -> None:
+    before = clock.monotonic()
+    clock.jump(-3600)
+
+    assert (clock.now(), clock.monotonic()) == (START - timedelta(hours=1), before)

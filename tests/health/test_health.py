@@ -1,0 +1,881 @@
+"""The health port: what it says from the first moment on, and to whom."""
+
+import asyncio
+import base64
+import contextlib
+import json
+import re
+import socket
+import struct
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp.test_utils import TestClient
+from aiohttp.web import Application, Request
+
+from bridge.events.build import EventContext
+from bridge.foundation.errors import (
+    BridgeError,
+    MetadataUnavailableError,
+    OutboxError,
+    Reason,
+    RefusedDeliveryError,
+)
+from bridge.foundation.retry import RetryPolicy
+from bridge.foundation.values import Secret
+from bridge.health import port as health_port
+from bridge.health import server as health
+from bridge.health.config import HttpConfig
+from bridge.health.status import StatusSource, kinds_of
+from bridge.imds.poller import Poller
+from bridge.outbox.records import Decision
+from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.keeper import Keeper
+from bridge.outbox.storage.timings import Timings
+from bridge.outbox.store import Outbox
+from bridge.pipeline.policy import RelayPolicy
+from bridge.pipeline.relay import Relay
+from bridge.telemetry.metrics import Metrics
+from tests.support.builders import EVENT_ID, SINK, body_of, imds_event, observed, told
+from tests.support.fakes import START, FakeClock, FakeMetadata, RecordingSink
+from tests.support.hanging import Hanging
+from tests.support.ports import free_port
+
+Client = TestClient[Request, Application]
+Serve = Callable[[Application], Awaitable[Client]]
+TOKEN = "S3CR3T"
+PATIENCE = 30
+METRICS = {
+    "sebridge_imds_requests_total",
+    "sebridge_imds_last_success_timestamp_seconds",
+    "sebridge_document_incarnation",
+    "sebridge_scheduled_events",
+    "sebridge_transitions_total",
+    "sebridge_deliveries_total",
+    "sebridge_delivery_failures_total",
+    "sebridge_deliveries_late_total",
+    "sebridge_outbox_pending",
+    "sebridge_outbox_dead",
+    "sebridge_outbox_oldest_seconds",
+    "sebridge_sink_parked",
+    "sebridge_delivery_seconds",
+    "sebridge_start_requests_total",
+    "sebridge_commands_total",
+    "sebridge_command_seconds",
+    "sebridge_state_degraded",
+    "sebridge_build_info",
+}
+
+
+@dataclass
+class FakeReceiver:
+    attached: bool = True
+    last_error: str | None = None
+    stands_by: bool = False
+    link_seconds: float | None = None
+    last_receive: datetime | None = None
+
+
+@dataclass
+class Bridge:
+    """A bridge that runs by hand, and the client of its health port."""
+
+    status_source: StatusSource
+    poller: Poller
+    metadata: FakeMetadata
+    clock: FakeClock
+    outbox: Outbox
+    client: Client
+
+    async def get(self, path: str, token: str = "") -> tuple[int, str]:
+        headers = {"Authorization": token} if token else {}
+        async with self.client.get(path, headers=headers) as response:
+            return response.status, await response.text()
+
+    async def json(self, path: str) -> Any:
+        return json.loads((await self.get(path))[1])
+
+    async def metrics(self) -> dict[str, float]:
+        """Return the samples by series."""
+        _, text = await self.get("/metrics")
+        lines = [line for line in text.splitlines() if not line.startswith("#")]
+        return {name: float(v) for name, v in (line.rsplit(" ", 1) for line in lines)}
+
+
+@pytest.fixture
+async def status_source(clock: FakeClock, metrics: Metrics) -> StatusSource:
+    return StatusSource(clock=clock, metrics=metrics)
+
+
+@pytest.fixture
+async def bridge(  # noqa: PLR0913 - one fixture a room
+    *,
+    aiohttp_client: Serve,
+    status_source: StatusSource,
+    outbox: Outbox,
+    metadata: FakeMetadata,
+    event_context: EventContext,
+    clock: FakeClock,
+    metrics: Metrics,
+) -> Bridge:
+    """Return a bridge that has seen its first document."""
+    poller, _ = observed(metadata, outbox, event_context, clock, metrics)
+    policy = RelayPolicy(backoff=RetryPolicy(max_backoff=60), max_age=86400, slots=8)
+    relay = Relay(SINK, RecordingSink(), outbox, clock, metrics, policy, lambda: 0.5)
+    status_source.outbox, status_source.poller, status_source.event_context = (
+        outbox,
+        poller,
+        event_context,
+    )
+    status_source.relays = [relay]
+    status_source.receivers = {"vm-approvals": FakeReceiver()}
+    metadata.says(body_of(imds_event()))
+    await poller.step()
+    client = await aiohttp_client(health.application(HttpConfig(), status_source))
+    return Bridge(status_source, poller, metadata, clock, outbox, client)
+
+
+@pytest.fixture
+async def newborn(aiohttp_client: Serve, status_source: StatusSource) -> Client:
+    """Return the health port of a bridge that asks IMDS who it is."""
+    return await aiohttp_client(health.application(HttpConfig(), status_source))
+
+
+# -- while starting ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("/livez", 200), ("/readyz", 503), ("/status", 200), ("/metrics", 200)],
+)
+async def test_every_path_answers_while_the_bridge_is_starting(
+    path: str, status: int, newborn: Client
+) -> None:
+    async with newborn.get(path) as response:
+        assert response.status == status
+
+
+async def test_starting_bridge_says_what_it_waits_for(newborn: Client) -> None:
+    async with newborn.get("/readyz") as response:
+        assert response.content_type == "application/json"
+        assert await response.json() == ["starting: asking IMDS who this VM is"]
+
+
+async def test_status_has_its_shape_while_starting(newborn: Client) -> None:
+    """A script that reads ``.imds.state`` is not to stumble."""
+    async with newborn.get("/status") as response:
+        status = await response.json()
+
+    assert status["imds"] == {"lastSuccess": None, "state": "starting"}
+    assert status["document"] == {"incarnation": None, "events": []}
+    assert status["sinks"] == status["approvals"] == []
+    assert status["vm"]["vmName"] is None
+
+
+async def test_metrics_have_every_name_from_the_start(newborn: Client) -> None:
+    async with newborn.get("/metrics") as response:
+        text = await response.text()
+
+    families = {line.split()[2] for line in text.splitlines() if line[:6] == "# TYPE"}
+    assert families == METRICS
+
+
+async def test_metrics_are_of_the_kind_prometheus_reads(newborn: Client) -> None:
+    async with newborn.get("/metrics") as response:
+        assert response.headers["Content-Type"].startswith("text/plain; version=")
+
+
+# -- readiness ---------------------------------------------------------------------
+
+
+async def test_bridge_in_order_is_ready(bridge: Bridge) -> None:
+    assert await bridge.get("/readyz") == (200, "[]")
+
+
+@pytest.mark.parametrize(("seconds", "is_ready"), [(30, True), (31, False)])
+async def test_bridge_is_unready_once_imds_is_overdue(
+    seconds: float, *, is_ready: bool, bridge: Bridge
+) -> None:
+    bridge.clock.pass_by(seconds)
+
+    status, text = await bridge.get("/readyz")
+
+    assert status == (200 if is_ready else 503)
+    assert is_ready or json.loads(text) == ["imds: no good document (ok)"]
+
+
+async def test_readiness_says_how_imds_failed(bridge: Bridge) -> None:
+    bridge.metadata.answers.clear()
+    bridge.metadata.fails(MetadataUnavailableError("x", outcome="429"))
+    await bridge.poller.step()
+    bridge.clock.pass_by(31)
+
+    assert await bridge.json("/readyz") == ["imds: no good document (429)"]
+
+
+@pytest.mark.parametrize(
+    ("error", "why"), [(None, "not yet"), ("answered 401", "answered 401")]
+)
+async def test_bridge_is_unready_while_a_receiver_is_not_attached(
+    error: str | None, why: str, bridge: Bridge
+) -> None:
+    bridge.status_source.receivers = {
+        "q": FakeReceiver(attached=False, last_error=error)
+    }
+
+    assert await bridge.get("/readyz") == (
+        503,
+        f'["approvals: q is not attached ({why})"]',
+    )
+
+
+@dataclass
+class FakeListener:
+    source: str
+    is_full: bool
+
+
+async def test_bridge_is_unready_while_too_many_approvals_wait(bridge: Bridge) -> None:
+    full, other = FakeListener("q", is_full=True), FakeListener("p", is_full=False)
+    bridge.status_source.listeners = [full, other]
+
+    assert await bridge.get("/readyz") == (
+        503,
+        '["approvals: no messages are received from q (too many wait)"]',
+    )
+
+
+async def test_bridge_that_stands_by_for_a_session_is_ready(bridge: Bridge) -> None:
+    """Of those that share a session only one is attached, and all of them are well."""
+    held = FakeReceiver(attached=False, stands_by=True, last_error="held elsewhere")
+    bridge.status_source.receivers = {
+        "q session group": held,
+        "q session me": FakeReceiver(),
+    }
+
+    assert await bridge.get("/readyz") == (200, "[]")
+
+
+async def test_bridge_is_unready_while_the_state_file_cannot_be_written(
+    bridge: Bridge,
+) -> None:
+    await fill_disk(bridge.outbox)
+
+    status, text = await bridge.get("/readyz")
+
+    assert status == 503
+    assert json.loads(text) == [
+        "state: cannot be written (database or disk is full)",
+    ]
+    assert (await bridge.metrics())["sebridge_state_degraded"] == 1
+
+
+async def fill_disk(outbox: Outbox) -> None:
+    def full(size: int) -> Callable[[Any], Any]:
+        return lambda db: db.execute(f"PRAGMA max_page_count = {size}").fetchone()
+
+    await outbox.database.run(full(1))
+    with pytest.raises(OutboxError):
+        await outbox.observations.save({"x": bytes(100_000)})
+
+
+async def test_parked_sink_is_told_of_although_the_bridge_is_ready(
+    bridge: Bridge,
+) -> None:
+    error = RefusedDeliveryError("siem answered 401", Reason.UNAUTHORIZED)
+    for refusals in range(3):
+        bridge.status_source.relays[0]._trying.circuit.failed(
+            error, refusals, now=0, unit=0
+        )
+
+    status, text = await bridge.get("/readyz")
+
+    assert status == 200
+    assert json.loads(text) == ["sinks.siem: parked (siem answered 401)"]
+
+
+async def test_everything_that_is_missing_is_told_at_once(bridge: Bridge) -> None:
+    bridge.status_source.receivers = {
+        "a": FakeReceiver(attached=False),
+        "b": FakeReceiver(attached=False),
+        "c": FakeReceiver(),
+    }
+    bridge.clock.pass_by(60)
+
+    missing = await bridge.json("/readyz")
+
+    assert [what.split()[0] for what in missing] == [
+        "imds:",
+        "approvals:",
+        "approvals:",
+    ]
+
+
+async def test_liveness_asks_for_nothing_but_the_loop(bridge: Bridge) -> None:
+    bridge.clock.pass_by(3600)
+    bridge.status_source.receivers = {"q": FakeReceiver(attached=False)}
+
+    assert await bridge.get("/livez") == (200, "ok\n")
+
+
+async def test_liveness_asks_whether_the_state_file_is_worked_on(
+    bridge: Bridge,
+) -> None:
+    go_on = threading.Event()
+    database = bridge.outbox.database
+    database.watch.timings = Timings(silence=0.0)
+    waiting = asyncio.ensure_future(database.read(lambda _: go_on.wait(60)))
+    await asyncio.sleep(0)
+
+    assert (await bridge.get("/livez"))[0] == 503
+    go_on.set()
+    await waiting
+    assert (await bridge.get("/livez"))[0] == 200
+
+
+async def test_disk_that_hangs_is_not_ready_and_yet_alive(
+    state_path: Path, status_source: StatusSource, bridge: Bridge
+) -> None:
+    disk = Hanging()
+    keeper = Keeper(
+        state_path.with_name("other.db"), may_degrade=True, connect=disk.open
+    )
+    async with Database.serving(keeper, timings=Timings(patience=0.05)) as database:
+        status_source.outbox = Outbox(database, bridge.outbox.router)
+        disk.freeze()
+        await status_source.outbox.observations.save({"x": b"y"})
+
+        status, missing = await bridge.get("/readyz")
+        assert status == 503
+        assert "the disk has not answered" in missing
+        assert (await bridge.get("/livez"))[0] == 200
+        assert (await bridge.metrics())["sebridge_state_degraded"] == 1
+        disk.thaw()
+
+
+# -- status and metrics ------------------------------------------------------------
+
+
+async def test_status_has_the_shape_of_the_contract(bridge: Bridge) -> None:
+    status = await bridge.json("/status")
+
+    assert set(status) >= {"vm", "document", "imds", "sinks", "approvals"}
+    assert status["vm"]["vmName"] == "WestNO_0"
+    assert status["document"] == {"incarnation": 2, "events": [imds_event()]}
+    assert status["imds"] == {"lastSuccess": "2026-03-02T12:00:00Z", "state": "ok"}
+    assert status["sinks"] == [
+        {
+            "name": SINK,
+            "state": "ok",
+            "pending": 1,
+            "dead": 0,
+            "oldestSeconds": 0,
+            "lastError": None,
+        }
+    ]
+
+
+async def test_status_shows_the_error_of_the_last_attempt(bridge: Bridge) -> None:
+    bridge.status_source.relays[0]._trying.circuit.last_error = "siem answered 503"
+
+    (sink,) = (await bridge.json("/status"))["sinks"]
+
+    assert (sink["state"], sink["lastError"]) == ("retrying", "siem answered 503")
+
+
+async def test_status_shows_recent_outcomes_of_approvals(bridge: Bridge) -> None:
+    decision = Decision(
+        message="m",
+        key=EVENT_ID,
+        event_id=EVENT_ID,
+        sequence=1,
+        state="relayed",
+        data=b'{"outcome": "relayed"}',
+    )
+    await bridge.outbox.commit([], now=0, decisions=[decision])
+
+    status = await bridge.json("/status")
+
+    assert status["approvals"] == [{"outcome": "relayed"}]
+
+
+async def test_vm_that_is_out_of_rotation_is_noted_and_ready(bridge: Bridge) -> None:
+    bridge.status_source.rotation = Rotation({"traffic": "in"})
+    before = await bridge.get("/readyz")
+
+    bridge.status_source.rotation = Rotation(
+        {"traffic": "out", "reason": "scheduled", "eventId": EVENT_ID}
+    )
+
+    assert before == (200, "[]")
+    assert await bridge.get("/readyz") == (
+        200,
+        f'["traffic: out of rotation (scheduled {EVENT_ID})"]',
+    )
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Whoever knows whether this VM is in rotation."""
+
+    stands: dict[str, object]
+
+    def shown(self) -> dict[str, object]:
+        return self.stands
+
+
+async def test_status_shows_the_receivers(bridge: Bridge) -> None:
+    bridge.status_source.receivers = {
+        "q": FakeReceiver(attached=False, last_error="no"),
+        "q session me": FakeReceiver(link_seconds=61.7, last_receive=START),
+    }
+
+    assert (await bridge.json("/status"))["receivers"] == [
+        {
+            "entity": "q",
+            "attached": False,
+            "standsBy": False,
+            "linkSeconds": None,
+            "lastReceive": None,
+            "lastError": "no",
+        },
+        {
+            "entity": "q session me",
+            "attached": True,
+            "standsBy": False,
+            "linkSeconds": 61,
+            "lastReceive": "2026-03-02T12:00:00Z",
+            "lastError": None,
+        },
+    ]
+
+
+async def test_gauges_of_the_outbox_are_measured_at_each_scrape(
+    bridge: Bridge,
+) -> None:
+    bridge.clock.pass_by(90)
+    await bridge.outbox.commit([told("a")], now=bridge.clock.now().timestamp())
+
+    samples = await bridge.metrics()
+
+    assert samples['sebridge_outbox_pending{sink="siem"}'] == 2
+    assert samples['sebridge_outbox_oldest_seconds{sink="siem"}'] == 90
+
+
+async def test_events_in_the_document_are_counted_by_type_and_status(
+    bridge: Bridge,
+) -> None:
+    samples = await bridge.metrics()
+
+    series = 'sebridge_scheduled_events{event_status="Scheduled",event_type="Freeze"}'
+    assert samples[series] == 1
+    assert samples["sebridge_document_incarnation"] == 2
+
+
+async def test_no_event_id_stands_in_a_label(bridge: Bridge) -> None:
+    _, text = await bridge.get("/metrics")
+
+    assert "sebridge_transitions_total" in text
+    assert not re.search(EVENT_ID, text, re.IGNORECASE)
+
+
+# -- the page ----------------------------------------------------------------------
+
+
+async def test_page_shows_what_is_scheduled(bridge: Bridge) -> None:
+    async with bridge.client.get("/") as response:
+        text = await response.text()
+        assert (response.status, response.content_type) == (200, "text/html")
+        assert "script-src 'sha256-" in response.headers["Content-Security-Policy"]
+        assert response.headers["Cache-Control"] == "no-store"
+        assert response.headers["Referrer-Policy"] == "no-referrer"
+        assert response.headers["X-Content-Type-Options"] == "nosniff"
+
+    assert "<title>1 scheduled event on WestNO_0</title>" in text
+    assert "in 15 min 00 s" in text
+    assert '<meta http-equiv="refresh"' not in text
+
+
+async def test_page_reloads_itself_when_asked_to(bridge: Bridge) -> None:
+    assert '<meta http-equiv="refresh"' in (await bridge.get("/?refresh"))[1]
+
+
+async def test_page_of_a_starting_bridge_says_so(newborn: Client) -> None:
+    async with newborn.get("/") as response:
+        assert "The bridge is starting" in await response.text()
+
+
+async def test_page_is_only_read(bridge: Bridge) -> None:
+    for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+        async with bridge.client.request(method, "/") as response:
+            assert response.status == 405
+
+
+# -- who may ask -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "127.8.8.8:1", "localhost", "LOCALHOST:8080", "[::1]:9465"]
+)
+@pytest.mark.parametrize("path", ["/", "/status", "/metrics"])
+async def test_loopback_is_answered_under_its_own_names(
+    host: str, path: str, bridge: Bridge
+) -> None:
+    """Also through a tunnel that has another port at its near end."""
+    async with bridge.client.get(path, headers={"Host": host}) as response:
+        assert response.status == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:9465", "10.0.0.4", "127.0.0.1.evil.example"]
+)
+@pytest.mark.parametrize("path", ["/", "/status", "/metrics", "/x"])
+async def test_foreign_name_for_loopback_is_not_answered(
+    host: str, path: str, bridge: Bridge
+) -> None:
+    """A page of anybody's could read it else, from a browser on this machine."""
+    async with bridge.client.get(path, headers={"Host": host}) as response:
+        assert response.status == 421
+        assert "loopback" in await response.text()
+
+
+async def test_probes_may_use_any_name(bridge: Bridge) -> None:
+    for path in ("/livez", "/readyz"):
+        async with bridge.client.get(path, headers={"Host": "a.example"}) as response:
+            assert response.status == 200
+
+
+async def test_client_that_names_no_host_is_answered(bridge: Bridge) -> None:
+    """HTTP/1.0 has none, and no browser speaks it."""
+    host, port = bridge.client.host, bridge.client.port
+    assert port is not None
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(b"GET /status HTTP/1.0\r\n\r\n")
+
+    assert b" 200 OK" in await reader.readline()
+    writer.close()
+    await writer.wait_closed()
+
+
+@pytest.fixture
+async def guarded(bridge: Bridge, aiohttp_client: Serve) -> Bridge:
+    config = HttpConfig(token=Secret(TOKEN, {}))
+    bridge.client = await aiohttp_client(
+        health.application(config, bridge.status_source)
+    )
+    return bridge
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz"])
+async def test_probes_need_no_token(path: str, guarded: Bridge) -> None:
+    assert (await guarded.get(path))[0] == 200
+
+
+def break_everything(bridge: Bridge) -> None:
+    """Let each kind of thing be missing, under names that nobody is to learn."""
+    error = RefusedDeliveryError("siem answered 401", Reason.UNAUTHORIZED)
+    for refusals in range(3):
+        bridge.status_source.relays[0]._trying.circuit.failed(
+            error, refusals, now=0, unit=0
+        )
+    lost = FakeReceiver(attached=False, last_error="contoso refuses")
+    bridge.status_source.receivers = {"vm-approvals session web-7": lost}
+    bridge.status_source.listeners = [FakeListener("vm-approvals", is_full=True)]
+    bridge.clock.pass_by(60)
+
+
+KINDS = ["imds", "approvals", "sinks"]
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:9465", "10.0.0.4"])
+async def test_readiness_names_nothing_to_a_foreign_host(
+    host: str, bridge: Bridge
+) -> None:
+    break_everything(bridge)
+
+    async with bridge.client.get("/readyz", headers={"Host": host}) as response:
+        assert (response.status, await response.json()) == (503, KINDS)
+
+
+async def test_readiness_names_everything_on_this_machine(bridge: Bridge) -> None:
+    break_everything(bridge)
+
+    told = await bridge.json("/readyz")
+
+    assert (
+        "approvals: vm-approvals session web-7 is not attached (contoso refuses)"
+        in (told)
+    )
+    assert [text.split(":")[0] for text in told] == [
+        *("imds", "approvals", "approvals", "sinks.siem"),
+    ]
+
+
+@pytest.mark.parametrize("header", ["", "Bearer wrong", TOKEN])
+async def test_readiness_names_nothing_without_the_token(
+    header: str, guarded: Bridge
+) -> None:
+    break_everything(guarded)
+
+    status, text = await guarded.get("/readyz", header)
+
+    assert (status, json.loads(text)) == (503, KINDS)
+
+
+async def test_readiness_names_everything_with_the_token(guarded: Bridge) -> None:
+    break_everything(guarded)
+    headers = {"Host": "vm.example", "Authorization": f"Bearer {TOKEN}"}
+
+    async with guarded.client.get("/readyz", headers=headers) as response:
+        assert "web-7" in await response.text()
+
+
+async def test_start_has_a_word_of_its_own(newborn: Client) -> None:
+    async with newborn.get("/readyz", headers={"Host": "evil.example"}) as response:
+        assert await response.json() == ["starting"]
+
+
+async def test_full_disk_has_a_word_of_its_own(bridge: Bridge) -> None:
+    await fill_disk(bridge.outbox)
+    headers = {"Host": "evil.example"}
+
+    async with bridge.client.get("/readyz", headers=headers) as response:
+        assert await response.json() == ["state"]
+
+
+def test_what_has_no_known_kind_is_called_other() -> None:
+    told = [
+        "contoso: x",
+        "imds web-7: x",
+        "imds.contoso: x",
+        "",
+        "sinks.a: x",
+        "imds: y",
+    ]
+
+    assert kinds_of(told) == ["other", "imds", "sinks"]
+
+
+async def test_probe_without_a_token_does_not_read_its_file(
+    bridge: Bridge,
+    aiohttp_client: Serve,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gone = Secret(f"file:{tmp_path / 'gone'}", {})
+    app = health.application(HttpConfig(token=gone), bridge.status_source)
+    client = await aiohttp_client(app)
+
+    async with client.get("/readyz") as response:
+        assert response.status == 200
+
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("path", ["/status", "/metrics", "/livez/", "/x", "/"])
+@pytest.mark.parametrize(
+    "header",
+    [
+        *("", "Bearer", "Bearer ", "Bearer wrong", f"Bearer {TOKEN}x", TOKEN),
+        *(f"Basic {TOKEN}", f"Bearer  {TOKEN} x", "Bearer \udcff"),
+    ],
+)
+async def test_anything_else_is_kept_from_who_has_no_token(
+    path: str, header: str, guarded: Bridge
+) -> None:
+    status, text = await guarded.get(path, header)
+
+    assert status == 401
+    assert text == "a bearer token is required\n"
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
+async def test_token_opens_the_rest(scheme: str, guarded: Bridge) -> None:
+    """The scheme is compared without case (RFC 9110, section 11.1)."""
+    for path in ("/status", "/metrics"):
+        assert (await guarded.get(path, f"{scheme} {TOKEN}"))[0] == 200
+
+
+def basic(user: str, password: str) -> str:
+    return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
+
+
+async def test_browser_gives_the_token_as_a_password(guarded: Bridge) -> None:
+    async with guarded.client.get("/", headers={"Host": "vm.example"}) as response:
+        assert response.status == 401
+        assert response.headers["WWW-Authenticate"].startswith("Basic realm=")
+
+    for user in ("", "anybody", "jürgen"):
+        assert (await guarded.get("/", basic(user, TOKEN)))[0] == 200
+    for wrong in ("", "x", f"{TOKEN}:", f" {TOKEN}"):
+        assert (await guarded.get("/", basic("anybody", wrong)))[0] == 401
+
+
+async def test_refusal_asks_for_a_bearer_token(guarded: Bridge) -> None:
+    async with guarded.client.get("/status") as response:
+        assert response.headers["WWW-Authenticate"] == "Bearer"
+
+
+async def test_token_that_can_no_longer_be_read_opens_nothing(
+    bridge: Bridge,
+    aiohttp_client: Serve,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """While a secret is being rotated its file may be gone."""
+    config = HttpConfig(token=Secret(f"file:{tmp_path / 'token'}", {}))
+    bridge.client = await aiohttp_client(
+        health.application(config, bridge.status_source)
+    )
+
+    assert (await bridge.get("/status", "Bearer "))[0] == 401
+    assert "the bearer token cannot be read" in caplog.messages
+
+
+# -- listening ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+async def test_port_is_open_as_long_as_the_context(
+    port: int, status_source: StatusSource
+) -> None:
+    url = f"http://127.0.0.1:{port}/livez"
+
+    config = HttpConfig(listen=f"127.0.0.1:{port}")
+
+    async with health_port.serve(config, status_source):
+        assert await status_of(url) == 200
+    with pytest.raises(aiohttp.ClientConnectionError):
+        await status_of(url)
+
+
+async def status_of(url: str) -> int:
+    async with aiohttp.ClientSession() as session, session.get(url) as response:
+        return response.status
+
+
+async def test_port_of_an_ipv6_address_is_served(status_source: StatusSource) -> None:
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+
+    async with health_port.serve(HttpConfig(listen="[::1]:0"), status_source):
+        pass
+
+
+async def test_empty_address_serves_nothing(
+    status_source: StatusSource, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
+    async with health_port.serve(HttpConfig(listen=""), status_source):
+        assert caplog.messages == []
+
+
+@pytest.mark.parametrize(
+    "listen", ["{taken}", "no.such.host.invalid:80", "a..b:80", "x" * 70 + ":80"]
+)
+async def test_address_that_cannot_be_listened_on_is_one_clear_error(
+    listen: str, status_source: StatusSource
+) -> None:
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as other:
+        taken = listen.replace("{taken}", f"127.0.0.1:{other.getsockname()[1]}")
+
+        with pytest.raises(BridgeError, match=r"^http\.listen: cannot listen on "):
+            async with health_port.serve(HttpConfig(listen=taken), status_source):
+                pytest.fail("it is open")  # pragma: no cover - must not come here
+
+
+async def test_fault_of_what_runs_beside_is_not_taken_for_one_of_the_port(
+    status_source: StatusSource,
+) -> None:
+    with pytest.raises(FileNotFoundError):
+        async with health_port.serve(HttpConfig(listen="127.0.0.1:0"), status_source):
+            raise FileNotFoundError("state.db")
+
+
+# -- the first who asks ------------------------------------------------------------
+
+
+@pytest.fixture
+async def opened(status_source: StatusSource, port: int) -> AsyncIterator[int]:
+    """Open the health port, which nobody has asked yet."""
+    async with health_port.serve(HttpConfig(listen=f"127.0.0.1:{port}"), status_source):
+        yield port
+
+
+async def call(port: int, say: bytes) -> bytes:
+    """Say something on a connection of its own, and return what is answered."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(say)
+        async with asyncio.timeout(PATIENCE):
+            return await reader.read()
+    finally:
+        writer.close()
+
+
+ASKED = b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+
+
+async def test_all_who_ask_while_the_server_is_loaded_are_answered(opened: int) -> None:
+    answers = await asyncio.gather(*(call(opened, ASKED) for _ in range(20)))
+
+    assert all(one.startswith(b"HTTP/1.1 200 ") for one in answers)
+
+
+async def test_who_hangs_up_while_the_server_is_loaded_disturbs_nobody(
+    opened: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        with socket.create_connection(("127.0.0.1", opened)) as one:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    assert (await call(opened, ASKED)).startswith(b"HTTP/1.1 200 ")
+    assert caplog.messages == []
+
+
+async def test_silent_callers_of_a_new_port_are_bounded_as_those_of_any(
+    opened: int,
+) -> None:
+    """Those that came before the server was loaded count as well."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(60):
+            stack.enter_context(socket.create_connection(("127.0.0.1", opened)))
+
+        assert (await call(opened, ASKED)).startswith(b"HTTP/1.1 200 ")
+        async with asyncio.timeout(PATIENCE):
+            while held_on(opened) > 32:
+                await asyncio.sleep(0.01)
+
+
+def held_on(port: int) -> int:
+    """Return how many connections stand that were accepted on a port."""
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    rows = (line.split() for line in lines)
+    return sum(row[1].endswith(f":{port:04X}") and row[3] == "01" for row in rows)
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_port_closes_on_who_has_connected_and_is_not_answered_yet(
+    turns: int, status_source: StatusSource, port: int
+) -> None:
+    """Whether it was accepted, waits for the server, or was given to it."""
+    async with health_port.serve(HttpConfig(listen=f"127.0.0.1:{port}"), status_source):
+        waiting = socket.create_connection(("127.0.0.1", port))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+
+    reader, writer = await asyncio.open_connection(sock=waiting)
+    with contextlib.closing(writer), contextlib.suppress(ConnectionResetError):
+        async with asyncio.timeout(PATIENCE):
+            assert await reader.read() == b""

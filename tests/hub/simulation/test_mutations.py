@@ -1,0 +1,112 @@
+"""The judge bites: bugs are planted one at a time, and each is found."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+
+from bridge.hub import arm_rules, reach
+from bridge.hub import decisions as decision_words
+from bridge.hub.store import carrying, deciding
+from bridge.hub.store.standing import standing_of
+from bridge.hub.store.tables import decisions
+from tests.hub.simulation.world import run
+
+SEEDS = 120  # so many at most, until a planted bug shows
+
+Patch = pytest.MonkeyPatch
+BUGS: dict[str, Callable[[Patch], None]] = {}
+
+
+def bug(plant: Callable[[Patch], None]) -> Callable[[Patch], None]:
+    """Add a bug to those that are planted."""
+    BUGS[plant.__name__] = plant
+    return plant
+
+
+@bug
+def change_after_the_decision_is_not_looked_at(patch: Patch) -> None:
+    patch.setattr(carrying, "is_void", lambda *_: False)
+
+
+@bug
+def one_person_is_enough(patch: Patch) -> None:
+    patch.setattr(deciding, "persons_for", lambda *_: (1, "bug"))
+
+
+@bug
+def votes_live_on_after_a_decision(patch: Patch) -> None:
+    patch.setattr(deciding, "_forget_votes", lambda *_: None)
+
+
+@bug
+def rules_of_bridges_are_not_judged_again(patch: Patch) -> None:
+    patch.setattr(reach, "_denial", lambda *_: None)
+    patch.setattr(arm_rules, "forbids", lambda *_: None)
+
+
+@bug
+def decision_counts_as_sent_before_it_is(patch: Patch) -> None:
+    claimed = carrying._claimed
+
+    def early(connection: Any, row: Any, *given: Any) -> Any:
+        found = claimed(connection, row, *given)
+        change = update(decisions).where(decisions.c.id == row.id)
+        connection.execute(change.values(state="done", due=None))
+        return found
+
+    patch.setattr(carrying, "_claimed", early)
+
+
+@bug
+def message_is_made_anew_each_time(patch: Patch) -> None:
+    claimed = carrying._claimed
+
+    def anew(connection: Any, row: Any, *given: Any) -> Any:
+        found = claimed(connection, row, *given)
+        return replace(found, message=found.message + b" " * found.attempt)
+
+    patch.setattr(carrying, "_claimed", anew)
+
+
+@bug
+def refusal_leaves_what_was_decided(patch: Patch) -> None:
+    patch.setattr(deciding, "void", lambda *_: None)
+
+
+@bug
+def content_that_was_shown_is_not_compared(patch: Patch) -> None:
+    answer_to = deciding.answer_to
+
+    def blind(connection: Any, ask: Any, *given: Any) -> Any:
+        standing = standing_of(connection, ask.key)
+        seen = standing.content if standing else ""
+        return answer_to(connection, replace(ask, content=seen), *given)
+
+    patch.setattr("tests.hub.simulation.world.answer_to", blind)
+
+
+@bug
+def bad_outcome_beats_a_good_one(patch: Patch) -> None:
+    patch.setattr(decision_words, "GOOD", set())
+
+
+def found_after(most: int) -> int | None:
+    """Return how many seeds it took until one failed, however it did."""
+    for seed in range(most):
+        try:
+            faults = run(seed).oracle.faults
+        except Exception:  # noqa: BLE001 - a bug may end it in any way
+            return seed + 1
+        if faults:
+            return seed + 1
+    return None
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_planted_bug_is_found(name: str, monkeypatch: Patch) -> None:
+    BUGS[name](monkeypatch)
+
+    assert found_after(SEEDS) is not None

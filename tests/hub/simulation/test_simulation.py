@@ -1,0 +1,27 @@
+"""Two hubs die at any moment: nothing is lost, nothing is sent that must not be."""
+
+import pytest
+
+from tests.hub.simulation.world import run
+
+CHUNK = 10
+CHUNKS = 6
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_no_decision_is_lost_and_none_is_sent_that_must_not_be(chunk: int) -> None:
+    for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
+        faults = run(seed).oracle.faults
+        assert not faults, "\n".join([f"seed {seed}", *faults])
+
+
+def test_runs_meet_what_they_are_made_for() -> None:
+    worlds = [run(seed) for seed in range(40)]
+    sent = [one for world in worlds for one in world.oracle.decided.values()]
+
+    assert sum(world.crashes for world in worlds) > 10
+    assert {one.via for one in sent if one.sent} == {"bridge", "arm"}
+    assert any(one.sent > 1 for one in sent), "the very same, sent again"
+    assert any(one.is_refused for one in sent)
+    assert {what for one in sent for what in one.told} >= {"relayed", "failed"}
+    assert any(not one.sent for one in sent), "held back in time"

@@ -1,0 +1,283 @@
+"""What messages say is kept in either store, whatever comes between."""
+
+import asyncio
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import func, select, text
+
+from bridge.foundation.errors import HubStoreAwayError, HubStoreError
+from bridge.foundation.values import Address
+from bridge.hub import azure_words, bridge_words
+from bridge.hub.config import HubConfig
+from bridge.hub.store import rows
+from bridge.hub.store.intake import Incoming
+from bridge.hub.store.store import Store, open_store
+from bridge.hub.store.tables import (
+    addresses,
+    bridges,
+    events,
+    machines,
+    messages,
+    metadata,
+    unreadable,
+    votes,
+)
+from tests.support.builders import EVENT_ID
+from tests.support.fleet import at, azure, event, life, step, vm
+from tests.support.postgres import Cluster
+
+LATER = event(NotBefore="Mon, 02 Mar 2026 13:00:00 GMT", DurationInSeconds=4)
+
+
+def told(
+    body: bytes, heard: float = 0.0, reply_to: str | None = None, session: str = "s"
+) -> Incoming:
+    found = bridge_words.read(
+        body, heard=at(heard), source="bridges", reply_to=reply_to, session=session
+    )
+    return Incoming(
+        origin="bridges",
+        body=body,
+        heard=at(heard),
+        reply_to=reply_to,
+        session=session,
+        fact=found.fact,
+        word=found.word,
+    )
+
+
+def grid(body: bytes, heard: float = 0.0) -> Incoming:
+    fact = azure_words.read(body)
+    return Incoming(origin="azure", body=body, heard=at(heard), fact=fact)
+
+
+async def rows_of(store: Store, table: Any, *order: Any) -> list[Any]:
+    query = select(table).order_by(*(order or table.primary_key.columns))
+    return await store.read(lambda connection: list(connection.execute(query).all()))
+
+
+async def the_event(store: Store) -> Any:
+    (row,) = await rows_of(store, events)
+    return row
+
+
+def moment(value: int) -> datetime:
+    return rows.moment_of(value)
+
+
+async def test_schema_is_what_the_code_says(store: Store) -> None:
+    def differences(connection: Any) -> list[Any]:
+        found: list[Any] = compare_metadata(
+            MigrationContext.configure(connection), metadata
+        )
+        return found
+
+    assert await store.read(differences) == []
+
+
+async def test_step_is_kept_with_its_machines_and_its_bridge(store: Store) -> None:
+    await store.keep([told(step("scheduled"), 5, reply_to="vm-approvals")])
+
+    row = await the_event(store)
+    assert (row.event_key, row.status, row.is_open) == (EVENT_ID, "scheduled", True)
+    assert (row.group, row.event_type, row.lives) == ("web", "Freeze", 1)
+    assert moment(row.heard) == at(5)
+    assert (row.azure_received, row.azure_seen) == (None, None)
+    shown = rows.json_of(row.state)["occurrences"][0]  # type: ignore[index]
+    assert shown["firstReportedBy"]["name"] == "web-0"
+    assert [m.name for m in await rows_of(store, machines)] == ["web-0", "web-1"]
+    (address,) = await rows_of(store, addresses)
+    assert (address.entity, address.vm_id) == ("vm-approvals", vm().vm_id)
+    (bridge,) = await rows_of(store, bridges)
+    assert (bridge.name, bridge.origin) == ("web-0", "bridges")
+
+
+async def test_redelivery_changes_nothing_but_the_version(store: Store) -> None:
+    batch = [told(step("scheduled")), told(step("started", seconds=9))]
+    await store.keep(batch)
+    first = await the_event(store)
+    await store.keep([*reversed(batch), *batch])
+    again = await the_event(store)
+
+    marks = {"version": 0, "xid": 0}
+    assert {**again._mapping, **marks} == {**first._mapping, **marks}
+    assert again.version > first.version
+    assert len(await rows_of(store, messages)) == 2
+
+
+async def test_of_one_id_what_was_told_first_is_kept(store: Store) -> None:
+    for number in (1, 0, 2):
+        body = step("scheduled", seconds=number, who=vm(number))
+        await store.keep([told(body, reply_to="q", session=f"s{number}")])
+
+    (message,) = await rows_of(store, messages)
+    assert message.vm_id == vm(0).vm_id
+    shown = rows.json_of((await the_event(store)).state)
+    assert [a["session"] for a in shown["addresses"]] == ["s0", "s1", "s2"]  # type: ignore[attr-defined]
+
+
+async def test_times_of_azure_are_the_first_and_the_last(store: Store) -> None:
+    body = azure("Scheduled")
+    for heard in (20, 10, 30):
+        await store.keep([grid(body, heard)])
+    await store.keep([told(step("scheduled"), 25)])
+
+    row = await the_event(store)
+    assert moment(row.azure_received) == at(10)
+    assert moment(row.azure_seen) == at(30)
+    assert moment(row.heard) == at(30)
+    assert row.has_bridge
+
+
+async def test_end_takes_an_event_from_what_is_open(store: Store) -> None:
+    await store.keep([told(step("scheduled")), told(step("completed", seconds=60))])
+
+    row = await the_event(store)
+    assert (row.is_open, row.not_before, moment(row.ended)) == (False, None, at(60))
+
+
+async def test_machine_that_was_made_anew_takes_the_place(store: Store) -> None:
+    anew = replace(vm(), vm_id="99999999-0000-0000-0000-000000000000")
+    new = told(life("started", who=anew), 50)
+    old = told(life("heartbeat", seconds=9), 10)
+
+    for batch in ([old], [new], [told(life("heartbeat", seconds=8), 9)]):
+        await store.keep(batch)
+
+    assert [row.vm_id for row in await rows_of(store, bridges)] == [anew.vm_id]
+
+
+async def test_bridge_is_joined_whatever_the_order(store: Store) -> None:
+    words = [
+        told(life("heartbeat", seconds=9, intervalSeconds=60), 9),
+        told(life("started", seconds=1, approvals={"digest": "d"}), 1),
+    ]
+    await store.keep(words[:1])
+    await store.keep([words[1], words[1]])
+
+    (row,) = await rows_of(store, bridges)
+    assert moment(row.heard) == at(9)
+    assert rows.json_of(row.state)["beat"][1] == {"intervalSeconds": 60}  # type: ignore[index]
+
+
+async def test_votes_for_what_is_no_longer_are_forgotten(store: Store) -> None:
+    await store.keep([told(step("scheduled"))])
+    vote = {
+        "event_key": EVENT_ID,
+        "life": 1,
+        "via": "bridge",
+        "person": "a",
+        "time": 0,
+        "reason": "",
+        "seen": rows.dumped(event()),
+    }
+    await store.write(lambda c: c.execute(votes.insert(), vote))
+    await store.keep([told(step("updated", LATER, previous=event(), seconds=5))])
+    assert len(await rows_of(store, votes)) == 1
+
+    longer = event(DurationInSeconds=60)
+    await store.keep([told(step("updated", longer, previous=LATER, seconds=9))])
+    assert await rows_of(store, votes) == []
+
+
+async def test_what_cannot_be_read_is_kept_and_capped(store: Store) -> None:
+    bad = [
+        Incoming(origin="b", body=b"\0%d" % n, heard=at(0), fault="no JSON")
+        for n in range(700)
+    ]
+    await store.keep(bad)
+    await store.keep(bad)
+
+    found = await rows_of(store, unreadable)
+    assert len(found) == 1000
+    assert found[-1].body == b"\x00699"
+
+
+async def test_what_the_store_refuses_is_found_by_halves(store: Store) -> None:
+    good = [told(step("scheduled", event(f"E-{n}"))) for n in range(5)]
+    bad = told(step("scheduled", event("BAD")))
+    assert bad.fact is not None
+    bad = replace(bad, fact=replace(bad.fact, source="\ud800"))
+
+    await store.keep([*good[:3], bad, *good[3:]])
+
+    assert len(await rows_of(store, events)) == 5
+    (kept,) = await rows_of(store, unreadable)
+    assert (kept.body, kept.reason) == (bad.body, "the store refuses what it says")
+
+
+async def test_what_cannot_even_be_kept_aside_stops_nobody(store: Store) -> None:
+    lost = Incoming(origin="\ud800", body=b"", heard=at(0), fault="no JSON")
+
+    await store.keep([lost, told(step("scheduled"))])
+
+    assert len(await rows_of(store, events)) == 1
+
+
+async def test_two_writers_of_one_event_lose_nothing(hub_config: HubConfig) -> None:
+    async with open_store(hub_config) as one, open_store(hub_config) as other:
+        batches = [
+            [
+                told(step("scheduled", event(f"E-{n}"), seconds=w, who=vm(w), told=w))
+                for n in range(10)
+            ]
+            for w in range(6)
+        ]
+        await asyncio.gather(
+            *((one, other)[w % 2].keep(batch) for w, batch in enumerate(batches))
+        )
+
+        found = await rows_of(one, events)
+        count = select(func.count()).select_from(messages)
+        assert len(found) == 10
+        assert all(row.status == "scheduled" for row in found)
+        assert await other.read(lambda c: c.scalar(count)) == 60
+        assert len({row.version for row in found}) == 10
+        assert len(await rows_of(other, bridges)) == 6
+
+
+async def test_store_of_the_next_version_is_used_and_a_later_one_is_not(
+    hub_config: HubConfig,
+) -> None:
+    async def mark(number: str) -> None:
+        async with open_store(hub_config) as opened:
+            change = text("UPDATE alembic_version SET version_num = :n")
+            await opened.write(lambda c: c.execute(change, {"n": number}))
+
+    await mark("0003")
+    await mark("0004")
+    with pytest.raises(HubStoreError, match="update it"):
+        await mark("0005")
+
+
+async def test_place_that_is_not_there_is_told(tmp_path: Path) -> None:
+    nowhere = HubConfig(store=Address(f"sqlite:{tmp_path}/no/hub.db", {}))
+    with pytest.raises(HubStoreError, match="no folder"):
+        async with open_store(nowhere):
+            pass
+    away = HubConfig(store=Address("postgresql://u:hunter2@127.0.0.1:1/d", {}))
+    with pytest.raises(HubStoreAwayError) as caught:
+        async with open_store(away):
+            pass
+    assert "hunter2" not in str(caught.value)
+
+
+async def test_database_that_goes_away_and_comes_back(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    config = HubConfig(store=Address(f"{cluster.url}?options=", {}))
+    cluster.sql("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    async with open_store(config) as opened:
+        await asyncio.to_thread(cluster.stop)
+        with pytest.raises(HubStoreAwayError):
+            await opened.keep([told(step("scheduled"))])
+        await asyncio.to_thread(cluster.start)
+        await opened.keep([told(step("scheduled"))])
+
+        assert (await the_event(opened)).status == "scheduled"

@@ -1,0 +1,382 @@
+"""The second hand: when it is offered, what it asks, and what answers mean."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import msgspec
+import orjson
+import pytest
+
+from bridge.hub.arm import ArmHand, open_arm, result_of
+from bridge.hub.arm_config import ArmConfig
+from bridge.hub.arm_rules import path_of
+from bridge.hub.config import HubConfig
+from bridge.hub.store.carrying import Claimed, Result
+from bridge.hub.store.standing import standing_of
+from bridge.hub.store.store import Store
+from bridge.net.http_client import Answer, open_session
+from bridge.simulator.azure.arm import Arm
+from bridge.simulator.imds.lifecycle import EventLife
+from bridge.simulator.imds.state import ImdsSettings, ImdsState
+from tests.support.builders import EVENT_ID
+from tests.support.fleet import SUBSCRIPTION, at, azure, event, outcome, step
+from tests.support.hub import ARM_CONFIG, Desk, beat, config, grid, offer, told
+from tests.support.ports import free_port
+
+ALLOW = {"action": "allow"}
+PATH = (
+    f"/subscriptions/{SUBSCRIPTION}/resourceGroups/Web/providers/Microsoft.Compute"
+    f"/virtualMachines/web-0/providers/Microsoft.Maintenance/scheduledevents"
+    f"/{EVENT_ID}/acknowledge"
+)
+
+
+def claimed(endpoint_path: str = PATH, attempt: int = 1) -> Claimed:
+    return Claimed(
+        id="d",
+        event_key=EVENT_ID,
+        event_id=EVENT_ID,
+        via="arm",
+        address=None,
+        message=orjson.dumps({"id": "d", "path": endpoint_path}),
+        expires=at(900),
+        attempt=attempt,
+    )
+
+
+@pytest.fixture
+def given() -> HubConfig:
+    return config(arm=ARM_CONFIG)
+
+
+@pytest.fixture
+async def desk(store: Store, given: HubConfig) -> AsyncIterator[Desk]:
+    """Return a desk where two bridges went silent that would have allowed it."""
+    async with Desk(store, given).open() as opened:
+        await store.keep([beat(n, approvals=offer(ALLOW)) for n in (0, 1)])
+        opened.clock.pass_by(600)
+        await store.keep(
+            [told(step("scheduled", seconds=5)), grid(azure("Scheduled"), 590)]
+        )
+        opened.more["listening"] = {"b": at(100)}
+        yield opened
+
+
+async def objection(desk: Desk, **more: Any) -> str | None:
+    status, found = await desk.post(via="arm", **more)
+    return None if status == 200 else f"{status} {found['error']}"
+
+
+async def test_event_that_no_bridge_answers_for_goes_to_arm(desk: Desk) -> None:
+    assert await objection(desk) is None
+    await desk.dispatcher.step()
+    (sent,) = desk.arm.taken
+    assert orjson.loads(sent.message)["path"] == PATH
+    assert desk.hand.taken == []
+
+
+async def test_arm_is_off_unless_it_is_configured(desk: Desk) -> None:
+    desk.config = config()
+    async with Desk(desk.store, config()).open() as other:
+        other.clock, other.more = desk.clock, desk.more
+        assert "there is no [hub.arm]" in str(await objection(other))
+    await desk.post(via="arm")
+    await desk.dispatcher.step()
+    assert (await desk.decision())["outcomeReason"] == "approving through ARM is off"
+
+
+async def test_bridge_that_answers_is_asked_and_not_arm(desk: Desk) -> None:
+    await desk.store.keep([beat(0, 590, approvals=offer(ALLOW))])
+    assert "a bridge answers" in str(await objection(desk))
+
+
+async def test_bridge_that_nobody_can_judge_counts_as_answering(desk: Desk) -> None:
+    desk.more["listening"] = {"b": None}
+    assert "a bridge answers" in str(await objection(desk))
+
+
+@pytest.mark.parametrize(
+    ("rules", "words"),
+    [
+        ([{"name": "no", "action": "deny"}], "DeniedByRule no"),
+        ([{**ALLOW, "event_types": ["Reboot"]}], "NoRuleAllows"),
+        ([{**ALLOW, "delay": 86400}], "still waits"),
+        ([{"action": "auto-approve", "delay": 86400}], "still waits"),
+        ([{"action": "auto-approve", "after": ["drain"]}], "still waits"),
+        ([{"action": "meteor"}], "rules are not known"),
+    ],
+)
+async def test_rules_of_one_bridge_forbid_it(
+    desk: Desk, rules: list[dict[str, object]], words: str
+) -> None:
+    await desk.store.keep([beat(1, 100, approvals=offer(*rules))])
+    assert words in str(await objection(desk))
+    assert "web-1" in str(await objection(desk))
+
+
+@pytest.mark.parametrize(
+    "approvals",
+    [
+        None,
+        {"rules": "x", "allowEventTypes": []},
+        {"rules": [], "allowEventTypes": None},
+        {"rules": [], "allowEventTypes": [1]},
+    ],
+)
+async def test_rules_that_are_not_known_mean_no_unless_configured(
+    desk: Desk, approvals: object
+) -> None:
+    await desk.store.keep([beat(1, 100, approvals=approvals)])
+    assert "rules are not known" in str(await objection(desk))
+    allowing = msgspec.structs.replace(ARM_CONFIG, unknown_rules="allow")
+    async with Desk(desk.store, config(arm=allowing)).open() as other:
+        other.clock, other.more = desk.clock, desk.more
+        assert await objection(other) is None
+
+
+async def test_types_that_a_bridge_does_not_allow_forbid_it(desk: Desk) -> None:
+    await desk.store.keep([beat(1, 100, approvals=offer(allowEventTypes=["Reboot"]))])
+    assert "EventTypeNotAllowed" in str(await objection(desk))
+
+
+async def test_machine_without_a_bridge_forbids_it(desk: Desk) -> None:
+    third = event(Resources=["web-0", "web-7"])
+    await desk.store.keep(
+        [
+            told(step("updated", third, previous=event(), seconds=9)),
+            grid(azure("Scheduled", third, seconds=9), 595),
+        ]
+    )
+    assert "web-7" in str(await objection(desk))
+
+
+async def test_event_without_machines_is_not_approved(desk: Desk) -> None:
+    none = event(Resources=[])
+    await desk.store.keep(
+        [
+            told(step("updated", none, previous=event(), seconds=9)),
+            grid(azure("Scheduled", none, seconds=9), 595),
+        ]
+    )
+    assert "names no machine" in str(await objection(desk))
+
+
+async def test_azure_must_have_shown_it_a_short_time_ago(desk: Desk) -> None:
+    desk.clock.pass_by(60)
+    assert "too long ago" in str(await objection(desk))
+
+
+async def test_azure_must_show_what_bridges_do(desk: Desk) -> None:
+    longer = azure("Scheduled", event(DurationInSeconds=90), seconds=9)
+    await desk.store.keep([grid(longer, 595)])
+    assert "otherwise than bridges" in str(await objection(desk))
+
+
+async def test_event_that_azure_did_not_tell_has_no_path(store: Store) -> None:
+    async with Desk(store, config(arm=ARM_CONFIG)).open() as desk:
+        await desk.store.keep([told(step("scheduled"), reply_to=None)])
+        assert "Azure has not told" in str(await objection(desk))
+
+
+async def test_rules_are_judged_again_before_it_goes(desk: Desk) -> None:
+    await desk.post(via="arm")
+    await desk.store.keep([beat(1, 100, approvals=offer({"action": "deny"}))])
+    await desk.dispatcher.step()
+    assert desk.arm.taken == []
+    assert (await desk.decision())["state"] == "void"
+
+
+async def test_bridge_may_approve_beside_it(desk: Desk) -> None:
+    await desk.post(via="arm")
+    await desk.dispatcher.step()
+    assert (await desk.post(via="bridge"))[0] == 200
+    (mine, *_) = desk.arm.taken
+    await desk.store.keep([told(outcome("relayed", mine.id, seconds=9))])
+    states = {one["via"]: one["state"] for one in (await desk.page())["decisions"]}
+    assert states == {"arm": "sent", "bridge": "decided"}
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [
+        "/subscriptions/x/resourceGroups/Web/providers/Microsoft.Compute",
+        "https://evil.example/subscriptions",
+        PATH.replace("/acknowledge", "/../../x"),
+        PATH.replace("/acknowledge", "?x="),
+        PATH.replace("virtualMachines", "disks").removesuffix("/acknowledge"),
+        PATH.replace(EVENT_ID, "another").removesuffix("/acknowledge"),
+        PATH.replace("web-0", "..").removesuffix("/acknowledge"),
+        PATH.replace("web-0", "we%2e").removesuffix("/acknowledge"),
+    ],
+)
+async def test_resource_that_is_none_becomes_no_path(desk: Desk, resource: str) -> None:
+    body = orjson.loads(azure("Scheduled", seconds=20))
+    body["data"]["resourceInfo"]["id"] = resource
+    await desk.store.keep([grid(orjson.dumps(body), 599)])
+    assert "no id" in str(await objection(desk))
+
+
+async def test_resource_may_be_the_machine_itself(desk: Desk) -> None:
+    body = orjson.loads(azure("Scheduled", seconds=20))
+    machine = PATH.partition("/providers/Microsoft.Maintenance")[0]
+    body["data"]["resourceInfo"]["id"] = machine
+    await desk.store.keep([grid(orjson.dumps(body), 599)])
+    found = await desk.store.read(lambda c: standing_of(c, EVENT_ID))
+    assert found is not None
+    assert path_of(found) == PATH
+
+
+class Local:
+    """A local ARM, and the hand that reaches it."""
+
+    def __init__(self, arm: Arm, imds: ImdsState, hand: ArmHand) -> None:
+        self.arm, self.imds, self.hand = arm, imds, hand
+
+    async def fault(self, **fault: Any) -> None:
+        async with open_session(user_agent="t") as http:
+            await http.post(f"{self.arm.url}/faults", json=fault)
+
+
+@pytest.fixture
+async def local() -> AsyncIterator[Local]:
+    imds = ImdsState(ImdsSettings(vm_name="web-0"))
+    imds.schedule(
+        EventLife(event_type="Freeze", resources=("web-0",), event_id=EVENT_ID)
+    )
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(Arm([imds]))
+        http = await stack.enter_async_context(open_session(user_agent="t"))
+        found = ArmConfig(endpoint=server.url, credential="none")
+        hand = await stack.enter_async_context(open_arm(found, http))
+        yield Local(server, imds, hand)
+
+
+def told_end(result: Result) -> tuple[str, str] | None:
+    return None if result.end is None else (result.end.state.value, result.end.outcome)
+
+
+async def test_acknowledgement_reaches_azure(local: Local) -> None:
+    found = await local.hand.carry(claimed())
+
+    assert told_end(found) == ("done", "acknowledged")
+    (asked,) = local.arm.requests
+    assert asked.path == f"{PATH}?api-version=2025-11-01"
+    assert (asked.body, asked.authorization) == (b"", "")
+    assert [one.event_ids for one in local.imds.approvals] == [(EVENT_ID,)]
+    assert told_end(await local.hand.carry(claimed())) == ("done", "already-started")
+
+
+async def test_event_that_is_gone_is_told(local: Local) -> None:
+    local.imds.remove(EVENT_ID)
+    found = await local.hand.carry(claimed())
+    assert told_end(found) == ("failed", "unknown-event")
+
+
+@pytest.mark.parametrize(
+    ("status", "attempt", "end"),
+    [
+        (401, 1, None),
+        (403, 1, None),
+        (401, 3, ("failed", "unauthorized")),
+        (403, 3, ("failed", "unauthorized")),
+        (400, 1, ("failed", "rejected")),
+        (307, 1, ("failed", "rejected")),
+        (408, 9, None),
+        (500, 9, None),
+        (503, 9, None),
+    ],
+)
+async def test_status_says_whether_it_is_tried_again(
+    local: Local, status: int, attempt: int, end: tuple[str, str] | None
+) -> None:
+    body = '{"error": {"code": "Nope", "message": "because\\u0000"}}'
+    await local.fault(status=status, body=body)
+    found = await local.hand.carry(claimed(attempt=attempt))
+    assert told_end(found) == end
+    words = found.words or (found.end.reason if found.end else "")
+    assert words.startswith(f"HTTP {status} Nope because")
+    assert "\0" not in words
+
+
+async def test_wish_to_wait_is_heard(local: Local) -> None:
+    await local.fault(status=429, retryAfter=33)
+    assert (await local.hand.carry(claimed())).again == 33
+
+
+async def test_answer_that_is_garbage_or_none_is_asked_again(local: Local) -> None:
+    await local.fault(status=502, body="<html>")
+    found = await local.hand.carry(claimed())
+    assert (found.end, found.words) == (None, "HTTP 502")
+    await local.fault(reset=True)
+    found = await local.hand.carry(claimed())
+    assert found.end is None
+    assert found.words
+
+
+async def test_arm_that_nobody_reaches_is_tried_again() -> None:
+    closed = ArmConfig(endpoint=f"http://127.0.0.1:{free_port()}", credential="none")
+    async with (
+        open_session(user_agent="t") as http,
+        open_arm(closed, http) as hand,
+    ):
+        found = await hand.carry(claimed(attempt=3))
+    assert (found.end, found.again) == (None, 8.0)
+    assert EVENT_ID not in found.words
+
+
+@pytest.mark.parametrize("head", ["response", "error"])
+@pytest.mark.parametrize(
+    ("details", "end"),
+    [
+        ([{"target": EVENT_ID, "code": "OK"}], ("done", "acknowledged")),
+        ([{"code": "OK"}], ("done", "acknowledged")),
+        ([{"code": "Conflict"}], ("done", "already-started")),
+        ([{"code": "NotFound", "message": "m"}], ("failed", "unknown-event")),
+        ([{"code": "Teapot"}], ("failed", "rejected")),
+        (
+            [{"target": "x", "code": "OK"}, {"target": EVENT_ID, "code": "NotFound"}],
+            ("failed", "unknown-event"),
+        ),
+        ([{"target": "x", "code": "OK"}], ("failed", "rejected")),
+        (None, ("failed", "rejected")),
+    ],
+)
+def test_answer_for_several_is_read_for_the_one(
+    head: str, details: object, end: tuple[str, str]
+) -> None:
+    body = {head: {"code": "MultiStatusResponse"}, "details": details}
+    answer = Answer(status=207, body=orjson.dumps(body), retry_after=None)
+    assert told_end(result_of(answer, claimed())) == end
+
+
+class Token:
+    token = "t0k3n"
+
+
+class Identity:
+    def __init__(self, *, fails: bool = False) -> None:
+        self.fails = fails
+
+    async def get_token(self, scope: str) -> Token:
+        from azure.core.exceptions import ClientAuthenticationError  # noqa: PLC0415
+
+        if self.fails:
+            raise ClientAuthenticationError("secret words")
+        assert scope == "https://management.azure.com/.default"
+        return Token()
+
+
+async def test_token_of_the_identity_is_sent(local: Local) -> None:
+    hand = ArmHand(local.hand.config, local.hand.session, Identity())  # type: ignore[arg-type]  # one method is used
+    await hand.carry(claimed())
+    assert local.arm.requests[0].authorization == "Bearer t0k3n"
+    assert "t0k3n" not in repr(hand)
+
+
+async def test_identity_without_a_token_is_asked_again(local: Local) -> None:
+    identity = Identity(fails=True)
+    hand = ArmHand(local.hand.config, local.hand.session, identity)  # type: ignore[arg-type]  # as above
+    found = await hand.carry(claimed())
+    assert (found.end, "secret" in found.words) == (None, False)
+    assert local.arm.requests == []

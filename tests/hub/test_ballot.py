@@ -1,0 +1,79 @@
+"""The rules of persons: one text for the hub and for the Functions app."""
+
+from pathlib import Path
+
+import pytest
+
+from bridge.hub import ballot
+from bridge.hub.ballot import Rule, Rules, digest, lacking, voids
+from tests.support.fleet import event
+
+ROOT = Path(__file__).parents[2]
+SEEN = event(DurationInSeconds=5)
+
+
+def test_functions_app_carries_the_same_text() -> None:
+    """`cp bridge/hub/ballot.py infra/functions/approver/` makes it so again."""
+    copy = ROOT / "infra" / "functions" / "approver" / "ballot.py"
+
+    assert copy.read_bytes() == Path(ballot.__file__).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_void"),
+    [
+        ({}, False),
+        ({"Description": "Other words.", "EventStatus": "Started"}, False),
+        ({"EventType": "FREEZE"}, False),
+        ({"EventType": "Redeploy"}, True),
+        ({"EventSource": "User"}, True),
+        ({"Resources": ["WEB-0"]}, False),
+        ({"Resources": ["web-0", "_web-1"]}, False),
+        ({"Resources": ["web-0", "web-1", "web-2"]}, True),
+        ({"Resources": None}, False),
+        ({"DurationInSeconds": 4}, False),
+        ({"DurationInSeconds": 6}, True),
+        ({"DurationInSeconds": -1}, True),
+        ({"DurationInSeconds": None}, True),
+        ({"DurationInSeconds": True}, True),
+    ],
+)
+def test_vote_is_void_once_more_is_asked_for(
+    changes: dict[str, object], *, is_void: bool
+) -> None:
+    assert voids(SEEN, {**SEEN, **changes}, is_earlier=False) is is_void
+
+
+def test_earlier_start_makes_a_vote_void() -> None:
+    assert voids(SEEN, SEEN, is_earlier=True)
+
+
+def test_duration_that_nobody_knew_does_not_get_longer() -> None:
+    assert not voids({**SEEN, "DurationInSeconds": -1}, SEEN, is_earlier=False)
+
+
+def test_different_people_count_and_nobody_twice() -> None:
+    assert [lacking(voters, 2) for voters in ([], ["a"], ["a", "a"], ["a", "b"])] == [
+        *(2, 1, 1, 0)
+    ]
+
+
+def test_fingerprint_knows_what_a_person_agrees_to() -> None:
+    assert digest(SEEN) == digest({**SEEN, "Resources": ["web-1", "web-0"]})
+    assert digest(SEEN) != digest({**SEEN, "NotBefore": ""})
+
+
+def test_rules_of_the_app_say_who_and_how_many() -> None:
+    two = Rules(approvers=frozenset("ab"), rule=Rule.TWO, team="T")
+    owned = Rules(rule=Rule.RESOURCES, owners={"web-*": frozenset("a")})
+
+    assert two.refusal("a", "T") is None
+    assert two.refusal("a", "U") is not None
+    assert two.refusal("c", "T") is not None
+    assert two.missing(["a"], []) == ["1 more"]
+    assert two.missing(["a", "b"], []) == []
+    assert Rules().missing([], []) == ["one person"]
+    assert Rules().is_answerable("a", [])
+    assert owned.is_answerable("a", ["_web-1"])
+    assert owned.missing(["a"], ["web-1", "db-1"]) == ["db-1"]
+    assert owned.missing(["a"], []) == ["a named resource"]

@@ -1,0 +1,154 @@
+"""What is known of a bridge is a function of the set of what it said."""
+
+from datetime import datetime
+from functools import reduce
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.hub.bridge_words import read
+from bridge.hub.bridges import (
+    BridgeState,
+    Liveness,
+    is_unreported,
+    liveness,
+    of_word,
+)
+from bridge.hub.fold import Machine
+from tests.support.fleet import GROUP, SUBSCRIPTION, at, life, step, vm
+
+OFFER = {"entity": "vm-approvals", "session": "web", "rules": [], "digest": "d1"}
+WEEK = 7 * 86400.0
+
+
+def known(*bodies: bytes, heard: float | None = None) -> BridgeState:
+    """Return what is known of a bridge; it is heard 10 s apart."""
+    states = [
+        of_word(word)
+        for number, body in enumerate(bodies)
+        if (word := read(body, heard=at(heard or 10 * number), source="b").word)
+    ]
+    return reduce(BridgeState.joined, states)
+
+
+def fares(state: BridgeState, seconds: float, since: float | None = 0.0) -> Liveness:
+    listening = None if since is None else at(since)
+    return liveness(state, at(seconds), listening=listening, forget_after=WEEK)
+
+
+BEAT = life("heartbeat", seconds=10, intervalSeconds=60, pending=3)
+
+
+def test_bridge_is_who_it_says_it_is() -> None:
+    state = known(life("started", intervalSeconds=60, approvals=OFFER), BEAT)
+
+    assert state.vm_id == vm().vm_id
+    assert state.teller.name == "web-0"
+    assert state.machine == Machine(
+        subscription=SUBSCRIPTION, group=GROUP, name="web-0"
+    )
+    assert state.beat.data == {"intervalSeconds": 60, "pending": 3}
+    assert state.who.data["version"] == "1.2.3"
+    assert BridgeState.from_json(state.vm_id, state.heard, state.to_json()) == state
+
+
+@pytest.mark.parametrize(
+    ("seconds", "since", "how"),
+    [
+        (190, 0, Liveness.ALIVE),
+        (191, 0, Liveness.SILENT),
+        (191, None, Liveness.UNKNOWN),
+        (400, 300, Liveness.ALIVE),
+        (481, 300, Liveness.SILENT),
+        (WEEK + 11, 0, Liveness.GONE),
+        (WEEK + 11, WEEK + 20, Liveness.ALIVE),
+    ],
+)
+def test_silence_is_judged_only_while_somebody_listens(
+    seconds: float, since: float | None, how: Liveness
+) -> None:
+    assert fares(known(BEAT, heard=10), seconds, since) is how
+
+
+def test_bridge_without_heartbeats_is_not_judged() -> None:
+    assert fares(known(life("started")), 3600) is Liveness.UNKNOWN
+    assert fares(known(life("started", intervalSeconds=True)), 9) is Liveness.UNKNOWN
+
+
+def test_bridge_that_stopped_is_not_silent_until_it_speaks_again() -> None:
+    stopped = BEAT, life("stopped", seconds=20)
+
+    assert fares(known(*stopped), 3600) is Liveness.STOPPED
+    again = known(*stopped, step("scheduled", seconds=30))
+    assert fares(again, 60) is Liveness.ALIVE
+
+
+def test_bridge_is_gone_with_its_machine_until_it_speaks_again() -> None:
+    state = known(BEAT, heard=10)
+
+    def how(gone: datetime) -> Liveness:
+        return liveness(state, at(60), listening=at(0), forget_after=WEEK, gone=gone)
+
+    assert how(at(10)) is Liveness.GONE
+    assert how(at(9)) is Liveness.ALIVE
+
+
+def test_rules_are_known_until_a_heartbeat_tells_of_others() -> None:
+    began = life("started", intervalSeconds=60, approvals=OFFER)
+    same = life("heartbeat", seconds=10, approvals={"digest": "d1"})
+    other = life("heartbeat", seconds=20, approvals={"digest": "d2"})
+
+    assert known(began).approvals == OFFER
+    assert known(began, same).approvals == OFFER
+    assert known(began, same, other).approvals is None
+    assert known(BEAT).approvals is None
+
+
+def test_message_that_names_no_vm_is_of_no_bridge() -> None:
+    body = life("heartbeat").replace(b'"vmId":"0', b'"nobody":"0')
+
+    assert read(body, heard=at(0), source="b").word is None
+
+
+WORDS = st.builds(
+    lambda what, seconds, number: life(
+        what, seconds=seconds, intervalSeconds=number, approvals={"digest": number}
+    ),
+    st.sampled_from(
+        ["started", "stopped", "heartbeat", "imds-unreachable", "imds-recovered"]
+    ),
+    st.integers(0, 3),
+    st.integers(0, 3),
+)
+
+
+@given(st.data())
+def test_order_and_repetition_make_no_difference(data: st.DataObject) -> None:
+    bodies = data.draw(st.lists(WORDS, min_size=1, max_size=8))
+    told = [
+        of_word(word)
+        for number, body in enumerate(bodies)
+        if (word := read(body, heard=at(number), source="b").word)
+    ]
+
+    shuffled = data.draw(st.permutations(told * 2))
+    assert reduce(BridgeState.joined, shuffled) == reduce(BridgeState.joined, told)
+
+
+@pytest.mark.parametrize(
+    ("received", "drained", "now", "is_so"),
+    [
+        (0, 0, 60, False),
+        (0, 0, 61, True),
+        (0, 30, 61, False),
+        (30, 0, 61, False),
+        (0, None, 9999, False),
+    ],
+)
+def test_event_is_unreported_once_bridges_had_their_time(
+    received: float, drained: float | None, now: float, *, is_so: bool
+) -> None:
+    since = None if drained is None else at(drained)
+
+    assert is_unreported(at(received), since, at(now), missing_after=60) is is_so

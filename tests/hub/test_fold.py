@@ -1,0 +1,324 @@
+"""What is known of an event is a function of the set of its messages."""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.hub import azure_words, bridge_words
+from bridge.hub.facts import Address, Fact, Kind
+from bridge.hub.fold import Machine, Occurrence, State, fold
+from tests.support.fleet import GROUP, SUBSCRIPTION, at, azure, event, outcome, step, vm
+
+LATER = event(NotBefore="Mon, 02 Mar 2026 13:00:00 GMT")
+LAST = event(NotBefore="Mon, 02 Mar 2026 14:00:00 GMT")
+
+
+def fact(body: bytes, **address: str) -> Fact:
+    found = bridge_words.read(body, heard=at(0), source="bridges", **address).fact
+    assert found is not None
+    return found
+
+
+def grid(body: bytes) -> Fact:
+    found = azure_words.read(body)
+    assert found is not None
+    return found
+
+
+def state(*facts: Fact) -> State:
+    """Fold, and hold it to what must be so of every fold."""
+    found = fold(facts)
+    assert found is not None
+    assert fold(reversed((*facts, *facts))) == found
+    return found
+
+
+def now(*facts: Fact) -> Occurrence:
+    found = state(*facts).now
+    assert found is not None
+    return found
+
+
+def test_nothing_is_known_of_no_messages() -> None:
+    assert fold([]) is None
+
+
+def test_step_is_what_is_known() -> None:
+    found = state(fact(step("scheduled")))
+    life = found.now
+
+    assert life is not None
+    assert (life.status, life.is_open, life.is_whole) == (Kind.SCHEDULED, True, True)
+    assert life.first.teller.name == "web-0"
+    assert life.machines == (
+        Machine(subscription=SUBSCRIPTION, group=GROUP, name="web-0"),
+        Machine(subscription=SUBSCRIPTION, group=GROUP, name="web-1"),
+    )
+    assert found.addresses == ()
+
+
+@pytest.mark.parametrize("kind", ["completed", "cancelled", "ended"])
+def test_end_holds_whatever_comes_before(kind: str) -> None:
+    life = now(fact(step("scheduled")), fact(step(kind, seconds=60)))
+
+    assert (life.status, life.is_open, life.ended) == (Kind(kind), False, at(60))
+
+
+@pytest.mark.parametrize(
+    ("told", "holds"),
+    [
+        (("cancelled", "ended"), "ended"),
+        (("ended", "completed"), "completed"),
+        (("completed", "cancelled", "ended"), "completed"),
+    ],
+)
+def test_stronger_end_holds(told: Sequence[str], holds: str) -> None:
+    for order in itertools.permutations(told):
+        ends = [fact(step(kind, seconds=n)) for n, kind in enumerate(order, 60)]
+
+        assert now(fact(step("scheduled")), *ends).status == Kind(holds)
+
+
+def test_azure_overrules_the_end_that_bridges_told() -> None:
+    told = fact(step("scheduled")), fact(step("cancelled", seconds=60))
+
+    life = now(*told, grid(azure("Completed", seconds=50)))
+
+    assert (life.status, life.bridges_say) == (Kind.COMPLETED, Kind.CANCELLED)
+
+
+def test_what_a_bridge_did_not_know_is_no_disagreement() -> None:
+    told = fact(step("scheduled")), fact(step("ended", seconds=60))
+
+    life = now(*told, grid(azure("Canceled", seconds=70)))
+
+    assert (life.status, life.bridges_say) == (Kind.CANCELLED, None)
+
+
+def test_azure_alone_tells_of_an_event() -> None:
+    life = now(grid(azure("Scheduled")), grid(azure("Started", seconds=5)))
+
+    assert (life.status, life.has_bridge) == (Kind.STARTED, False)
+    assert life.resource.endswith(f"/scheduledevents/{event()['EventId']}")
+    assert len(life.machines) == 2
+
+
+def test_status_of_azure_that_nobody_knows_is_kept() -> None:
+    assert now(grid(azure("Paused"))).status is Kind.OTHER
+
+
+def test_update_follows_what_it_names_whatever_the_clocks_say() -> None:
+    early = fact(step("updated", LATER, previous=event(), seconds=-3))
+    told = fact(step("scheduled", who=vm(1)))
+
+    life = now(told, early)
+
+    assert life.event is not None
+    assert life.event.raw == LATER
+
+
+def test_chain_of_updates_holds_whatever_the_clocks_say() -> None:
+    second = fact(step("updated", LAST, previous=LATER, seconds=-6))
+    first = fact(step("updated", LATER, previous=event(), seconds=-3))
+    life = now(fact(step("scheduled")), first, second)
+
+    assert life.event is not None
+    assert life.event.raw == LAST
+
+
+def test_event_that_changes_back_is_as_it_was() -> None:
+    there = fact(step("updated", LATER, previous=event(), seconds=10))
+    back = fact(step("updated", event(), previous=LATER, seconds=20))
+
+    life = now(fact(step("scheduled")), there, back)
+
+    assert life.event is not None
+    assert life.event.raw == event()
+
+
+def test_of_two_that_follow_nothing_the_later_holds() -> None:
+    life = now(fact(step("scheduled")), fact(step("scheduled", LATER, seconds=20)))
+
+    assert life.event is not None
+    assert life.event.raw == LATER
+
+
+def test_update_that_skips_one_holds_if_it_is_later() -> None:
+    skipped = fact(step("updated", LAST, previous=LATER, seconds=30))
+    life = now(fact(step("scheduled")), skipped)
+
+    assert life.event is not None
+    assert life.event.raw == LAST
+
+
+def test_event_that_comes_back_later_has_another_life() -> None:
+    first = fact(step("scheduled")), fact(step("completed", seconds=60))
+    again = fact(step("scheduled", seconds=71, who=vm(1), told=1))
+
+    found = state(*first, again)
+
+    assert [life.status for life in found.occurrences] == ["completed", "scheduled"]
+
+
+def test_laggard_does_not_bring_an_event_back() -> None:
+    first = fact(step("scheduled")), fact(step("completed", seconds=60))
+    late = fact(step("updated", LATER, previous=event(), seconds=69, who=vm(1)))
+
+    assert [life.status for life in state(*first, late).occurrences] == ["completed"]
+
+
+def test_who_told_the_end_opens_another_life_at_once() -> None:
+    first = fact(step("scheduled")), fact(step("completed", seconds=60))
+    again = fact(step("scheduled", seconds=61, told=1))
+
+    assert len(state(*first, again).occurrences) == 2
+
+
+def test_every_address_that_came_is_kept() -> None:
+    one = fact(step("scheduled"), reply_to="vm-approvals", session="web")
+    two = fact(step("scheduled", who=vm(1)), reply_to="vm-approvals", session="b")
+    none = fact(step("updated", LATER, previous=event(), seconds=5))
+
+    assert state(two, one, none).addresses == (
+        Address(source="bridges", entity="vm-approvals", session="b"),
+        Address(source="bridges", entity="vm-approvals", session="web"),
+    )
+    more = Address(source="x", entity="y")
+    found = fold([none], [more])
+    assert found is not None
+    assert found.addresses == (more,)
+
+
+def test_outcomes_are_kept_beside_the_lives() -> None:
+    told = fact(outcome("relayed", "m-1", seconds=5))
+
+    found = state(told)
+
+    assert found.now is None
+    assert [one.outcome for one in found.outcomes] == [told.outcome]
+    assert state(told, fact(step("scheduled"))).now is not None
+
+
+def test_makeshift_source_is_helped_by_what_others_know() -> None:
+    makeshift = orjson.loads(step("scheduled"))
+    makeshift |= {"source": "urn:sebridge:host"}
+    makeshift["data"]["reporter"]["resourceId"] = None
+    other = fact(step("updated", LATER, previous=event(), seconds=5, who=vm(1)))
+
+    life = now(fact(orjson.dumps(makeshift)), other)
+
+    assert life.group == (SUBSCRIPTION, GROUP)
+
+
+@dataclass(frozen=True)
+class Told:
+    """A step of a life, as anybody who watches tells it."""
+
+    kind: str
+    raw: dict[str, object]
+    previous: dict[str, object] | None
+    seconds: float
+    told: int
+
+
+@st.composite
+def lives(draw: st.DrawFn) -> list[Told]:
+    """Draw the steps of an event that may come back: 20 s or more apart."""
+    steps, seconds = list[Told](), 0.0
+    contents = st.sampled_from([event(), LATER, LAST])
+    for life in range(draw(st.integers(1, 3))):
+        now_ = draw(contents)
+        steps.append(Told("scheduled", now_, None, seconds, life))
+        for content in draw(st.lists(contents, max_size=3)):
+            seconds += draw(st.integers(20, 600))
+            if content != now_:
+                steps.append(Told("updated", content, now_, seconds, len(steps)))
+                now_ = content
+        if draw(st.booleans()):
+            seconds += draw(st.integers(20, 600))
+            running = {**now_, "EventStatus": "Started", "NotBefore": ""}
+            steps.append(Told("started", running, now_, seconds, life))
+            now_ = running
+        seconds += draw(st.integers(20, 600))
+        is_last = draw(st.booleans())
+        if is_last:
+            break
+        end = "completed" if now_["EventStatus"] == "Started" else "cancelled"
+        steps.append(Told(end, now_, now_, seconds, life))
+        seconds += draw(st.integers(20, 600))
+    return steps
+
+
+def as_told(steps: Iterable[Told], number: int, lag: float) -> list[Fact]:
+    """Return what one reporter tells of a life, by its own clock."""
+    return [
+        fact(
+            step(
+                told.kind,
+                told.raw,
+                previous=told.previous,
+                seconds=told.seconds + lag,
+                who=vm(number),
+                told=told.told,
+            )
+        )
+        for told in steps
+    ]
+
+
+def shown(facts: Iterable[Fact]) -> list[tuple[Kind, object]]:
+    """Return what is said of each life, without who told it first."""
+    found = fold(facts)
+    assert found is not None
+    return [
+        (life.status, life.event.canonical if life.event else None)
+        for life in found.occurrences
+    ]
+
+
+@given(st.data())
+def test_any_order_repetition_and_subset_of_reporters_say_the_same(
+    data: st.DataObject,
+) -> None:
+    steps = data.draw(lives())
+    lags = data.draw(st.lists(st.floats(0, 4), min_size=1, max_size=4))
+    reports = [as_told(steps, number, lag) for number, lag in enumerate(lags)]
+    everything = [told for report in reports for told in report]
+    whole = fold(everything)
+
+    repeated = everything + data.draw(st.lists(st.sampled_from(everything)))
+    shuffled = data.draw(st.permutations(repeated))
+    assert fold(shuffled) == whole
+    some = data.draw(st.sets(st.sampled_from(range(len(reports))), min_size=1))
+    assert shown(t for n in some for t in reports[n]) == shown(everything)
+    (last,) = shown(everything)[-1:]
+    assert last[1] == fact(step("scheduled", steps[-1].raw)).event.canonical  # type: ignore[union-attr]
+
+
+@given(st.data())
+def test_order_makes_no_difference_whatever_is_told(data: st.DataObject) -> None:
+    kinds = st.sampled_from(
+        ["scheduled", "started", "updated", "completed", "cancelled", "ended"]
+    )
+    contents = st.sampled_from([event(), LATER, LAST])
+    own = st.builds(
+        lambda k, c, p, s, w: fact(step(k, c, previous=p, seconds=s, who=vm(w))),
+        kinds,
+        contents,
+        st.none() | contents,
+        st.integers(0, 40),
+        st.integers(0, 2),
+    )
+    azures = st.builds(
+        lambda status, s: grid(azure(status, seconds=s)),
+        st.sampled_from(["Scheduled", "Started", "Completed", "Canceled", "New"]),
+        st.integers(0, 40),
+    )
+    told = data.draw(st.lists(own | azures, min_size=1, max_size=12))
+
+    assert fold(data.draw(st.permutations(told * 2))) == fold(told)

@@ -1,0 +1,398 @@
+"""The pages: what they show, what their forms do, and what nobody can make them do."""
+
+import asyncio
+import hashlib
+import re
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from html.parser import HTMLParser
+from typing import Any
+
+import aiohttp
+import orjson
+import pytest
+
+from bridge.foundation.errors import HubStoreAwayError
+from bridge.hub.config import HubConfig
+from bridge.hub.pages.live import Live
+from bridge.hub.pages.tokens import is_token, token
+from bridge.hub.pages.words import plain_span, span
+from bridge.hub.store.store import Store
+from tests.support.builders import EVENT_ID
+from tests.support.fakes import FakeClock
+from tests.support.fleet import at, azure, event, outcome, step
+from tests.support.hub import ARM_CONFIG, Desk, beat, config, grid, offer, told
+
+PAGE = f"/events/{EVENT_ID}"
+EVIL = "<script>alert(1)</script>\"'&"
+
+
+class Browser:
+    """A browser without JavaScript."""
+
+    def __init__(self, desk: Desk, http: aiohttp.ClientSession) -> None:
+        self.desk, self._http = desk, http
+        self.status, self.text = 0, ""
+        self.headers: Any = {}
+
+    async def open(self, path: str, who: str = "ann") -> str:
+        url = f"{self.desk.url}{path}"
+        async with self._http.get(url, headers={"User": who}) as found:
+            self.status, self.text = found.status, await found.text()
+            self.headers = found.headers
+        return self.text
+
+    async def submit(self, who: str = "ann", via: str = "bridge", **more: str) -> str:
+        """Fill in the form that is shown."""
+        form = forms(self.text)[via]
+        headers = {"User": who, "Origin": self.desk.url}
+        headers |= {k[7:]: more.pop(k) for k in list(more) if k.startswith("header_")}
+        data = {"decision": "approve", "reason": "drained", **form, **more}
+        url = f"{self.desk.url}{PAGE}"
+        async with self._http.post(url, data=data, headers=headers) as found:
+            self.status, self.text = found.status, await found.text()
+            self.headers = found.headers
+            self.path = found.url.path
+        return self.text
+
+
+def forms(text: str) -> dict[str, dict[str, str]]:
+    """Return the hidden fields of the forms of a page, by their way."""
+    found: list[dict[str, str]] = []
+
+    class Reader(HTMLParser):
+        def handle_starttag(
+            self, tag: str, attrs: list[tuple[str, str | None]]
+        ) -> None:
+            given = dict(attrs)
+            if tag == "form":
+                found.append({})
+            elif tag == "input" and given.get("type") == "hidden":
+                found[-1][str(given["name"])] = str(given["value"])
+
+    Reader().feed(text)
+    return {one["via"]: one for one in found if "via" in one}
+
+
+@pytest.fixture
+def given() -> HubConfig:
+    return config()
+
+
+@pytest.fixture
+async def browser(store: Store, given: HubConfig) -> AsyncIterator[Browser]:
+    async with Desk(store, given).open() as desk, aiohttp.ClientSession() as http:
+        yield Browser(desk, http)
+
+
+async def test_pages_of_an_empty_hub_say_so(browser: Browser) -> None:
+    assert "Nothing is announced" in await browser.open("/")
+    assert "Nothing fits" in await browser.open("/?q=web")
+    assert "No bridge has been heard" in await browser.open("/bridges")
+    assert "Nobody has decided" in await browser.open("/decisions")
+    await browser.open("/events/nobody")
+    assert (browser.status, "Nothing is known" in browser.text) == (404, True)
+
+
+async def test_overview_shows_what_waits(browser: Browser) -> None:
+    await browser.desk.scheduled(Description="Host maintenance")
+    text = await browser.open("/")
+    assert "1 event waits for a decision" in text
+    assert "waits for one person" in text
+    for words in ("Freeze", "web-0, web-1", "Host maintenance", "in 15 min"):
+        assert words in text
+    assert "What is over" in await browser.open("/?open=false")
+    await browser.open("/?page=x")
+    assert browser.status == 400
+
+
+async def test_long_list_goes_on_and_says_what_it_counts(browser: Browser) -> None:
+    many = [told(step("scheduled", event(f"E-{n:03}"))) for n in range(201)]
+    await browser.desk.store.keep(many)
+
+    first = await browser.open("/?type=Freeze")
+    assert "200 events wait for a decision on this page" in first
+    assert 'href="/?type=Freeze&amp;page=1"' in first
+    rest = await browser.open("/?type=Freeze&page=1")
+    assert "1 event waits for a decision on this page" in rest
+    assert 'href="/?type=Freeze"' in rest
+
+
+@pytest.mark.parametrize("path", ["/", PAGE, "/bridges", "/decisions"])
+async def test_text_of_an_event_is_never_markup(browser: Browser, path: str) -> None:
+    body = step("scheduled", event(Description=EVIL, EventType=EVIL, Resources=[EVIL]))
+    await browser.desk.store.keep([told(body), beat(0, version=EVIL)])
+    await browser.desk.post(reason=EVIL, decision="refuse")
+
+    text = await browser.open(path)
+
+    assert "<script>alert" not in text
+    assert browser.status == 200
+
+
+@pytest.mark.parametrize("path", ["/", PAGE, "/bridges", "/decisions"])
+async def test_nothing_runs_but_the_script_of_the_page(
+    browser: Browser, path: str
+) -> None:
+    await browser.desk.scheduled()
+    text = await browser.open(path)
+
+    policy = browser.headers["Content-Security-Policy"]
+    for tag in ("style", "script"):
+        (body,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        digest = b64encode(hashlib.sha256(body.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert "default-src 'none'" in policy
+    assert not re.search(r"\s(?:style|on\w+)=", text)
+    assert not re.search(r"(?:src|href)=\"(?:https?:)?//", text)
+    assert browser.headers["X-Content-Type-Options"] == "nosniff"
+
+
+async def test_form_decides_without_javascript(browser: Browser) -> None:
+    await browser.desk.scheduled()
+    await browser.open(PAGE)
+    text = await browser.submit()
+
+    assert (browser.status, browser.path) == (200, PAGE)
+    assert "decided, not sent yet" in text
+    assert "“drained”" in text
+    (sent,) = (await browser.desk.get("/api/v1/decisions"))["decisions"]
+    await browser.desk.dispatcher.step()
+    assert "on its way" in await browser.open(PAGE)
+    await browser.desk.store.keep([told(outcome("relayed", sent["id"], seconds=3))])
+    assert "approved by ann: relayed" in await browser.open(PAGE)
+    assert forms(browser.text) == {}
+    assert "approved by ann" in await browser.open("/decisions")
+
+
+async def test_form_refuses(browser: Browser) -> None:
+    await browser.desk.scheduled()
+    await browser.open(PAGE)
+    assert "refused by ann" in await browser.submit(decision="refuse")
+    assert "Nothing needs you now" in await browser.open("/")
+
+
+async def test_form_of_another_event_content_or_person_is_refused(
+    browser: Browser,
+) -> None:
+    await browser.desk.scheduled()
+    await browser.open(PAGE)
+    for forged in ({"token": "x"}, {"content": "x"}, {"who": "bob"}):
+        await browser.open(PAGE)
+        text = await browser.submit(**forged)
+        assert (browser.status, "not for this event" in text) == (403, True)
+    assert (await browser.desk.get("/api/v1/decisions"))["decisions"] == []
+
+
+async def test_form_of_another_site_is_refused(browser: Browser) -> None:
+    await browser.desk.scheduled()
+    await browser.open(PAGE)
+    await browser.submit(header_Origin="https://evil.example")
+    assert browser.status == 403
+    url = f"{browser.desk.url}{PAGE}"
+    async with browser._http.post(url, json={}, headers={"User": "ann"}) as found:
+        assert found.status == 415
+
+
+async def test_event_that_has_changed_is_shown_anew(browser: Browser) -> None:
+    await browser.desk.scheduled()
+    await browser.open(PAGE)
+    longer = event(DurationInSeconds=90)
+    await browser.desk.store.keep(
+        [told(step("updated", longer, previous=event(), seconds=5))]
+    )
+    text = await browser.submit()
+    assert browser.status == 409
+    assert "has changed since it was shown" in text
+    assert "for 1 min 30 s" in text
+    await browser.submit()
+    assert browser.status == 200
+
+
+async def test_who_may_only_look_has_no_form(browser: Browser) -> None:
+    await browser.desk.scheduled()
+    text = await browser.open(PAGE, who="dan")
+    assert "You may look, but not decide" in text
+    assert forms(text) == {}
+    assert "dan, may look" in text
+
+
+async def test_event_that_is_past_asking_has_no_form(browser: Browser) -> None:
+    await browser.desk.scheduled()
+    await browser.desk.store.keep([told(step("completed", seconds=9))])
+    assert "Nothing can be decided: the event is over" in await browser.open(PAGE)
+    assert "Completed" in await browser.open("/?open=false")
+
+
+async def test_event_nobody_takes_approvals_for_can_only_be_refused(
+    browser: Browser,
+) -> None:
+    await browser.desk.store.keep([told(step("scheduled"), reply_to=None)])
+    text = await browser.open(PAGE)
+    assert "A bridge cannot be asked now" in text
+    assert "Approve now" not in text
+    await browser.submit()
+    assert browser.status == 409
+
+
+async def test_votes_of_several_are_counted(store: Store) -> None:
+    async with Desk(store, config(2)).open() as desk, aiohttp.ClientSession() as http:
+        browser = Browser(desk, http)
+        await desk.scheduled()
+        assert "It takes 2 different people" in await browser.open(PAGE)
+        assert "1 of 2 votes" in await browser.submit()
+        await browser.open(PAGE, "bob")
+        assert "decided, not sent yet" in await browser.submit("bob")
+
+
+async def test_arm_is_a_way_of_its_own_and_confirmed(store: Store) -> None:
+    given = config(arm=ARM_CONFIG)
+    async with Desk(store, given).open() as desk, aiohttp.ClientSession() as http:
+        browser = Browser(desk, http)
+        rules = {"action": "allow"}
+        await store.keep([beat(n, approvals=offer(rules)) for n in (0, 1)])
+        await store.keep([told(step("scheduled", seconds=5))])
+        await browser.open(PAGE)
+        assert "arm" not in forms(browser.text), "a bridge answers"
+
+        desk.clock.pass_by(600)
+        desk.more["listening"] = {"b": at(100)}
+        await store.keep([grid(azure("Scheduled"), 590)])
+        await browser.open(PAGE)
+        await browser.submit(via="arm")
+        assert (browser.status, "has to be confirmed" in browser.text) == (400, True)
+        await browser.submit(via="arm", confirmed="yes")
+        assert browser.status == 200
+        await desk.dispatcher.step()
+        assert len(desk.arm.taken) == 1
+
+
+async def test_fleet_is_shown_with_the_silent_first(browser: Browser) -> None:
+    browser.desk.more["listening"] = {"b": at(-600)}
+    await browser.desk.store.keep(
+        [beat(0, 0, pending=2, dead=1), beat(1, -500), beat(2, 0, intervalSeconds=0)]
+    )
+    text = await browser.open("/bridges")
+    assert "One of these bridges is silent" in text
+    assert text.index("web-1") < text.index("web-0")
+    assert "heartbeat every 1 min<" in text
+    await browser.desk.store.keep([beat(3, -500)])
+    assert "2 of these bridges are silent" in await browser.open("/bridges")
+
+
+async def test_hub_that_hears_nothing_says_so(browser: Browser) -> None:
+    browser.desk.more["listening"] = {"b": None}
+    assert "Not all sources are connected" in await browser.open("/")
+
+
+async def test_rows_come_by_themselves(browser: Browser) -> None:
+    url = f"{browser.desk.url}/live"
+    async with browser._http.get(url, headers={"User": "ann"}) as stream:
+        assert stream.content_type == "text/event-stream"
+        assert "Nothing is announced" in await frame(stream)
+        await browser.desk.scheduled()
+        assert "web-0, web-1" in await frame(stream)
+
+
+async def frame(stream: aiohttp.ClientResponse) -> str:
+    """Return the rows of the next frame."""
+    async with asyncio.timeout(10):
+        async for line in stream.content:
+            if line.startswith(b"data: "):
+                return str(orjson.loads(line.removeprefix(b"data: ")))
+    raise AssertionError("the stream has ended")
+
+
+async def test_stream_that_asks_for_what_cannot_be_is_refused(
+    browser: Browser,
+) -> None:
+    await browser.open("/live?page=x")
+    assert browser.status == 400
+
+
+class Reader:
+    """Somebody who looks on, as the stream sees them."""
+
+    def __init__(self, *, reads: bool = True) -> None:
+        self.frames: list[bytes] = []
+        self._reads = reads
+
+    async def write(self, data: bytes) -> None:
+        if not self._reads:
+            raise ConnectionResetError
+        self.frames.append(data)
+
+
+async def test_quiet_list_is_made_once_and_kept_open(browser: Browser) -> None:
+    clock, made, numbers = FakeClock(), 0, [1]
+
+    async def version() -> int:
+        if not numbers:
+            raise HubStoreAwayError("away")
+        return numbers[0]
+
+    async def render(_: Any) -> str:
+        nonlocal made
+        made += 1
+        return f"rows <time data-left>in {made} s</time> of {numbers[0]}"
+
+    live = Live(clock, version, render)
+    wanted: Any = "all"
+    one, other = Reader(), Reader()
+    tasks = [
+        asyncio.create_task(live._send(who, wanted))  # type: ignore[arg-type]  # it writes
+        for who in (one, other)
+    ]
+    await clock.advance(0)
+    assert made == 1, "for both of them"
+    await clock.advance(16)
+    assert [b"still here" in f for f in one.frames] == [False, False, True]
+    numbers[0] = 2
+    await clock.advance(2)
+    assert b"of 2" in one.frames[-1]
+    assert one.frames == other.frames
+    numbers.clear()
+    await clock.advance(3)
+    assert not any(task.done() for task in tasks), "the store comes back"
+    for task in tasks:
+        task.cancel()
+    gone = Reader(reads=False)
+    with pytest.raises(ConnectionResetError):
+        await live._send(gone, wanted)  # type: ignore[arg-type]  # as above
+
+
+async def test_too_many_readers_are_told(browser: Browser) -> None:
+    from bridge.hub.pages import live  # noqa: PLC0415 - for its limit
+
+    room = Live(FakeClock(), lambda: None, lambda _: None)  # type: ignore[arg-type,return-value]  # not asked
+    room.readers = live._MOST_READERS
+
+    class Request:
+        query: dict[str, str] = {}  # noqa: RUF012 - of a test
+
+    with pytest.raises(aiohttp.web.HTTPServiceUnavailable):
+        await room.stream(Request())  # type: ignore[arg-type]  # as above
+
+
+def test_token_is_for_one_form_alone() -> None:
+    made = token(b"k", "ann", "E", "c")
+    assert is_token(made, b"k", "ann", "E", "c")
+    for other in (("bob", "E", "c"), ("ann", "F", "c"), ("ann", "E", "d")):
+        assert not is_token(made, b"k", *other)
+    assert not is_token(made, b"l", "ann", "E", "c")
+    assert not is_token("\ud800", b"k", "ann", "E", "c")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words", "plain"),
+    [
+        (5, "5 s", "5 s"),
+        (60, "1 min 00 s", "1 min"),
+        (3600, "1 h 00 min", "1 h"),
+        (90061, "1 d 1 h", "1 d 1 h"),
+    ],
+)
+def test_span_of_time_is_told_in_two_units(
+    seconds: int, words: str, plain: str
+) -> None:
+    assert (span(seconds), plain_span(seconds)) == (words, plain)

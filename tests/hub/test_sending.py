@@ -1,0 +1,308 @@
+"""A decision goes out once it may, again where nobody knows, and never otherwise."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import orjson
+import pytest
+from msgspec.structs import replace
+
+from bridge.foundation.errors import HubStoreAwayError
+from bridge.hub.config import HubConfig
+from bridge.hub.decisions import DecisionState
+from bridge.hub.metrics import HubMetrics
+from bridge.hub.sending import Dispatcher, message_of
+from bridge.hub.store.carrying import Claimed, Result
+from bridge.hub.store.store import Store
+from tests.support.fleet import at, event, outcome, step, vm
+from tests.support.hub import Desk, access, beat, config, ended, offer, told
+
+LONGER = event(DurationInSeconds=90)
+
+
+@pytest.fixture
+async def desk(store: Store) -> AsyncIterator[Desk]:
+    async with Desk(store, config()).open() as opened:
+        await opened.scheduled()
+        yield opened
+
+
+async def state(desk: Desk) -> tuple[str, str | None, str | None]:
+    found = await desk.decision()
+    return found["state"], found["outcome"], found["outcomeReason"]
+
+
+async def test_decision_that_was_taken_waits_for_its_outcome(desk: Desk) -> None:
+    await desk.post()
+    assert await desk.dispatcher.step() == 1
+    assert await desk.dispatcher.step() == 0
+    assert await state(desk) == ("sent", None, None)
+
+
+async def test_without_an_outcome_the_very_same_goes_again(desk: Desk) -> None:
+    await desk.post()
+    for wait in (0, 30, 60, 120):
+        desk.clock.pass_by(wait)
+        await desk.store.keep([beat(0, wait)])
+        assert await desk.dispatcher.step() == 1
+        assert await desk.dispatcher.step() == 0
+
+    assert len({(one.id, one.message) for one in desk.hand.taken}) == 1
+    assert [one.attempt for one in desk.hand.taken] == [1, 2, 3, 4]
+
+
+async def test_what_was_not_taken_is_tried_again(desk: Desk) -> None:
+    desk.hand.results = [Result(words="the broker is away", again=5)]
+    await desk.post()
+    await desk.dispatcher.step()
+    assert await state(desk) == ("sending", None, "the broker is away")
+    desk.clock.pass_by(6)
+    await desk.dispatcher.step()
+    assert await state(desk) == ("sent", None, None)
+
+
+async def test_crash_while_sending_sends_the_very_same_again(desk: Desk) -> None:
+    class Dies:
+        async def carry(self, claimed: Claimed) -> Result:
+            desk.hand.taken.append(claimed)
+            raise RuntimeError
+
+    await desk.post()
+    dispatcher = desk.dispatcher
+    dispatcher.hands = {"bridge": Dies()}
+    with pytest.raises(ExceptionGroup):
+        await dispatcher.step()
+    assert await desk.dispatcher.step() == 0, "it may still be on its way"
+    desk.clock.pass_by(61)
+    assert await desk.dispatcher.step() == 1
+    first, second = desk.hand.taken
+    assert (first.id, first.message) == (second.id, second.message)
+
+
+async def test_change_before_it_is_sent_voids_it(desk: Desk) -> None:
+    await desk.post()
+    await desk.store.keep([told(step("updated", LONGER, previous=event(), seconds=5))])
+    assert await desk.dispatcher.step() == 0
+    assert await state(desk) == ("void", None, "the event has changed")
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (step("started", event(EventStatus="Started"), seconds=9), "has started"),
+        (step("completed", seconds=9), "is over"),
+    ],
+)
+async def test_event_that_begins_or_ends_voids_it(
+    desk: Desk, body: bytes, words: str
+) -> None:
+    await desk.post()
+    await desk.store.keep([told(body)])
+    await desk.dispatcher.step()
+    assert words in (await state(desk))[2]  # type: ignore[operator]
+    assert desk.hand.taken == []
+
+
+async def test_event_that_came_back_takes_a_decision_of_its_own(desk: Desk) -> None:
+    await desk.post()
+    await desk.store.keep([told(step("completed", seconds=5))])
+    await desk.store.keep([told(step("scheduled", seconds=60, who=vm(1), told=1))])
+    await desk.dispatcher.step()
+    assert "another one has come" in (await state(desk))[2]  # type: ignore[operator]
+
+
+async def test_rule_that_wants_more_people_by_now_voids_it(desk: Desk) -> None:
+    await desk.post()
+    desk.config = replace(desk.config, access=access(2))
+    await desk.dispatcher.step()
+    assert await state(desk) == ("void", None, "the rule wants 2 people by now")
+
+
+async def test_rules_of_the_bridge_that_deny_by_now_void_it(desk: Desk) -> None:
+    await desk.post()
+    deny = {"name": "no", "action": "deny"}
+    await desk.store.keep([beat(0, 5, approvals=offer(deny))])
+    await desk.dispatcher.step()
+    assert "DeniedByRule no" in (await state(desk))[2]  # type: ignore[operator]
+    assert desk.hand.taken == []
+
+
+async def test_change_after_it_was_sent_sends_it_no_more(desk: Desk) -> None:
+    _, decided = await desk.post()
+    await desk.dispatcher.step()
+    await desk.store.keep([told(step("updated", LONGER, previous=event(), seconds=5))])
+    desk.clock.pass_by(300)
+    assert await desk.dispatcher.step() == 0
+    await desk.store.keep([told(outcome("denied", decided["id"], LONGER, seconds=9))])
+    assert (await state(desk))[:2] == ("failed", "denied")
+
+
+async def test_decision_waits_until_somebody_answers(desk: Desk) -> None:
+    await desk.post()
+    desk.clock.pass_by(400)  # silent for more than three intervals
+    assert await desk.dispatcher.step() == 0
+    assert await state(desk) == ("decided", None, "no bridge of this event answers")
+    await desk.store.keep([beat(0, 401)])
+    desk.clock.pass_by(6)
+    assert await desk.dispatcher.step() == 1
+
+
+async def test_decision_that_nobody_took_in_time_fails(desk: Desk) -> None:
+    await desk.post()
+    desk.clock.pass_by(400)
+    await desk.dispatcher.step()
+    desk.clock.pass_by(501)
+    await desk.dispatcher.step()
+    words = "no bridge of this event answers"
+    assert await state(desk) == ("failed", "not-sent", words)
+    assert desk.hand.taken == []
+
+
+async def test_decision_without_an_outcome_in_time_fails(desk: Desk) -> None:
+    await desk.post()
+    await desk.dispatcher.step()
+    desk.clock.pass_by(901)
+    await desk.dispatcher.step()
+    assert (await state(desk))[0] == "sent"
+    desk.clock.pass_by(121)
+    await desk.dispatcher.step()
+    assert await state(desk) == ("failed", "no-answer", "no outcome came in time")
+    assert len(desk.hand.taken) == 1
+
+
+async def test_session_that_several_share_goes_first(desk: Desk) -> None:
+    await desk.store.keep(
+        [
+            *(beat(n) for n in range(4)),
+            told(step("scheduled", who=vm(0)), session="own"),
+            *(told(step("scheduled", who=vm(n)), session="shared") for n in (1, 2)),
+        ]
+    )
+    await desk.post()
+    await desk.dispatcher.step()
+    (sent,) = desk.hand.taken
+    assert sent.address is not None
+    assert sent.address.session == "shared"
+
+
+async def test_bridge_that_is_not_heard_of_may_answer(store: Store) -> None:
+    async with Desk(store, config()).open() as desk:
+        body = orjson.loads(step("scheduled"))
+        body["data"]["reporter"]["vmId"] = None
+        await store.keep([told(orjson.dumps(body))])
+        await desk.post()
+        assert await desk.dispatcher.step() == 1
+
+
+async def test_outcome_that_is_faster_than_the_record_holds(desk: Desk) -> None:
+    class Quick:
+        async def carry(self, claimed: Claimed) -> Result:
+            await desk.store.keep([told(outcome("relayed", claimed.id, seconds=1))])
+            return Result(is_out=True)
+
+    await desk.post()
+    dispatcher = desk.dispatcher
+    dispatcher.hands = {"bridge": Quick()}
+    await dispatcher.step()
+    assert (await state(desk))[:2] == ("done", "relayed")
+
+
+async def test_hand_that_hangs_is_let_go(desk: Desk) -> None:
+    class Hangs:
+        async def carry(self, claimed: Claimed) -> Result:
+            raise TimeoutError
+
+    await desk.post()
+    dispatcher = desk.dispatcher
+    dispatcher.hands = {"bridge": Hangs()}
+    await dispatcher.step()
+    assert await state(desk) == ("sending", None, "no answer in time")
+    desk.clock.pass_by(6)
+    dispatcher.hands = {}
+    await dispatcher.step()
+    assert (await state(desk))[2] == "there is no way bridge"
+
+
+async def test_end_that_the_hand_tells_is_kept(desk: Desk) -> None:
+    desk.hand.results = [ended(DecisionState.FAILED, "rejected", "HTTP 400")]
+    await desk.post()
+    await desk.dispatcher.step()
+    assert await state(desk) == ("failed", "rejected", "HTTP 400")
+
+
+async def test_store_that_is_away_stops_no_dispatcher(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Away:
+        is_away = True
+
+        async def read(self, _: Any) -> Any:
+            raise HubStoreAwayError("the store is away")
+
+    stop = asyncio.Event()
+    dispatcher = desk.dispatcher
+    dispatcher.store = Away()  # type: ignore[assignment]  # it is away
+    running = asyncio.create_task(dispatcher.run(stop))
+    await desk.clock.advance(1)
+    stop.set()
+    await running
+    assert "decisions cannot be read" in caplog.text
+
+
+async def test_decision_whose_store_goes_away_is_carried_later(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Fails:
+        def __init__(self, store: Store) -> None:
+            self.read = store.read
+
+        async def write(self, _: Any) -> Any:
+            raise HubStoreAwayError("the store is away")
+
+    await desk.post()
+    dispatcher = desk.dispatcher
+    dispatcher.store = Fails(desk.store)  # type: ignore[assignment]  # it fails
+    assert await dispatcher.step() == 0
+    assert "decision cannot be carried" in caplog.text
+    assert await desk.dispatcher.step() == 1
+
+
+async def test_message_is_the_same_each_time_but_for_its_time_to_live(
+    desk: Desk,
+) -> None:
+    await desk.post()
+    await desk.dispatcher.step()
+    (sent,) = desk.hand.taken
+    first, late = message_of(sent, at(0)), message_of(sent, at(9999))
+
+    assert (first.message_id, first.body) == (late.message_id, late.body)
+    assert first.time_to_live == timedelta(seconds=900)
+    assert late.time_to_live == timedelta(seconds=1)
+    assert (first.subject, first.session_id) == ("sebridge.startrequest.v1", None)
+
+
+async def test_two_hubs_on_one_store_send_it_once(
+    hub_config: HubConfig, store: Store
+) -> None:
+    async with Desk(store, config()).open() as desk:
+        await desk.scheduled()
+        await desk.post()
+        both = [desk.dispatcher, desk.dispatcher]
+        done = await asyncio.gather(*(one.step() for one in both))
+        assert sorted(done) == [0, 1]
+        assert len(desk.hand.taken) == 1
+
+
+async def test_dispatcher_runs_until_it_is_stopped(desk: Desk) -> None:
+    stop = asyncio.Event()
+    await desk.post()
+    dispatcher: Dispatcher = desk.dispatcher
+    dispatcher.metrics = HubMetrics(("b",), "1")
+    running = asyncio.create_task(dispatcher.run(stop))
+    while not desk.hand.taken or (await state(desk))[0] != "sent":
+        await asyncio.sleep(0.01)
+    stop.set()
+    await desk.clock.advance(1)
+    await running

@@ -1,0 +1,197 @@
+"""Whatever the bytes are, a message is read, left out, or refused with a reason."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.foundation.errors import UnreadableMessageError
+from bridge.hub import azure_words, bridge_words
+from bridge.hub.bridge_words import NOTHING, Read
+from bridge.hub.facts import Fact, Kind, group_of
+from tests.support.fleet import GROUP, SUBSCRIPTION, at, azure, life, outcome, step
+from tests.support.strategies import JSON_VALUES
+
+Change = Callable[[dict[str, Any]], object]
+
+
+def read(body: bytes) -> Read:
+    return bridge_words.read(body, heard=at(0), source="bridges")
+
+
+def changed(body: bytes, change: Change) -> bytes:
+    found = orjson.loads(body)
+    change(found)
+    return orjson.dumps(found)
+
+
+def grid(body: bytes) -> Fact | None:
+    return azure_words.read(body)
+
+
+@pytest.mark.parametrize(
+    "kind", ["hub.unreported", "document.changed", "command.succeeded", "x"]
+)
+def test_what_is_not_of_an_event_or_a_bridge_is_left_out(kind: str) -> None:
+    body = changed(step("scheduled"), lambda e: e.update(type=f"sebridge.{kind}.v1"))
+
+    assert read(body) == NOTHING
+
+
+def test_test_events_are_left_out() -> None:
+    assert read(changed(step("scheduled"), lambda e: e["data"].update(test=True))) == (
+        NOTHING
+    )
+
+
+def test_transition_of_a_newer_bridge_is_a_sign_of_life_alone() -> None:
+    kind = "sebridge.scheduledevent.postponed.v1"
+    found = read(changed(step("scheduled"), lambda e: e.update(type=kind)))
+
+    assert found.fact is None
+    assert found.word is not None
+
+
+def test_prefix_may_have_dots() -> None:
+    kind = "com.contoso.scheduledevent.scheduled.v1"
+    found = read(changed(step("scheduled"), lambda e: e.update(type=kind))).fact
+
+    assert found is not None
+    assert found.prefix == "com.contoso"
+
+
+def test_outcome_that_names_no_event_is_left_out() -> None:
+    body = changed(outcome("invalid", "m"), lambda e: e["data"].update(eventId=None))
+
+    assert read(body).fact is None
+
+
+def test_list_that_was_cut_is_not_whole() -> None:
+    cut = changed(
+        step("scheduled"), lambda e: e["data"].update(truncated=["Resources"])
+    )
+    found = read(cut).fact
+
+    assert found is not None
+    assert not found.is_whole
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda e: e.update(specversion="0.3"),
+        lambda e: e.update(type=1),
+        lambda e: e.update(id=""),
+        lambda e: e.update(id="x" * 1025),
+        lambda e: e.update(time="yesterday"),
+        lambda e: e.update(time="2026-03-02T12:00:00"),
+        lambda e: e.update(data=None),
+        lambda e: e["data"].update(event={"EventId": ""}),
+        lambda e: e["data"]["event"].update(EventId="x" * 1025),
+    ],
+)
+def test_event_that_says_nothing_is_refused(change: Change) -> None:
+    with pytest.raises(UnreadableMessageError):
+        read(changed(step("scheduled"), change))
+
+
+@pytest.mark.parametrize("body", [b"", b"\0", b"[]", b"{", b'{"a":\xff}'])
+def test_body_that_is_no_object_is_refused(body: bytes) -> None:
+    with pytest.raises(UnreadableMessageError):
+        read(body)
+    with pytest.raises(UnreadableMessageError):
+        grid(body)
+
+
+@pytest.mark.parametrize("schema", ["cloudevent", "eventgrid"])
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        ("Scheduled", Kind.SCHEDULED),
+        ("started", Kind.STARTED),
+        ("Completed", Kind.COMPLETED),
+        ("Canceled", Kind.CANCELLED),
+        ("Postponed", Kind.OTHER),
+    ],
+)
+def test_both_schemas_of_event_grid_are_read(
+    schema: str, status: str, kind: Kind
+) -> None:
+    found = grid(azure(status, schema=schema))
+
+    assert found is not None
+    assert (found.kind, found.group) == (kind, (SUBSCRIPTION, GROUP))
+    assert found.time == at(0)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "microsoft.maintenance/scheduledevents/write",
+        "Microsoft.Maintenance.ScheduledEvents",
+    ],
+)
+def test_every_name_of_the_type_is_taken(kind: str) -> None:
+    assert grid(changed(azure("Started"), lambda e: e.update(type=kind))) is not None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda e: e.update(type="Microsoft.Storage.BlobCreated"),
+        lambda e: e["data"]["resourceInfo"].update(type="managedclusters"),
+        lambda e: e["data"]["resourceInfo"]["properties"].update(
+            ResourceType="ManagedCluster"
+        ),
+    ],
+)
+def test_what_is_of_something_else_is_left_out(change: Change) -> None:
+    assert grid(changed(azure("Started"), change)) is None
+
+
+def test_time_of_the_envelope_stands_in_for_the_event_s() -> None:
+    for schema in ("cloudevent", "eventgrid"):
+        body = azure("Started", schema=schema, seconds=5)
+        found = grid(changed(body, lambda e: e["data"].update(operationalInfo=1)))
+
+        assert found is not None
+        assert found.time == at(5)
+
+
+def test_event_of_azure_without_a_status_is_refused() -> None:
+    body = changed(
+        azure("x"),
+        lambda e: e["data"]["resourceInfo"]["properties"].update(EventStatus=None),
+    )
+
+    with pytest.raises(UnreadableMessageError):
+        grid(body)
+
+
+def test_group_is_read_of_a_resource_id() -> None:
+    assert group_of("/subscriptions/S/resourceGroups/RG/providers/x") == ("s", "rg")
+    assert group_of("urn:sebridge:host") == ("", "")
+
+
+@given(st.binary() | JSON_VALUES.map(lambda v: orjson.dumps({"specversion": v})))
+def test_no_bytes_do_more_than_be_refused(body: bytes) -> None:
+    for one in (read, grid):
+        with suppress(UnreadableMessageError):
+            one(body)
+
+
+PATHS = st.sampled_from(["id", "type", "source", "time", "data", "subject"])
+
+
+@given(PATHS, JSON_VALUES)
+def test_no_value_in_the_place_of_another_does_more(key: str, value: object) -> None:
+    for body in (step("updated"), outcome("relayed", "m"), life("started")):
+        mixed = changed(body, lambda e: e.update({key: value}))
+        with suppress(UnreadableMessageError):
+            read(mixed)
+    with suppress(UnreadableMessageError):
+        grid(changed(azure("Started"), lambda e: e.update({key: value})))

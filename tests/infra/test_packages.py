@@ -1,0 +1,179 @@
+"""infra/build.sh: the same bytes each time, and packages that hold what they should.
+
+Their wheels are empty files here: nothing is fetched. infra/verify.sh builds the whole,
+and installs it.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BUILD = ROOT / "infra" / "build.sh"
+NAME = "scheduled-events-bridge"
+KINDS = {"wheel": None, "sdist": None, "deb": "dpkg-deb", "rpm": "rpmbuild"}
+HERE = [kind for kind, tool in KINDS.items() if tool is None or shutil.which(tool)]
+
+needs_dpkg = pytest.mark.skipif("deb" not in HERE, reason="dpkg-deb is missing")
+needs_rpm = pytest.mark.skipif("rpm" not in HERE, reason="rpmbuild is missing")
+
+
+def build(out: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    # The program can be imported by the Python that runs this, perhaps by no other.
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return subprocess.run(  # noqa: S603 - our own script
+        ["/bin/bash", BUILD, "--out", out, *arguments],
+        env={**os.environ, "PATH": path, "SOURCE_DATE_EPOCH": "1700000000"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Build everything that can be built here, two times."""
+    folder = tmp_path_factory.mktemp("packages")
+    wheels = folder / "wheels"
+    wheels.mkdir()
+    (wheels / "some-1-py3-none-any.whl").write_bytes(b"a wheel")
+    outs = [folder / "a", folder / "b"]
+    for out in outs:
+        found = build(out, "--only", ",".join([*HERE, "kit"]), "--wheels", str(wheels))
+        assert found.returncode == 0, found.stderr
+    return outs
+
+
+def one(out: Path, ending: str) -> Path:
+    (found,) = out.glob(f"*{ending}")
+    return found
+
+
+def text(*command: str | Path) -> str:
+    return subprocess.run(  # noqa: S603 - fixed words
+        command, capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_two_builds_have_the_same_bytes(built: list[Path]) -> None:
+    first, second = ({p.name: p.read_bytes() for p in out.iterdir()} for out in built)
+
+    assert first == second
+    assert len(first) == len(HERE) + 2  # the kit, and the checksums
+
+
+def test_checksums_are_those_of_the_files(built: list[Path]) -> None:
+    said = subprocess.run(
+        ["sha256sum", "--check", "SHA256SUMS"],  # noqa: S607 - from the PATH
+        cwd=built[0],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+    assert said.count(": OK") == len(HERE) + 1
+
+
+def test_kit_has_what_installs_it(built: list[Path]) -> None:
+    with tarfile.open(one(built[0], "-x86_64.tar.gz")) as tar:
+        names = {Path(*Path(member.name).parts[1:]).as_posix() for member in tar}
+
+    assert names >= {
+        "install.sh",
+        "uninstall.sh",
+        "lib.sh",
+        "program.sh",
+        "requirements.txt",
+        "SHA256SUMS",
+        "README.md",
+        "systemd/sebridge.service",
+        "hooks/hook.sh",
+        "wheels/some-1-py3-none-any.whl",
+    }
+
+
+@needs_dpkg
+def test_deb_has_its_files_as_root_and_its_configuration(built: list[Path]) -> None:
+    deb = one(built[0], ".deb")
+    lines = text("dpkg-deb", "--contents", deb).splitlines()
+    rows = {line.split(maxsplit=5)[5]: line for line in lines}
+
+    assert all(" root/root " in line for line in lines)
+    assert rows["./etc/sebridge/"].startswith("drwxr-x---")
+    assert rows["./etc/sebridge/bridge.toml"].startswith("-rw-r-----")
+    assert "./usr/bin/sebridge -> /opt/sebridge/bin/sebridge" in rows
+    for path in (
+        "usr/sbin/sebridge-setup",
+        "usr/lib/systemd/system/sebridge.service",
+        "usr/lib/sysusers.d/sebridge.conf",
+        "usr/share/man/man1/sebridge.1.gz",
+        "usr/share/bash-completion/completions/sebridge",
+        "usr/share/sebridge/hooks/kubernetes-drain",
+        "usr/lib/sebridge/install.sh",
+    ):
+        assert f"./{path}" in rows
+    conffiles = text("dpkg-deb", "--info", deb, "conffiles")
+    assert conffiles == "/etc/sebridge/bridge.toml\n"
+
+
+@needs_dpkg
+def test_deb_says_which_python_it_needs(built: list[Path]) -> None:
+    said = text("dpkg-deb", "--field", one(built[0], ".deb"), "Depends")
+
+    assert said == "python3 (>= 3.11), python3 (<< 3.15), systemd (>= 247)\n"
+
+
+@needs_rpm
+def test_rpm_has_its_files_as_root_and_its_configuration(built: list[Path]) -> None:
+    rpm = one(built[0], ".rpm")
+
+    kept = text("rpm", "-qp", "--configfiles", rpm)
+    assert kept == "/etc/sebridge/bridge.toml\n"
+    form = "[%{FILEUSERNAME}:%{FILEGROUPNAME}\n]"
+    assert set(text("rpm", "-qp", "--qf", form, rpm).split()) == {"root:root"}
+    assert "/usr/lib/sebridge/install.sh\n" in text("rpm", "-qpl", rpm)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["--only", "zip"], "--only knows no zip"),
+        (["--arch", "riscv64"], "--arch is x86_64 or aarch64, not riscv64"),
+        (["--fast"], "unknown argument: --fast"),
+        (["--only"], "--only wants a value"),
+    ],
+)
+def test_wrong_argument_is_told(
+    arguments: list[str], what: str, tmp_path: Path
+) -> None:
+    found = build(tmp_path / "out", *arguments)
+
+    assert found.returncode == 2
+    assert what in found.stderr
+
+
+def test_scripts_of_the_packages_are_sound() -> None:
+    if shutil.which("shellcheck") is None:
+        pytest.skip("shellcheck is missing")
+    packaging = ROOT / "infra" / "packaging"
+    scripts = [
+        *packaging.glob("*.sh"),
+        *(packaging / "deb").glob("p*"),
+        packaging / "sebridge-setup",
+        ROOT / "infra" / "verify.sh",
+    ]
+
+    said = subprocess.run(  # noqa: S603 - our own scripts
+        ["shellcheck", "--external-sources", *scripts],  # noqa: S607 - from the PATH
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert said.returncode == 0, said.stdout

@@ -1,0 +1,417 @@
+"""The outbox while its disk is full or held by another: in memory, and then back.
+
+The full disk is a real one: a file system of a megabyte, mounted for the test.
+"""
+
+import asyncio
+import json
+import logging
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from bridge.foundation.errors import OutboxCorruptError, OutboxFullError, Reason
+from bridge.outbox import statefile
+from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.delivery import Delivery
+from bridge.outbox.owner import owner_of
+from bridge.outbox.records import CHECKPOINT, Checkpoint, Decision
+from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.keeper import Keeper
+from bridge.outbox.storage.mirror import Mirror
+from bridge.outbox.storage.schema import MIGRATIONS
+from bridge.outbox.storage.standin import LIMITS, Limits
+from bridge.outbox.store import Outbox
+from tests.support.builders import route, router, told
+from tests.support.disks import Disk
+
+NOW = 1_800_000_000.0
+A = "a"
+
+
+@asynccontextmanager
+async def opened(path: Path, limits: Limits = LIMITS) -> AsyncIterator[Outbox]:
+    keeper = Keeper(path, may_degrade=True, limits=limits)
+    async with Database.serving(keeper) as database:
+        yield Outbox(database, router({A: route()}))
+
+
+async def put(outbox: Outbox, *names: str, body: bytes = b"{}") -> None:
+    events = [told(name, key="K") for name in names]
+    await outbox.commit(events, now=NOW, checkpoint=Checkpoint(body=body))
+
+
+async def deliver(outbox: Outbox, name: str) -> None:
+    (one,) = await outbox.deliveries.of_cloud_event(A, name)
+    await outbox.deliveries.delivered(one, now=NOW)
+
+
+async def states(outbox: Outbox) -> dict[str | None, str]:
+    found = await Ledger(outbox.database).find(Selection())
+    return {one.cloud_event_id: one.state for one in found}
+
+
+def is_durable(delivery: Delivery) -> bool:
+    data: dict[str, object] = json.loads(delivery.body)["data"]
+    return data.get("durable", True) is True
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Let another process, so to say, write without end."""
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        other.execute("ROLLBACK")
+        other.close()
+
+
+# -- a full disk -----------------------------------------------------------------
+
+
+async def test_full_disk_keeps_nobody_from_being_told(disk: Disk) -> None:
+    async with opened(disk.state) as outbox:
+        await put(outbox, "1")
+        disk.fill()
+        await put(outbox, "2", body=b"two")
+
+        assert outbox.database.is_degraded
+        assert "full" in str(outbox.database.fault)
+        assert await outbox.observations.load(CHECKPOINT) == b"two"
+        await deliver(outbox, "1")
+        (one,), _ = await outbox.deliveries.due(A, now=NOW, limit=9)
+        assert (one.cloud_event_id, is_durable(one)) == ("2", False)
+        assert await outbox.observations.publish_counts(["1", "2"]) == {"1": 1, "2": 1}
+
+
+async def test_what_was_in_memory_is_on_disk_when_there_is_room_again(
+    disk: Disk,
+) -> None:
+    async with opened(disk.state) as outbox:
+        await put(outbox, "1")
+        disk.fill()
+        await put(outbox, "2", "3", body=b"three")
+        await deliver(outbox, "1")
+        await deliver(outbox, "2")
+        disk.clear()
+
+        await outbox.database.heal()
+
+        assert not outbox.database.is_degraded
+        assert outbox.database.fault is None
+        await put(outbox, "4", body=b"four")
+    async with Outbox.open(disk.state, router({A: route()})) as outbox:
+        found = await Ledger(outbox.database).find(Selection())
+        assert [(one.cloud_event_id, one.state) for one in found] == [
+            ("1", "delivered"),
+            ("2", "delivered"),
+            ("3", "pending"),
+            ("4", "pending"),
+        ]
+        assert [is_durable(one) for one in found] == [True, False, False, True]
+        assert await outbox.observations.load(CHECKPOINT) == b"four"
+        tally = (await outbox.deliveries.tallies())[A]
+        assert (tally.pending, tally.delivered) == (2, 2)
+
+
+async def test_clock_set_back_while_the_disk_is_full_is_followed_on_the_disk_too(
+    disk: Disk,
+) -> None:
+    """Else what has failed before would wait there for as long as the clock went."""
+    async with opened(disk.state) as outbox:
+        await put(outbox, "1")
+        (one,), _ = await outbox.deliveries.due(A, now=NOW, limit=9)
+        reason = Reason.THROTTLED
+        await outbox.deliveries.postpone(
+            one, due=NOW + 7230, error="429", reason=reason
+        )
+        disk.fill()
+        await put(outbox, "2")
+        await outbox.deliveries.make_earlier(A, 7200)
+        disk.clear()
+        await outbox.database.heal()
+
+        (found,), _ = await outbox.deliveries.due(A, now=NOW + 30, limit=9)
+
+        assert found.cloud_event_id == "1"
+
+
+async def test_disk_that_is_still_full_changes_nothing(
+    disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(disk.state) as outbox:
+        await put(outbox, "1")
+        disk.fill()
+        await put(outbox, "2")
+        for _ in range(3):
+            await outbox.database.heal()
+        await put(outbox, "3")
+
+        assert outbox.database.is_degraded
+        assert await states(outbox) == dict.fromkeys("123", "pending")
+        assert len(caplog.records) == 1
+
+
+async def test_healthy_disk_has_nothing_to_heal(disk: Disk) -> None:
+    async with opened(disk.state) as outbox:
+        await outbox.database.heal()
+
+        assert outbox.database.fault is None
+
+
+async def test_end_writes_what_is_in_memory_if_there_is_room(disk: Disk) -> None:
+    async with opened(disk.state) as outbox:
+        await put(outbox, "1")
+        disk.fill()
+        await put(outbox, "2")
+        disk.clear()
+
+    async with opened(disk.state) as outbox:
+        assert await states(outbox) == {"1": "pending", "2": "pending"}
+
+
+async def test_end_on_a_full_disk_leaves_what_the_next_start_goes_on_from(
+    disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(disk.state) as outbox:
+        await put(outbox, "1", body=b"one")
+        disk.fill()
+        await put(outbox, "2", body=b"two")
+    disk.clear()
+
+    assert "the next start tells it again" in caplog.text
+    async with opened(disk.state) as outbox:
+        assert await outbox.observations.load(CHECKPOINT) == b"one"
+        assert await outbox.observations.publish_counts(["2"]) == {}
+
+
+async def test_what_has_passed_by_then_is_not_written_later(disk: Disk) -> None:
+    async with opened(disk.state) as outbox:
+        await put(outbox, "1")
+        disk.fill()
+        await put(outbox, "2")
+        (one,), _ = await outbox.deliveries.due(A, now=NOW, limit=9)
+        for _ in range(1000):
+            await outbox.deliveries.postpone(
+                one, due=NOW + 60, error="busy", reason=Reason.SERVER
+            )
+            await outbox.observations.save({"x": b"y"})
+
+        memory = outbox.database.keeper.memory
+        assert memory is not None
+        assert len(memory.journal) == 1
+
+
+async def test_approvals_are_remembered_in_memory(disk: Disk) -> None:
+    intent = Decision(
+        message="m", key="K", event_id="k", sequence=1, state="intent", posted=True
+    )
+    async with opened(disk.state) as outbox:
+        await put(outbox, "1")
+        disk.fill()
+        await put(outbox, "2")
+        await outbox.approvals.save(intent, now=NOW)
+
+        assert await outbox.approvals.posted() == {"K"}
+        disk.clear()
+        await outbox.database.heal()
+        assert await outbox.approvals.of_message("m") == {"K": intent}
+
+
+async def test_start_on_a_full_disk_knows_what_the_last_life_knew(disk: Disk) -> None:
+    async with opened(disk.state) as outbox:
+        await put(outbox, "1", body=b"one")
+    disk.fill()
+
+    async with statefile.open_database(disk.state, "vm-1") as database:
+        outbox = Outbox(database, router({A: route()}))
+        await put(outbox, "2")
+        assert database.is_degraded
+        assert await outbox.observations.publish_counts(["1", "2"]) == {"1": 1, "2": 1}
+        disk.clear()
+        await database.heal()
+        assert await states(outbox) == {"1": "pending", "2": "pending"}
+
+
+async def test_first_start_on_a_full_disk_begins_in_memory(disk: Disk) -> None:
+    disk.fill()
+
+    async with statefile.open_database(disk.state, "vm-1") as database:
+        outbox = Outbox(database, router({A: route()}))
+        await put(outbox, "1")
+        assert await outbox.observations.load(CHECKPOINT) == b"{}"
+        disk.clear()
+        await database.heal()
+        assert not database.is_degraded
+
+    async with opened(disk.state) as outbox:
+        assert await states(outbox) == {"1": "pending"}
+        assert await owner_of(outbox.database) == "vm-1"
+
+
+# -- limits ----------------------------------------------------------------------
+
+
+async def test_memory_has_its_limit_too(disk: Disk) -> None:
+    async with opened(disk.state, Limits(events=3)) as outbox:
+        await put(outbox, "0", body=b"zero")
+        disk.fill()
+        await put(outbox, "1", "2", "3", body=b"three")
+
+        with pytest.raises(OutboxFullError):
+            await put(outbox, "4", body=b"four")
+
+        assert await outbox.observations.load(CHECKPOINT) == b"three"
+        await deliver(outbox, "0")
+        disk.clear()
+        await outbox.database.heal()
+        await put(outbox, "4", body=b"four")
+        assert await outbox.observations.load(CHECKPOINT) == b"four"
+
+
+async def test_what_was_decided_is_kept_although_it_cannot_be_told(
+    disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    decision = Decision(
+        message="m", key="K", event_id="k", sequence=1, state="relayed", data=b"{}"
+    )
+    async with opened(disk.state, Limits(events=0)) as outbox:
+        await put(outbox, "0")
+        disk.fill()
+        lost: list[str] = []
+        outbox.deliveries.lost = lost.append
+        await outbox.commit([told("1", key="K")], now=NOW, decisions=[decision])
+
+        assert await outbox.approvals.of_message("m") == {"K": decision}
+        assert await states(outbox) == {"0": "pending"}
+    assert "event dropped" in caplog.text
+    assert lost == [A]
+
+
+async def test_change_that_the_disk_refuses_later_holds_up_no_other(
+    disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    def once(db: sqlite3.Connection) -> None:
+        db.execute("CREATE TABLE once (x)")
+
+    async with opened(disk.state) as outbox:
+        await outbox.database.run(lambda db: db.execute("SELECT 1"))
+        disk.fill()
+        await put(outbox, "1")
+        await outbox.database.run(once)
+        disk.clear()
+        with sqlite3.connect(disk.state) as other:
+            other.execute("CREATE TABLE once (x)")
+        other.close()
+        await outbox.database.heal()
+
+        assert await states(outbox) == {"1": "pending"}
+    assert "change lost" in caplog.text
+
+
+async def test_disk_that_became_read_only_is_gone_around(disk: Disk) -> None:
+    async with opened(disk.state) as outbox:
+        await put(outbox, "1")
+    disk.remount("ro")
+
+    async with statefile.open_database(disk.state, None) as database:
+        outbox = Outbox(database, router({A: route()}))
+        await put(outbox, "2")
+        assert database.is_degraded
+        assert await outbox.observations.publish_counts(["1", "2"]) == {"1": 1, "2": 1}
+        await database.heal()
+        assert database.is_degraded
+        disk.remount("rw")
+        await database.heal()
+        assert not database.is_degraded
+        assert await states(outbox) == {"1": "pending", "2": "pending"}
+
+
+# -- other reasons ---------------------------------------------------------------
+
+
+async def test_lock_of_another_process_is_waited_for_and_then_gone_around(
+    state_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with opened(state_path) as outbox:
+        await put(outbox, "1")
+        await outbox.database.read(lambda db: db.execute("PRAGMA busy_timeout = 50"))
+        with held(state_path):
+            await put(outbox, "2")
+            assert outbox.database.is_degraded
+            await outbox.database.heal()
+            assert outbox.database.is_degraded
+            await deliver(outbox, "1")
+        await outbox.database.heal()
+
+        assert await states(outbox) == {"1": "delivered", "2": "pending"}
+    assert [r.levelname for r in caplog.records] == ["ERROR", "INFO"]
+
+
+async def test_long_journal_is_done_on_disk_in_its_order(state_path: Path) -> None:
+    """It goes in parts, and a later part builds on an earlier one."""
+    count = 600
+    async with opened(state_path) as outbox:
+        await outbox.database.read(lambda db: db.execute("PRAGMA busy_timeout = 50"))
+        with held(state_path):
+            for number in range(count):
+                await put(outbox, str(number), body=str(number).encode())
+            await deliver(outbox, "0")
+        while outbox.database.is_degraded:
+            await outbox.database.heal()
+    async with Outbox.open(state_path, router({A: route()})) as outbox:
+        found = await Ledger(outbox.database).find(Selection())
+        assert [one.cloud_event_id for one in found] == [str(n) for n in range(count)]
+        assert [one.id for one in found] == list(range(1, count + 1))
+        assert [one.state for one in found] == ["delivered"] + ["pending"] * (count - 1)
+        assert await outbox.observations.load(CHECKPOINT) == str(count - 1).encode()
+
+
+async def test_jobs_of_one_moment_go_to_memory_together(state_path: Path) -> None:
+    async with opened(state_path) as outbox:
+        await outbox.database.read(lambda db: db.execute("PRAGMA busy_timeout = 50"))
+        with held(state_path):
+            await asyncio.gather(*(put(outbox, str(n)) for n in range(20)))
+
+        await outbox.database.heal()
+        assert len(await states(outbox)) == 20
+
+
+def test_twin_of_a_damaged_file_is_an_error(state_path: Path) -> None:
+    state_path.write_bytes(b"no database" * 1000)
+
+    with pytest.raises(OutboxCorruptError):
+        Mirror.load_if_possible(state_path)
+
+
+def test_twin_of_a_file_of_an_older_version_is_empty(state_path: Path) -> None:
+    old = sqlite3.connect(state_path)
+    old.executescript(f"{MIGRATIONS[0]} PRAGMA user_version = 1;")
+    old.execute("INSERT INTO told VALUES ('cause', 3, 1.0)")
+    old.commit()
+    old.close()
+
+    twin = Mirror.load_if_possible(state_path)
+
+    count = twin.connection.execute("SELECT count(*) FROM told").fetchone()
+    assert count == (0,)
+    twin.close()
+
+
+async def test_way_to_memory_reads_nothing_from_the_disk(state_path: Path) -> None:
+    """A disk that hangs cannot be read, and one that is broken need not be."""
+    async with opened(state_path) as outbox:
+        await put(outbox, "1")
+        await outbox.database.read(lambda db: db.execute("PRAGMA busy_timeout = 50"))
+        with held(state_path):
+            for suffix in ("", "-wal"):
+                Path(f"{state_path}{suffix}").write_bytes(b"no database" * 1000)
+            await put(outbox, "2")
+
+        assert await states(outbox) == {"1": "pending", "2": "pending"}

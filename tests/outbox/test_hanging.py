@@ -1,0 +1,806 @@
+"""The outbox while its disk hangs: nobody waits for it, and nothing is done twice.
+
+The thread is a real one and hangs in a real statement, until the test lets it go on.
+"""
+
+import asyncio
+import json
+import logging
+import shutil
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bridge.cli.process import until_stopped
+from bridge.foundation.errors import OutboxError, OutboxFullError, OutboxThreadDiedError
+from bridge.foundation.workers import run_workers
+from bridge.outbox.admin import Ledger, Selection
+from bridge.outbox.delivery import Delivery
+from bridge.outbox.records import CHECKPOINT, Checkpoint, Decision
+from bridge.outbox.storage.connection import Connection, connect
+from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.keeper import Keeper
+from bridge.outbox.storage.mirror import EXTENT, Extent
+from bridge.outbox.storage.standin import LIMITS, Limits
+from bridge.outbox.storage.timings import Timings
+from bridge.outbox.store import Outbox
+from bridge.pipeline.housekeeping import StateWatch
+from tests.support.builders import route, router, told
+from tests.support.hanging import Hanging
+
+NOW = 1_800_000_000.0
+A = "a"
+PATIENCE = 0.05
+WITHIN = 60.0
+
+
+@asynccontextmanager
+async def opened(
+    path: Path,
+    disk: Hanging | None = None,
+    *,
+    limits: Limits = LIMITS,
+    extent: Extent = EXTENT,
+    patience: float | None = None,
+) -> AsyncIterator[Outbox]:
+    """Open a state file on a disk that may hang.
+
+    Where no ``patience`` is given, a disk that answers has all the time that a busy
+    machine needs, and one that is frozen has little.
+    """
+    disk = disk or Hanging()
+    keeper = Keeper(
+        path, may_degrade=True, connect=disk.open, limits=limits, extent=extent
+    )
+    try:
+        short = PATIENCE if patience is None else patience
+        async with Database.serving(
+            keeper, timings=Timings(patience=short)
+        ) as database:
+
+            def follow(is_frozen: bool) -> None:  # noqa: FBT001 - the one thing told
+                patience = PATIENCE if is_frozen else WITHIN
+                database.watch.timings = Timings(patience=patience)
+
+            if patience is None:
+                disk.on_change = follow
+                follow(is_frozen=False)
+            yield Outbox(database, router({A: route()}))
+    finally:
+        disk.thaw()
+
+
+async def put(outbox: Outbox, *names: str, key: str | None = "K") -> None:
+    events = [told(name, key=key) for name in names]
+    checkpoint = Checkpoint(body=names[-1].encode())
+    await outbox.commit(events, now=NOW, checkpoint=checkpoint)
+
+
+async def due(outbox: Outbox, limit: int = 100) -> list[Delivery]:
+    found, _ = await outbox.deliveries.due(A, now=NOW, limit=limit)
+    return found
+
+
+async def names(outbox: Outbox) -> list[str | None]:
+    return [one.cloud_event_id for one in await due(outbox)]
+
+
+async def deliver(outbox: Outbox) -> list[str | None]:
+    """Deliver everything that becomes due; returns it in order."""
+    taken = list[str | None]()
+    while found := await due(outbox):
+        await outbox.deliveries.delivered(*found, now=NOW)
+        taken += [one.cloud_event_id for one in found]
+    return taken
+
+
+async def healed(outbox: Outbox) -> None:
+    async with asyncio.timeout(WITHIN):
+        while outbox.database.is_degraded:
+            await outbox.database.heal()
+            await asyncio.sleep(0)
+
+
+async def on_disk(path: Path) -> list[tuple[str | None, str, bool]]:
+    """Return what is on the disk: id, state, whether it was durable when told."""
+    async with Outbox.open(path, router({A: route()})) as outbox:
+        found = await Ledger(outbox.database).find(Selection())
+    return [(one.cloud_event_id, one.state, is_durable(one)) for one in found]
+
+
+async def times_on_disk(path: Path) -> dict[str, int]:
+    async with Outbox.open(path, router({A: route()})) as outbox:
+        return await outbox.database.read(
+            lambda db: dict(db.execute("SELECT cause, times FROM told"))
+        )
+
+
+def is_durable(delivery: Delivery) -> bool:
+    data: dict[str, object] = json.loads(delivery.body)["data"]
+    return data.get("durable", True) is True
+
+
+# -- what goes on ----------------------------------------------------------------
+
+
+async def test_disk_that_hangs_keeps_nobody_from_being_told(
+    state_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = Hanging()
+    async with opened(state_path, disk) as outbox:
+        await put(outbox, "1")
+        disk.freeze()
+        await put(outbox, "2", key="L")
+        await put(outbox, "3", key="M")
+
+        assert outbox.database.is_degraded
+        assert outbox.database.is_answering
+        assert "not answered" in str(outbox.database.fault)
+        assert [(d.cloud_event_id, is_durable(d)) for d in await due(outbox)] == [
+            ("1", True),
+            ("2", False),
+            ("3", False),
+        ]
+        assert await outbox.observations.load(CHECKPOINT) == b"3"
+        assert await outbox.observations.publish_counts(["1", "2", "3"]) == {
+            "1": 1,
+            "2": 1,
+            "3": 1,
+        }
+    assert caplog.text.count("going on in memory") == 1
+
+
+@pytest.mark.integration
+async def test_machine_that_stood_still_is_no_disk_that_hangs(state_path: Path) -> None:
+    """A live migration stops the thread and whoever watches it, for seconds."""
+    disk = Hanging()
+    async with opened(state_path, disk) as outbox:
+        disk.freeze()
+        outbox.database.watch.timings = Timings(patience=1.5, standstill=0.5)
+        writing = asyncio.create_task(put(outbox, "first"))
+        assert await asyncio.to_thread(disk.hung.wait, WITHIN)
+        time.sleep(2.5)  # noqa: ASYNC251 - nothing moves, the loop neither
+        await asyncio.sleep(0)
+        disk.thaw()
+        await writing
+
+        assert not outbox.database.is_degraded
+        assert await names(outbox) == ["first"]
+
+
+async def test_read_that_hangs_is_answered_from_memory(state_path: Path) -> None:
+    disk = Hanging()
+    async with opened(state_path, disk) as outbox:
+        await put(outbox, "1")
+        disk.freeze("SELECT")
+
+        assert await names(outbox) == ["1"]
+        assert outbox.database.is_degraded
+
+
+async def test_quiet_moment_that_hangs_holds_up_nobody(state_path: Path) -> None:
+    disk = Hanging()
+    async with opened(state_path, disk) as outbox:
+        disk.freeze("PRAGMA wal_checkpoint")
+        watch = outbox.database.watch
+        watch.timings = Timings(patience=WITHIN)  # what does not hang has all the time
+        for number in range(20):
+            await put(outbox, str(number), key=None)
+        assert await asyncio.to_thread(disk.hung.wait, WITHIN)
+        watch.timings = Timings(patience=PATIENCE)
+
+        await put(outbox, "more", key=None)
+        assert outbox.database.is_degraded
+        disk.thaw()
+        await healed(outbox)
+    assert len(await on_disk(state_path)) == 21
+
+
+async def test_approvals_are_remembered_while_it_hangs(state_path: Path) -> None:
+    disk = Hanging()
+    intent = Decision(
+        message="m", key="K", event_id="k", sequence=1, state="intent", posted=True
+    )
+    async with opened(state_path, disk) as outbox:
+        disk.freeze()
+        await outbox.approvals.save(intent, now=NOW)
+
+        assert await outbox.approvals.posted() == {"K"}
+        disk.thaw()
+        await healed(outbox)
+        assert await outbox.approvals.of_message("m") == {"K": intent}
+
+
+# -- what is in doubt ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_after", [False, True])
+async def test_what_the_disk_did_in_the_end_is_not_done_again(
+    state_path: Path, *, is_after: bool
+) -> None:
+    disk = Hanging()
+    async with opened(state_path, disk) as outbox:
+        await put(outbox, "1")
+        disk.freeze(is_after=is_after)
+        await put(outbox, "2")
+        await put(outbox, "3")
+        assert await deliver(outbox) == ["1", "2", "3"]
+        disk.thaw()
+        await healed(outbox)
+
+        assert await deliver(outbox) == []
+    assert await times_on_disk(state_path) == {"1": 1, "2": 1, "3": 1}
+    assert await on_disk(state_path) == [
+        ("1", "delivered", True),
+        ("2", "delivered", True),  # as it was given to the disk before it hung
+        ("3", "delivered", False),
+    ]
+
+
+async def test_what_the_disk_refused_in_the_end_is_done_before_all_later(
+    state_path: Path,
+) -> None:
+    disk = Hanging()
+    async with opened(state_path, disk) as outbox:
+        await put(outbox, "1")
+        disk.freeze()
+        await put(outbox, "2")
+        await put(outbox, "3")
+        assert await deliver(outbox) == ["1", "2", "3"]
+        disk.thaw(fails=True)
+        await healed(outbox)
+
+        assert await deliver(outbox) == []
+    assert await times_on_disk(state_path) == {"1": 1, "2": 1, "3": 1}
+    assert await on_disk(state_path) == [
+        ("1", "delivered", True),
+        ("2", "delivered", False),
+        ("3", "delivered", False),
+    ]
+
+
+async def test_way_back_may_hang_too(state_path: Path) -> None:
+    disk = Hanging()
+    async with opened(state_path, disk) as outbox:
+        disk.freeze()
+        await put(outbox, "1")
+        disk.thaw(fails=True)
+        async with asyncio.timeout(WITHIN):
+            while is_in_doubt(outbox):
+                await asyncio.sleep(0)
+        disk.freeze(is_after=True)
+        await outbox.database.heal()
+        await put(outbox, "2")
+
+        assert outbox.database.is_degraded
+        assert await deliver(outbox) == ["1", "2"]
+        disk.thaw()
+        await healed(outbox)
+        assert await deliver(outbox) == []
+    assert await times_on_disk(state_path) == {"1": 1, "2": 1}
+    assert [state for _, state, _ in await on_disk(state_path)] == ["delivered"] * 2
+
+
+def is_in_doubt(outbox: Outbox) -> bool:
+    memory = outbox.database.keeper.memory
+    return memory is not None and memory.with_disk is not None
+
+
+async def test_event_dropped_in_memory_stays_dropped_on_the_disk(
+    state_path: Path,
+) -> None:
+    """Otherwise it would take the id of the next one, which was delivered."""
+    disk = Hanging()
+    async with opened(state_path, disk, limits=Limits(events=1)) as outbox:
+        disk.freeze()
+        await outbox.database.run(lambda _: None)
+        await put(outbox, "1")
+        await outbox.commit([told("dropped", key="L")], now=NOW)
+        assert await deliver(outbox) == ["1"]
+        await put(outbox, "2", key="M")
+        assert await deliver(outbox) == ["2"]
+        await put(outbox, "3", key="N")
+        disk.thaw()
+        await healed(outbox)
+        assert await names(outbox) == ["3"]
+    assert [name for name, _, _ in await on_disk(state_path)] == ["1", "2", "3"]
+
+
+async def test_what_the_disk_may_have_taken_is_not_refused(state_path: Path) -> None:
+    disk = Hanging()
+    async with opened(state_path, disk, limits=Limits(events=0)) as outbox:
+        disk.freeze(is_after=True)
+        await put(outbox, "1")
+        with pytest.raises(OutboxFullError):
+            await put(outbox, "2")
+
+        assert await deliver(outbox) == ["1"]
+        disk.thaw()
+        await healed(outbox)
+        assert await deliver(outbox) == []
+
+
+async def test_ids_of_a_file_that_was_not_read_are_given_to_nobody_else(
+    state_path: Path,
+) -> None:
+    """Otherwise what was delivered from memory would pass for what is on the disk."""
+    async with opened(state_path) as outbox:
+        await put(outbox, "1", "2", key=None)
+        copy = state_path.with_name("left behind")
+        for suffix in ("", "-wal"):  # what a kill leaves: all is in the log
+            shutil.copy(f"{state_path}{suffix}", f"{copy}{suffix}")
+    other = sqlite3.connect(copy, isolation_level=None)
+    other.execute("PRAGMA locking_mode = EXCLUSIVE")
+    other.execute("BEGIN EXCLUSIVE")
+
+    async with opened(copy, patience=WITHIN) as outbox:
+        assert outbox.database.is_degraded
+        await put(outbox, "new", key=None)
+        assert "new" in await names(outbox)
+        assert "new" in await deliver(outbox)
+        other.execute("ROLLBACK")
+        other.close()
+        await healed(outbox)
+        assert await deliver(outbox) == ["1", "2"]
+
+
+# -- what memory holds -----------------------------------------------------------
+
+
+async def test_event_whose_earlier_step_is_only_on_the_disk_waits(
+    state_path: Path,
+) -> None:
+    async with opened(state_path) as outbox:
+        for number in range(4):
+            await put(outbox, f"first {number}", key=f"K{number}")
+    disk = Hanging()
+    async with opened(state_path, disk, extent=Extent(bodies=2)) as outbox:
+        disk.freeze()
+        for number in range(5):
+            await put(outbox, f"second {number}", key=f"K{number}")
+
+        taken = await deliver(outbox)
+        assert taken[:2] == ["first 0", "first 1"]
+        assert sorted(map(str, taken[2:])) == ["second 0", "second 1", "second 4"]
+        disk.thaw()
+        await healed(outbox)
+        rest = await deliver(outbox)
+    assert sorted(map(str, rest[:2])) == ["first 2", "first 3"]
+    assert sorted(map(str, rest[2:])) == ["second 2", "second 3"]
+
+
+async def test_what_is_beyond_all_rows_of_the_mirror_waits_as_well(
+    state_path: Path,
+) -> None:
+    async with opened(state_path) as outbox:
+        for number in range(3):
+            await put(outbox, f"a{number}", f"b{number}", key=f"K{number}")
+    disk = Hanging()
+    async with opened(state_path, disk, extent=Extent(rows=3)) as outbox:
+        disk.freeze()
+        await put(outbox, "c0", key="K0")
+        await put(outbox, "c2", key="K2")
+        await put(outbox, "new", key="N")
+
+        assert await deliver(outbox) == ["a0", "new", "b0", "c0"]
+        disk.thaw()
+        await healed(outbox)
+        rest = await deliver(outbox)
+    assert [n for n in rest if n and n[1] == "1"] == ["a1", "b1"]
+    assert [n for n in rest if n and n[1] == "2"] == ["a2", "b2", "c2"]
+
+
+async def test_order_is_kept_with_12000_pending(state_path: Path) -> None:
+    """And a Preempt that comes meanwhile is told."""
+    count, again = 12_000, 3_000
+    async with opened(state_path, patience=WITHIN) as outbox:
+        first = [told(f"{n} first", key=f"K{n}") for n in range(count)]
+        await outbox.commit(first, now=NOW)
+    disk = Hanging()
+    async with opened(state_path, disk, patience=1.0) as outbox:
+        disk.freeze()
+        second = [told(f"{n} second", key=f"K{n}") for n in range(count - again, count)]
+        await outbox.commit(second, now=NOW)
+        soon = datetime.fromtimestamp(NOW + 30, UTC)
+        await outbox.commit([told("preempt", key="P", not_before=soon)], now=NOW)
+        assert (await names(outbox))[0] == "preempt"
+        taken = await deliver(outbox)
+        disk.thaw()
+        await healed(outbox)
+        taken += await deliver(outbox)
+
+    assert Counter(taken).most_common(1)[0][1] == 1
+    assert len(taken) == count + again + 1
+    place = {name: n for n, name in enumerate(taken)}
+    wrong = [
+        n
+        for n in range(count - again, count)
+        if place[f"{n} first"] > place[f"{n} second"]
+    ]
+    assert wrong == []
+
+
+async def test_memory_that_grows_is_loaded_anew_and_shortened(
+    state_path: Path,
+) -> None:
+    extent = Extent(bodies=5, bytes=400_000)
+    async with opened(state_path, extent=extent, patience=WITHIN) as outbox:
+        for number in range(60):
+            event = told(str(number), key=f"K{number}", data={"x": "y" * 10_000})
+            await outbox.commit([event], now=NOW)
+        mirror = outbox.database.keeper.mirror
+
+        assert mirror is not None
+        assert not mirror.is_whole
+        assert mirror.bytes()[0] < 2 * extent.bytes
+
+
+async def test_memory_that_is_free_again_is_given_back(state_path: Path) -> None:
+    async with opened(state_path, patience=WITHIN) as outbox:
+        large = [told(str(n), data={"x": "y" * 50_000}) for n in range(120)]
+        await outbox.commit(large, now=NOW)
+        assert len(await deliver(outbox)) == 120
+        await put(outbox, "one more")
+        await outbox.observations.load("x")  # the mirror follows after the answer
+        mirror = outbox.database.keeper.mirror
+
+        assert mirror is not None
+        assert sum(mirror.bytes()) < 500_000
+
+
+async def test_part_that_is_held_becomes_another_with_time(state_path: Path) -> None:
+    extent = Extent(bodies=2, statements=10)
+    async with opened(state_path) as outbox:
+        for number in range(9):
+            await put(outbox, str(number), key=f"K{number}")
+    disk = Hanging()
+    async with opened(state_path, disk, extent=extent) as outbox:
+        for _ in range(4):
+            (one, *_) = await due(outbox)
+            await outbox.deliveries.delivered(one, now=NOW)
+            await put(outbox, f"more {one.cloud_event_id}", key=None)
+        disk.freeze("SELECT")
+
+        assert await names(outbox) != []
+
+
+async def test_what_another_process_did_is_known_in_memory(state_path: Path) -> None:
+    disk = Hanging()
+    async with opened(state_path, disk) as outbox:
+        await put(outbox, "1", "2", key=None)
+        async with Database.open(state_path) as other:
+            (one, _) = await due(outbox)
+            await Ledger(other).discard(Selection(id=one.id), now=NOW)
+        await outbox.database.read(lambda _: None)
+        disk.freeze()
+        await put(outbox, "3", key=None)
+
+        assert await names(outbox) == ["2", "3"]
+
+
+async def test_mirror_knows_all_that_was_done(state_path: Path) -> None:
+    """Whatever the jobs were: those that failed have left nothing behind."""
+    async with opened(state_path) as outbox:
+        await put(outbox, "1", "2")
+        await put(outbox, "3", key="L")
+        with suppress(OutboxError):
+            await outbox.database.run(half_done)
+        await outbox.observations.save({"x": b"y"})
+        (one, *_) = await due(outbox)
+        await outbox.deliveries.delivered(one, now=NOW)
+        await outbox.observations.load("x")  # the mirror follows after the answer
+        keeper = outbox.database.keeper
+
+        assert keeper.mirror is not None
+        for table in ("meta", "told", "sightings", "followers", "tallies"):
+            query = f"SELECT * FROM {table}"  # noqa: S608 - our own names
+            expected = keeper.connection.execute(query).fetchall()
+            assert keeper.mirror.connection.execute(query).fetchall() == expected
+        query = "SELECT * FROM deliveries WHERE state = 'pending'"
+        expected = keeper.connection.execute(query).fetchall()
+        assert keeper.mirror.connection.execute(query).fetchall() == expected
+
+
+def half_done(db: sqlite3.Connection) -> None:
+    db.execute("INSERT INTO meta (key, value) VALUES ('half', 1)")
+    db.execute("INSERT INTO nowhere VALUES (1)")
+
+
+# -- room ------------------------------------------------------------------------
+
+
+async def test_room_counts_what_waits_and_not_what_was_told(state_path: Path) -> None:
+    disk = Hanging()
+    async with opened(state_path, disk, limits=Limits(events=3)) as outbox:
+        await put(outbox, "on disk")
+        disk.freeze()
+        await outbox.database.run(lambda _: None)
+        for number in range(10):
+            await put(outbox, f"{number}", f"{number}b", f"{number}c", key=None)
+            with pytest.raises(OutboxFullError):
+                await put(outbox, "too many", key=None)
+            assert f"{number}" in await deliver(outbox)
+
+
+async def test_urgent_one_is_told_although_memory_is_full(state_path: Path) -> None:
+    disk = Hanging()
+    async with opened(state_path, disk, limits=Limits(events=10)) as outbox:
+        disk.freeze()
+        await outbox.database.run(lambda _: None)
+        await put(outbox, *(str(n) for n in range(10)), key=None)
+        with pytest.raises(OutboxFullError):
+            await put(outbox, "more", key=None)
+
+        soon = datetime.fromtimestamp(NOW + 30, UTC)
+        preempt = told("preempt", key="P", not_before=soon)
+        await outbox.commit([preempt], now=NOW, checkpoint=Checkpoint(body=b"p"))
+
+        assert (await names(outbox))[0] == "preempt"
+
+
+async def test_journal_has_its_limit_too(state_path: Path) -> None:
+    disk = Hanging()
+    async with opened(state_path, disk, limits=Limits(jobs=4)) as outbox:
+        disk.freeze()
+        await outbox.database.run(lambda _: None)
+        for number in range(3):
+            await put(outbox, str(number))
+        with pytest.raises(OutboxFullError):
+            await put(outbox, "more")
+
+
+# -- the end ---------------------------------------------------------------------
+
+
+async def test_stop_does_not_wait_for_a_disk_that_hangs(
+    state_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = Hanging()
+    async with asyncio.timeout(WITHIN), opened(state_path, disk) as outbox:
+        await put(outbox, "1")
+        disk.freeze()
+        await put(outbox, "2")
+
+    assert "the next start tells it again" in caplog.text
+    assert await names_on(state_path) in (["1"], ["1", "2"])
+
+
+async def test_stop_does_not_wait_for_a_disk_that_hangs_just_then(
+    state_path: Path,
+) -> None:
+    disk = Hanging()
+    async with asyncio.timeout(WITHIN), opened(state_path, disk) as outbox:
+        await put(outbox, "1")
+        disk.freeze("SELECT")
+        reading = asyncio.ensure_future(names(outbox))
+        await asyncio.to_thread(disk.hung.wait, WITHIN)
+
+    assert await reading == ["1"]
+
+
+async def names_on(path: Path) -> list[str | None]:
+    return [name for name, _, _ in await on_disk(path)]
+
+
+def dies() -> None:
+    raise SystemExit
+
+
+def runs_out_of_memory() -> None:
+    raise MemoryError
+
+
+@pytest.mark.parametrize("death", [dies, runs_out_of_memory])
+@pytest.mark.parametrize("is_read", [False, True])
+async def test_dead_thread_ends_the_forwarder_at_once(
+    state_path: Path,
+    death: Callable[[], None],
+    caplog: pytest.LogCaptureFixture,
+    *,
+    is_read: bool,
+) -> None:
+    stop = asyncio.Event()
+    async with asyncio.timeout(WITHIN), opened(state_path) as outbox:
+        database = outbox.database
+        work = database.read if is_read else database.run
+        running = asyncio.ensure_future(
+            run_workers([StateWatch(database)], stop, grace=1.0)
+        )
+        with pytest.raises(OutboxThreadDiedError):
+            await work(lambda _: death())
+        with pytest.raises(ExceptionGroup) as ended:
+            await running
+        with pytest.raises(OutboxThreadDiedError):
+            await put(outbox, "1")
+
+        assert not database.is_answering
+        assert isinstance(ended.value.exceptions[0], OutboxThreadDiedError)
+    (record,) = [r for r in caplog.records if r.levelno >= logging.ERROR]
+    assert record.getMessage() == "thread of the state file died"
+
+
+async def test_thread_that_dies_in_a_transaction_ends_all_that_wait(
+    state_path: Path,
+) -> None:
+    class Poor(Connection):
+        def execute(self, sql: str, parameters: object = (), /) -> sqlite3.Cursor:
+            if sql.startswith("BEGIN"):
+                raise MemoryError
+            return super().execute(sql, parameters)
+
+    keeper = Keeper(
+        state_path, may_degrade=True, connect=lambda path: connect(path, Poor)
+    )
+    async with asyncio.timeout(WITHIN), Database.serving(keeper) as database:
+        ended = await asyncio.gather(
+            *(database.run(lambda _: None) for _ in range(3)), return_exceptions=True
+        )
+
+    assert [type(error) for error in ended] == [OutboxThreadDiedError] * 3
+
+
+async def test_thread_that_writes_back_may_die_too(state_path: Path) -> None:
+    def once(db: Connection) -> None:
+        if db.is_durable or outbox.database.keeper.file is db:
+            raise SystemExit
+
+    disk = Hanging()
+    async with asyncio.timeout(WITHIN), opened(state_path, disk) as outbox:
+        disk.freeze()
+        await outbox.database.run(lambda _: None)
+        await outbox.database.run(once)
+        disk.thaw()
+        with pytest.raises(OutboxThreadDiedError):
+            await healed(outbox)
+
+
+def test_process_of_a_dead_thread_ends_with_1_and_says_why(
+    state_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def work(stop: asyncio.Event) -> None:
+        async with opened(state_path) as outbox, asyncio.TaskGroup() as group:
+            watch = StateWatch(outbox.database)
+            group.create_task(run_workers([watch], stop, grace=1.0))
+            await outbox.database.run(lambda _: dies())
+
+    with pytest.raises(SystemExit) as ended:
+        until_stopped(work)
+
+    assert ended.value.code == 1
+    text = "sebridge: the thread of the state file has died (SystemExit)\n"
+    assert capsys.readouterr().err == text
+
+
+async def test_watch_ends_with_the_stop(state_path: Path) -> None:
+    stop = asyncio.Event()
+    async with opened(state_path) as outbox:
+        running = asyncio.ensure_future(StateWatch(outbox.database).run(stop))
+        stop.set()
+
+        await running
+
+
+async def test_thread_that_is_stuck_is_not_alive(state_path: Path) -> None:
+    go_on = threading.Event()
+    async with Database.open(state_path) as database:
+        database.watch.timings = Timings(silence=0.0)
+        assert database.is_answering
+        waiting = asyncio.ensure_future(database.read(lambda _: go_on.wait(WITHIN)))
+        await asyncio.sleep(0)
+
+        assert not database.is_answering
+        go_on.set()
+        await waiting
+        assert database.is_answering
+
+
+# -- whatever happens ------------------------------------------------------------
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["put"] * 4
+            + ["deliver"] * 3
+            + ["freeze", "freeze after", "freeze reads"]
+            + ["thaw", "thaw", "fail"]
+            + ["heal"] * 3
+            + ["restart"]
+        ),
+        st.integers(0, 2),
+    ),
+    max_size=30,
+)
+
+
+@dataclass
+class Model:
+    """What was put and what was taken."""
+
+    put: list[tuple[str, int]] = field(default_factory=list)
+    taken: list[tuple[str, int]] = field(default_factory=list)
+
+    async def step(self, outbox: Outbox, disk: Hanging, what: str, key: int) -> None:
+        match what:
+            case "put":
+                await self.tell(outbox, f"K{key}")
+            case "deliver":
+                await self.deliver(outbox, limit=key + 1)
+            case "freeze":
+                disk.thaw()
+                disk.freeze()
+            case "freeze after":
+                disk.thaw()
+                disk.freeze(is_after=True)
+            case "freeze reads":
+                disk.thaw()
+                disk.freeze("SELECT")
+            case "thaw" | "fail":
+                disk.thaw(fails=what == "fail")
+            case _:
+                await outbox.database.heal()
+
+    async def tell(self, outbox: Outbox, cause: str) -> None:
+        """Tell the same once more, as the poller does: ``n`` makes it another."""
+        n = (await outbox.observations.publish_counts([cause])).get(cause, 0)
+        self.put.append((cause, n))
+        event = told(f"{cause}/{n}", key=cause, cause=cause)
+        await outbox.commit([event], now=NOW)
+
+    async def deliver(self, outbox: Outbox, limit: int = 100) -> bool:
+        found = await due(outbox, limit)
+        for one in found:
+            cause, _, n = str(one.cloud_event_id).partition("/")
+            self.taken.append((cause, int(n)))
+        if found:
+            await outbox.deliveries.delivered(*found, now=NOW)
+        return bool(found)
+
+    def judge(self) -> None:
+        """Each id was given once, nothing is lost or comes twice, all in order."""
+        assert len(set(self.put)) == len(self.put), "an id was given twice"
+        assert sorted(self.taken) == sorted(self.put)
+        for cause in {cause for cause, _ in self.put}:
+            order = [n for name, n in self.taken if name == cause]
+            assert order == list(range(len(order)))
+
+
+@settings(max_examples=60)
+@given(steps=STEPS, patience=st.sampled_from([0.0, 0.01]))
+async def test_whenever_the_disk_hangs_nothing_is_lost_doubled_or_out_of_order(
+    tmp_path_factory: pytest.TempPathFactory,
+    steps: list[tuple[str, int]],
+    patience: float,
+) -> None:
+    """With no patience at all, threads are relieved at any moment."""
+    path = tmp_path_factory.mktemp("outbox") / "state.db"
+    model, disk, left = Model(), Hanging(), list(steps)
+    while True:
+        async with opened(path, disk, patience=patience) as outbox:
+            while left:
+                what, key = left.pop(0)
+                if what == "restart":
+                    disk.thaw()
+                    await healed(outbox)
+                    break
+                await model.step(outbox, disk, what, key)
+            else:
+                disk.thaw()
+                await healed(outbox)
+                while await model.deliver(outbox):
+                    pass
+                await healed(outbox)
+                break
+    model.judge()
+    counts = Counter(cause for cause, _ in model.put)
+    assert await times_on_disk(path) == counts
+    assert {state for _, state, _ in await on_disk(path)} <= {"delivered"}

@@ -1,0 +1,1199 @@
+"""The outbox: nothing is lost, nothing comes twice, nothing overtakes its kin."""
+
+import asyncio
+import shutil
+import sqlite3
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from bridge.events.routing import Route, Subject, When
+from bridge.foundation.errors import (
+    NewerSchemaError,
+    OutboxCorruptError,
+    OutboxError,
+    Reason,
+)
+from bridge.outbox.delivery import Delivery
+from bridge.outbox.owner import owner_of, set_owner
+from bridge.outbox.records import (
+    CHECKPOINT,
+    REPLIES,
+    Checkpoint,
+    Decision,
+    Reply,
+    Tally,
+)
+from bridge.outbox.storage.connection import connect
+from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.schema import MIGRATIONS, READABLE_SINCE, versions
+from bridge.outbox.storage.timings import Timings
+from bridge.outbox.store import Outbox
+from tests.support.builders import SINK, imds_event, route, router, told
+
+NOW = 1_800_000_000.0
+A, B = "a", "b"
+TWO = router({A: route(), B: route()})
+
+
+@asynccontextmanager
+async def opened(path: Path) -> AsyncIterator[Outbox]:
+    """Open a state file that two sinks are served from."""
+    async with Outbox.open(path, TWO) as found:
+        yield found
+
+
+async def due(outbox: Outbox, now: float = NOW, sink: str = SINK) -> list[str | None]:
+    return [d.cloud_event_id for d in await rows(outbox, now, sink)]
+
+
+async def rows(outbox: Outbox, now: float = NOW, sink: str = SINK) -> list[Delivery]:
+    found, _ = await outbox.deliveries.due(sink, now=now, limit=100)
+    return found
+
+
+async def put(outbox: Outbox, *names: str, key: str | None = None) -> None:
+    await outbox.commit([told(name, key=key) for name in names], now=NOW)
+
+
+async def postpone(outbox: Outbox, delivery: Delivery, due_at: float) -> None:
+    await outbox.deliveries.postpone(
+        delivery, due=due_at, error="no", reason=Reason.SERVER
+    )
+
+
+async def dead_letter(outbox: Outbox, delivery: Delivery) -> None:
+    await outbox.deliveries.dead_letter(
+        delivery, now=NOW, error="no", reason=Reason.REJECTED
+    )
+
+
+def at(seconds: float) -> datetime:
+    return datetime.fromtimestamp(NOW + seconds, UTC)
+
+
+def left_behind(path: Path, directory: Path) -> Path:
+    """Return what a power cut would leave of the file: a copy of it as it is."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for suffix in ("", "-wal"):
+        shutil.copy(f"{path}{suffix}", directory / f"{path.name}{suffix}")
+    return directory / path.name
+
+
+# -- order ---------------------------------------------------------------------
+
+
+async def test_only_the_first_of_a_key_is_due(outbox: Outbox) -> None:
+    await put(outbox, "1", "2", key="K")
+    await put(outbox, "3", key="L")
+
+    assert await due(outbox) == ["1", "3"]
+
+
+async def test_next_of_a_key_is_due_once_the_first_is_delivered(
+    outbox: Outbox,
+) -> None:
+    await put(outbox, "1", "2", "3", key="K")
+    (first,) = await rows(outbox)
+
+    await outbox.deliveries.delivered(first, now=NOW)
+
+    assert await due(outbox) == ["2"]
+
+
+async def test_dead_letter_leaves_the_order(outbox: Outbox) -> None:
+    await put(outbox, "1", "2", key="K")
+    (first,) = await rows(outbox)
+
+    await dead_letter(outbox, first)
+
+    assert await due(outbox) == ["2"]
+
+
+async def test_first_of_a_key_that_waits_holds_up_the_others(outbox: Outbox) -> None:
+    await put(outbox, "1", "2", key="K")
+    (first,) = await rows(outbox)
+
+    await postpone(outbox, first, NOW + 10)
+
+    assert await due(outbox) == []
+    assert await due(outbox, NOW + 10) == ["1"]
+
+
+async def test_later_one_of_a_key_is_no_head_while_an_earlier_one_waits(
+    outbox: Outbox,
+) -> None:
+    await put(outbox, "1", key="K")
+    await postpone(outbox, (await rows(outbox))[0], NOW + 10)
+    await put(outbox, "2", key="K")
+
+    assert await due(outbox) == []
+
+
+async def test_what_has_no_key_has_no_order(outbox: Outbox) -> None:
+    await put(outbox, "1", "2")
+    await postpone(outbox, (await rows(outbox))[0], NOW + 10)
+
+    assert await due(outbox) == ["2"]
+
+
+async def test_order_is_kept_for_each_sink_by_itself(state_path: Path) -> None:
+    async with opened(state_path) as outbox:
+        await put(outbox, "1", "2", key="K")
+        (first,) = await rows(outbox, sink=A)
+        await outbox.deliveries.delivered(first, now=NOW)
+
+        assert await due(outbox, sink=A) == ["2"]
+        assert await due(outbox, sink=B) == ["1"]
+
+
+async def test_what_is_due_goes_by_age(outbox: Outbox) -> None:
+    for age, name in ((5, "old"), (9, "older"), (1, "young")):
+        await outbox.commit([told(name)], now=NOW - age)
+
+    assert await due(outbox) == ["older", "old", "young"]
+
+
+async def test_no_more_is_offered_than_asked_for(outbox: Outbox) -> None:
+    await outbox.commit(
+        [told("x", not_before=at(60)), told("1"), told("2"), told("3")], now=NOW
+    )
+
+    found, _ = await outbox.deliveries.due(SINK, now=NOW, limit=2)
+
+    assert [d.cloud_event_id for d in found] == ["x", "1"]
+
+
+async def test_next_due_time_is_told(outbox: Outbox) -> None:
+    await put(outbox, "1", "2")
+    one, two = await rows(outbox)
+    await postpone(outbox, one, NOW + 9)
+    await postpone(outbox, two, NOW + 5)
+
+    assert await outbox.deliveries.due(SINK, now=NOW, limit=9) == ([], NOW + 5)
+
+
+async def test_next_due_time_is_none_of_what_is_due_already(outbox: Outbox) -> None:
+    """It may be in flight: who waits for it would sleep past what comes after."""
+    await put(outbox, "1", "2")
+    _, two = await rows(outbox)
+    await postpone(outbox, two, NOW + 5)
+
+    assert (await outbox.deliveries.due(SINK, now=NOW, limit=9))[1] == NOW + 5
+
+
+async def test_next_due_time_is_none_when_nothing_waits(outbox: Outbox) -> None:
+    assert await outbox.deliveries.due(SINK, now=NOW, limit=9) == ([], None)
+
+
+# -- urgency -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("notice", "is_first"), [(1, True), (899, True), (901, False), (-1, False)]
+)
+async def test_notice_of_15_minutes_goes_first(
+    outbox: Outbox, notice: float, *, is_first: bool
+) -> None:
+    """A NotBefore that has passed is no reason to hurry."""
+    await outbox.commit([told("old")], now=NOW - 60)
+    await outbox.commit([told("x", not_before=at(notice))], now=NOW)
+
+    assert (await due(outbox))[0] == ("x" if is_first else "old")
+
+
+@pytest.mark.parametrize(("age", "is_first"), [(0, True), (299, True), (301, False)])
+async def test_start_of_5_minutes_ago_goes_first(
+    outbox: Outbox, age: float, *, is_first: bool
+) -> None:
+    await outbox.commit([told("old")], now=NOW - 600)
+    await outbox.commit([told("x", is_started=True)], now=NOW - age)
+
+    assert (await due(outbox))[0] == ("x" if is_first else "old")
+
+
+async def test_shortest_notice_goes_first_among_urgent_ones(outbox: Outbox) -> None:
+    for name, notice in (("slow", 800), ("fast", 30), ("middle", 300)):
+        await outbox.commit([told(name, not_before=at(notice))], now=NOW)
+
+    assert await due(outbox) == ["fast", "middle", "slow"]
+
+
+async def test_urgent_one_lends_its_urgency_to_those_before_it(
+    outbox: Outbox,
+) -> None:
+    await outbox.commit([told("old")], now=NOW - 60)
+    await outbox.commit([told("1", key="K")], now=NOW)
+    await outbox.commit([told("2", key="K", not_before=at(30))], now=NOW)
+
+    assert await due(outbox) == ["1", "old"]
+
+
+@pytest.mark.parametrize(("first", "second"), [(1000, 2000), (2000, 1000)])
+async def test_lent_urgency_makes_a_longer_time_of_two(
+    outbox: Outbox, first: float, second: float
+) -> None:
+    """From the earlier beginning to the later end, whichever step they are of."""
+    await outbox.commit([told("1", key="K", not_before=at(first))], now=NOW)
+    await outbox.commit([told("2", key="K", not_before=at(second))], now=NOW)
+
+    (head,) = await rows(outbox)
+    assert (head.urgent_from, head.urgent_until) == (NOW + 100, NOW + 2000)
+
+
+async def test_lent_urgency_stays_when_one_without_urgency_follows(
+    outbox: Outbox,
+) -> None:
+    await outbox.commit([told("1", key="K")], now=NOW)
+    await outbox.commit([told("2", key="K", not_before=at(1000))], now=NOW)
+    await outbox.commit([told("3", key="K")], now=NOW)
+
+    (head,) = await rows(outbox)
+    assert (head.urgent_from, head.urgent_until) == (NOW + 100, NOW + 1000)
+
+
+async def test_step_without_urgency_takes_none_away(outbox: Outbox) -> None:
+    await outbox.commit([told("old")], now=NOW - 60)
+    await outbox.commit([told("1", key="K", not_before=at(30))], now=NOW)
+    await outbox.commit([told("2", key="K", is_last=True)], now=NOW)
+
+    assert await due(outbox) == ["1", "old"]
+
+
+async def test_urgency_is_lent_to_nobody_else(state_path: Path) -> None:
+    updates = Route(when=When(transitions=("updated",)), scope="all", lifecycle=True)
+    async with Outbox.open(state_path, router({A: route(), B: updates})) as outbox:
+        for key in ("L", "K"):
+            update = told(f"1{key}", key=key, subject=Subject(transition="updated"))
+            await outbox.commit([update], now=NOW)
+        await outbox.commit([told("2", key="K", not_before=at(30))], now=NOW)
+
+        assert await due(outbox, sink=A) == ["1K", "1L"]
+        assert await due(outbox, sink=B) == ["1L", "1K"]
+
+
+# -- a sink that is back -------------------------------------------------------
+
+
+async def failed(outbox: Outbox, **seconds: float) -> None:
+    """Have each delivery wait for the sink, so many seconds from now."""
+    for one in await rows(outbox):
+        name = one.cloud_event_id or ""
+        await outbox.deliveries.postpone(
+            one,
+            due=NOW + seconds[name],
+            error="no",
+            reason=Reason.CONNECTION,
+            waits_for_sink=True,
+        )
+
+
+async def test_what_was_due_first_is_due_first_when_the_sink_is_back(
+    outbox: Outbox,
+) -> None:
+    await outbox.commit([told("a"), told("b"), told("c")], now=NOW)
+    await failed(outbox, a=30, b=10, c=20)
+    order = list[str | None]()
+    for _ in range(3):
+        assert await outbox.deliveries.release(SINK, now=NOW, limit=1) == 1
+        order += [name for name in await due(outbox) if name not in order]
+
+    assert order == ["b", "c", "a"]
+
+
+async def test_sink_that_may_be_back_is_tried_with_the_shortest_notice(
+    outbox: Outbox,
+) -> None:
+    """Then with the others, by when they are due."""
+    await outbox.commit([told("a"), told("b")], now=NOW)
+    await outbox.commit([told("c", not_before=at(600))], now=NOW)
+    await outbox.commit([told("d", not_before=at(60))], now=NOW)
+    await failed(outbox, a=20, b=10, c=30, d=40)
+
+    found = await outbox.deliveries.waiting_for_sink(SINK, now=NOW, limit=9)
+
+    assert [one.cloud_event_id for one in found] == ["d", "c", "b", "a"]
+
+
+# -- settling ------------------------------------------------------------------
+
+
+async def test_delivery_holds_all_that_a_sink_needs(outbox: Outbox) -> None:
+    event = told("1", key="AB", not_before=at(30))
+    await outbox.commit([event], now=NOW)
+
+    assert await rows(outbox) == [
+        Delivery(
+            id=1,
+            sink=SINK,
+            kind="event",
+            state="pending",
+            key="AB",
+            event_id="AB",
+            cloud_event_id="1",
+            type=event.event.type,
+            body=event.event.to_json(),
+            attempts=0,
+            due=NOW,
+            created=NOW,
+            not_before=NOW + 30,
+            urgent_from=NOW - 870,
+            urgent_until=NOW + 30,
+            last_error=None,
+        )
+    ]
+
+
+async def test_postponed_delivery_remembers_what_was_tried(outbox: Outbox) -> None:
+    await put(outbox, "1")
+    await postpone(outbox, (await rows(outbox))[0], NOW + 5)
+
+    (found,) = await rows(outbox, NOW + 5)
+    assert (found.attempts, found.due, found.last_error) == (1, NOW + 5, "no")
+
+
+@pytest.mark.parametrize("end", ["delivered", "dead"])
+async def test_what_is_settled_stays_settled(outbox: Outbox, end: str) -> None:
+    await put(outbox, "1")
+    (found,) = await rows(outbox)
+    await (
+        outbox.deliveries.delivered(found, now=NOW)
+        if end == "delivered"
+        else dead_letter(outbox, found)
+    )
+
+    await postpone(outbox, found, NOW)
+    await outbox.deliveries.delivered(found, now=NOW)
+    await dead_letter(outbox, found)
+
+    assert await due(outbox) == []
+    tally = (await outbox.deliveries.tallies())[SINK]
+    assert (tally.delivered, tally.dead) == ((1, 0) if end == "delivered" else (0, 1))
+
+
+async def test_pending_deliveries_of_one_event_are_found(state_path: Path) -> None:
+    async with opened(state_path) as outbox:
+        await put(outbox, "1", "2")
+
+        (found,) = await outbox.deliveries.of_cloud_event(A, "2")
+
+        assert (found.sink, found.cloud_event_id) == (A, "2")
+        await outbox.deliveries.delivered(found, now=NOW)
+        assert await outbox.deliveries.of_cloud_event(A, "2") == []
+
+
+async def test_tallies_tell_how_each_sink_stands(state_path: Path) -> None:
+    async with opened(state_path) as outbox:
+        await outbox.commit([told("0")], now=NOW - 60)
+        await put(outbox, "1", "2", "3")
+        zero, one, two, _ = await rows(outbox, sink=A)
+        await outbox.deliveries.delivered(zero, now=NOW)
+        await dead_letter(outbox, one)
+        await postpone(outbox, two, NOW + 5)
+
+        assert await outbox.deliveries.tallies() == {
+            A: Tally(pending=2, dead=1, delivered=1, oldest=NOW, last_error="no"),
+            B: Tally(pending=4, oldest=NOW - 60),
+        }
+
+
+async def test_last_error_is_of_what_waits_longest(outbox: Outbox) -> None:
+    await put(outbox, "1", "2")
+    one, two = await rows(outbox)
+    await dead_letter(outbox, one)
+    await outbox.deliveries.postpone(two, due=NOW, error="busy", reason=Reason.SERVER)
+
+    assert (await outbox.deliveries.tallies())[SINK].last_error == "busy"
+
+
+async def test_last_error_is_of_the_dead_when_nothing_waits(outbox: Outbox) -> None:
+    await put(outbox, "1")
+    await dead_letter(outbox, (await rows(outbox))[0])
+
+    assert (await outbox.deliveries.tallies())[SINK].last_error == "no"
+
+
+# -- commit --------------------------------------------------------------------
+
+
+def checkpoint(*keys: str) -> Checkpoint:
+    return Checkpoint(body=b"{}", sightings=frozenset(keys))
+
+
+async def test_commit_keeps_everything_together(outbox: Outbox) -> None:
+    decision = Decision(message="m", key="K", event_id="k", sequence=1, state="relayed")
+    await outbox.commit(
+        [told("1", key="K")],
+        now=NOW,
+        checkpoint=checkpoint("K"),
+        decisions=[decision],
+        reply=Reply(key="m", body=b"r"),
+    )
+
+    assert await due(outbox) == ["1"]
+    assert await outbox.observations.load(CHECKPOINT) == b"{}"
+    assert await outbox.observations.was_seen("K")
+    assert await outbox.approvals.of_message("m") == {"K": decision}
+    (reply,) = await rows(outbox, sink=REPLIES)
+    assert (reply.kind, reply.body, reply.key) == ("reply", b"r", None)
+
+
+async def test_commit_with_one_bad_event_keeps_nothing(outbox: Outbox) -> None:
+    bad = told("2", key="K", data={"x": object()})
+    with pytest.raises(TypeError):
+        await outbox.commit(
+            [told("1", key="K"), bad],
+            now=NOW,
+            checkpoint=checkpoint("K"),
+            decisions=[
+                Decision(message="m", key="K", event_id="k", sequence=1, state="x")
+            ],
+            reply=Reply(key="m", body=b"r"),
+        )
+
+    assert await outbox.observations.load(CHECKPOINT) is None
+    assert not await outbox.observations.was_seen("K")
+    assert await outbox.observations.publish_counts(["1"]) == {}
+    assert await outbox.approvals.of_message("m") == {}
+    assert await outbox.deliveries.tallies() == {}
+
+
+async def test_commit_wakes_the_relays_of_those_that_are_told(
+    state_path: Path,
+) -> None:
+    quiet = Route(when=When(transitions=("ended",)), scope="all", lifecycle=True)
+    async with Outbox.open(state_path, router({A: route(), B: quiet})) as outbox:
+        events = [outbox.wakeups.of(name) for name in (A, B, REPLIES)]
+
+        await outbox.commit([told("1")], now=NOW, reply=Reply(key="m", body=b""))
+
+        assert [event.is_set() for event in events] == [True, False, True]
+
+
+async def test_all_relays_are_woken_when_another_process_has_written(
+    outbox: Outbox,
+) -> None:
+    news = outbox.wakeups.of(SINK)
+    outbox.wakeups.wake_all()
+
+    assert news.is_set()
+
+
+async def test_rows_are_never_merged_by_id(outbox: Outbox) -> None:
+    await put(outbox, "same")
+    await put(outbox, "same")
+
+    assert await due(outbox) == ["same", "same"]
+
+
+async def test_what_was_told_is_counted_by_cause(outbox: Outbox) -> None:
+    await outbox.commit([told("1", cause="c"), told("2", cause="d")], now=NOW)
+    await outbox.commit([told("3", cause="c")], now=NOW)
+
+    assert await outbox.observations.publish_counts(["c", "d", "never"]) == {
+        "c": 2,
+        "d": 1,
+    }
+
+
+async def test_any_number_of_causes_can_be_asked_for(outbox: Outbox) -> None:
+    """A document of 1 MiB can hold 50,000 events; not every SQLite takes as many."""
+    limit = sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER
+    await outbox.database.run(lambda db: db.setlimit(limit, 999))
+    await put(outbox, "777")
+
+    assert await outbox.observations.publish_counts(
+        [str(n) for n in range(50_000)]
+    ) == {"777": 1}
+
+
+# -- followers -----------------------------------------------------------------
+
+
+def step(name: str, event_type: str, *, is_last: bool = False) -> object:
+    subject = Subject(transition="updated", events=(imds_event(EventType=event_type),))
+    return told(name, key="K", subject=subject, is_last=is_last)
+
+
+async def follow(path: Path, *steps: object) -> list[str | None]:
+    """Return what a sink for reboots is told of these steps."""
+    reboots = Route(when=When(event_types=("Reboot",)), scope="all", lifecycle=True)
+    async with Outbox.open(path, router({SINK: reboots})) as outbox:
+        found = []
+        for one in steps:
+            await outbox.commit([one], now=NOW)  # type: ignore[list-item]  # see step
+            for delivery in await rows(outbox):
+                found.append(delivery.cloud_event_id)
+                await outbox.deliveries.delivered(delivery, now=NOW)
+        return found
+
+
+async def test_sink_that_was_told_of_an_event_is_told_to_its_end(
+    state_path: Path,
+) -> None:
+    found = await follow(
+        state_path, step("1", "Freeze"), step("2", "Reboot"), step("3", "Freeze")
+    )
+
+    assert found == ["2", "3"]
+
+
+async def test_event_that_returns_after_its_end_is_new_to_the_sinks(
+    state_path: Path,
+) -> None:
+    found = await follow(
+        state_path,
+        step("1", "Reboot"),
+        step("2", "Freeze", is_last=True),
+        step("3", "Freeze"),
+    )
+
+    assert found == ["1", "2"]
+
+
+async def test_approval_makes_no_sink_a_follower(state_path: Path) -> None:
+    approval = told("1", key="K", subject=Subject())
+
+    assert await follow(state_path, approval, step("2", "Freeze")) == ["1"]
+
+
+async def test_sinks_follow_over_a_restart(state_path: Path) -> None:
+    await follow(state_path, step("1", "Reboot"))
+
+    assert await follow(state_path, step("2", "Freeze")) == ["2"]
+
+
+# -- approvals -----------------------------------------------------------------
+
+
+def intent(message: str = "m", key: str = "K", **fields: object) -> Decision:
+    values = {"event_id": key.lower(), "sequence": 1, "state": "intent"} | fields
+    return Decision(message=message, key=key, **values)  # type: ignore[arg-type]  # fields of Decision
+
+
+@pytest.mark.parametrize("clocks", [{SINK: lambda: 5.0}, {}], ids=["known", "not"])
+async def test_running_time_is_asked_for_once_in_a_commit(
+    clocks: dict[str, Callable[[], float]], outbox: Outbox
+) -> None:
+    """Each look at it costs as much as the checkpoint beside it is long."""
+    statements, outbox.ages.clocks = list[str](), clocks
+    await outbox.database.read(lambda db: db.set_trace_callback(statements.append))
+    await outbox.commit([told(n) for n in "123"], now=NOW, checkpoint=checkpoint())
+
+    assert sum("running:" in statement for statement in statements) == 1
+    assert [d.born for d in await rows(outbox)] == [5.0 if clocks else 0.0] * 3
+
+
+async def test_decisions_are_kept_by_message_and_event(outbox: Outbox) -> None:
+    for one in (intent(), intent(key="L"), intent("other")):
+        await outbox.approvals.save(one, now=NOW)
+
+    assert await outbox.approvals.of_message("m") == {
+        "K": intent(),
+        "L": intent(key="L"),
+    }
+    assert await outbox.approvals.of_message("nobody") == {}
+
+
+async def test_decision_takes_the_place_of_its_intent(outbox: Outbox) -> None:
+    await outbox.approvals.save(intent(posted=True), now=NOW)
+    after = intent(state="relayed", data=b"{}", sequence=2)
+    await outbox.commit([], now=NOW, decisions=[after])
+
+    (found,) = (await outbox.approvals.of_message("m")).values()
+    assert (found.state, found.data, found.sequence) == ("relayed", b"{}", 2)
+    assert found.posted, "that a POST was begun is never forgotten"
+
+
+async def test_outcome_that_was_told_is_not_lost_to_a_later_intent(
+    outbox: Outbox,
+) -> None:
+    await outbox.approvals.save(intent(state="failed", data=b"{}"), now=NOW)
+    await outbox.approvals.save(intent(), now=NOW)
+
+    assert (await outbox.approvals.of_message("m"))["K"].data == b"{}"
+
+
+async def test_intent_that_came_to_nothing_is_forgotten(outbox: Outbox) -> None:
+    await outbox.approvals.save(intent(), now=NOW)
+    await outbox.approvals.save(intent(key="L"), now=NOW)
+
+    await outbox.approvals.delete("m", "K")
+
+    assert list(await outbox.approvals.of_message("m")) == ["L"]
+
+
+async def test_events_that_a_post_was_begun_for_are_known(outbox: Outbox) -> None:
+    for one in (intent(), intent("n", posted=True), intent(key="L")):
+        await outbox.approvals.save(one, now=NOW)
+
+    assert await outbox.approvals.posted() == {"K"}
+
+
+async def test_recent_outcomes_are_told_newest_first(outbox: Outbox) -> None:
+    for number in range(4):
+        one = intent(str(number), data=b"%d" % number if number else None)
+        await outbox.approvals.save(one, now=NOW + number)
+
+    assert await outbox.approvals.recent_outcomes(2) == [b"3", b"2"]
+
+
+# -- housekeeping --------------------------------------------------------------------
+
+
+async def prune(outbox: Outbox, *alive: str, limit: int = 500) -> int:
+    """Drop what was settled a week ago, a week and an hour later."""
+    return await outbox.pruning.prune(
+        before=NOW + 3600, now=NOW + 7 * 86400, alive=frozenset(alive), limit=limit
+    )
+
+
+async def test_old_delivered_items_are_dropped(outbox: Outbox) -> None:
+    await put(outbox, "1")
+    await outbox.deliveries.delivered((await rows(outbox))[0], now=NOW)
+
+    assert await prune(outbox) == 1
+    assert (await outbox.deliveries.tallies())[SINK].delivered == 0
+
+
+async def test_what_was_delivered_lately_is_kept(outbox: Outbox) -> None:
+    await put(outbox, "1")
+    await outbox.deliveries.delivered((await rows(outbox))[0], now=NOW + 3600)
+
+    assert await prune(outbox) == 0
+
+
+async def test_what_is_pending_or_dead_is_never_dropped(state_path: Path) -> None:
+    async with opened(state_path) as outbox:
+        await put(outbox, "pending", "dead")
+        for delivery in await rows(outbox, sink=A):
+            await outbox.deliveries.delivered(delivery, now=NOW)
+        await dead_letter(outbox, (await rows(outbox, sink=B))[1])
+
+        assert await prune(outbox) == 0
+        assert await due(outbox, sink=B) == ["pending"]
+        assert (await outbox.deliveries.tallies())[B].dead == 1
+
+
+async def test_items_that_nobody_was_told_of_are_dropped(state_path: Path) -> None:
+    async with Outbox.open(state_path, router({})) as outbox:
+        await put(outbox, "1")
+
+        assert await prune(outbox) == 1
+
+
+async def test_no_more_is_dropped_at_a_time_than_asked_for(outbox: Outbox) -> None:
+    await put(outbox, "1", "2", "3")
+    for delivery in await rows(outbox):
+        await outbox.deliveries.delivered(delivery, now=NOW)
+
+    assert [await prune(outbox, limit=2) for _ in range(3)] == [2, 1, 0]
+
+
+async def test_memory_of_what_is_over_is_dropped(outbox: Outbox) -> None:
+    await outbox.commit([told("1", key="K")], now=NOW, checkpoint=checkpoint("K"))
+    await outbox.approvals.save(intent(posted=True), now=NOW)
+
+    await prune(outbox)
+
+    assert not await outbox.observations.was_seen("K")
+    assert await outbox.approvals.posted() == frozenset()
+    assert await outbox.observations.publish_counts(["1"]) == {}
+
+
+async def test_memory_of_what_is_alive_is_kept(outbox: Outbox) -> None:
+    await outbox.commit([told("1", key="K")], now=NOW, checkpoint=checkpoint("K"))
+    await outbox.approvals.save(intent(posted=True), now=NOW)
+
+    await prune(outbox, "K")
+
+    assert await outbox.observations.was_seen("K")
+    assert await outbox.approvals.posted() == {"K"}
+    assert await outbox.observations.publish_counts(["1"]) == {"1": 1}
+
+
+async def test_sinks_follow_an_event_announced_long_ahead(state_path: Path) -> None:
+    await follow(state_path, step("1", "Reboot"))
+    async with Outbox.open(state_path, router()) as outbox:
+        await prune(outbox, "K")
+
+    assert await follow(state_path, step("2", "Freeze")) == ["2"]
+
+
+# -- crash and restart ---------------------------------------------------------
+
+
+async def test_nothing_is_lost_over_a_restart(state_path: Path) -> None:
+    async with opened(state_path) as outbox:
+        await outbox.commit(
+            [told("1", key="K"), told("2", key="K")],
+            now=NOW,
+            checkpoint=checkpoint("K"),
+        )
+        await postpone(outbox, (await rows(outbox, sink=A))[0], NOW + 5)
+        await outbox.observations.save({"name": b"value"})
+
+    async with opened(state_path) as outbox:
+        assert await due(outbox, NOW + 4, A) == []
+        assert await due(outbox, NOW + 5, A) == ["1"]
+        assert await due(outbox, sink=B) == ["1"]
+        assert await outbox.observations.load("name") == b"value"
+        assert await outbox.observations.load(CHECKPOINT) == b"{}"
+
+
+async def test_what_was_committed_survives_a_power_cut(
+    state_path: Path, tmp_path: Path
+) -> None:
+    async with opened(state_path) as outbox:
+        await outbox.commit([told("1")], now=NOW, checkpoint=checkpoint())
+        copy = left_behind(state_path, tmp_path / "copy")
+
+    async with opened(copy) as outbox:
+        assert await due(outbox, sink=A) == await due(outbox, sink=B) == ["1"]
+        assert await outbox.observations.load(CHECKPOINT) == b"{}"
+
+
+class Gate:
+    """A job that stops the outbox's thread in the middle of a transaction."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_end = threading.Event(), threading.Event()
+
+    def __call__(self, db: sqlite3.Connection) -> None:
+        self.begun.set()
+        assert self.may_end.wait(60)
+
+    async def reached(self) -> None:
+        assert await asyncio.to_thread(self.begun.wait, 60)
+
+
+async def test_commit_cut_off_by_a_power_cut_leaves_nothing(
+    state_path: Path, tmp_path: Path
+) -> None:
+    async with opened(state_path) as outbox, asyncio.TaskGroup() as group:
+        before, inside = Gate(), Gate()
+        group.create_task(outbox.database.run(before))
+        await before.reached()
+        commit = group.create_task(
+            outbox.commit([told("1"), told("2")], now=NOW, checkpoint=checkpoint())
+        )
+        await asyncio.sleep(0)
+        group.create_task(outbox.database.run(inside))
+        await asyncio.sleep(0)
+        before.may_end.set()
+        await inside.reached()  # both events stand in the transaction now
+        copy = left_behind(state_path, tmp_path / "copy")
+        was_told = commit.done()
+        inside.may_end.set()
+
+    assert not was_told
+    async with opened(copy) as outbox:
+        assert await outbox.deliveries.tallies() == {}
+        assert await outbox.observations.load(CHECKPOINT) is None
+
+
+# -- group commit --------------------------------------------------------------
+
+
+async def together(database: Database, *jobs: Callable[..., object]) -> list[object]:
+    """Run jobs in one transaction; return results and errors."""
+    gate = Gate()
+    waiting = asyncio.ensure_future(database.run(gate))
+    await gate.reached()
+    found = asyncio.gather(*map(database.run, jobs), return_exceptions=True)
+    await asyncio.sleep(0)
+    gate.may_end.set()
+    await waiting
+    return await found
+
+
+def keep(name: str) -> Callable[[sqlite3.Connection], str]:
+    def job(db: sqlite3.Connection) -> str:
+        db.execute("INSERT INTO meta (key, value) VALUES (?, x'00')", (name,))
+        return name
+
+    return job
+
+
+def fail_after(name: str, error: str) -> Callable[[sqlite3.Connection], str]:
+    def job(db: sqlite3.Connection) -> str:
+        keep(name)(db)
+        if error == "ours":
+            raise KeyError(name)
+        db.execute("INSERT INTO nowhere VALUES (1)")
+        return name
+
+    return job
+
+
+@pytest.mark.parametrize(("error", "kind"), [("ours", KeyError), ("sql", OutboxError)])
+async def test_job_that_fails_takes_nothing_else_with_it(
+    outbox: Outbox, error: str, kind: type[Exception]
+) -> None:
+    one, bad, three = await together(
+        outbox.database, keep("1"), fail_after("2", error), keep("3")
+    )
+
+    assert (one, three) == ("1", "3")
+    assert isinstance(bad, kind)
+    kept = [await outbox.observations.load(name) is not None for name in "123"]
+    assert kept == [True, False, True]
+    assert outbox.database.fault is None
+
+
+async def test_jobs_beyond_one_group_are_all_done(outbox: Outbox) -> None:
+    names = [str(n) for n in range(600)]
+
+    assert await together(outbox.database, *map(keep, names)) == names
+
+
+async def test_log_is_written_back_in_quiet_moments(
+    state_path: Path, tmp_path: Path
+) -> None:
+    """In the middle of a commit it would hold up what cannot wait."""
+    at_once = Timings(quiet=0.0)
+    copy = tmp_path / "file-without-log.db"
+
+    def count() -> int:
+        shutil.copy(state_path, copy)
+        with closing(sqlite3.connect(copy)) as db:
+            try:
+                return int(db.execute("SELECT count(*) FROM items").fetchone()[0])
+            except sqlite3.DatabaseError:
+                return 0  # not even the tables are there, or it is being written
+
+    async with Database.open(state_path, timings=at_once) as database:
+        outbox = Outbox(database, TWO)
+        await put(outbox, "0")
+        before = count()
+        for number in range(20):
+            await put(outbox, str(number))
+        async with asyncio.timeout(60):
+            while count() < 10:
+                await asyncio.sleep(0)
+
+        assert before == 0
+        assert len(await due(outbox, sink=A)) == 21
+
+
+async def test_full_disk_fails_the_commit_and_is_remembered_until_one_works(
+    outbox: Outbox,
+) -> None:
+    await outbox.database.run(lambda db: db.execute("PRAGMA max_page_count = 60"))
+    large = told("1", data={"x": "y" * 500_000})
+
+    with pytest.raises(OutboxError, match="full"):
+        await outbox.commit([large], now=NOW, checkpoint=checkpoint())
+
+    assert "full" in str(outbox.database.fault)
+    assert await outbox.observations.load(CHECKPOINT) is None
+    await put(outbox, "2")
+    assert outbox.database.fault is None
+    assert await due(outbox) == ["2"]
+
+
+async def test_job_is_done_although_its_caller_was_cancelled(outbox: Outbox) -> None:
+    gate = Gate()
+    waiting = asyncio.ensure_future(outbox.database.run(gate))
+    await gate.reached()
+    caller = asyncio.ensure_future(put(outbox, "1"))
+    await asyncio.sleep(0)
+
+    caller.cancel()
+    gate.may_end.set()
+    await waiting
+
+    assert await due(outbox) == ["1"]
+
+
+async def test_jobs_that_wait_are_done_before_the_file_is_closed(
+    state_path: Path,
+) -> None:
+    async with opened(state_path) as outbox:
+        gate = Gate()
+        jobs = [asyncio.ensure_future(outbox.database.run(gate))]
+        await gate.reached()
+        jobs += [asyncio.ensure_future(put(outbox, str(n))) for n in range(600)]
+        await asyncio.sleep(0)
+        gate.may_end.set()
+
+    await asyncio.gather(*jobs)
+    async with opened(state_path) as outbox:
+        assert (await outbox.deliveries.tallies())[A].pending == 600
+
+
+async def test_closed_file_is_an_error_and_no_endless_wait(state_path: Path) -> None:
+    async with opened(state_path) as outbox:
+        pass
+
+    with pytest.raises(OutboxError, match="closed"):
+        await outbox.deliveries.tallies()
+
+
+async def test_file_remembers_whose_it_is(state_path: Path) -> None:
+    async with Database.open(state_path) as database:
+        assert await owner_of(database) is None
+        await set_owner(database, "vm-1")
+    async with Database.open(state_path) as database:
+        await set_owner(database, "vm-2")
+        assert await owner_of(database) == "vm-2"
+
+
+# -- the file itself -----------------------------------------------------------
+
+
+@pytest.fixture
+def empty_file(state_path: Path) -> Path:
+    state_path.touch()
+    return state_path
+
+
+async def test_empty_file_becomes_one_of_ours(empty_file: Path) -> None:
+    async with opened(empty_file) as outbox:
+        await put(outbox, "1")
+
+        found = await outbox.database.run(versions)
+        assert found == (READABLE_SINCE, len(MIGRATIONS))
+
+
+async def test_file_of_an_older_version_keeps_what_it_holds(state_path: Path) -> None:
+    old = sqlite3.connect(state_path)
+    old.executescript(f"{MIGRATIONS[0]} PRAGMA user_version = 1;")
+    old.execute("INSERT INTO told VALUES ('cause', 3, 1.0)")
+    old.commit()
+    old.close()
+
+    async with opened(state_path) as outbox:
+        assert await outbox.observations.publish_counts(["cause"]) == {"cause": 3}
+        await put(outbox, "1")
+        assert await outbox.observations.publish_counts(["1"]) == {"1": 1}
+
+
+async def test_decisions_of_an_older_version_are_those_of_messages(
+    state_path: Path,
+) -> None:
+    old = sqlite3.connect(state_path)
+    old.executescript(f"{MIGRATIONS[0]} {MIGRATIONS[1]} PRAGMA user_version = 2;")
+    row = ("m", "K", "k", 7, "intent", 1, None, 1.0)
+    old.execute("INSERT INTO approvals VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+    old.commit()
+    old.close()
+
+    async with opened(state_path) as outbox:
+        (decision,) = (await outbox.approvals.of_message("m")).values()
+        assert (decision.sequence, decision.posted) == (7, True)
+        assert decision.rule is None
+        assert not await outbox.approvals.open_initiatives()
+
+
+async def test_file_is_written_as_durably_as_sqlite_can(outbox: Outbox) -> None:
+    def modes(db: sqlite3.Connection) -> list[object]:
+        names = ("journal_mode", "synchronous")
+        return [db.execute(f"PRAGMA {name}").fetchone()[0] for name in names]
+
+    assert await outbox.database.run(modes) == ["wal", 2]
+
+
+async def test_file_of_a_newer_version_is_refused_and_left_alone(
+    state_path: Path,
+) -> None:
+    connection = connect(state_path)
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+
+    with pytest.raises(NewerSchemaError, match="99"):
+        connect(state_path)
+
+
+@pytest.mark.parametrize("size", [10, 5000])
+def test_file_that_is_no_database_is_corrupt(state_path: Path, size: int) -> None:
+    state_path.write_bytes(b"not a database " * size)
+
+    with pytest.raises(OutboxCorruptError, match=r"state\.db"):
+        connect(state_path)
+
+
+async def test_file_damaged_in_the_middle_is_found_corrupt_at_use(
+    state_path: Path,
+) -> None:
+    async with opened(state_path) as outbox:
+        await put(outbox, "1")
+    damage(state_path, "deliveries")
+
+    async with opened(state_path) as outbox:
+        with pytest.raises(OutboxCorruptError):
+            await put(outbox, "2")
+
+
+def damage(path: Path, table: str) -> None:
+    """Overwrite the first page of a table."""
+    connection = sqlite3.connect(path)
+    query = "SELECT rootpage FROM sqlite_schema WHERE name = ?"
+    ((page,),) = connection.execute(query, (table,)).fetchall()
+    ((size,),) = connection.execute("PRAGMA page_size").fetchall()
+    connection.close()
+    body = bytearray(path.read_bytes())
+    body[(page - 1) * size : page * size] = b"\xaa" * size
+    path.write_bytes(body)
+
+
+async def test_file_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(OutboxError) as caught:
+        async with opened(tmp_path / "nowhere" / "state.db"):
+            pass
+
+    assert not isinstance(caught.value, OutboxCorruptError)
+
+
+async def test_database_of_somebody_else_is_not_taken_over(state_path: Path) -> None:
+    connection = sqlite3.connect(state_path)
+    connection.execute("CREATE TABLE meta (theirs)")
+    connection.close()
+
+    with pytest.raises(OutboxError, match="another program"):
+        async with opened(state_path):
+            pass
+
+
+# -- any sequence of operations ------------------------------------------------
+
+
+class OutboxMachine(RuleBasedStateMachine):
+    """Beside the outbox, a model: names that wait, in order, by sink and key."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = Path(tempfile.mkdtemp(prefix="outbox"))
+        self.runner = asyncio.Runner()
+        self.lives = 0
+        self.now = NOW
+        self.waiting: dict[tuple[str, str], list[str]] = {}
+        self.dues: dict[tuple[str, str], float] = {}
+        self.count = 0
+        self.settled: list[tuple[str, str]] = []
+        self.ends = {"delivered": 0, "dead": 0}
+        self._open(self.directory / "state.db")
+
+    def _open(self, path: Path) -> None:
+        self.path = path
+        self.context = opened(path)
+        self.outbox = self.runner.run(self.context.__aenter__())
+
+    def _close(self) -> None:
+        self.runner.run(self.context.__aexit__(None, None, None))
+
+    def teardown(self) -> None:
+        self._close()
+        self.runner.close()
+        shutil.rmtree(self.directory)
+
+    @rule(keys=st.lists(st.sampled_from(["K", "L", None]), min_size=1, max_size=3))
+    def append(self, keys: list[str | None]) -> None:
+        batch = []
+        for key in keys:
+            self.count += 1
+            name = f"{self.count}"
+            batch.append(told(name, key=key))
+            for sink in (A, B):
+                line = (sink, key or f"none{name}")
+                self.waiting.setdefault(line, []).append(name)
+                self.dues[sink, name] = self.now
+        self.runner.run(self.outbox.commit(batch, now=self.now))
+
+    @rule(keys=st.sampled_from(["K", "L", None]))
+    def append_badly(self, keys: str | None) -> None:
+        batch = [told("good", key=keys), told("bad", key=keys, data={"x": object()})]
+        with pytest.raises(TypeError):
+            self.runner.run(self.outbox.commit(batch, now=self.now))
+
+    @rule(
+        sink=st.sampled_from([A, B]),
+        index=st.integers(0, 3),
+        end=st.sampled_from(["delivered", "dead", "postponed"]),
+    )
+    def attempt(self, sink: str, index: int, end: str) -> None:
+        found = self.runner.run(rows(self.outbox, self.now, sink))
+        if not found:
+            return
+        delivery = found[index % len(found)]
+        name = str(delivery.cloud_event_id)
+        if end == "postponed":
+            later = self.now + 10
+            self.runner.run(postpone(self.outbox, delivery, later))
+            self.dues[sink, name] = later
+            return
+        if end == "delivered":
+            self.runner.run(self.outbox.deliveries.delivered(delivery, now=self.now))
+        else:
+            self.runner.run(dead_letter(self.outbox, delivery))
+        self._settle(sink, delivery.key or f"none{name}", name, end)
+
+    def _settle(self, sink: str, key: str, name: str, end: str) -> None:
+        assert (sink, name) not in self.settled, "nothing comes twice"
+        assert self.waiting[sink, key].pop(0) == name, "nothing overtakes its kin"
+        self.settled.append((sink, name))
+        if sink == A:
+            self.ends[end] += 1
+
+    @rule(seconds=st.sampled_from([1.0, 30.0, -5.0]))
+    def clock_step(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule()
+    def power_cut(self) -> None:
+        self.lives += 1
+        copy = left_behind(self.path, self.directory / str(self.lives))
+        self._close()
+        self._open(copy)
+
+    @rule()
+    def restart(self) -> None:
+        self._close()
+        self._open(self.path)
+
+    @invariant()
+    def what_is_due_is_the_first_of_each_line(self) -> None:
+        for sink in (A, B):
+            heads = {
+                line[0]
+                for (whose, _), line in self.waiting.items()
+                if whose == sink and line and self.dues[sink, line[0]] <= self.now
+            }
+            assert set(self.runner.run(due(self.outbox, self.now, sink))) == heads
+
+    @invariant()
+    def tallies_are_what_counting_gives(self) -> None:
+        tally = self.runner.run(self.outbox.deliveries.tallies()).get(A, Tally())
+        pending = sum(len(n) for (sink, _), n in self.waiting.items() if sink == A)
+
+        assert (tally.pending, tally.dead, tally.delivered) == (
+            pending,
+            self.ends["dead"],
+            self.ends["delivered"],
+        )
+        assert self.runner.run(self.outbox.database.run(counted)) == {
+            state: n
+            for state, n in zip(
+                ("pending", "dead", "delivered"),
+                (tally.pending, tally.dead, tally.delivered),
+                strict=True,
+            )
+            if n
+        }
+
+
+def counted(db: sqlite3.Connection) -> dict[str, int]:
+    query = "SELECT state, count(*) FROM deliveries WHERE sink = 'a' GROUP BY state"
+    return dict(db.execute(query))
+
+
+TestOutboxMachine = OutboxMachine.TestCase
+TestOutboxMachine.settings = settings(max_examples=15, stateful_step_count=25)

@@ -1,0 +1,372 @@
+"""What every sink owes the relay, over all of SINK_TYPES."""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from bridge.foundation.errors import (
+    DeliveryError,
+    PermanentDeliveryError,
+    Reason,
+    RefusedDeliveryError,
+    TransientDeliveryError,
+)
+from bridge.simulator.servicebus.broker import Broker
+from bridge.sinks.base import Resources, Sink, SinkConfig
+from bridge.sinks.registry import SINK_TYPES
+from tests.sinks.sink_fixtures import (
+    SECRET,
+    Inbox,
+    LogReceiver,
+    cloud_event,
+    opened_sink,
+    sink_config,
+)
+from tests.support.mail import Relay
+
+Options = Mapping[str, object]
+OPTIONS: Mapping[str, Callable[[Inbox, Broker], Options]] = {
+    "servicebus": lambda _, broker: {
+        "type": "servicebus",
+        "connection_string": broker.connection_string,
+        "topic": "scheduled-events",
+    },
+    "slack": lambda inbox, _: {
+        "type": "slack",
+        "webhook_url": f"{inbox.url}/services/{SECRET}",
+        "timeout": "500ms",
+    },
+    "webhook": lambda inbox, _: {
+        "type": "webhook",
+        "url": f"{inbox.url}/{SECRET}?key={SECRET}",
+        "headers": {"x-key": SECRET},
+        "auth": {"type": "bearer", "token": SECRET},
+        "timeout": "500ms",
+    },
+}
+BESIDE_HTTP: Mapping[str, Callable[[Path, LogReceiver, Relay], Options]] = {
+    "command": lambda folder, *_: {
+        "type": "command",
+        "command": [
+            "/bin/sh",
+            "-c",
+            f"cat >>{folder}/given && echo >>{folder}/given",
+        ],
+    },
+    "file": lambda folder, *_: {"type": "file", "path": f"{folder}/events.jsonl"},
+    "email": lambda _, __, relay: {
+        "type": "email",
+        "host": "127.0.0.1",
+        "port": relay.port,
+        "security": "none",
+        "sender": "sebridge@contoso.com",
+        "recipients": ["ops@contoso.com"],
+        "timeout": "500ms",
+    },
+    "syslog": lambda _, logs, __: {
+        "type": "syslog",
+        "host": "127.0.0.1",
+        "port": logs.port,
+        "timeout": "500ms",
+    },
+}
+OVER_HTTP = [k for k in SINK_TYPES if k != "servicebus" and k not in BESIDE_HTTP]
+OVER_NETWORK = [kind for kind in SINK_TYPES if kind not in {"command", "file"}]
+SECRETS = {
+    "servicebus": ("SAS_KEY_VALUE",),
+    "slack": (SECRET,),
+    "webhook": (SECRET,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """All that a sink may be opened against, so that a test needs to ask for one."""
+
+    resources: Resources
+    inbox: Inbox
+    broker: Broker
+    folder: Path
+    logs: LogReceiver
+    relay: Relay
+
+    def options(self, kind: str) -> dict[str, object]:
+        if kind in BESIDE_HTTP:
+            return dict(BESIDE_HTTP[kind](self.folder, self.logs, self.relay))
+        return dict(OPTIONS[kind](self.inbox, self.broker))
+
+    def taken(self) -> int:
+        """Return how many events have arrived, wherever that is."""
+        topic = self.broker.snapshot()["scheduled-events/Subscriptions/consumer"]
+        files = [path.read_bytes() for path in self.folder.iterdir()]
+        lines = sum(data.count(b"\n") for data in files)
+        messages = self.logs.data.count(b" sebridge - ")
+        mails = len(self.relay.mails)
+        return topic.active + len(self.inbox.received) + lines + messages + mails
+
+    def opened(self, kind: str) -> AbstractAsyncContextManager[Sink]:
+        return opened_sink(self.resources, self.options(kind))
+
+    async def stop_broker(self) -> None:
+        await self.broker.__aexit__(None, None, None)
+
+
+@pytest.fixture
+async def stage(
+    resources: Resources, inbox: Inbox, broker: Broker, tmp_path: Path
+) -> AsyncIterator[Stage]:
+    logs, relay = LogReceiver(), Relay()
+    async with logs.serving(), relay.serving():
+        yield Stage(resources, inbox, broker, tmp_path, logs, relay)
+
+
+async def failed(sink: Sink) -> DeliveryError:
+    with pytest.raises(DeliveryError) as caught:
+        await sink.deliver(cloud_event())
+    return caught.value
+
+
+def test_every_type_of_sink_is_under_contract() -> None:
+    assert set(OPTIONS) | set(BESIDE_HTTP) == set(SINK_TYPES)
+    assert set(SECRETS) == set(OPTIONS)
+
+
+@pytest.mark.parametrize("kind", SINK_TYPES)
+async def test_deliver_returns_when_the_event_is_taken(kind: str, stage: Stage) -> None:
+    async with stage.opened(kind) as sink:
+        await sink.deliver(cloud_event())
+
+    assert stage.taken() == 1
+
+
+@pytest.mark.parametrize("kind", SINK_TYPES)
+async def test_nothing_is_connected_before_the_first_delivery(
+    kind: str, stage: Stage
+) -> None:
+    """So that a sink which is down does not keep the forwarder from starting."""
+    options = stage.options(kind)
+    await stage.stop_broker()
+
+    async with opened_sink(stage.resources, options):
+        pass
+
+    assert stage.inbox.received == []
+    assert stage.logs.connections == 0
+    assert list(stage.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", OVER_HTTP)
+@pytest.mark.parametrize(
+    ("status", "error", "reason"),
+    [
+        (400, PermanentDeliveryError, Reason.REJECTED),
+        (401, RefusedDeliveryError, Reason.UNAUTHORIZED),
+        (403, RefusedDeliveryError, Reason.UNAUTHORIZED),
+        (404, RefusedDeliveryError, Reason.NOT_FOUND),
+        (408, TransientDeliveryError, Reason.TIMEOUT),
+        (410, RefusedDeliveryError, Reason.NOT_FOUND),
+        (413, PermanentDeliveryError, Reason.TOO_LARGE),
+        (425, TransientDeliveryError, Reason.THROTTLED),
+        (429, TransientDeliveryError, Reason.THROTTLED),
+        (500, TransientDeliveryError, Reason.SERVER),
+        (503, TransientDeliveryError, Reason.SERVER),
+    ],
+)
+async def test_status_decides_what_becomes_of_a_delivery(
+    kind: str,
+    status: int,
+    error: type[DeliveryError],
+    reason: Reason,
+    stage: Stage,
+) -> None:
+    stage.inbox.status, stage.inbox.answer = status, b"{}"
+    async with stage.opened(kind) as sink:
+        failure = await failed(sink)
+
+    assert type(failure) is error
+    assert failure.reason is reason
+
+
+@pytest.mark.parametrize("kind", OVER_HTTP)
+async def test_redirect_is_not_followed(kind: str, stage: Stage) -> None:
+    stage.inbox.status, stage.inbox.headers = (
+        307,
+        {"Location": f"{stage.inbox.url}/elsewhere"},
+    )
+    async with stage.opened(kind) as sink:
+        failure = await failed(sink)
+
+    assert failure.reason is Reason.REDIRECTED
+    assert len(stage.inbox.received) == 1
+
+
+@pytest.mark.parametrize("kind", OVER_HTTP)
+@pytest.mark.parametrize("value", ["7", "Sat, 21 Nov 2026 10:00:07 GMT"])
+async def test_retry_after_is_passed_on(kind: str, value: str, stage: Stage) -> None:
+    """A date is read by the server's own clock: ours may be wrong."""
+    stage.inbox.status = 503
+    stage.inbox.headers = {
+        "Retry-After": value,
+        "Date": "Sat, 21 Nov 2026 10:00:00 GMT",
+    }
+    async with stage.opened(kind) as sink:
+        failure = await failed(sink)
+
+    assert isinstance(failure, TransientDeliveryError)
+    assert failure.retry_after == 7
+
+
+@pytest.mark.parametrize("kind", OVER_HTTP)
+async def test_silent_server_is_a_timeout(kind: str, stage: Stage) -> None:
+    stage.inbox.is_silent = True
+    async with stage.opened(kind) as sink:
+        failure = await failed(sink)
+
+    assert isinstance(failure, TransientDeliveryError)
+    assert failure.reason is Reason.TIMEOUT
+
+
+@pytest.mark.parametrize("kind", OVER_HTTP)
+async def test_reset_is_transient(kind: str, stage: Stage) -> None:
+    stage.inbox.hangs_up = True
+    async with stage.opened(kind) as sink:
+        failure = await failed(sink)
+
+    assert isinstance(failure, TransientDeliveryError)
+    assert failure.reason is Reason.CONNECTION
+
+
+@pytest.mark.parametrize("kind", OVER_NETWORK)
+async def test_other_side_that_is_down_is_transient(kind: str, stage: Stage) -> None:
+    options = stage.options(kind)
+    closed = "http://127.0.0.1:9"  # the discard port: nobody listens
+    for key in ("url", "webhook_url"):
+        if key in options:
+            options[key] = f"{closed}/{SECRET}"
+    if "port" in options:
+        options["port"] = 9
+    await stage.stop_broker()
+    async with opened_sink(stage.resources, options) as sink:
+        failure = await failed(sink)
+
+    assert isinstance(failure, TransientDeliveryError)
+    assert failure.reason is Reason.CONNECTION
+
+
+@pytest.mark.parametrize("kind", SECRETS)
+async def test_no_secret_is_ever_in_an_error_or_a_repr(kind: str, stage: Stage) -> None:
+    stage.inbox.status, stage.inbox.answer = 400, f"no such key {SECRET}".encode()
+    stage.broker.faults.refuse_attach("scheduled-events")
+    options = stage.options(kind)
+    async with opened_sink(stage.resources, options) as sink:
+        failure = await failed(sink)
+        shown = f"{failure} {failure!r} {sink!r} {sink_config(options)!r}"
+
+    assert not any(secret in shown for secret in SECRETS[kind])
+
+
+@pytest.mark.parametrize("kind", OVER_HTTP)
+async def test_proxy_of_the_environment_is_not_used(
+    kind: str,
+    stage: Stage,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    async with stage.opened(kind) as sink:
+        await sink.deliver(cloud_event())
+
+    assert len(stage.inbox.received) == 1
+
+
+@pytest.mark.parametrize("kind", SECRETS)
+async def test_secret_that_is_gone_refuses_and_one_that_is_back_delivers(
+    kind: str, stage: Stage
+) -> None:
+    options = stage.options(kind)
+    key = next(k for k in options if k.endswith(("url", "connection_string")))
+    environ = {"IT": str(options[key])}
+    config = sink_config({**options, key: "env:IT"}, environ)
+    async with config.open(stage.resources) as sink:
+        it = environ.pop("IT")
+        failure = await failed(sink)
+        environ["IT"] = it
+        await sink.deliver(cloud_event())
+
+    assert isinstance(failure, RefusedDeliveryError)
+    assert "IT" in str(failure)
+
+
+@pytest.mark.parametrize("kind", SINK_TYPES)
+async def test_other_side_is_reached_without_publishing(
+    kind: str, stage: Stage
+) -> None:
+    """For ``sebridge check --connect``."""
+    stage.inbox.status = 405
+    found = await sink_config(stage.options(kind)).reach(stage.resources)
+
+    assert not any(secret in found for secret in SECRETS.get(kind, ()))
+    assert [r.method for r in stage.inbox.received] in ([], ["OPTIONS"])
+    assert stage.taken() == len(stage.inbox.received)
+
+
+@pytest.mark.parametrize("kind", SINK_TYPES)
+async def test_other_side_that_cannot_be_reached_is_told(
+    kind: str, stage: Stage
+) -> None:
+    stage.inbox.hangs_up = True
+    stage.broker.faults.refuse_attach("scheduled-events")
+    elsewhere: dict[str, Options] = {
+        "command": {"command": ["/missing/hook"]},
+        "file": {"path": "/missing/events"},
+        "email": {"port": 9},
+        "syslog": {"port": 9},
+    }
+    config = sink_config({**stage.options(kind), **elsewhere.get(kind, {})})
+    with pytest.raises(DeliveryError):
+        await config.reach(stage.resources)
+
+
+def test_defaults_of_routing_depend_on_the_type() -> None:
+    """What an operator gets who says nothing."""
+    defaults = {
+        kind: (config.default_scope, config.default_lifecycle)
+        for kind, config in SINK_TYPES.items()
+    }
+
+    assert defaults == {
+        "command": ("own", False),
+        "email": ("own", False),
+        "file": ("own", True),
+        "servicebus": ("all", True),
+        "slack": ("own", False),
+        "syslog": ("own", True),
+        "webhook": ("own", True),
+    }
+
+
+@pytest.mark.parametrize("config", SINK_TYPES.values())
+def test_every_sink_takes_several_deliveries_or_says_one(
+    config: type[SinkConfig],
+) -> None:
+    assert config.concurrency >= 1
+
+
+@pytest.mark.parametrize("host", ["169.254.169.254", "168.63.129.16", "[fe80::1]"])
+@pytest.mark.parametrize("kind", OVER_HTTP)
+async def test_nothing_is_sent_to_what_belongs_to_azure(
+    kind: str, host: str, stage: Stage
+) -> None:
+    """Not either where a secret is rotated to an address that `check` never saw."""
+    key = "webhook_url" if kind == "slack" else "url"
+    environ = {"URL": "http://127.0.0.1:9/"}
+    config = sink_config({**stage.options(kind), key: "env:URL"}, environ)
+    environ["URL"] = f"http://{host}/{SECRET}"
+    async with config.open(stage.resources) as sink:
+        with pytest.raises(RefusedDeliveryError, match="forbidden address") as e:
+            await sink.deliver(cloud_event())
+
+    assert SECRET not in str(e.value)

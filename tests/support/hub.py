@@ -1,0 +1,203 @@
+"""A hub without its sources: a store, a server, and whoever asks it."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from bridge.foundation.clock import SystemClock
+from bridge.hub import azure_words, bridge_words
+from bridge.hub.access_config import AccessConfig, AccessRule
+from bridge.hub.api import Api
+from bridge.hub.approving import Approving
+from bridge.hub.arm_config import ArmConfig
+from bridge.hub.config import HubConfig
+from bridge.hub.decisions import End
+from bridge.hub.metrics import HubMetrics
+from bridge.hub.pages.routes import Pages
+from bridge.hub.sending import Dispatcher
+from bridge.hub.server import Hub, serve
+from bridge.hub.source_config import ApprovalTargets, BridgesSource
+from bridge.hub.store.carrying import Claimed, Result
+from bridge.hub.store.intake import Incoming
+from bridge.hub.store.store import Store
+from bridge.hub.view_rows import Situation
+from tests.support.builders import EVENT_ID
+from tests.support.fakes import FakeClock
+from tests.support.fleet import at, event, life, step, vm
+
+BUS = BridgesSource(
+    name="b",
+    type="bridges",
+    namespace="n.servicebus.windows.net",
+    queue="q",
+    approvals=ApprovalTargets(entities=("vm-approvals*",)),
+)
+ENTITY = "vm-approvals"
+
+
+def access(persons: int = 1, *more: AccessRule) -> AccessConfig:
+    return AccessConfig(
+        mode="header",
+        user_header="User",
+        trusted_proxies=("127.0.0.0/8",),
+        approvers=("ann", "bob", "cat"),
+        rules=(*more, AccessRule(persons=persons)),
+    )
+
+
+def config(persons: int = 1, **more: Any) -> HubConfig:
+    given = {"access": access(persons), "sources": (BUS,), **more}
+    return HubConfig(listen="127.0.0.1:0", **given)
+
+
+ARM_CONFIG = ArmConfig(endpoint="http://127.0.0.1:1", credential="none")
+
+
+def told(
+    body: bytes,
+    heard: float = 0.0,
+    reply_to: str | None = ENTITY,
+    session: str | None = None,
+) -> Incoming:
+    """Return a message of a bridge, as the hub has read it."""
+    found = bridge_words.read(
+        body, heard=at(heard), source="b", reply_to=reply_to, session=session
+    )
+    return Incoming(
+        origin="b",
+        body=body,
+        heard=at(heard),
+        reply_to=reply_to,
+        session=session,
+        fact=found.fact,
+        word=found.word,
+    )
+
+
+def grid(body: bytes, heard: float = 0.0) -> Incoming:
+    """Return a message of Azure's, as the hub has read it."""
+    fact = azure_words.read(body)
+    return Incoming(origin="azure", body=body, heard=at(heard), fact=fact)
+
+
+def offer(*rules: Mapping[str, object], **more: object) -> dict[str, object]:
+    """Return what a bridge tells of its approvals."""
+    given = {"entity": ENTITY, "session": None, "rules": list(rules)}
+    return {**given, "allowEventTypes": [], "digest": "d", **more}
+
+
+def beat(
+    number: int = 0, seconds: float = 0.0, approvals: object = None, **more: object
+) -> Incoming:
+    """Return what a bridge says that is heard each minute."""
+    given = {"intervalSeconds": 60, "approvals": approvals, **more}
+    return told(life("started", who=vm(number), seconds=seconds, **given), seconds)
+
+
+@dataclass
+class Carried:
+    """A hand that writes down what it was given.
+
+    Attributes:
+        results: of the next attempts; then everything is taken.
+    """
+
+    results: list[Result] = field(default_factory=list)
+    taken: list[Claimed] = field(default_factory=list)
+
+    async def carry(self, claimed: Claimed) -> Result:
+        self.taken.append(claimed)
+        return self.results.pop(0) if self.results else Result(is_out=True)
+
+
+def ended(state: Any, outcome: str, reason: str = "") -> Result:
+    return Result(end=End(state=state, outcome=outcome, reason=reason))
+
+
+class Desk:
+    """A hub without its sources, at which people decide."""
+
+    def __init__(self, store: Store, config: HubConfig) -> None:
+        self.store = store
+        self.config = config
+        self.clock = FakeClock()
+        self.hand = Carried()
+        self.arm = Carried()
+        self.more: dict[str, Any] = {}
+        self.url = ""
+        self._http: aiohttp.ClientSession
+
+    def situation(self) -> Situation:
+        given = {"listening": {"b": at(-60)}, **self.more}
+        return Situation(now=self.clock.now(), **given)
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        return Dispatcher(
+            store=self.store,
+            config=self.config,
+            clock=self.clock,
+            metrics=HubMetrics(("b",), "1"),
+            situation=self.situation,
+            hands={"bridge": self.hand, "arm": self.arm},
+        )
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator["Desk"]:
+        approving = Approving(self.store, self.config, self.situation)
+        hub = Hub(
+            config=self.config,
+            metrics=HubMetrics(("b",), "1"),
+            missing=list,
+            routes=[
+                *Api(self.store, self.situation).routes(),
+                *approving.routes(),
+                *Pages(self.store, self.config, SystemClock(), self.situation).routes(),
+            ],
+        )
+        async with AsyncExitStack() as stack:
+            host, port = await stack.enter_async_context(serve(hub))
+            self.url = f"http://{host}:{port}"
+            self._http = await stack.enter_async_context(aiohttp.ClientSession())
+            yield self
+
+    async def get(self, path: str, who: str = "ann") -> Any:
+        async with self._http.get(f"{self.url}{path}", headers={"User": who}) as found:
+            is_json = found.content_type == "application/json"
+            return await (found.json() if is_json else found.text())
+
+    async def post(
+        self, who: str = "ann", *, event_id: str = EVENT_ID, **given: Any
+    ) -> tuple[int, Any]:
+        """Decide on an event as it is, unless told otherwise."""
+        headers = {"User": who, "X-Sebridge": "1", **given.pop("headers", {})}
+        body = {"decision": "approve", "reason": f"{who} says so", **given}
+        if "content" not in body:
+            shown = await self.get(f"/api/v1/events/{event_id}")
+            body["content"] = shown.get("content", "x")
+        return await self.send(body, headers, event_id)
+
+    async def send(
+        self, body: Any, headers: dict[str, str], event_id: str = EVENT_ID
+    ) -> tuple[int, Any]:
+        path = f"{self.url}/api/v1/events/{event_id}/approval"
+        data = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        headers = {"Content-Type": "application/json", **headers}
+        async with self._http.post(path, data=data, headers=headers) as found:
+            return found.status, await found.json()
+
+    async def page(self, event_id: str = EVENT_ID) -> Any:
+        return await self.get(f"/api/v1/events/{event_id}")
+
+    async def decision(self) -> Any:
+        """Return the newest decision."""
+        return (await self.get("/api/v1/decisions"))["decisions"][0]
+
+    async def scheduled(self, **fields: Any) -> None:
+        """Let a bridge that is alive tell of an event."""
+        body = step("scheduled", event(**fields))
+        await self.store.keep([beat(), told(body)])

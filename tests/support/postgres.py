@@ -1,0 +1,105 @@
+"""A PostgreSQL of the tests' own, in a folder that goes with it."""
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.ports import free_port
+
+MISSING = "there is no PostgreSQL here: apt-get install postgresql"
+
+
+def _binaries() -> Path | None:
+    """Return where initdb and its kin are; None where they are not."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    if found:
+        return found[-1].parent
+    path = shutil.which("initdb")
+    return Path(path).resolve().parent if path else None
+
+
+def is_there() -> bool:
+    """Whether a cluster can be made: root needs the account that it never runs as."""
+    if _binaries() is None:
+        return False
+    with suppress(KeyError):
+        return os.getuid() != 0 or bool(pwd.getpwnam("postgres"))
+    return False
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A server that runs.
+
+    Attributes:
+        url: of its database.
+    """
+
+    folder: Path
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+
+    def sql(self, text: str) -> str:
+        """Run a statement and return what it prints."""
+        command = ["psql", "-X", "-A", "-t", "-h", "127.0.0.1", "-p", str(self.port)]
+        return _run([*command, "-U", "postgres", "-c", text])
+
+    def start(self) -> None:
+        options = f"-p {self.port} -k {self.folder} -c listen_addresses=127.0.0.1"
+        options += " -c fsync=off -c max_connections=60"
+        log = str(self.folder / "log")
+        data = str(self.folder / "data")
+        _run(["pg_ctl", "-D", data, "-w", "-l", log, "-o", options, "start"])
+
+    def stop(self) -> None:
+        data = str(self.folder / "data")
+        _run(["pg_ctl", "-D", data, "-w", "-m", "immediate", "stop"])
+
+
+@contextmanager
+def cluster() -> Iterator[Cluster]:
+    """Make a cluster, run it, and remove it."""
+    folder = Path(tempfile.mkdtemp(prefix="hub-pg-"))
+    try:
+        if os.getuid() == 0:
+            shutil.chown(folder, "postgres", "postgres")
+        data = str(folder / "data")
+        _run(["initdb", "-D", data, "-U", "postgres", "-A", "trust", "--no-sync"])
+        found = Cluster(folder, free_port())
+        found.start()
+        try:
+            yield found
+        finally:
+            with suppress(subprocess.CalledProcessError):
+                found.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(command: list[str]) -> str:
+    """Run one of PostgreSQL's programs, as its own account where we are root."""
+    folder = _binaries()
+    assert folder is not None
+    user = "postgres" if os.getuid() == 0 else None
+    name = command[0] if command[0] == "psql" else str(folder / command[0])
+    done = subprocess.run(  # noqa: S603 - our own arguments
+        [name, *command[1:]],
+        check=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL if command[0] == "pg_ctl" else subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        user=user,
+        cwd="/",
+        timeout=60,
+    )
+    return (done.stdout or "").strip()

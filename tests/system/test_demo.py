@@ -1,0 +1,173 @@
+"""``sebridge demo`` as a person runs it."""
+
+import asyncio
+import os
+import shlex
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.system.processes import started
+
+pytestmark = pytest.mark.integration
+
+
+async def demo(folder: Path, *arguments: str) -> asyncio.subprocess.Process:
+    return await bridge(folder, "demo", *arguments)
+
+
+async def bridge(folder: Path, *arguments: str) -> asyncio.subprocess.Process:
+    return await started(
+        *(sys.executable, "-m", "bridge", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env={**os.environ, "TMPDIR": str(folder)},
+    )
+
+
+async def text_of(process: asyncio.subprocess.Process) -> str:
+    output, _ = await asyncio.wait_for(process.communicate(), 240)
+    return output.decode()
+
+
+async def test_demo_ends_well_when_everything_arrived(tmp_path: Path) -> None:
+    """Two at a time: also one of an event that nobody approves."""
+    picture = tmp_path / "demo.svg"
+
+    process = await demo(tmp_path, "--svg", str(picture))
+    other = await demo(tmp_path, "--scenario", "cancelled-maintenance")
+    text, cancelled = await asyncio.gather(text_of(process), text_of(other))
+
+    assert process.returncode == 0, text
+    assert "Everything arrived, and the approval reached IMDS." in text
+    assert "reply: relayed" in text
+    assert "http://" not in picture.read_text().replace("http://www.w3.org", "")
+    frame = set("│┃╭╮╰╯┏┓└┘├┤")  # broken where Fira Code is missing
+    assert frame.isdisjoint(picture.read_text())
+    assert other.returncode == 0, cancelled
+    assert "cancelled" in cancelled
+    assert "StartRequest" not in cancelled
+    assert list(tmp_path.iterdir()) == [picture]
+
+
+async def test_first_line_says_what_it_does_before_anything_is_loaded(
+    tmp_path: Path,
+) -> None:
+    """Then what will be played, for how long; nobody looks at an empty screen."""
+    process = await demo(tmp_path)
+    assert process.stdout is not None
+    async with asyncio.timeout(60):
+        lines = [(await process.stdout.readline()).decode() for _ in range(3)]
+    process.send_signal(signal.SIGTERM)
+    await text_of(process)
+
+    assert lines[0].startswith("Loading the simulator: a few seconds")
+    assert lines[1].startswith("live-migration  ")
+    assert lines[2].startswith("It takes about 8 s, all on this machine")
+
+
+@pytest.mark.parametrize("scenario", ["host-failure", "spot-eviction"])
+async def test_kept_demo_can_be_looked_at_with_the_commands_it_prints(
+    scenario: str, tmp_path: Path
+) -> None:
+    """All that it wrote is in one folder, whose configuration ``check`` accepts."""
+    text = await text_of(await demo(tmp_path, "--scenario", scenario, "--keep"))
+
+    (folder,) = tmp_path.iterdir()
+    assert f"Kept in {folder}. Next:" in text
+    begin = f"  {sys.executable} -m bridge "
+    commands = [
+        line.removeprefix(begin).split("  ")[0]
+        for line in text.splitlines()
+        if line.startswith(begin)
+    ]
+    assert [command.split()[0] for command in commands] == ["check", "events", "outbox"]
+    for command in commands:
+        process = await bridge(tmp_path, *shlex.split(command))
+        said = await text_of(process)
+        assert process.returncode == 0, said
+        assert "warning" not in said
+    assert (folder / "forwarder.log").stat().st_size > 0
+    for secret in ("servicebus", "slack"):
+        assert (folder / secret).stat().st_mode & 0o077 == 0
+
+
+async def test_next_commands_of_a_demo_name_nothing_that_is_gone(
+    tmp_path: Path,
+) -> None:
+    text = await text_of(await demo(tmp_path, "--scenario", "host-failure"))
+
+    *_, told = text.split("Next:\n")
+    assert len(told.splitlines()) == 3
+    assert str(tmp_path) not in text
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_demo_of_an_eviction_drains_and_leaves_rotation(tmp_path: Path) -> None:
+    process = await demo(tmp_path, "--scenario", "spot-eviction")
+    text = await text_of(process)
+
+    assert process.returncode == 0, text
+    for marks in (
+        ["200 in: sends work", "503 out: sends no more work", "Preempt is over"],
+        [
+            "3 jobs are running",
+            "all jobs are done",
+            "StartRequest received",
+            "jobs are accepted",
+        ],
+        [f"message: Command drain {what} succeeded" for what in ("prepare", "restore")],
+    ):
+        places = [text.index(mark) for mark in marks]
+        assert places == sorted(places), marks
+    assert text.count("200 in: sends work") == 2
+
+
+async def test_eviction_that_is_too_fast_to_drain_is_shown_without(
+    tmp_path: Path,
+) -> None:
+    process = await demo(tmp_path, "--scenario", "spot-eviction", "--speed", "6")
+    text = await text_of(process)
+
+    assert process.returncode == 0, text
+    assert "Everything arrived, and the approval reached IMDS." in text
+    assert "drain" not in text
+
+
+async def test_demo_of_an_unknown_scenario_names_the_known_ones(tmp_path: Path) -> None:
+    process = await demo(tmp_path, "--scenario", "nope")
+    text = await text_of(process)
+
+    assert process.returncode == 2
+    assert "live-migration" in text
+    assert "Traceback" not in text
+
+
+@pytest.mark.parametrize(
+    "signals",
+    [
+        (signal.SIGINT,),
+        (signal.SIGTERM,),
+        (signal.SIGTERM, signal.SIGTERM),
+        (signal.SIGINT, signal.SIGINT, signal.SIGTERM),
+    ],
+)
+async def test_interrupted_demo_leaves_nothing_behind(
+    signals: tuple[signal.Signals, ...], tmp_path: Path
+) -> None:
+    process = await demo(tmp_path)
+    assert process.stdout is not None
+    async with asyncio.timeout(60):
+        while b"scheduled" not in await process.stdout.readline():
+            pass
+
+    for number in signals:
+        process.send_signal(number)
+    text = await text_of(process)
+
+    assert process.returncode == 1
+    assert text.rstrip().endswith("everything is cleaned up")
+    assert "Traceback" not in text
+    assert not list(tmp_path.glob("sebridge-demo-*"))

@@ -1,0 +1,180 @@
+"""The forwarder and the simulator as separate processes, on real sockets."""
+
+import asyncio
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from azure.servicebus.aio import ServiceBusClient
+from jsonschema import FormatChecker, validate
+
+from bridge.configuration import json_schema
+from tests.system.processes import (
+    PATIENCE,
+    Addresses,
+    ended,
+    forwarder,
+    settled,
+    simulator,
+    written_config,
+)
+
+pytestmark = pytest.mark.integration
+
+DATA = Path(__file__).parent.parent / "data"
+CLOUDEVENTS = json.loads((DATA / "cloudevents.schema.json").read_text())
+SCENARIOS = {
+    "live-migration": ["scheduled", "started", "completed"],
+    "user-reboot": ["scheduled", "started", "completed"],
+    "host-agent-maintenance": ["scheduled", "started", "completed"],
+    "redeploy-after-host-failure": ["scheduled", "started", "completed"],
+    "user-redeploy": ["scheduled", "started", "completed"],
+    "cancelled-maintenance": ["scheduled", "cancelled"],
+    "spot-eviction": ["scheduled", "ended"],
+    "host-failure": ["started", "completed"],
+}
+
+
+def steps(messages: list[dict[str, object]]) -> list[dict[str, object]]:
+    """Return the CloudEvents of scheduled events among messages, in order."""
+    bodies = [m["body"] for m in messages]
+    return [
+        body
+        for body in bodies
+        if isinstance(body, dict) and ".scheduledevent." in str(body["type"])
+    ]
+
+
+def kinds(events: list[dict[str, object]]) -> list[str]:
+    return [str(event["type"]).split(".")[-2] for event in events]
+
+
+async def until(
+    at: Addresses, is_enough: Callable[[list[dict[str, object]]], bool]
+) -> list[dict[str, object]]:
+    """Return the events at the webhook as soon as there are enough of them."""
+    async with asyncio.timeout(PATIENCE):
+        while not is_enough(found := steps(await at.messages("/siem"))):
+            await asyncio.sleep(0.1)
+    return found
+
+
+async def on_the_topic(at: Addresses, count: int) -> list[dict[str, object]]:
+    """Read the subscription as a consumer does, until ``count`` events have come."""
+    client = ServiceBusClient.from_connection_string(at.connection_string)
+    found: list[dict[str, object]] = []
+    async with (
+        asyncio.timeout(PATIENCE),
+        client,
+        client.get_subscription_receiver("scheduled-events", "consumer") as receiver,
+    ):
+        async for message in receiver:
+            event = json.loads(b"".join(message.body))
+            if ".scheduledevent." in event["type"]:
+                found.append(event)
+            await receiver.complete_message(message)
+            if len(found) == count:
+                return found
+    return found
+
+
+@pytest.mark.parametrize("which", [slice(n, n + 2) for n in range(0, 8, 2)])
+async def test_every_transition_of_a_scenario_reaches_every_sink(
+    which: slice, tmp_path: Path
+) -> None:
+    """Several at a time, each with a simulator of its own: they mostly wait."""
+    async with asyncio.TaskGroup() as group:
+        for name in list(SCENARIOS)[which]:
+            group.create_task(plays_whole(name, tmp_path / name), name=name)
+
+
+async def plays_whole(name: str, folder: Path) -> None:
+    expected = SCENARIOS[name]
+    folder.mkdir()
+    async with simulator("--scenario", name, "--speed", "120") as at:
+        process = await forwarder(written_config(folder, at))
+        try:
+            at_webhook = await until(at, lambda found: len(found) >= len(expected))
+            on_bus = await on_the_topic(at, len(expected))
+            async with asyncio.timeout(PATIENCE):
+                while len(await at.messages("/slack")) < len(expected):
+                    await asyncio.sleep(0.1)
+        finally:
+            code = await ended(process)
+
+    assert kinds(at_webhook) == kinds(on_bus) == expected, name
+    for event in (*at_webhook, *on_bus):
+        validate(event, CLOUDEVENTS, format_checker=FormatChecker())
+        validate(event, json_schema.event(), format_checker=FormatChecker())
+    assert [e["id"] for e in at_webhook] == [e["id"] for e in on_bus], name
+    assert code == 0, name
+
+
+async def test_ids_are_equal_over_two_runs_on_the_same_documents(
+    tmp_path: Path,
+) -> None:
+    async def ids(run: str) -> list[object]:
+        arguments = ("--scenario", "documents-live-migration", "--speed", "1000")
+        async with simulator(*arguments) as at:
+            process = await forwarder(written_config(tmp_path, at, run))
+            found = await until(at, lambda found: "completed" in kinds(found))
+            await ended(process)
+        return [event["id"] for event in found]
+
+    first, second = await asyncio.gather(ids("first"), ids("second"))
+
+    assert first == second
+    assert len(first) == 3
+
+
+async def test_a_killed_forwarder_loses_nothing_and_repeats_equal_ids(
+    tmp_path: Path,
+) -> None:
+    """Ten kills at random moments, while events appear, start and go away."""
+    chance = random.Random(20261121)  # noqa: S311 - when to kill
+    async with simulator() as at:
+        config = written_config(tmp_path, at)
+        logged, process = 0, await forwarder(config)
+        for number in range(10):
+            event = {
+                "type": "Freeze",
+                "resources": ["WestNO_0"],
+                "eventId": f"00000000-0000-0000-0000-{number:012}",
+                "notBefore": 900,
+            }
+            await at.control("POST", "events", event)
+            await asyncio.sleep(chance.uniform(0.0, 1.2))
+            process.kill()
+            await process.wait()
+            logged = config.with_suffix(".log").stat().st_size
+            process = await forwarder(config)
+        await settled(config, logged)
+        found = await until(at, lambda found: len({e["subject"] for e in found}) == 10)
+        code = await ended(process)
+
+    by_subject: dict[object, set[object]] = {}
+    for event in found:
+        by_subject.setdefault(event["subject"], set()).add(event["id"])
+    assert all(len(ids) == 1 for ids in by_subject.values())
+    assert code == 0
+
+
+async def test_a_second_instance_on_the_same_state_file_is_refused(
+    tmp_path: Path,
+) -> None:
+    async with simulator() as at:
+        config = written_config(tmp_path, at)
+        first = await forwarder(config)
+        async with asyncio.timeout(PATIENCE):
+            while not await at.messages("/siem"):
+                await asyncio.sleep(0.1)
+
+        second = await forwarder(config)
+        code = await asyncio.wait_for(second.wait(), PATIENCE)
+        first_code = await ended(first)
+
+    assert code == 1
+    assert first_code == 0
+    assert "another forwarder runs" in config.with_suffix(".log").read_text()

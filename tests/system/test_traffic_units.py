@@ -1,0 +1,139 @@
+"""The probe's listener, held by a real systemd: ``sebridge-traffic.socket``."""
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from tests.support.ports import free_port
+from tests.system.namespaces import Machine, machine_in, missing
+from tests.system.processes import PATIENCE, simulator
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.xdist_group("systemd"),
+    pytest.mark.skipif(missing() is not None, reason=str(missing())),
+    pytest.mark.timeout(300),
+]
+CONFIG = """
+[imds]
+endpoint = "{imds}"
+poll_interval = "250ms"
+[http]
+listen = ""
+[traffic]
+listen = "127.0.0.1:1"
+[[sinks]]
+name = "siem"
+type = "webhook"
+url = "{inbox}/siem"
+"""
+# As the comment in the socket's own file says: another port than the default.
+OTHER_PORT = "[Socket]\nListenStream=\nListenStream=127.0.0.1:{port}\n"
+SOCKET, SERVICE = "sebridge-traffic.socket", "sebridge.service"
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    folder = tmp_path_factory.mktemp("systemd")
+    with machine_in(folder) as found:
+        if found is None:
+            log = (folder / "systemd.log").read_text(errors="replace")
+            pytest.skip(f"no systemd can be process 1 here: {log[-500:]}")
+        found.install("--traffic")
+        yield found
+
+
+@pytest.fixture
+async def port(machine: Machine) -> AsyncIterator[int]:
+    """Have systemd listen, and nothing else run; return where."""
+    port = free_port()
+    units = machine.root / "etc/systemd/system"
+    (units / f"{SOCKET}.d").mkdir(exist_ok=True)
+    (units / f"{SOCKET}.d/port.conf").write_text(OTHER_PORT.format(port=port))
+    async with simulator() as at:
+        config = machine.root / "etc/sebridge/bridge.toml"
+        config.write_text(CONFIG.format(imds=at.imds, inbox=at.inbox))
+        machine.run("systemctl", "daemon-reload")
+        machine.run("systemctl", "start", SOCKET)
+        try:
+            yield port
+        finally:
+            machine.run("systemctl", "stop", SOCKET, SERVICE)
+            machine.run("systemctl", "reset-failed")
+
+
+def probed(port: int) -> str:
+    """Return the first line of the answer, however long it takes to come."""
+    with socket.create_connection(("127.0.0.1", port), PATIENCE) as asked:
+        asked.settimeout(PATIENCE)
+        asked.sendall(b"GET / HTTP/1.1\r\nHost: probe\r\n\r\n")
+        found = asked.recv(1000).decode()
+    if not found:
+        raise ConnectionResetError("closed without an answer")
+    return found.partition("\r\n")[0]
+
+
+IN = "HTTP/1.1 200 OK"
+
+
+async def told(machine: Machine, *command: str) -> None:
+    await asyncio.to_thread(machine.run, *command)
+
+
+async def test_probe_starts_the_service_and_is_answered(
+    machine: Machine, port: int
+) -> None:
+    assert machine.tried("systemctl", "is-active", SERVICE).stdout == "inactive\n"
+
+    assert await asyncio.to_thread(probed, port) == IN
+
+    found = machine.tried("systemctl", "is-active", SERVICE).stdout
+    assert found in {"active\n", "activating\n"}  # it answers before it is ready
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("systemctl", "restart", SERVICE),
+        ("systemctl", "kill", "-s", "KILL", SERVICE),
+    ],
+)
+async def test_nobody_is_refused_over_a_restart(
+    machine: Machine, port: int, command: tuple[str, ...]
+) -> None:
+    await asyncio.to_thread(probed, port)
+    await told(machine, "systemctl", "start", SERVICE)
+    before = machine.run("systemctl", "show", "-P", "MainPID", SERVICE)
+
+    async with asyncio.TaskGroup() as tasks:
+        restarting = tasks.create_task(told(machine, *command))
+        answers = list[str]()
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            try:
+                answers.append(await asyncio.to_thread(probed, port))
+            except ConnectionResetError:  # the kill met it in the middle
+                assert "kill" in command
+            after = machine.run("systemctl", "show", "-P", "MainPID", SERVICE)
+            if restarting.done() and after not in {before, "0\n"}:
+                break
+
+    answers.append(await asyncio.to_thread(probed, port))
+    assert set(answers) == {IN}
+    assert machine.run("systemctl", "show", "-P", "MainPID", SERVICE) != before
+
+
+async def test_stop_lasts_where_the_socket_is_stopped_too(
+    machine: Machine, port: int
+) -> None:
+    assert await asyncio.to_thread(probed, port) == IN
+    await told(machine, "systemctl", "stop", SERVICE)
+    assert await asyncio.to_thread(probed, port) == IN  # it was started again
+
+    await told(machine, "systemctl", "stop", SOCKET, SERVICE)
+
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.to_thread(probed, port)
