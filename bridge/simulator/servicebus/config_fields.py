@@ -122,6 +122,15 @@ class Fields:
             self._fault_at(name, "should be a text")
         return value if isinstance(value, str) else ""
 
+    def choices(self, name: str, allowed: Sequence[str]) -> Sequence[str]:
+        """Return a list of some of the allowed texts: one at least."""
+        value = self._take(name)
+        found = value if isinstance(value, list) else []
+        if not found or any(item not in allowed for item in found):
+            known = ", ".join(allowed)
+            self._fault_at(name, f"should be a list of some of: {known}")
+        return [item for item in found if item in allowed]
+
     def flag(self, name: str) -> bool:
         """Return a boolean; an absent one is false."""
         value = self._take(name)

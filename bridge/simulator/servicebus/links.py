@@ -10,12 +10,14 @@ from typing import Protocol
 
 from proton import Delivery, Link, Receiver, Sender, Session
 
+from bridge.simulator.servicebus.access import Right
 from bridge.simulator.servicebus.consumer import Consumer
 from bridge.simulator.servicebus.control import Replies, Requests, is_control
 from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.hub import Connection, Hub
 from bridge.simulator.servicebus.producer import Producer
 from bridge.simulator.servicebus.proton_links import (
+    check_terminus,
     close_link,
     is_open,
     refuse_link,
@@ -104,6 +106,7 @@ class Links:
 
     def _attach(self, link: Link) -> None:
         terminus = link.remote_source if link.is_sender else link.remote_target
+        check_terminus(terminus)
         path = entity_path(terminus.address or "")
         if not is_control(path):
             self._hub.faults.check_attach(path)
@@ -117,6 +120,7 @@ class Links:
     def _attach_incoming(self, link: Receiver, path: str) -> Role:
         namespace = self._hub.namespace
         if not is_control(path):
+            self._owner.claims.check(path, Right.SEND)
             return Producer(link, namespace.find_target(path), self._hub.faults)
         return Requests(
             link,
@@ -127,6 +131,7 @@ class Links:
         )
 
     def _attach_consumer(self, link: Sender, path: str) -> Consumer:
+        self._owner.claims.check(path, Right.LISTEN)
         queue = self._hub.namespace.find_queue(path)
         request = session_request(link)
         if queue.settings.requires_session != (request is not None):

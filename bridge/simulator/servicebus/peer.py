@@ -40,10 +40,14 @@ class Peer(asyncio.Protocol):
 
     Args:
         hub: connects its links to the entities.
+
+    Attributes:
+        claims: what its tokens allow.
     """
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
+        self.claims = hub.access.claims()
         self._frames = FrameSplitter()
         self._links = Links(hub, self)
         self._outlet = Outlet(hub.faults)

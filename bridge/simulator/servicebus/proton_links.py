@@ -13,10 +13,10 @@ from typing import Any, cast
 from uuid import UUID
 
 from proton import Condition as AmqpCondition
-from proton import Delivery, Endpoint, Link, Sender, Terminus, symbol
+from proton import Delivery, Described, Endpoint, Link, Sender, Terminus, symbol
 
-from bridge.simulator.servicebus.errors import RefusedError
-from bridge.simulator.servicebus.sessions import SessionLock
+from bridge.simulator.servicebus.errors import Condition, RefusedError
+from bridge.simulator.servicebus.sessions import SessionLock, check_session_id
 
 _SESSION_FILTER = symbol("com.microsoft:session-filter")
 _LOCKED_UNTIL = symbol("com.microsoft:locked-until-utc")
@@ -39,8 +39,34 @@ class SessionRequest:
     timeout: timedelta
 
 
+def check_terminus(terminus: Terminus) -> None:
+    """Return if a link's own end names an entity or a control node.
+
+    Raises:
+        RefusedError: it names none, or something that is not there.
+    """
+    if terminus.type == Terminus.COORDINATOR:
+        raise RefusedError(
+            Condition.NOT_IMPLEMENTED, "this broker does not support transactions"
+        )
+    if terminus.dynamic:
+        raise RefusedError(
+            Condition.NOT_IMPLEMENTED, "this broker makes no entities for a link"
+        )
+    if not terminus.address:
+        raise RefusedError(
+            Condition.NOT_ALLOWED,
+            "an anonymous link is not supported: its address has to name a queue, "
+            "topic or subscription",
+        )
+
+
 def session_request(link: Link) -> SessionRequest | None:
-    """Return the session that a receiver asks for; None: it wants no session."""
+    """Return the session that a receiver asks for; None: it wants no session.
+
+    Raises:
+        RefusedError: its session id is no text, or is too long.
+    """
     data = link.remote_source.filter
     data.rewind()
     filters = data.get_object() if data.next() else None
@@ -53,8 +79,14 @@ def session_request(link: Link) -> SessionRequest | None:
         if isinstance(milliseconds, int)
         else _DEFAULT_TIMEOUT
     )
-    session_id = None if wanted is None else str(wanted)
-    return SessionRequest(session_id=session_id, timeout=timeout)
+    if isinstance(wanted, Described):
+        wanted = wanted.value
+    if not isinstance(wanted, str | None):
+        raise RefusedError(
+            Condition.ARGUMENT_ERROR, "a session filter is a text, or null for any"
+        )
+    check_session_id(wanted)
+    return SessionRequest(session_id=wanted, timeout=timeout)
 
 
 def accept_link(link: Link, lock: SessionLock | None = None) -> None:

@@ -14,9 +14,10 @@ Not compared with the cloud: a failed delivery of a deferred message leaves it
     deferred; a dead letter gets a new sequence number.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import nsmallest
 from itertools import chain
+from types import MappingProxyType
 from uuid import UUID
 
 from bridge.simulator.servicebus.backlog import Counts, Entry
@@ -28,6 +29,10 @@ from bridge.simulator.servicebus.message import Delivery, Message, Origin
 from bridge.simulator.servicebus.sessions import SessionLock, Sessions
 from bridge.simulator.servicebus.settings import QueueSettings
 from bridge.simulator.servicebus.storage import Storage
+from bridge.simulator.servicebus.wire import modify
+
+Changes = Mapping[str, object]
+_NO_CHANGES: Changes = MappingProxyType({})
 
 
 class Queue:
@@ -177,25 +182,32 @@ class Queue:
         """
         self.storage.remove(self._locks.take(lock_token))
 
-    def abandon(self, lock_token: UUID) -> None:
-        """Return a message as a failed delivery."""
-        self.storage.give_back(self._locks.take(lock_token), failed=True)
+    def abandon(self, lock_token: UUID, changes: Changes = _NO_CHANGES) -> None:
+        """Return a message as a failed delivery, with some properties set anew."""
+        self.storage.give_back(self._take(lock_token, changes), failed=True)
 
     def release(self, lock_token: UUID) -> None:
         """Return a message as not delivered: the delivery does not count."""
         self.storage.give_back(self._locks.take(lock_token), failed=False)
 
-    def defer(self, lock_token: UUID) -> None:
+    def defer(self, lock_token: UUID, changes: Changes = _NO_CHANGES) -> None:
         """Set a message aside; it can be received by its sequence number only."""
-        self._locks.take(lock_token).is_deferred = True
+        self._take(lock_token, changes).is_deferred = True
 
     def dead_letter(
         self,
         lock_token: UUID,
         reason: str | None = None,
         description: str | None = None,
+        changes: Changes = _NO_CHANGES,
     ) -> None:
         """Move a message to the dead-letter queue.
+
+        Args:
+            lock_token: the lock.
+            reason: a word.
+            description: a sentence.
+            changes: the application properties that it gets beside its own.
 
         Raises:
             RefusedError: the lock is lost, or this is a dead-letter queue itself.
@@ -204,7 +216,8 @@ class Queue:
             raise RefusedError(
                 Condition.NOT_ALLOWED, "a dead letter cannot be dead-lettered again"
             )
-        self.storage.dead_letter(self._locks.take(lock_token), reason, description)
+        entry = self._take(lock_token, changes)
+        self.storage.dead_letter(entry, reason, description)
 
     def renew_lock(self, lock_token: UUID) -> float:
         """Lock a message for another lock duration.
@@ -287,6 +300,11 @@ class Queue:
         """Return the bytes of all content, dead letters included."""
         dead = 0 if self.dead_letters is None else self.dead_letters.size_bytes()
         return dead + self.storage.backlog.size_bytes + self._intake.size_bytes
+
+    def _take(self, lock_token: UUID, changes: Changes) -> Entry:
+        entry = self._locks.take(lock_token)
+        self.storage.backlog.replace(entry, modify(entry.message, changes))
+        return entry
 
     def _hand_out(self, entry: Entry, *, delete: bool) -> Delivery:
         if delete:

@@ -14,6 +14,21 @@ from datetime import timedelta
 from bridge.simulator.servicebus.deadlines import Deadline, Deadlines
 from bridge.simulator.servicebus.errors import Condition, RefusedError
 
+_LONGEST_ID = 128
+
+
+def check_session_id(session_id: str | None) -> None:
+    """Return if a session may have this id; None: there is none.
+
+    Raises:
+        RefusedError: it is too long.
+    """
+    if session_id is not None and len(session_id) > _LONGEST_ID:
+        raise RefusedError(
+            Condition.ARGUMENT_ERROR,
+            f"a session id has {_LONGEST_ID} characters at most, not {len(session_id)}",
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class SessionLock:
