@@ -1,19 +1,27 @@
 """The broker over TLS and over WebSockets, as the unmodified SDKs meet it."""
 
-from collections.abc import AsyncIterator
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+import aiohttp
+import azure.servicebus as sync_sdk
 import pytest
 from azure.servicebus import ServiceBusMessage, TransportType
 from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.exceptions import ServiceBusError
 
+from bridge.simulator.errors import ListenError, SimulatorError
 from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.doors import Doors
 from bridge.simulator.tls import TlsFiles
 from bridge.simulator.tls_certificate import make_certificate
 from tests.simulator.servicebus_fixtures import SDK_ENTITIES
+from tests.support.ports import free_port
 
 WAYS = ["tls", "websocket", "websocket over tls"]
 
@@ -122,22 +130,38 @@ async def test_large_message_is_carried_whole(
         assert b"".join(message.body) == body
 
 
-@SDK_HABIT
+# Neither SDK closes the socket of a WebSocket that was lost.
+@pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
 @pytest.mark.parametrize("way", WAYS)
 async def test_dropped_connection_is_lost_and_the_next_one_works(
-    way: str, files: TlsFiles, brisk_sdk: None
+    way: str, files: TlsFiles
 ) -> None:
-    async with (
-        broker_by(way, files) as broker,
-        ServiceBusClient.from_connection_string(**options(broker, way)) as client,
-        client.get_queue_sender("plain") as sender,
-    ):
-        broker.faults.drop_connections()
-        with pytest.raises(ServiceBusError):
-            await sender.send_messages(ServiceBusMessage("lost"))
-        await sender.send_messages(ServiceBusMessage("kept"))
+    async with broker_by(way, files) as broker:
+        loop = asyncio.get_running_loop()
+
+        def drop() -> None:
+            asyncio.run_coroutine_threadsafe(_drop(broker), loop).result()
+
+        await asyncio.to_thread(_send_and_drop, options(broker, way), drop)
 
         assert broker.snapshot()["plain"] == Counts(active=1)
+
+
+async def _drop(broker: Broker) -> None:
+    broker.faults.drop_connections()
+
+
+def _send_and_drop(given: dict[str, Any], drop: Callable[[], None]) -> None:
+    with (
+        sync_sdk.ServiceBusClient.from_connection_string(**given) as client,
+        client.get_queue_sender("plain") as sender,
+    ):
+        drop()
+        with pytest.raises(ServiceBusError):
+            sender.send_messages(ServiceBusMessage("lost"))
+        sender.send_messages(ServiceBusMessage("kept"))
 
 
 @SDK_HABIT
@@ -152,8 +176,8 @@ async def test_frozen_broker_goes_on_when_it_is_thawed(
     ):
         broker.faults.freeze()
         sending = asyncio.create_task(sender.send_messages(ServiceBusMessage("late")))
-        await asyncio.sleep(0.1)
-        assert not sending.done()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(sending), 0.1)
         broker.faults.thaw()
         await sending
 
@@ -182,11 +206,12 @@ async def test_client_that_does_not_know_the_certificate_does_not_trust_it(
 ) -> None:
     given = options(secure, "tls")
     del given["connection_verify"]
-    async with (
-        ServiceBusClient.from_connection_string(**given) as client,
-        client.get_queue_sender("plain") as sender_not_open,
-    ):
-        assert sender_not_open  # never reached
+    async with ServiceBusClient.from_connection_string(**given) as client:
+        sender = client.get_queue_sender("plain")
+        with pytest.raises(ServiceBusError, match="CERTIFICATE_VERIFY_FAILED"):
+            await sender.send_messages(ServiceBusMessage("secret"))
+
+    assert secure.snapshot()["plain"] == Counts()
 
 
 async def test_certificate_is_for_this_machine_alone(files: TlsFiles) -> None:

@@ -12,11 +12,10 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-import proton
-
 from bridge.simulator.servicebus.access import Access
 from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.config import default_entities
+from bridge.simulator.servicebus.desk import Desk
 from bridge.simulator.servicebus.doors import Doors, Ports, open_doors
 from bridge.simulator.servicebus.entities import Namespace
 from bridge.simulator.servicebus.faults import Faults
@@ -24,7 +23,6 @@ from bridge.simulator.servicebus.hub import Hub
 from bridge.simulator.servicebus.peer import Peer
 from bridge.simulator.servicebus.settings import Entities
 from bridge.simulator.servicebus.websocket import PATH
-from bridge.simulator.servicebus.wire import parse_message
 
 _GRACE_SECONDS = 1.0
 # With it, an SDK uses no TLS, and the port that is given.
@@ -43,6 +41,9 @@ class Broker:
         port: the port to listen on; 0: a free one.
         doors: TLS and WebSockets; left out: neither.
         clock: returns seconds since the epoch.
+
+    Attributes:
+        desk: looks into entities, and resubmits and purges messages.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Broker:
         self._namespace = Namespace(entities, clock)
         self._access = Access(entities.access_rules(), clock)
         self._hub = Hub(self._namespace, clock, self._access)
+        self.desk = Desk(self._hub, clock)
         self._server: asyncio.Server | None = None
         self._open = AsyncExitStack()
 
@@ -114,11 +116,9 @@ class Broker:
         """Send a message to a queue or topic, without a connection.
 
         Raises:
-            NoSuchEntityError: it does not exist.
+            RefusedError: it does not exist, or takes none.
         """
-        encoded = proton.Message(body=body, inferred=True).encode()
-        self._namespace.find_target(entity).send([parse_message(encoded)])
-        self._hub.turn()
+        self.desk.put(entity, body)
 
     async def __aenter__(self) -> Self:
         """Listen.

@@ -84,6 +84,10 @@ class Peer(asyncio.Protocol):
         self._hub.leave(self)
         self._hub.turn()
 
+    def __str__(self) -> str:
+        """Return the name that the client has given itself."""
+        return str(self._connection.remote_container or "a client without a name")
+
     def flush(self) -> None:
         """Write the output of the engine, unless a fault delays it."""
         if self._hub.faults.is_frozen or self._outlet.is_closed:

@@ -49,6 +49,7 @@ class Queue:
         dead_letters: its dead-letter queue; None: it is one itself.
 
     Attributes:
+        intake: what is scheduled, and the way in.
         sessions: the session locks and states.
         storage: the stored messages.
     """
@@ -72,7 +73,7 @@ class Queue:
             ready=self._wake,
             dead_letters=dead_letters,
         )
-        self._intake = Intake(
+        self.intake = Intake(
             clock=clock,
             deadlines=deadlines,
             window=settings.duplicate_window,
@@ -117,7 +118,7 @@ class Queue:
                 f"{self.name} requires a session id on each message",
             )
         self.check_room(messages)
-        return tuple(self._intake.accept(message) for message in messages)
+        return tuple(self.intake.accept(message) for message in messages)
 
     def check_room(self, messages: Sequence[Message]) -> None:
         """Return if there is room for messages.
@@ -136,7 +137,7 @@ class Queue:
 
         A message without a required session id is dead-lettered.
         """
-        self._intake.accept(message, origin)
+        self.intake.accept(message, origin)
 
     def cancel_scheduled(self, numbers: Sequence[int]) -> None:
         """Drop scheduled messages.
@@ -144,7 +145,7 @@ class Queue:
         Raises:
             RefusedError: one of them is not scheduled; then none is dropped.
         """
-        self._intake.cancel(numbers)
+        self.intake.cancel(numbers)
 
     def receive(
         self, session_id: str | None = None, *, delete: bool = False
@@ -278,7 +279,7 @@ class Queue:
         waiting = (entry.delivery() for entry in self.storage.backlog)
         wanted = (
             delivery
-            for delivery in chain(waiting, self._intake.scheduled())
+            for delivery in chain(waiting, self.intake.scheduled())
             if delivery.sequence_number >= from_number
             if session_id is None or delivery.message.session_id == session_id
         )
@@ -292,14 +293,14 @@ class Queue:
             active=len(backlog) - deferred,
             locked=len(self._locks),
             deferred=deferred,
-            scheduled=len(self._intake),
+            scheduled=len(self.intake),
             dead=0 if self.dead_letters is None else self.dead_letters.counts().active,
         )
 
     def size_bytes(self) -> int:
         """Return the bytes of all content, dead letters included."""
         dead = 0 if self.dead_letters is None else self.dead_letters.size_bytes()
-        return dead + self.storage.backlog.size_bytes + self._intake.size_bytes
+        return dead + self.storage.backlog.size_bytes + self.intake.size_bytes
 
     def _take(self, lock_token: UUID, changes: Changes) -> Entry:
         entry = self._locks.take(lock_token)

@@ -7,7 +7,7 @@ States: free → accept → held → renew → held
                           held → expires → free, and the holder is informed
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -134,6 +134,10 @@ class Sessions:
     def held(self) -> Collection[str]:
         """Return the ids of the held sessions."""
         return tuple(self._held)
+
+    def locks(self) -> Mapping[str, SessionLock]:
+        """Return the locks on the held sessions by their ids."""
+        return {session_id: held.lock for session_id, held in self._held.items()}
 
     def check_held(self, session_id: str, owner: object) -> None:
         """Return if the owner holds the session.

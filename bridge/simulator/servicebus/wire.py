@@ -33,6 +33,7 @@ _PROPERTIES = 0x73
 _APPLICATION_PROPERTIES = 0x74
 _DATA = 0x75
 _LAST_SECTION = 0x78
+_BODIES = range(_DATA, _LAST_SECTION)
 
 _TTL_FIELD = 2
 _DELIVERY_COUNT_FIELD = 4
@@ -128,6 +129,30 @@ def parse_message(encoded: bytes) -> Message:
             for name, value in _mapping(first.get(_APPLICATION_PROPERTIES)).items()
         },
     )
+
+
+def body_text(content: bytes, most: int) -> str:
+    """Return the beginning of a message's body as text, for people.
+
+    Args:
+        content: the sections of the message from the properties on.
+        most: how many characters to return at most.
+    """
+    try:
+        bodies = [s.decode() for s in split_sections(content) if s.code in _BODIES]
+    except RefusedError:
+        return ""
+    text = " ".join(map(_body_text, bodies))
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def _body_text(body: object) -> str:
+    if not isinstance(body, bytes):
+        return body if isinstance(body, str) else repr(body)
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return body.hex(" ")
 
 
 def modify(message: Message, changes: Mapping[str, object]) -> Message:
