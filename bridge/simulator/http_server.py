@@ -1,8 +1,8 @@
 """Run a loopback HTTP server, and answer in JSON."""
 
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import orjson
 from aiohttp import web
@@ -64,10 +64,8 @@ async def listening(
     )
     await runner.setup()
     try:
-        try:
+        with _told(name, host, port):
             server = await guard.listen(runner, host, port, tls=tls)
-        except (OSError, OverflowError) as error:
-            raise ListenError(name, host, port, error) from error
         try:
             scheme = "http" if tls is None else "https"
             place = f"{_bracketed(host)}:{server.sockets[0].getsockname()[1]}"
@@ -76,6 +74,14 @@ async def listening(
             server.close()
     finally:
         await runner.cleanup()
+
+
+@contextmanager
+def _told(name: str, host: str, port: int) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, OverflowError) as error:
+        raise ListenError(name, host, port, error) from error
 
 
 def _bracketed(host: str) -> str:

@@ -6,6 +6,7 @@ The tokens are made by azure-servicebus itself, so that both sides agree on the 
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from azure.servicebus import ServiceBusMessage
@@ -71,7 +72,8 @@ def token(
     audience: str = "sb://localhost/orders",
     ends: float = START + 60,
 ) -> str:
-    return str(generate_sas_token(audience, name, key, int(ends)))
+    make: Any = generate_sas_token  # it has no types
+    return str(make(audience, name, key, int(ends)))
 
 
 def access(clock: FakeClock | None = None) -> Access:
@@ -114,7 +116,7 @@ def test_good_token_is_admitted(name: str, audience: str, path: str) -> None:
 
 @pytest.mark.parametrize("key", ["k1", "k2"])
 def test_both_keys_of_a_rule_are_good(key: str) -> None:
-    assert access().admit(token(key=key), "orders")
+    assert access().admit(token(key=key), "orders").rule.name == "sender"
 
 
 @pytest.mark.parametrize(
@@ -168,9 +170,7 @@ def test_what_is_no_token_is_refused_with_the_reason(given: object, part: str) -
 
 
 def test_end_that_is_no_number_is_refused() -> None:
-    given = str(generate_sas_token("sb://localhost", "sender", "k1", 1)).replace(
-        "se=1", "se=x"
-    )
+    given = token(ends=1).replace("se=1", "se=x")
 
     assert refusal(given).condition is Condition.UNAUTHORIZED
 
@@ -358,8 +358,9 @@ async def test_request_needs_the_right_of_its_operation(guarded: Broker) -> None
         {"operation": "com.microsoft:peek-message"},
         {"from-sequence-number": 0, "message-count": 1},
     )
-    assert reply.properties["statusCode"] == 401
-    assert "'Listen' claim" in reply.properties["statusDescription"]
+    told: Any = reply.properties
+    assert told["statusCode"] == 401
+    assert "'Listen' claim" in told["statusDescription"]
 
 
 # -- in the entity file ------------------------------------------------------------

@@ -8,7 +8,7 @@ from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
 from azure.servicebus.exceptions import ServiceBusError
 from proton import Delivery, Described, Link, Message, Terminus, symbol, timestamp
-from proton.reactor import Filter
+from proton.reactor import Filter, SenderOption
 from proton.utils import BlockingConnection, LinkDetached, SendException
 
 from bridge.simulator.servicebus.backlog import Counts
@@ -251,9 +251,6 @@ async def test_link_to_nothing_is_refused_in_words(broker: Broker, kind: str) ->
         await in_connection(broker, attach)
 
 
-class _Coordinator:
-    def test(self, _link: Link) -> bool:
-        return True
-
+class _Coordinator(SenderOption):
     def apply(self, link: Link) -> None:
         link.target.type = Terminus.COORDINATOR

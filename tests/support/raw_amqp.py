@@ -98,6 +98,7 @@ async def settled(
     def receive(connection: BlockingConnection) -> Message:
         receiver = connection.create_receiver(path, credit=1)
         message: Message = receiver.receive(timeout=_SECONDS)
+        assert receiver.fetcher is not None
         delivery = receiver.fetcher.unsettled.popleft()
         settle(delivery)
         delivery.settle()

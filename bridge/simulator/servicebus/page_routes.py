@@ -28,14 +28,14 @@ def page_routes(broker: Broker) -> Sequence[web.RouteDef]:
         entity, number = _text(form.get("entity")), _text(form.get("number"))
         with refused_in_words():
             desk.resubmit(entity, _number(number))
-        raise web.HTTPSeeOther(link_to(entity))
+        return _back_to(entity)
 
     async def purge(request: web.Request) -> web.Response:
         form = await request.post()
         entity = _text(form.get("entity"))
         with refused_in_words():
             desk.purge(entity, dead_letters=bool(form.get("dead")))
-        raise web.HTTPSeeOther(link_to(entity))
+        return _back_to(entity)
 
     return [
         web.get("/", show, allow_head=False),
@@ -58,6 +58,10 @@ def refused_in_words() -> Iterator[None]:
         if error.condition is Condition.NOT_FOUND:
             raise NoSuchEntityError(error.description) from error
         raise BadInputError(error.description) from error
+
+
+def _back_to(entity: str) -> web.Response:
+    return web.Response(status=303, headers={"Location": link_to(entity)})
 
 
 def _text(value: object) -> str:

@@ -120,7 +120,8 @@ class Entities:
 
         The namespace (path "") has ``ROOT`` beside those that it was given.
         """
-        own = {each.name: each.access for each in (*self.queues, *self.topics)}
+        own = {queue.name: queue.access for queue in self.queues}
+        own |= {topic.name: topic.access for topic in self.topics}
         if not self.access and not any(own.values()):
             return {}
         has_root = any(rule.name == ROOT.name for rule in self.access)
