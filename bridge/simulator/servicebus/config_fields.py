@@ -151,7 +151,7 @@ class Fields:
     def duration(self, name: str, default: str) -> timedelta:
         """Return an ISO 8601 duration above zero."""
         value = self._take(name)
-        parsed = _parse_duration(default if value is None else value)
+        parsed = parse_duration(default if value is None else value)
         if parsed is None:
             self._fault_at(name, "should be a duration such as PT1M, in days or less")
         return parsed or timedelta(seconds=1)
@@ -178,7 +178,8 @@ class Fields:
         self._findings.faults.append(f"{self._at(name)}: {what}")
 
 
-def _parse_duration(value: object) -> timedelta | None:
+def parse_duration(value: object) -> timedelta | None:
+    """Return an ISO 8601 duration above zero; None: it is not one."""
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         return None

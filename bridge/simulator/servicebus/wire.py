@@ -228,8 +228,7 @@ def _told_by(dead_letter: DeadLetter) -> Mapping[str, object]:
 def _change_properties(content: bytes, changes: Mapping[str, object]) -> bytes:
     sections = {s.code: s for s in split_sections(content)}
     properties = dict(_mapping(sections.get(_APPLICATION_PROPERTIES)))
-    for name, value in changes.items():
-        properties[name] = value
+    properties.update(changes.items())
     return _replace_section(content, _APPLICATION_PROPERTIES, properties)
 
 
