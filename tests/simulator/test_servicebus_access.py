@@ -432,5 +432,18 @@ def test_faulty_rule_is_named_with_its_place(rules: str, fault: str) -> None:
     assert caught.value.faults == (fault,)
 
 
+def test_subscription_has_no_rules_of_its_own() -> None:
+    own = '{"Name": "s", "AuthorizationRules": [1]}'
+    text = (FILE % "[]").replace(
+        '"Name": "t",', f'"Name": "t", "Subscriptions": [{own}],'
+    )
+    with pytest.raises(ConfigError) as caught:
+        parse_entities(text)
+
+    assert "Topics[0].Subscriptions[0].AuthorizationRules: a topic has rules" in str(
+        caught.value
+    )
+
+
 def test_key_is_not_shown() -> None:
     assert "k1" not in repr(RULES)

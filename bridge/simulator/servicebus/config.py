@@ -151,6 +151,9 @@ def _read_subscription(subscription: Fields) -> SubscriptionSettings:
     properties = subscription.section("Properties")
     for name in ("RequiresDuplicateDetection", "DuplicateDetectionHistoryTimeWindow"):
         properties.refuse(name, "a topic detects duplicates, not its subscriptions")
+    subscription.refuse(
+        "AuthorizationRules", "a topic has rules of access, not its subscriptions"
+    )
     queue = _read_queue(subscription, properties)
     # A rule that admits everything makes all other rules irrelevant.
     filters = () if None in rules else tuple(rule for rule in rules if rule is not None)

@@ -46,9 +46,12 @@ class Place:
         self._broker = Broker(entities, doors=doors)
         self._wait(self._broker.__aenter__())
         at = self._broker.addresses
+        ports = {
+            "SECURE_PORT": _port(at["tlsEndpoint"]),
+            "WEBSOCKET_PORT": _port(at["webSocketEndpoint"]),
+        }
         for module in (sync_connection, async_connection):
-            module.SECURE_PORT = _port(at["tlsEndpoint"])
-            module.WEBSOCKET_PORT = _port(at["webSocketEndpoint"])
+            vars(module).update(ports)
 
     def end(self) -> None:
         """Stop the broker."""
