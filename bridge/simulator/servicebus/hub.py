@@ -110,6 +110,11 @@ class Hub:
         if timer is not None:
             timer.cancel()
 
+    def detach_lost(self, queue: Queue) -> None:
+        """Detach the links of a queue whose sessions are lost, without delay."""
+        for consumer in tuple(self._consumers.get(queue, ())):
+            consumer.detach_if_lost()
+
     def turn(self) -> None:
         """Do everything that follows from the last input."""
         self.namespace.run_due()
@@ -186,7 +191,9 @@ class _FaultControl:
 
     def expire_locks(self, path: str) -> None:
         """Expire the locks of an entity."""
-        self._hub.namespace.find_queue(path).expire_locks()
+        queue = self._hub.namespace.find_queue(path)
+        queue.expire_locks()
+        self._hub.detach_lost(queue)
         self._hub.turn()
 
     def freeze(self, *, frozen: bool) -> None:
