@@ -1,8 +1,8 @@
 """The link by which a client receives from a queue or from one of its sessions.
 
-A session is free for others, and can no longer be settled, as soon as its lock ends. Its
-link is detached a little later, as by the cloud: a client that waits for as long as the
-lock lasts, as the SDK's own tests do, is not told that it has lost an empty session.
+A session is free for others, and can no longer be settled, as soon as its lock ends.
+Its link is detached a little later, as by the cloud: a client that waits for as long as
+the lock lasts, as the SDK's own tests do, is not told that it has lost an empty session.
 """
 
 import asyncio
@@ -26,7 +26,6 @@ from bridge.simulator.servicebus.proton_links import (
 from bridge.simulator.servicebus.queues import Queue
 from bridge.simulator.servicebus.settlement import apply_outcome
 from bridge.simulator.servicebus.wire import encode_delivery
-
 
 _DETACHED_AFTER_SECONDS = 2.0
 
