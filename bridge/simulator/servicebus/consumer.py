@@ -2,7 +2,7 @@
 
 A session is free for others, and can no longer be settled, as soon as its lock ends.
 Its link is detached a little later, as by the cloud: a client that waits for as long as
-the lock lasts, as the SDK's own tests do, is not told that it has lost an empty session.
+the lock lasts, as the SDK's own tests do, is not told that it has lost an empty one.
 """
 
 import asyncio
