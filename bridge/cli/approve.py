@@ -1,6 +1,5 @@
 """``sebridge approve``: send an approval from any machine."""
 
-import asyncio
 import getpass
 import os
 import socket
@@ -22,6 +21,7 @@ from bridge.app.approve_request import (
 from bridge.cli import completion
 from bridge.cli.approve_send import Request
 from bridge.cli.common import FAILED, WRONG, config_option, fail
+from bridge.cli.running import run
 from bridge.configuration import load as configuration
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import BridgeError
@@ -128,7 +128,7 @@ def approve(  # noqa: PLR0913  each is an option
         request = request_of(path, os.environ, words, source)
     except ValueError as error:
         wrong(str(error))
-    answer = asyncio.run(request.send())
+    answer = run(request.send())
     answer.show(as_json=as_json)
     if wait and not answer.is_good:
         raise SystemExit(FAILED)
@@ -212,7 +212,7 @@ def observed(path: Path, start: str) -> list[str]:
 
     try:
         state = Path(configuration.load_state(path, os.environ).path)
-        return asyncio.run(asked(state)) if is_there(state) else []
+        return run(asked(state)) if is_there(state) else []
     except BridgeError:
         return []
 

@@ -1,6 +1,5 @@
 """The commands that change nothing: ``check``, ``status``, ``schema``."""
 
-import asyncio
 import os
 import shutil
 import sys
@@ -19,6 +18,7 @@ from bridge.cli.common import (
     painter,
 )
 from bridge.cli.progress import shown
+from bridge.cli.running import run
 from bridge.configuration import json_schema
 from bridge.configuration import load as configuration
 from bridge.configuration.config import Config
@@ -64,7 +64,7 @@ def check(path: Path, *, connect: bool, as_json: bool, allow_empty: bool) -> Non
         if connect and isinstance(config, Config)
         else None
     )
-    findings = [] if looking is None else asyncio.run(looking)
+    findings = [] if looking is None else run(looking)
     if as_json:
         _echo_report(path, warnings=warnings, notes=notes, findings=findings)
     else:
@@ -171,7 +171,7 @@ def status(path: Path, *, as_json: bool) -> None:
     """
     settings, sinks = configuration.load_settings(path, os.environ)
     clock = SystemClock()
-    answer = asyncio.run(status_query.status(settings, sinks, clock))
+    answer = run(status_query.status(settings, sinks, clock))
     if as_json:
         echo_json(answer.report)
     else:

@@ -4,6 +4,7 @@ The command is a script that hands its words to this process. The VM is a ``Worl
 acceptance.simulated; a script for it is run here, with its own folders and commands.
 """
 
+import asyncio
 import json
 import os
 import re
@@ -15,15 +16,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiohttp import web
 
 from acceptance.app import KEY
 from acceptance.simulated import World
 from tests.docs.page_world import put_commands
-from tests.system.processes import started
+from tests.system.processes import PATIENCE, started
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "infra" / "acceptance.sh"
+_PATIENCE = 4 * PATIENCE  # less than the time that a test has
 SIGNATURE = "sig=aB3%2Bsecret%3D"
 STORAGE_KEY = "a-key-of-the-storage-account"
 AZ = """#!{python}
@@ -225,9 +228,26 @@ async def served(cloud: Cloud) -> AsyncIterator[Cloud]:
 async def acceptance(cloud: Cloud, *words: str) -> tuple[int, str]:
     """Run the script; return its exit code and all that it printed."""
     process = await begun(cloud, *words)
-    said, _ = await process.communicate()
-    assert process.returncode is not None
+    said = bytearray()
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            while part := await process.stdout.read(4096):
+                said += part
+            await process.wait()
+    except TimeoutError:
+        tree = await asyncio.to_thread(processes)
+        pytest.fail(f"not ended after {_PATIENCE} s: {said.decode()}\n{tree}")
     return process.returncode, said.decode()
+
+
+def processes() -> str:
+    """Return all processes of the machine, for a failure's text."""
+    listed = subprocess.run(
+        ["ps", "-ef", "--forest"],  # noqa: S607 - from the PATH
+        capture_output=True,
+        check=False,
+    )
+    return listed.stdout.decode(errors="replace")
 
 
 def history(folder: Path) -> dict[str, str]:
