@@ -1,4 +1,6 @@
-"""Takes the pictures of the pages: ``python -m tests.support.screenshots [NAME …]``.
+"""Takes the pictures of the pages.
+
+    PYTHONPATH=infra:infra/functions python -m tests.support.screenshots [NAME …]
 
 One function for each, which returns the picture; ``PICTURES`` has the name of the file
 under ``.github``. Wanted beside Chromium, for the look: Debian's
