@@ -29,11 +29,16 @@ SCRIPT = ROOT / "infra" / "acceptance.sh"
 _PATIENCE = 4 * PATIENCE  # less than the time that a test has
 SIGNATURE = "sig=aB3%2Bsecret%3D"
 STORAGE_KEY = "a-key-of-the-storage-account"
-AZ = """#!{python}
-import json, os, sys, urllib.request
+# Called hundreds of times: with what Python has loaded anyway, it takes a tenth.
+AZ = """#!{python} -IS
+import json, os, socket, sys
+host, port = os.environ["CLOUD"].removeprefix("http://").split(":")
 body = json.dumps(sys.argv[1:]).encode()
-with urllib.request.urlopen(os.environ["CLOUD"] + "/az", body, 300) as response:
-    said = json.load(response)
+with socket.create_connection((host, int(port)), 240) as line:
+    line.sendall(b"POST /az HTTP/1.0\\r\\n")
+    line.sendall(b"Content-Length: %d\\r\\n\\r\\n%b" % (len(body), body))
+    with line.makefile("rb") as answer:
+        said = json.loads(answer.read().partition(b"\\r\\n\\r\\n")[2])
 sys.stdout.write(said["out"])
 sys.stderr.write(said["err"])
 sys.exit(said["code"])
@@ -268,7 +273,11 @@ def history(folder: Path) -> dict[str, str]:
 
 
 async def begun(cloud: Cloud, *words: str) -> Any:
-    """Start the script."""
+    """Start the script; with no VM to compare, the simulator counts as recorded."""
+    if cloud.world is None:
+        recorded = cloud.folder / "work" / "simulator" / "witness.jsonl"
+        recorded.parent.mkdir(parents=True)
+        recorded.write_text("{}\n")
     return await started(
         *("bash", str(SCRIPT), "-g", "mine", "--python", sys.executable),
         *("--work", str(cloud.folder / "work"), "--pause", "0", *words),
