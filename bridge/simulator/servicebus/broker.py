@@ -5,6 +5,7 @@ persistence. A client needs only the connection string.
 """
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -17,10 +18,10 @@ from bridge.simulator.servicebus.entities import Namespace
 from bridge.simulator.servicebus.faults import Faults
 from bridge.simulator.servicebus.hub import Hub
 from bridge.simulator.servicebus.peer import Peer
-from bridge.simulator.servicebus.proton_wire import ProtonEngine
 from bridge.simulator.servicebus.settings import Entities
 from bridge.simulator.servicebus.values import encode_section
 from bridge.simulator.servicebus.wire import parse_message
+from bridge.simulator.servicebus.wires import chosen
 from bridge.simulator.wire.message import DATA
 
 _GRACE_SECONDS = 1.0
@@ -37,7 +38,8 @@ class Broker:
         host: the address to listen on.
         port: the port to listen on; 0: a free one.
         clock: returns seconds since the epoch.
-        wire: makes the AMQP engine of each connection.
+        wire: makes the AMQP engine of each connection; left out: what the environment
+            chooses, see ``wires``.
     """
 
     def __init__(
@@ -47,9 +49,9 @@ class Broker:
         host: str = "127.0.0.1",
         port: int = 0,
         clock: Callable[[], float] = time.time,
-        wire: Wire = ProtonEngine,
+        wire: Wire | None = None,
     ) -> None:
-        self._wire = wire
+        self._wire = wire or chosen(os.environ)
         self._host = host
         self._port = port
         self._namespace = Namespace(entities or default_entities(), clock)
