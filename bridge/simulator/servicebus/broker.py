@@ -5,21 +5,24 @@ persistence. A client needs only the connection string.
 """
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
 
-import proton
-
 from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.config import default_entities
+from bridge.simulator.servicebus.endpoints import Wire
 from bridge.simulator.servicebus.entities import Namespace
 from bridge.simulator.servicebus.faults import Faults
 from bridge.simulator.servicebus.hub import Hub
 from bridge.simulator.servicebus.peer import Peer
 from bridge.simulator.servicebus.settings import Entities
+from bridge.simulator.servicebus.values import encode_section
 from bridge.simulator.servicebus.wire import parse_message
+from bridge.simulator.servicebus.wires import chosen
+from bridge.simulator.wire.message import DATA
 
 _GRACE_SECONDS = 1.0
 
@@ -35,6 +38,8 @@ class Broker:
         host: the address to listen on.
         port: the port to listen on; 0: a free one.
         clock: returns seconds since the epoch.
+        wire: makes the AMQP engine of each connection; left out: what the environment
+            chooses, see ``wires``.
     """
 
     def __init__(
@@ -44,7 +49,9 @@ class Broker:
         host: str = "127.0.0.1",
         port: int = 0,
         clock: Callable[[], float] = time.time,
+        wire: Wire | None = None,
     ) -> None:
+        self._wire = wire or chosen(os.environ)
         self._host = host
         self._port = port
         self._namespace = Namespace(entities or default_entities(), clock)
@@ -81,7 +88,7 @@ class Broker:
         Raises:
             NoSuchEntityError: it does not exist.
         """
-        encoded = proton.Message(body=body, inferred=True).encode()
+        encoded = encode_section(DATA, body)
         self._namespace.find_target(entity).send([parse_message(encoded)])
         self._hub.turn()
 
@@ -89,7 +96,7 @@ class Broker:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: Peer(self._hub), self._host, self._port
+                lambda: Peer(self._hub, self._wire), self._host, self._port
             )
         except OSError as error:
             raise OSError(
