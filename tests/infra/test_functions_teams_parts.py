@@ -191,6 +191,10 @@ def test_click_that_is_stored_is_read_again() -> None:
 
     assert Invoke.from_bytes(click.to_bytes()) == click
     assert Invoke.from_bytes(b'{"teamsClick": {"id": 1}}') is None
+    for name in ("user", "verb", "digest"):
+        kept = json.loads(click.to_bytes())
+        kept["teamsClick"][name] = ["x"]
+        assert Invoke.from_bytes(json.dumps(kept).encode()) is None
 
 
 def config_of(inbox: Inbox, **changes: str) -> TeamsConfig:
