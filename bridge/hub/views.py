@@ -68,6 +68,17 @@ def overview(
     return sorted(found, key=lambda row: not row.is_unreported)
 
 
+def open_without_bridge(
+    connection: Connection, situation: Situation, *, after: str, limit: int
+) -> list[EventRow]:
+    """Return open events that only Azure told of, in the order of their keys."""
+    is_azures = events.c.azure_received.is_not(None)
+    is_alone = events.c.is_open.is_(True) & events.c.has_bridge.is_(False)
+    query = select(events).where(is_alone, is_azures, events.c.event_key > after)
+    ordered = query.order_by(events.c.event_key).limit(limit)
+    return _rows(connection, ordered, situation)
+
+
 def one_event(
     connection: Connection, key: str, situation: Situation
 ) -> EventPage | None:

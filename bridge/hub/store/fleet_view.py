@@ -76,6 +76,7 @@ def _bridge(
         pending=_number(state.beat.data.get("pending")),
         dead=_number(state.beat.data.get("dead")),
         approvals=state.approvals,
+        was_silent=row.was_silent,
     )
 
 
