@@ -14,6 +14,9 @@ from bridge.cli.common import (
     allow_empty_option,
     config_option,
     echo_json,
+    fail,
+    hub_option,
+    hub_scope_option,
     is_unicode,
     painter,
 )
@@ -160,15 +163,22 @@ _MARKS = {
 
 @click.command()
 @config_option
+@hub_option
+@hub_scope_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def status(path: Path, *, as_json: bool) -> None:
-    """Show the state of the bridge: events, deliveries, sinks.
+def status(
+    path: Path, *, hub: str | None, hub_scope: str | None, as_json: bool
+) -> None:
+    """Show the state of the bridge: events, deliveries, sinks; with --hub the fleet.
 
-    Exit code 0: a running forwarder answered. 1: none answered, and the output is what
-    the state file holds.
+    Exit code 0: a running forwarder, or the hub, answered. 1: none answered; without
+    --hub the output is what the state file holds.
 
     Example: sebridge status --json
     """
+    if hub is not None:
+        _show_hub(hub, hub_scope, as_json=as_json)
+        return
     settings, sinks = configuration.load_settings(path, os.environ)
     clock = SystemClock()
     answer = run(status_query.status(settings, sinks, clock))
@@ -181,6 +191,23 @@ def status(path: Path, *, as_json: bool) -> None:
         click.echo(text, color=True)
     if not answer.is_live:
         sys.exit(FAILED)
+
+
+def _show_hub(hub: str, scope: str | None, *, as_json: bool) -> None:
+    # Loaded only for this: most machines have no hub.
+    from bridge.cli import hub_status  # noqa: PLC0415 - see above
+    from bridge.cli.hub_client import url_of  # noqa: PLC0415 - see above
+
+    try:
+        url = url_of(hub, scope)
+    except ValueError as error:
+        fail(str(error), code=WRONG)
+    configure_logging(LogConfig(level="error", format="text"))
+    found = asyncio.run(hub_status.fetch(url, scope))
+    if as_json:
+        echo_json(found)
+    else:
+        click.echo("\n".join(hub_status.lines(found, painter(sys.stdout))), color=True)
 
 
 @click.command()

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from bridge.configuration.environment import keys_of, overridden
 from bridge.configuration.load import read_sinks
 from bridge.configuration.toml_file import TomlFile
+from bridge.events.routing import When
 from bridge.foundation.sections import Reader, Section, nearest
 from bridge.foundation.values import Duration
 from bridge.hub.config import HubConfig
@@ -46,7 +47,14 @@ class HubFile(Section, frozen=True, kw_only=True):
 
     def warnings(self) -> list[str]:
         """Return what is allowed but hardly meant."""
-        return list(self.hub.warnings())
+        return [*self.hub.warnings(), *self._idle_filters()]
+
+    def _idle_filters(self) -> Iterator[str]:
+        """Tell of filters for events, which alarms are not."""
+        for sink in self.sinks:
+            if sink.when != When():
+                words = "limits nothing: a sink of a hub gets alarms, all of them"
+                yield f"sinks.{sink.name}.when: {words}"
 
     def notes(self) -> list[str]:
         """Return what is worth knowing and no fault."""

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 import pytest
 from aiohttp import web
 
-from bridge.app.sink_worker import Opening, SinkWorker
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.retry import RetryPolicy
 from bridge.outbox.admin import Ledger, Selection
 from bridge.outbox.store import Outbox
 from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
+from bridge.pipeline.sink_worker import Opening, SinkWorker
 from bridge.sinks.base import Resources
 from bridge.telemetry.metrics import Metrics
 from tests.bench.measuring import served
