@@ -15,7 +15,6 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import ConfigError, Reason, TransientDeliveryError
 from bridge.foundation.workers import waking
 from bridge.outbox.delivery import Delivery
-from bridge.pipeline.policy import is_urgent
 from bridge.pipeline.relay import Relay
 from bridge.sinks.base import Resources, Sink, SinkConfig
 
@@ -62,18 +61,15 @@ class SinkWorker:
 
         Raises:
             DeliveryError: as ``Sink.deliver``.
+            NotSentError: as ``Batches.deliver``.
         """
         if self._sink is None:  # stopped before the sink was opened
             text = "the sink is not open: this VM is not known yet"
             raise TransientDeliveryError(text, Reason.CONNECTION)
-        event = CloudEvent.from_json(delivery.body)
         if self._batches is None:
-            await self._sink.deliver(event)
-            return
-        now = self.resources.clock.now().timestamp()
-        await self._batches.deliver(
-            event, len(delivery.body), is_urgent=is_urgent(delivery, now)
-        )
+            await self._sink.deliver(CloudEvent.from_json(delivery.body))
+        else:
+            await self._batches.deliver(delivery)
 
     async def open(self, opening: Opening) -> None:
         """Open the sink for good.
@@ -136,4 +132,6 @@ class SinkWorker:
         from bridge.sinks.batch import BatchSink  # noqa: PLC0415 - likewise
 
         assert isinstance(sink, BatchSink)  # noqa: S101 - for mypy  # nosec B101
-        self._batches = Batches(sink, limits, self.resources.clock)
+        relay, clock = self.relay, self.resources.clock
+        sizes = relay.metrics.batch_events.labels(relay.sink)
+        self._batches = Batches(sink, limits, clock, relay.may_send, sizes)
