@@ -13,6 +13,7 @@ import orjson
 from bridge import __version__
 from bridge.cli.common import echo_json, fail
 from bridge.cli.hub_client import HubClient, open_hub, url_of
+from bridge.cli.running import run
 from bridge.events.document import ScheduledEvent
 from bridge.foundation.clock import Clock, SystemClock
 from bridge.foundation.errors import BridgeError
@@ -66,11 +67,11 @@ def run(far: Far, *, as_json: bool) -> bool:
         BridgeError: nobody answers, or refuses.
     """
     if far.hub is None:
-        return asyncio.run(_by_arm(far, as_json=as_json))
+        return run(_by_arm(far, as_json=as_json))
     url = url_of(far.hub, far.scope)
     if far.resource or far.seen:
         raise ValueError("--resource and --from-event are not for --hub: it knows them")
-    return asyncio.run(_by_hub(far, url, as_json=as_json))
+    return run(_by_hub(far, url, as_json=as_json))
 
 
 # -- by a hub ----------------------------------------------------------------------

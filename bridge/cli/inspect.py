@@ -203,7 +203,7 @@ def _show_hub(hub: str, scope: str | None, *, as_json: bool) -> None:
     except ValueError as error:
         fail(str(error), code=WRONG)
     configure_logging(LogConfig(level="error", format="text"))
-    found = asyncio.run(hub_status.fetch(url, scope))
+    found = run(hub_status.fetch(url, scope))
     if as_json:
         echo_json(found)
     else:
