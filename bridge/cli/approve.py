@@ -196,7 +196,7 @@ def _approve_far(
         timeout=words.timeout if words.wait else None,
     )
     try:
-        is_done = hub_approve.run(wanted, as_json=as_json)
+        is_done = hub_approve.approve(wanted, as_json=as_json)
     except ValueError as error:
         wrong(str(error))
     if not is_done:

@@ -59,7 +59,7 @@ class Far:
     timeout: float | None
 
 
-def run(far: Far, *, as_json: bool) -> bool:
+def approve(far: Far, *, as_json: bool) -> bool:
     """Do what is wanted, and print what became of it; False: it was not done.
 
     Raises:

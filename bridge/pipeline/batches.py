@@ -86,6 +86,8 @@ class _Waiting:
 class Batches:
     """Sends the events of one sink, several in one request.
 
+    It is wide because who waits, who leads and what is on its way change together.
+
     Attributes:
         sink: the open sink.
         limits: what one request may hold.

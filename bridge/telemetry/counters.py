@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 # The bounds of the buckets of histograms.
 SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 21600)
-EVENTS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+EVENTS: tuple[float, ...] = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
 @dataclass(slots=True)

@@ -75,7 +75,7 @@ def needed(*extras: str) -> set[str]:
         *PROJECT["dependencies"],
         *(t for extra in extras for t in optional[extra]),
     ]
-    names = {canonicalize_name(Requirement(text).name) for text in texts}
+    names = {str(canonicalize_name(Requirement(text).name)) for text in texts}
     return names - {PROJECT["name"]}
 
 

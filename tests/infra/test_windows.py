@@ -13,6 +13,7 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tree_sitter_pwsh
@@ -213,10 +214,8 @@ def members(archive: Path) -> dict[str, bytes]:
 
 def test_archive_has_what_installs_it_and_the_sums_of_all(archive: Path) -> None:
     found = members(archive)
-    sums = dict(
-        reversed(line.split("  ./"))
-        for line in found["SHA256SUMS"].decode().splitlines()
-    )
+    lines = found["SHA256SUMS"].decode().splitlines()
+    sums = {name: value for value, name in (line.split("  ./") for line in lines)}
 
     assert {path.name for path in SCRIPTS} <= found.keys()
     assert {"bridge.toml", "README.md", "python-3.13.9-amd64.exe"} <= found.keys()
@@ -270,7 +269,8 @@ def test_names_in_the_commands_of_the_application_are_those_of_the_archive(
     archive: Path,
 ) -> None:
     text = (ROOT / "infra/bicep/modules/application.bicep").read_text()
-    variables = dict(BicepParser().parse(text=text))["variables"]
+    parsed: Any = BicepParser().parse(text=text)
+    variables = parsed["variables"]
     assert {"windows", "unpack", "script"} <= variables.keys()
     assert "  package: 'sebridge.zip'\n" in text
     assert "-Path sebridge.zip -DestinationPath kit" in text
