@@ -91,7 +91,7 @@ function Assert-Python {
 # Get-Current: the name of the version in use; empty without one.
 function Get-Current {
     if (Test-Path -LiteralPath $link) {
-        if ((Get-Content -Raw -LiteralPath $link) -match '([0-9a-f]{12})''\)') {
+        if ([IO.File]::ReadAllText($link) -match '([0-9a-f]{12})''\)') {
             return $Matches[1]
         }
     }
@@ -102,7 +102,7 @@ function Get-Current {
 function Get-Previous {
     $name = ''
     if (Test-Path -LiteralPath "$versions\previous") {
-        $name = (Get-Content -Raw -LiteralPath "$versions\previous").Trim()
+        $name = [IO.File]::ReadAllText("$versions\previous").Trim()
     }
     if ($name -and (Test-Path -LiteralPath "$versions\$name\whole")) {
         return $name
@@ -125,7 +125,7 @@ function Set-Current([string] $Version) {
 
 # Get-Wanted: the name of the version that lies here, by all that it is made of.
 function Get-Wanted {
-    $bytes = [Text.Encoding]::UTF8.GetBytes("$(Get-Content -Raw -LiteralPath "$kit\SHA256SUMS")$((Get-Item -LiteralPath $python).VersionInfo.FileVersion)")
+    $bytes = [Text.Encoding]::UTF8.GetBytes("$([IO.File]::ReadAllText("$kit\SHA256SUMS"))$((Get-Item -LiteralPath $python).VersionInfo.FileVersion)")
     $sum = [Security.Cryptography.SHA256]::Create().ComputeHash($bytes)
     return -join ($sum[0..5] | ForEach-Object { $_.ToString('x2') })
 }

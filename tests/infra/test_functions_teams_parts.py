@@ -219,6 +219,22 @@ async def test_token_of_the_bot_is_kept_until_shortly_before_its_end() -> None:
         await credential.close()
 
 
+async def test_token_of_a_lifetime_beyond_all_numbers_is_kept_for_a_day() -> None:
+    now, web_ = [0.0], Web()
+    odd = f'{{"access_token": "odd", "expires_in": {10**400}}}'
+    async with Inbox() as inbox:
+        strike = Answer(status=200, body=odd)
+        inbox.faults.add(Fault(path="/teams/login", strike=strike))
+        credential = Credential(config_of(inbox), web_, lambda: now[0])
+        assert await credential.token("x/.default") == "odd"
+        now[0] = 86_000.0
+        assert await credential.token("x/.default") == "odd"
+        now[0] = 86_101.0
+
+        assert await credential.token("x/.default") != "odd"
+        await web_.close()
+
+
 @pytest.mark.parametrize("answer", ["{}", "[]", "no json", '{"access_token": "a"}'])
 async def test_answer_without_a_token_is_an_error(answer: str) -> None:
     web_ = Web()
