@@ -57,8 +57,18 @@ class HubFile(Section, frozen=True, kw_only=True):
                 yield f"sinks.{sink.name}.when: {words}"
 
     def notes(self) -> list[str]:
-        """Return what is worth knowing and no fault."""
-        return []
+        """Return what is worth knowing, and what the hub cannot check."""
+        globs = [
+            glob
+            for one in self.hub.bridge_sources
+            if one.approvals is not None
+            for glob in one.approvals.entities
+        ]
+        if not globs:
+            return []
+        words = f"that it alone decides for {', '.join(globs)}"
+        other = "a Functions app there counts votes of its own"
+        return [f"hub.sources.approvals: the hub assumes {words}: {other}"]
 
 
 def is_hub_file(path: Path) -> bool:
