@@ -113,10 +113,7 @@ finish() {
   local code=$? process
   trap - EXIT
   trap '' INT TERM
-  for process in $simulating $playing; do
-    kill "$process" 2>/dev/null || true
-    wait "$process" 2>/dev/null || true
-  done
+  for process in $simulating $playing; do end "$process"; done
   if [ "$owned" != no ]; then
     if [ "$keep" = yes ]; then
       echo "Kept, at about 3 USD a day: to remove it, run infra/acceptance.sh's last step:"
@@ -128,6 +125,17 @@ finish() {
   fi
   if [ "$dry" = no ]; then echo "Records: $work"; fi
   exit $code
+}
+# end PROCESS: ask it to stop; after half a minute, kill it.
+end() {
+  local _
+  kill "$1" 2>/dev/null || return 0
+  for _ in {1..300}; do
+    kill -0 "$1" 2>/dev/null || break
+    sleep 0.1
+  done
+  kill -KILL "$1" 2>/dev/null || true
+  wait "$1" 2>/dev/null || true
 }
 remove() {
   if [ "$owned" = made ]; then

@@ -11,14 +11,16 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 usage() {
   cat <<'TEXT'
 usage: infra/build.sh [--out FOLDER] [--only KIND[,KIND]…] [--arch MACHINE]
-       [--wheels FOLDER] [--version VERSION]
+       [--wheels FOLDER] [--version VERSION] [--python FILE]
 
   --out FOLDER      where the artefacts go (default: dist)
-  --only KINDS      of wheel, sdist, kit, deb, rpm, image, sbom (default: all)
+  --only KINDS      of wheel, sdist, kit, windows, deb, rpm, image, sbom (default: all)
   --arch MACHINE    x86_64 or aarch64 (default: this machine's; an image of another
                     machine than this cannot be built)
   --wheels FOLDER   take the wheels of this folder, and fetch none
   --version VERSION of the packages (default: that of the program)
+  --python FILE     put this installer of python.org (python-3.…-amd64.exe) into the .zip
+                    for Windows (default: none; then each VM must have it)
 
 Needs Python 3.11+ and git; for the .deb dpkg-deb, for the .rpm rpmbuild, for the image
 root and debootstrap. SHA256SUMS lists what was built. SOURCE_DATE_EPOCH may be set; else
@@ -33,15 +35,22 @@ fail() {
 step() { printf '== %s\n' "$*"; }
 
 out=$top/dist
-only=wheel,sdist,kit,deb,rpm,image,sbom
+only=wheel,sdist,kit,windows,deb,rpm,image,sbom
 arch=$(uname -m)
 wheels=
 version=
+setup=
 while [ $# -gt 0 ]; do
   case $1 in
     --out | --only | --arch | --wheels | --version)
       [ $# -ge 2 ] || fail "$1 wants a value" 2
       printf -v "${1#--}" '%s' "$2"
+      shift
+      ;;
+    --python)
+      [[ $# -ge 2 && -f $2 && ${2##*/} == python-3.*-amd64.exe ]] ||
+        fail "--python wants a file python-3.…-amd64.exe" 2
+      setup=$2
       shift
       ;;
     -h | --help) usage && exit 0 ;;
@@ -56,7 +65,7 @@ case $arch in
 esac
 for kind in ${only//,/ }; do
   case $kind in
-    wheel | sdist | kit | deb | rpm | image | sbom) ;;
+    wheel | sdist | kit | windows | deb | rpm | image | sbom) ;;
     *) fail "--only knows no $kind" 2 ;;
   esac
 done
@@ -106,6 +115,12 @@ same_times "$work/source"
 ! wants wheel || cp "$work"/built/*.whl "$out"
 ! wants sdist || cp "$work"/built/*.tar.gz "$out"
 
+# sums FOLDER: write the SHA256SUMS of all that is in it.
+sums() {
+  (cd "$1" && find . -type f ! -name SHA256SUMS -print0 | sort -z |
+    xargs -0 sha256sum >"$work/sums" && mv "$work/sums" SHA256SUMS)
+}
+
 # kit: the folder that is /usr/lib/sebridge in a package, and the archive for offline use.
 kit() {
   local kit=$work/kit
@@ -121,8 +136,7 @@ kit() {
   cp -r "$here/systemd" "$kit/systemd"
   cp "$here"/hooks/hook.sh "$kit/hooks"
   rm -rf "$kit/systemd/README.md" "$kit/systemd/__pycache__"
-  (cd "$kit" && find . -type f ! -name SHA256SUMS -print0 | sort -z |
-    xargs -0 sha256sum >"$work/sums" && mv "$work/sums" SHA256SUMS)
+  sums "$kit"
   chmod -R u=rwX,go=rX "$kit"
   same_times "$kit"
 }
@@ -140,6 +154,28 @@ archive() {
   same_times "$work/archive"
   tar -C "$work/archive" --sort=name --owner=0 --group=0 --numeric-owner --format=gnu \
     -c "$name" | gzip -n -6 >"$out/$name.tar.gz"
+}
+
+# windows: everything for Windows on x86-64 without the Internet, as a .zip.
+windows() {
+  local name=scheduled-events-bridge-$version-windows-amd64 folder=$work/windows
+  step "$name.zip"
+  mkdir -p "$folder/wheels"
+  if [ -n "$wheels" ]; then
+    cp "$wheels"/*.whl "$folder/wheels"
+  else
+    "$python" "$here/packaging/wheelhouse.py" "$folder/wheels" win_amd64
+  fi
+  cp "$work"/built/*.whl "$folder/wheels"
+  cp "$here"/windows/{lib,install,upgrade,uninstall,vm-application}.ps1 "$here/windows/bridge.toml" "$folder"
+  cp "$here/windows/kit-readme.md" "$folder/README.md"
+  cp "$here/packaging/requirements-windows.txt" "$folder/requirements.txt"
+  cp "$here/hooks/sqlserver-failover.ps1" "$top/config/bridge.example.toml" "$folder"
+  cp "$top/LICENSE" "$folder/LICENSE.txt"
+  cp "$top/CHANGELOG.md" "$folder"
+  [ -z "$setup" ] || cp "$setup" "$folder"
+  sums "$folder"
+  "$python" "$here/packaging/zip_folder.py" "$folder" "$out/$name.zip"
 }
 
 # program: an environment with all that a machine gets, to be looked at.
@@ -265,6 +301,7 @@ sbom() {
 
 if wants kit || wants deb || wants rpm || wants image || wants sbom; then kit; fi
 ! wants kit || archive
+! wants windows || windows
 if wants deb || wants rpm; then tree; fi
 ! wants deb || deb
 ! wants rpm || rpm

@@ -288,6 +288,11 @@ def patches(tree: ast.AST) -> list[str]:
     return found
 
 
+def test_tests_are_no_packages() -> None:
+    """Two packages of one name would be one module: the tests of one never run."""
+    assert [path for path in TESTS if path.name == "__init__.py"] == []
+
+
 def test_no_test_patches_our_own_code() -> None:
     """What a test has to choose is passed in: time, chance, environment, others."""
     paths = {str(path.relative_to(ROOT)): path for path in TESTS}

@@ -90,6 +90,14 @@ PLANTED = {
         [("events/transitions.py", "import time")],
         "What is pure does no I/O",
     ),
+    "the AMQP library opens a socket": (
+        [("simulator/wire/framing.py", "import socket")],
+        "What is pure does no I/O",
+    ),
+    "the AMQP library knows the broker": (
+        [("simulator/wire/message.py", "import bridge.simulator.servicebus.hub")],
+        "No two siblings import each other",
+    ),
 }
 
 

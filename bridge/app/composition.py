@@ -15,7 +15,6 @@ from msgspec.structs import replace as with_fields
 
 from bridge import __version__
 from bridge.app.identify import Origin
-from bridge.app.sink_worker import Opening, SinkWorker
 from bridge.app.surroundings import Surroundings
 from bridge.approvals.config import ApprovalsConfig, connection_faults
 from bridge.approvals.rotation import STAYS
@@ -41,6 +40,7 @@ from bridge.pipeline.lifecycle_events import LifecycleEvents
 from bridge.pipeline.observer import Observer
 from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
+from bridge.pipeline.sink_worker import Opening, SinkWorker
 from bridge.sinks.base import ApprovalAddress, Resources, SinkConfig
 from bridge.telemetry.metrics import Metrics
 

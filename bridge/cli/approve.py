@@ -1,13 +1,12 @@
 """``sebridge approve``: send an approval from any machine."""
 
-import asyncio
 import getpass
 import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO, Any, NoReturn
 from uuid import uuid4
 
 import click
@@ -21,7 +20,15 @@ from bridge.app.approve_request import (
 )
 from bridge.cli import completion
 from bridge.cli.approve_send import Request
-from bridge.cli.common import FAILED, WRONG, config_option, fail
+from bridge.cli.common import (
+    FAILED,
+    WRONG,
+    config_option,
+    fail,
+    hub_option,
+    hub_scope_option,
+)
+from bridge.cli.running import run
 from bridge.configuration import load as configuration
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import BridgeError
@@ -32,6 +39,7 @@ from bridge.outbox.storage.database import Database
 from bridge.telemetry.metrics import LogConfig, configure_logging
 
 _TIMEOUT = Duration(60)
+_ENDPOINT = "https://management.azure.com"
 
 
 class Span(click.ParamType[Duration]):
@@ -88,6 +96,27 @@ class Span(click.ParamType[Duration]):
     show_default="60s",
     help="The longest time to wait, for example 90s or 5m; needs --wait.",
 )
+@hub_option
+@hub_scope_option
+@click.option(
+    "--via",
+    type=click.Choice(["bridge", "arm"]),
+    default="bridge",
+    is_eager=True,
+    show_default=True,
+    help="Who is asked: the bridge, or Azure Resource Manager, for when no bridge "
+    "answers. With arm no right to the bus is needed.",
+)
+@click.option(
+    "--resource",
+    metavar="ID",
+    help="With --via arm: the resource id of the virtual machine or scale set.",
+)
+@click.option(
+    "--refuse", is_flag=True, help="Refuse it, in place of approving; needs --hub."
+)
+@click.option("--yes", is_flag=True, help="Answer the question of --via arm with yes.")
+@click.option("--arm-endpoint", default=_ENDPOINT, hidden=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def approve(  # noqa: PLR0913  each is an option
     event_id: str | None,
@@ -101,14 +130,16 @@ def approve(  # noqa: PLR0913  each is an option
     wait: bool,
     timeout: Duration | None,
     as_json: bool,
+    **far: Any,
 ) -> None:
     """Approve an event, so that Azure starts it now.
 
     EVENT_ID may be shortened to its first four or more characters, if the state file
-    on this machine has exactly one EventId that begins with them.
+    on this machine, or the hub, has exactly one EventId that begins with them.
 
-    Exit code 0: the broker has the approval; with --wait, the approval was relayed or
-    the event had already started. 1: there was another outcome, or no reply in time.
+    Exit code 0: the broker or the hub has the approval; with --wait, the approval was
+    relayed or the event had already started. 1: there was another outcome, or no reply
+    in time.
 
     Example: sebridge approve 9C1F2A34 --reason "drained" --wait
     """
@@ -124,13 +155,51 @@ def approve(  # noqa: PLR0913  each is an option
         wait=wait,
         timeout=_TIMEOUT if timeout is None else timeout,
     )
+    if far["hub"] or far["via"] != "bridge":
+        _approve_far(words, source, far, as_json=as_json)
+        return
+    for name in ("resource", "refuse", "yes"):
+        if far[name]:
+            wrong(f"--{name} is for --hub or --via arm")
     try:
         request = request_of(path, os.environ, words, source)
     except ValueError as error:
         wrong(str(error))
-    answer = asyncio.run(request.send())
+    answer = run(request.send())
     answer.show(as_json=as_json)
     if wait and not answer.is_good:
+        raise SystemExit(FAILED)
+
+
+def _approve_far(
+    words: "Words", source: IO[bytes] | None, far: Mapping[str, Any], *, as_json: bool
+) -> None:
+    """Approve by a hub, or by Azure Resource Manager."""
+    # Loaded only for this: most machines have no hub.
+    from bridge.cli import hub_approve  # noqa: PLC0415 - see above
+
+    for name in ("session", "force", "approved_by"):
+        if getattr(words, name):
+            option = name.replace("_", "-")
+            wrong(f"--{option} is for the bus: it is not for --hub or --via arm")
+    wanted = hub_approve.Far(
+        event_id=words.event_id,
+        hub=far["hub"],
+        scope=far["hub_scope"],
+        via=far["via"],
+        refuse=far["refuse"],
+        is_sure=far["yes"],
+        reason=words.reason or "",
+        resource=far["resource"],
+        seen=source.read() if source else None,
+        endpoint=far["arm_endpoint"],
+        timeout=words.timeout if words.wait else None,
+    )
+    try:
+        is_done = hub_approve.approve(wanted, as_json=as_json)
+    except ValueError as error:
+        wrong(str(error))
+    if not is_done:
         raise SystemExit(FAILED)
 
 
@@ -212,7 +281,7 @@ def observed(path: Path, start: str) -> list[str]:
 
     try:
         state = Path(configuration.load_state(path, os.environ).path)
-        return asyncio.run(asked(state)) if is_there(state) else []
+        return run(asked(state)) if is_there(state) else []
     except BridgeError:
         return []
 

@@ -62,8 +62,8 @@ def _config_or_default(
     Raises:
         click.UsageError: none was named, and the default file does not exist.
     """
-    if path is not None:
-        return path
+    if path is not None or is_far(ctx):
+        return path or Path()
     default = default_config(os.environ)
     try:
         default.stat()
@@ -73,6 +73,11 @@ def _config_or_default(
     except OSError:  # for example no right to the directory: reading reports it
         pass
     return default
+
+
+def is_far(ctx: click.Context) -> bool:
+    """Whether a command asks a hub or Azure, and so reads no configuration here."""
+    return bool(ctx.params.get("hub")) or ctx.params.get("via") == "arm"
 
 
 def _nothing_there(default: Path) -> str:
@@ -91,6 +96,21 @@ config_option = click.option(
     callback=_config_or_default,
     show_default=f"${CONFIG_VARIABLE}, else {default_config(os.environ)}",
     help="The configuration file (TOML).",
+)
+
+
+hub_option = click.option(
+    "--hub",
+    metavar="URL",
+    is_eager=True,  # it is known then, whether a configuration is needed
+    help="Ask the hub at this address, in place of what is on this machine.",
+)
+hub_scope_option = click.option(
+    "--hub-scope",
+    metavar="SCOPE",
+    envvar="SEBRIDGE_HUB_SCOPE",
+    help="Scope of the Entra token that the hub's proxy takes, such as "
+    "api://CLIENT-ID/.default.",
 )
 
 

@@ -8,7 +8,6 @@ bash, ``$(…)`` would be a command. Anybody who may send an approval can choose
 EventId, so only words of harmless characters are offered.
 """
 
-import asyncio
 import os
 import re
 from collections.abc import Iterable
@@ -17,6 +16,7 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
+from bridge.cli.running import run
 from bridge.configuration import load as configuration
 from bridge.foundation.errors import BridgeError
 from bridge.outbox.admin import Ledger
@@ -46,7 +46,7 @@ def event_ids(
     try:
         settings, _ = configuration.load_settings(_file(ctx), os.environ)
         state = Path(settings.state.path)
-        known = asyncio.run(_known(state)) if is_there(state) else []
+        known = run(_known(state)) if is_there(state) else []
     except BridgeError:
         return []
     start = incomplete.casefold()

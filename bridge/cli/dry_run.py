@@ -1,6 +1,5 @@
 """The commands that try a configuration: ``send-test``, ``render``, ``route``."""
 
-import asyncio
 import contextlib
 import json
 import os
@@ -16,6 +15,7 @@ from msgspec.structs import replace as with_fields
 from bridge.cli import completion
 from bridge.cli.common import FAILED, WRONG, config_option, echo_json, fail
 from bridge.cli.progress import shown
+from bridge.cli.running import run
 from bridge.configuration import load as configuration
 from bridge.configuration.config import Config, Settings
 from bridge.diagnostics import dry_run
@@ -80,7 +80,7 @@ def send_test(
     if hint := misspelt(event_type, EVENT_TYPES):
         _warn(f"--event-type: {hint}")
     clock = SystemClock()
-    report = asyncio.run(shown(dry_run.send_test(config, event_type, clock), clock))
+    report = run(shown(dry_run.send_test(config, event_type, clock), clock))
     if report.warning:
         _warn(report.warning)
     with _reporting_beside(config):
@@ -165,8 +165,8 @@ def render(path: Path, name: str, *, source: IO[bytes] | None, pretty: bool) -> 
     config, missing = configuration.load_for_sink(path, os.environ, name)
     for place, why in missing:
         _note(f"{place}: {why}: shown as <secret>")
-    sample, shown_as = asyncio.run(_with_identity(config, source))
-    shown = asyncio.run(dry_run.preview(config, sample, shown_as))
+    sample, shown_as = run(_with_identity(config, source))
+    shown = run(dry_run.preview(config, sample, shown_as))
     if note := shown_as.note():
         _note(note)
     for line in shown.head:
@@ -195,7 +195,7 @@ def route(path: Path, *, source: IO[bytes], vm: str | None, as_json: bool) -> No
     Example: sebridge route --event event.json --vm web-1
     """
     settings, found = configuration.load_routes(path, os.environ)
-    sample, identity = asyncio.run(_sample(settings, source))
+    sample, identity = run(_sample(settings, source))
     if vm:
         identity = replace(identity, vm_name=vm)
     router = Router(routes=found, scope=settings.events.scope, identity=identity)

@@ -37,7 +37,7 @@ def hub(path: Path) -> None:
 
 
 def _run(config: HubFile) -> None:
-    with _extra():
+    with needs_extra():
         from bridge.hub import hub as process  # noqa: PLC0415 - an extra
     until_stopped(
         lambda stop: process.run(config, stop, SystemClock(), listening=_tell)
@@ -51,7 +51,7 @@ def _tell(host: str, port: int) -> None:
 
 
 @contextmanager
-def _extra() -> Iterator[None]:
+def needs_extra() -> Iterator[None]:
     """Say how to install what is missing, rather than that a module is."""
     try:
         yield

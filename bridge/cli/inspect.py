@@ -1,6 +1,5 @@
 """The commands that change nothing: ``check``, ``status``, ``schema``."""
 
-import asyncio
 import os
 import shutil
 import sys
@@ -15,10 +14,14 @@ from bridge.cli.common import (
     allow_empty_option,
     config_option,
     echo_json,
+    fail,
+    hub_option,
+    hub_scope_option,
     is_unicode,
     painter,
 )
 from bridge.cli.progress import shown
+from bridge.cli.running import run
 from bridge.configuration import json_schema
 from bridge.configuration import load as configuration
 from bridge.configuration.config import Config
@@ -64,7 +67,7 @@ def check(path: Path, *, connect: bool, as_json: bool, allow_empty: bool) -> Non
         if connect and isinstance(config, Config)
         else None
     )
-    findings = [] if looking is None else asyncio.run(looking)
+    findings = [] if looking is None else run(looking)
     if as_json:
         _echo_report(path, warnings=warnings, notes=notes, findings=findings)
     else:
@@ -160,18 +163,25 @@ _MARKS = {
 
 @click.command()
 @config_option
+@hub_option
+@hub_scope_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def status(path: Path, *, as_json: bool) -> None:
-    """Show the state of the bridge: events, deliveries, sinks.
+def status(
+    path: Path, *, hub: str | None, hub_scope: str | None, as_json: bool
+) -> None:
+    """Show the state of the bridge: events, deliveries, sinks; with --hub the fleet.
 
-    Exit code 0: a running forwarder answered. 1: none answered, and the output is what
-    the state file holds.
+    Exit code 0: a running forwarder, or the hub, answered. 1: none answered; without
+    --hub the output is what the state file holds.
 
     Example: sebridge status --json
     """
+    if hub is not None:
+        _show_hub(hub, hub_scope, as_json=as_json)
+        return
     settings, sinks = configuration.load_settings(path, os.environ)
     clock = SystemClock()
-    answer = asyncio.run(status_query.status(settings, sinks, clock))
+    answer = run(status_query.status(settings, sinks, clock))
     if as_json:
         echo_json(answer.report)
     else:
@@ -181,6 +191,23 @@ def status(path: Path, *, as_json: bool) -> None:
         click.echo(text, color=True)
     if not answer.is_live:
         sys.exit(FAILED)
+
+
+def _show_hub(hub: str, scope: str | None, *, as_json: bool) -> None:
+    # Loaded only for this: most machines have no hub.
+    from bridge.cli import hub_status  # noqa: PLC0415 - see above
+    from bridge.cli.hub_client import url_of  # noqa: PLC0415 - see above
+
+    try:
+        url = url_of(hub, scope)
+    except ValueError as error:
+        fail(str(error), code=WRONG)
+    configure_logging(LogConfig(level="error", format="text"))
+    found = run(hub_status.fetch(url, scope))
+    if as_json:
+        echo_json(found)
+    else:
+        click.echo("\n".join(hub_status.lines(found, painter(sys.stdout))), color=True)
 
 
 @click.command()

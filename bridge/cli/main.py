@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from bridge import __version__
-from bridge.cli.common import Suggesting, allow_empty_option, config_option
+from bridge.cli.common import WRONG, Suggesting, allow_empty_option, config_option
 from bridge.cli.process import (
     errors_reported,
     escape_unencodable,
@@ -217,8 +217,25 @@ def simulate(**options: object) -> None:
     is_flag=True,
     help="Keep the folder with the configuration, state file and log.",
 )
-def demo(scenario: str, speed: float | None, svg: Path | None, *, keep: bool) -> None:
-    """Show the way of one event through the bridge.
+@click.option(
+    "--fleet",
+    type=click.IntRange(3, 50),
+    metavar="N",
+    help="Play N forwarders and a hub with its page, in place of a scenario.",
+)
+@click.option(
+    "--no-wait", is_flag=True, help="With --fleet: end when everything was seen."
+)
+def demo(  # noqa: PLR0913 - each is an option
+    scenario: str,
+    speed: float | None,
+    svg: Path | None,
+    *,
+    keep: bool,
+    fleet: int | None,
+    no_wait: bool,
+) -> None:
+    """Show the way of one event through the bridge; with --fleet, a hub.
 
     It needs no Azure: the simulator stands in for IMDS.
 
@@ -229,7 +246,21 @@ def demo(scenario: str, speed: float | None, svg: Path | None, *, keep: bool) ->
             import_module(name)
         click.echo("Loading the simulator: a few seconds, more at the first time.")
         from bridge.demo import stage  # noqa: PLC0415 - an extra
+    if fleet is not None:
+        sys.exit(_play_fleet(fleet, is_ended=no_wait))
+    if no_wait:
+        fail("--no-wait is for --fleet", code=WRONG)
     sys.exit(stage.play(scenario, speed, svg, keep=keep))
+
+
+def _play_fleet(count: int, *, is_ended: bool) -> int:
+    from bridge.cli.hub import needs_extra  # noqa: PLC0415 - an extra
+    from bridge.demo import fleet  # noqa: PLC0415 - an extra
+
+    with needs_extra():
+        for name in ("alembic", "jinja2", "sqlalchemy"):
+            import_module(name)
+    return fleet.play(count, is_ended=is_ended)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from bridge.cli.common import (
     until_stopped,
 )
 from bridge.cli.rows import by_sink, counted, deliveries, delivery_row
+from bridge.cli.running import run
 from bridge.cli.watch import MOST, Show, watching
 from bridge.configuration import load as configuration
 from bridge.foundation.clock import SystemClock
@@ -247,7 +248,7 @@ def act(path: Path, work: Callable[[Ledger, float], Awaitable[T]]) -> T:
         async with Database.open(state) as database:
             return await work(Ledger(database), SystemClock().now().timestamp())
 
-    return asyncio.run(working())
+    return run(working())
 
 
 def stored(path: Path) -> Path:

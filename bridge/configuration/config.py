@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from bridge.approvals.config import ApprovalsConfig
 from bridge.configuration.lint import (
     doubts_of,
+    hidden_outcomes,
     literal_secrets,
     misspelt_words,
     odd_replies,
@@ -163,6 +164,7 @@ class Config(Settings, frozen=True, kw_only=True):
         if self.approval_entity is not None:
             targets = [sink.target for sink in self.sinks]
             found += odd_replies(self.approval_entity, targets)
+            found += hidden_outcomes(self.sinks)
         if not self.sinks:
             found.append("sinks: there are none: events are observed, but not sent")
         found += short_stops(self.sinks, self.shutdown_grace)

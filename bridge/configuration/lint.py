@@ -130,6 +130,27 @@ def odd_replies(
         )
 
 
+def hidden_outcomes(sinks: Sequence[SinkConfig]) -> Iterator[str]:
+    """Yield a warning for each sink to Service Bus that leaves outcomes out.
+
+    A hub that reads there learns what became of an approval from these alone.
+    """
+    for sink in sinks:
+        route = sink.route
+        if sink.target is None:
+            continue
+        limits = ("event_types", "event_sources", "resources")
+        found = [key for key in limits if getattr(route.when, key) is not None]
+        if route.scope != "all":
+            found.append("scope")
+        if found:
+            keys = ", ".join(found)
+            yield (
+                f"sinks.{sink.name}.when: {keys} also leaves out outcomes of "
+                "approvals: a hub that reads there does not learn of them"
+            )
+
+
 def taken_for_granted(approvals: ApprovalsConfig) -> Iterator[str]:
     """Yield what the bridge assumes about the approval entity and cannot check."""
     entity = approvals.queue or f"{approvals.topic}/{approvals.subscription}"

@@ -24,6 +24,7 @@ _STYLES = {
     "balancer": "bright_blue",
     "forwarder": "white",
     "simulator": "white",
+    "hub": "bright_green",
 }
 
 

@@ -17,6 +17,7 @@
     │  ├─ RefusedDeliveryError                the sink refuses everything: it is parked
     │  └─ PermanentDeliveryError              this delivery becomes a dead letter
     │     └─ RefusedEventError                a batch was refused because of one event
+    ├─ NotSentError                           the attempt ended before it sent anything
     ├─ UnprovenError                          a check without sending proved nothing
     ├─ OutboxError                            fatal: the process ends non-zero
     │  ├─ OutboxUnavailableError              disk full, no permission, or locked
@@ -169,6 +170,13 @@ class RefusedEventError(PermanentDeliveryError):
     def __init__(self, message: str, reason: Reason, place: int) -> None:
         super().__init__(message, reason)
         self.place = place
+
+
+class NotSentError(BridgeError):
+    """Nothing was sent: the sink has asked for a pause since the attempt began.
+
+    The attempt does not count, and the delivery is due as before.
+    """
 
 
 class UnprovenError(BridgeError):

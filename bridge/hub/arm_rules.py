@@ -37,15 +37,26 @@ def path_of(standing: Standing) -> str | None:
     What Azure's message names is data: nothing but the id of a machine, a scale set or
     an availability set becomes part of a path.
     """
-    found = _RESOURCE.match(standing.resource)
-    if found is None or not _EVENT_ID.fullmatch(standing.event_id):
+    return path_to(standing.resource, standing.event_id)
+
+
+def path_to(resource: str, event_id: str) -> str | None:
+    """Return the path that acknowledges an event; None where a part of it is none.
+
+    Args:
+        resource: the id of a machine, a scale set or an availability set, or that of
+            the event below it.
+        event_id: the EventId.
+    """
+    found = _RESOURCE.match(resource)
+    if found is None or not _EVENT_ID.fullmatch(event_id):
         return None
-    rest = standing.resource[found.end() :]
+    rest = resource[found.end() :]
     event = _EVENT.fullmatch(rest)
-    if rest and (event is None or event[1].upper() != standing.key):
+    if rest and (event is None or event[1].upper() != event_id.upper()):
         return None
     events = "providers/Microsoft.Maintenance/scheduledevents"
-    return f"{found[0]}/{events}/{standing.event_id}/acknowledge"
+    return f"{found[0]}/{events}/{event_id}/acknowledge"
 
 
 def forbids(

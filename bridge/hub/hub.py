@@ -16,6 +16,7 @@ from bridge.foundation import daemon_threads
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import BridgeError, HubStoreAwayError
 from bridge.foundation.workers import Worker, run_workers
+from bridge.hub.alarm_sinks import open_alarms
 from bridge.hub.api import Api
 from bridge.hub.approving import Approving
 from bridge.hub.arm import open_arm
@@ -30,7 +31,9 @@ from bridge.hub.sources import SourceReader
 from bridge.hub.store.store import Store, open_store
 from bridge.hub.view_rows import Situation
 from bridge.hub.voting import ARM, BRIDGE
+from bridge.hub.watchman import Watchman
 from bridge.net.http_client import open_session
+from bridge.telemetry.metrics import Metrics
 from bridge.telemetry.unseen_errors import log_unseen_errors
 
 log = logging.getLogger(__name__)
@@ -62,11 +65,15 @@ async def run(
         if store is None:
             return
         parts = Parts.of(file, store, clock)
+        telling = Metrics((sink.name for sink in file.sinks), __version__)
+        alarms = open_alarms(file, store, clock, telling)
+        tellers = await stack.enter_async_context(alarms)
         parts.hands.update(await open_hands(file.hub, clock, stack))
         await parts.keeper.begin()
         host, port = await stack.enter_async_context(serve(parts.answering()))
         listening(host, port)
-        await run_workers(parts.workers(), stop, grace=file.shutdown_grace)
+        workers = [*parts.workers(), *tellers]
+        await run_workers(workers, stop, grace=file.shutdown_grace)
     log.info("hub stopped")
 
 
@@ -138,7 +145,8 @@ class Parts:
             situation=self.situation,
             hands=self.hands,
         )
-        return [*self.readers, self.keeper, dispatcher]
+        watchman = Watchman(self.store, self.clock, self.metrics, self.situation)
+        return [*self.readers, self.keeper, dispatcher, watchman]
 
     def answering(self) -> Hub:
         """Return what the server answers from."""

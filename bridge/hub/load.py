@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from bridge.configuration.environment import keys_of, overridden
 from bridge.configuration.load import read_sinks
 from bridge.configuration.toml_file import TomlFile
+from bridge.events.routing import When
 from bridge.foundation.sections import Reader, Section, nearest
 from bridge.foundation.values import Duration
 from bridge.hub.config import HubConfig
@@ -46,11 +47,28 @@ class HubFile(Section, frozen=True, kw_only=True):
 
     def warnings(self) -> list[str]:
         """Return what is allowed but hardly meant."""
-        return list(self.hub.warnings())
+        return [*self.hub.warnings(), *self._idle_filters()]
+
+    def _idle_filters(self) -> Iterator[str]:
+        """Tell of filters for events, which alarms are not."""
+        for sink in self.sinks:
+            if sink.when != When():
+                words = "limits nothing: a sink of a hub gets alarms, all of them"
+                yield f"sinks.{sink.name}.when: {words}"
 
     def notes(self) -> list[str]:
-        """Return what is worth knowing and no fault."""
-        return []
+        """Return what is worth knowing, and what the hub cannot check."""
+        globs = [
+            glob
+            for one in self.hub.bridge_sources
+            if one.approvals is not None
+            for glob in one.approvals.entities
+        ]
+        if not globs:
+            return []
+        words = f"that it alone decides for {', '.join(globs)}"
+        other = "a Functions app there counts votes of its own"
+        return [f"hub.sources.approvals: the hub assumes {words}: {other}"]
 
 
 def is_hub_file(path: Path) -> bool:

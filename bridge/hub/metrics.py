@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from bridge.hub.bridges import Liveness
+
 OUTCOMES = ("kept", "left-out", "unreadable")
 
 
@@ -30,6 +32,9 @@ class HubMetrics:
     drained: Any = field(init=False)
     store_away: Any = field(init=False)
     decisions: Any = field(init=False)
+    bridges: Any = field(init=False)
+    unreported: Any = field(init=False)
+    liveness: tuple[str, ...] = tuple(state.value for state in Liveness)
 
     def __post_init__(self) -> None:
         from prometheus_client import Counter, Gauge  # noqa: PLC0415 - as above
@@ -61,6 +66,17 @@ class HubMetrics:
             "sebridge_hub_decisions",
             "Decisions, and what became of them.",
             labelnames=["via", "state"],
+            registry=self.registry,
+        )
+        self.bridges = Gauge(
+            "sebridge_hub_bridges",
+            "Bridges, by how each fares; looked at once a minute.",
+            labelnames=["state"],
+            registry=self.registry,
+        )
+        self.unreported = Gauge(
+            "sebridge_hub_unreported",
+            "Open events of Azure that no bridge told of in time.",
             registry=self.registry,
         )
         build = Gauge(

@@ -194,6 +194,7 @@ class BridgeRow:
     Attributes:
         origin: the hub's own name of the source that it speaks through.
         approvals: where it takes approvals, and by which rules; None where not known.
+        was_silent: whether an alarm told that it is silent, and none that it is back.
     """
 
     vm_id: str
@@ -210,3 +211,4 @@ class BridgeRow:
     pending: int | None
     dead: int | None
     approvals: Mapping[str, Any] | None
+    was_silent: bool = False

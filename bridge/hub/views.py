@@ -68,6 +68,45 @@ def overview(
     return sorted(found, key=lambda row: not row.is_unreported)
 
 
+def of_machine(
+    connection: Connection, machine: Machine, situation: Situation
+) -> list[EventRow]:
+    """Return the events that name a machine: what is open first, then the newest."""
+    of = machines.c
+    named = select(of.event_key).where(
+        of.name == machine.name,
+        of.subscription == machine.subscription,
+        of.group == machine.group,
+    )
+    query = select(events).where(events.c.event_key.in_(named))
+    order = (events.c.is_open.desc(), events.c.told.desc())
+    return _rows(connection, query.order_by(*order).limit(PAGE), situation)
+
+
+def machines_named(connection: Connection, name: str) -> list[Machine]:
+    """Return the machines of a name, of events and of bridges."""
+    found = set[tuple[str, str]]()
+    for table in (machines, bridges):
+        query = select(table.c.subscription, table.c.group).distinct()
+        rows = connection.execute(query.where(table.c.name == name).limit(PAGE))
+        found |= {(row.subscription, row.group) for row in rows}
+    return [
+        Machine(subscription=subscription, group=group, name=name)
+        for subscription, group in sorted(found)
+    ]
+
+
+def open_without_bridge(
+    connection: Connection, situation: Situation, *, after: str, limit: int
+) -> list[EventRow]:
+    """Return open events that only Azure told of, in the order of their keys."""
+    is_azures = events.c.azure_received.is_not(None)
+    is_alone = events.c.is_open.is_(True) & events.c.has_bridge.is_(False)
+    query = select(events).where(is_alone, is_azures, events.c.event_key > after)
+    ordered = query.order_by(events.c.event_key).limit(limit)
+    return _rows(connection, ordered, situation)
+
+
 def one_event(
     connection: Connection, key: str, situation: Situation
 ) -> EventPage | None:

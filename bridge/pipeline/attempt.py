@@ -5,7 +5,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from bridge.foundation.errors import DeliveryError, Reason, TransientDeliveryError
+from bridge.foundation.errors import (
+    DeliveryError,
+    NotSentError,
+    Reason,
+    TransientDeliveryError,
+)
 from bridge.outbox.delivery import Delivery
 from bridge.pipeline.circuit import Circuit, is_fault_of_sink
 from bridge.pipeline.due_times import DueTimes
@@ -25,7 +30,7 @@ class Trying:
     """Makes the attempts of one relay.
 
     Attributes:
-        deliver: makes one attempt; raises DeliveryError.
+        deliver: makes one attempt; raises DeliveryError or NotSentError.
     """
 
     deliver: Deliver
@@ -60,6 +65,8 @@ class Trying:
             error = await self._try(heartbeat)
         finally:
             self.attempts.end(heartbeat)
+        if heartbeat.is_void:
+            return
         if error is None:
             self._recovered(heartbeat)
             return
@@ -78,6 +85,8 @@ class Trying:
                 await self.deliver(attempt.delivery)
         except DeliveryError as error:
             return error
+        except NotSentError:
+            attempt.is_void = True
         except TimeoutError:
             text = f"no answer within {_ATTEMPT_LIMIT:.0f} s"
             if attempt.is_cut:
@@ -93,7 +102,7 @@ class Trying:
 
     async def _conclude(self, attempt: Attempt, error: DeliveryError | None) -> None:
         if attempt.is_void:
-            return  # another attempt at the same delivery has settled it
+            return  # another attempt has settled it, or nothing was sent
         if error is None:
             self._recovered(attempt)
             self.settling.delivered(attempt.delivery)

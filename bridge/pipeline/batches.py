@@ -12,25 +12,34 @@ one that waits leads the next batch.
                  │                            ├── refused, or a fault of the sink: in
                  │                            │   halves, until the guilty one is alone
                  │                            ├── sent in part: the rest is sent next
-                 │                            └── failed: all of them have failed
+                 │                            ├── failed: all of them have failed
+                 │                            └── the sink asks for a pause: what has
+                 │                                not been sent is not sent
+                 ├── the sink has asked for a pause: it is not sent; urgent ones are
                  └── cancelled: it leaves; if it leads, the next one does
 """
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import (
+    BridgeError,
     DeliveryError,
+    NotSentError,
     Reason,
     RefusedDeliveryError,
     RefusedEventError,
     TransientDeliveryError,
 )
+from bridge.outbox.delivery import Delivery
+from bridge.pipeline.policy import is_urgent, wish_of
 from bridge.sinks.base import BatchLimits
 from bridge.sinks.batch import BatchSink
+from bridge.telemetry.counters import Spread
 
 _ONE_MORE_AFTER = 3.0  # seconds: requests that hang do not hold up all others
 
@@ -40,7 +49,6 @@ class _Waiting:
     """An event for which an attempt waits.
 
     Attributes:
-        size: bytes of its JSON.
         is_pressing: whether no batch may wait for more company.
         key: the EventId, or the id of an event without one; no two with the same key
             go together.
@@ -48,14 +56,19 @@ class _Waiting:
         is_gone: whether its attempt is over, so that it need not be sent.
     """
 
+    delivery: Delivery
     event: CloudEvent
-    size: int
     is_pressing: bool
     key: str
     woken: asyncio.Future[None]
     is_settled: bool = False
     error: Exception | None = None
     is_gone: bool = False
+
+    @property
+    def size(self) -> int:
+        """Bytes of its JSON."""
+        return len(self.delivery.body)
 
     def settle(self, error: Exception | None) -> None:
         """Give its attempt the result, unless it has one."""
@@ -73,14 +86,20 @@ class _Waiting:
 class Batches:
     """Sends the events of one sink, several in one request.
 
+    It is wide because who waits, who leads and what is on its way change together.
+
     Attributes:
         sink: the open sink.
         limits: what one request may hold.
+        may_send: whether a delivery may be sent that has waited; see ``Relay``.
+        sizes: counts the events of each request, also of those that hold one.
     """
 
     sink: BatchSink
     limits: BatchLimits
     clock: Clock
+    may_send: Callable[[Delivery], bool]
+    sizes: Spread
     _waiting: dict[_Waiting, None] = field(default_factory=dict)  # the oldest first
     _leader: _Waiting | None = None
     _ripe: asyncio.Event = field(default_factory=asyncio.Event)  # do not wait longer
@@ -90,23 +109,21 @@ class Batches:
     _ended: asyncio.Event = field(default_factory=asyncio.Event)
     _began: float = float("-inf")
 
-    async def deliver(self, event: CloudEvent, size: int, *, is_urgent: bool) -> None:
-        """Make one attempt at an event, in company if there is any.
-
-        Args:
-            event: what to send.
-            size: the bytes of its JSON.
-            is_urgent: whether it goes before all others.
+    async def deliver(self, delivery: Delivery) -> None:
+        """Make one attempt at a delivery, in company if there is any.
 
         Raises:
             DeliveryError: as ``Sink.deliver``.
+            NotSentError: the sink has asked for a pause before this one was sent.
         """
-        if is_urgent and self._alone < self.limits.alone:
+        event = CloudEvent.from_json(delivery.body)
+        goes_first = is_urgent(delivery, self.clock.now().timestamp())
+        if goes_first and self._alone < self.limits.alone:
             await self._send_alone(event)
             return
         key = (event.text("correlationid") or event.id).upper()
         woken = asyncio.get_running_loop().create_future()
-        mine = _Waiting(event, size, is_urgent, key, woken)
+        mine = _Waiting(delivery, event, goes_first, key, woken)
         try:
             await self._wait(mine)
             if self._leader is mine:
@@ -119,6 +136,7 @@ class Batches:
 
     async def _send_alone(self, event: CloudEvent) -> None:
         self._alone += 1
+        self.sizes.observe(1)
         try:
             await self.sink.deliver(event)
         finally:
@@ -200,26 +218,33 @@ class Batches:
 
     async def _send(self, batch: list[_Waiting]) -> None:
         """Send a batch, in parts if need be, until each event has its result."""
-        why: DeliveryError = TransientDeliveryError(
+        why: BridgeError = TransientDeliveryError(
             "the request was given up", Reason.TIMEOUT
         )
         parts = deque([batch])
         try:
             while parts:
-                part = [one for one in parts.popleft() if not one.is_gone]
+                part = [one for one in parts.popleft() if self._is_to_go(one)]
                 if part:
                     parts.extendleft(reversed(await self._try(part)))
-        except DeliveryError as error:
+        except (DeliveryError, NotSentError) as error:
             why = error
         finally:
             for one in batch:
                 one.settle(why)
+
+    def _is_to_go(self, one: _Waiting) -> bool:
+        """Return whether to send an event now; if it may not be sent, settle it."""
+        if not self.may_send(one.delivery):
+            one.settle(NotSentError())
+        return not (one.is_gone or one.is_settled)
 
     async def _try(self, part: list[_Waiting]) -> list[list[_Waiting]]:
         """Make one request, and settle what is decided; return what is to be sent next.
 
         Raises:
             DeliveryError: all that is not settled has failed.
+            NotSentError: the sink asks for a pause: the rest is not sent.
         """
         results: list[DeliveryError | None]
         try:
@@ -233,14 +258,24 @@ class Batches:
             return []
         for one, result in zip(part, results, strict=False):
             one.settle(result)
+        if any(map(_asks_for_a_pause, results)):
+            raise NotSentError
         return [part[len(results) :]]
 
     async def _made(self, part: list[_Waiting]) -> list[DeliveryError | None]:
         """Make one request; return what became of the events that it held."""
+        self.sizes.observe(len(part))
         results = await self.sink.deliver_many([one.event for one in part])
         if not results:
             raise ValueError("nothing was sent")
         return [*results]
+
+
+def _asks_for_a_pause(error: DeliveryError | None) -> bool:
+    """Return whether a result says that nothing more may be sent now."""
+    if error is None:
+        return False
+    return isinstance(error, RefusedDeliveryError) or wish_of(error) > 0
 
 
 def _split(part: list[_Waiting], error: Exception) -> list[list[_Waiting]]:

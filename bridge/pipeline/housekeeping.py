@@ -8,13 +8,14 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
+from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import OutboxCorruptError, OutboxError
 from bridge.foundation.workers import unless
 from bridge.outbox.storage.database import Database
 from bridge.outbox.store import Outbox
-from bridge.pipeline.observer import Observer
 from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
 
@@ -137,6 +138,15 @@ class _Pruning:
         self.is_too_large = too_many > 0
 
 
+class Watching(Protocol):
+    """Knows which scheduled events are in the document now."""
+
+    @property
+    def watch(self) -> Watch:
+        """What is known of the scheduled events."""
+        ...
+
+
 @dataclass(slots=True)
 class Housekeeping:
     """Prunes once an hour; wakes the relays after ``sebridge outbox`` has acted.
@@ -147,7 +157,7 @@ class Housekeeping:
     """
 
     outbox: Outbox
-    observer: Observer
+    observer: Watching
     relays: Sequence[Relay]
     clock: Clock
     metrics: Metrics

@@ -31,7 +31,7 @@ class Attempt:
         is_second: whether another attempt at the same delivery is in flight.
         is_cut: whether the attempt was cut off because the sink is back.
         is_void: whether the result is ignored, because another attempt settles the
-            delivery.
+            delivery, or because nothing was sent.
         scope: the time limit of the attempt, while it runs.
     """
 
@@ -134,17 +134,31 @@ class Attempts:
 
     def may_begin(self, delivery: Delivery, now: float) -> bool:
         """Return whether an attempt may begin at ``now`` (seconds since the epoch)."""
-        circuit, monotonic = self.circuit, self.clock.monotonic()
+        monotonic = self.clock.monotonic()
         if self.taken > self.slots or monotonic < self.pace.opens_at:
             return False
-        if is_urgent(delivery, now) and (
-            not circuit.is_parked or delivery.attempts < URGENT_ATTEMPTS
-        ):
+        if self._goes_first(delivery, now):
             return True
         urgent = sum(is_urgent(a.delivery, now) for a in self._may_be_urgent)
         if self.taken - urgent >= self.slots:
             return False
-        return circuit.lets_through(monotonic, is_first=not self._all)
+        return self.circuit.lets_through(monotonic, is_first=not self._all)
+
+    def may_go_on(self, delivery: Delivery, now: float) -> bool:
+        """Return whether a delivery may be sent whose attempt has begun before.
+
+        It may not if the sink has asked for a pause since then, or was parked.
+        """
+        if self._goes_first(delivery, now):
+            return True
+        monotonic, is_first = self.clock.monotonic(), len(self._all) == 1
+        return self.circuit.lets_through(monotonic, is_first=is_first)
+
+    def _goes_first(self, delivery: Delivery, now: float) -> bool:
+        """Return whether a delivery goes even if the sink asks for a pause."""
+        if not is_urgent(delivery, now):
+            return False
+        return not self.circuit.is_parked or delivery.attempts < URGENT_ATTEMPTS
 
     @property
     def is_one_wanted(self) -> bool:

@@ -39,7 +39,7 @@ class Relay:
 
     Attributes:
         sink: the sink's name.
-        deliver: makes one attempt; raises DeliveryError.
+        deliver: makes one attempt; raises DeliveryError or NotSentError.
         chance: returns a random number in [0, 1) at each call.
         pace: limits how often an attempt may begin; holds for urgent ones, too.
         repeats: whether a second attempt at a delivery may begin while the first hangs.
@@ -93,6 +93,14 @@ class Relay:
     def obstacle(self) -> str | None:
         """Why the sink cannot work at all; None if it can. See ``ActingRelay``."""
         return None
+
+    def may_send(self, delivery: Delivery) -> bool:
+        """Return whether a delivery may be sent now whose attempt has begun before.
+
+        An attempt that waits before it sends asks this; if not, it raises NotSentError.
+        """
+        now = self.clock.now().timestamp()
+        return self._trying.attempts.may_go_on(delivery, now)
 
     def offer(self, heartbeat: Delivery) -> None:
         """Replace the waiting heartbeat by a newer one; heartbeats are not stored."""
@@ -174,6 +182,8 @@ class Relay:
 
     async def _beat(self, heartbeat: Attempt) -> None:
         await self._trying.beat(heartbeat)
+        if heartbeat.is_void and self._heartbeat.waiting is None:
+            self._heartbeat.waiting = heartbeat.delivery
         self.outbox.wakeups.of(self.sink).set()
 
     def _wait(self, now: float, next_due: float | None) -> float:
@@ -198,10 +208,10 @@ class Relay:
         if tasks is not None and not self._stop.is_set():
             self._launcher.begin(tasks)
         is_early = self.clock.monotonic() < self.pace.opens_at  # step must wait again
-        if error is not None or not self._launcher.ready or is_early:
+        is_over = error is None and not attempt.is_void
+        if not is_over or not self._launcher.ready or is_early:
             self.outbox.wakeups.of(self.sink).set()
-        has_landed = error is None and not attempt.is_void
-        if has_landed and len(settling.landed) == 1:
+        if is_over and len(settling.landed) == 1:
             await settling.note_landed(self._noted)
 
     def _noted(self, is_followed: bool) -> None:  # noqa: FBT001 - a callback

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Generic, TypeVar
 
-# The bounds of the buckets of every histogram.
+# The bounds of the buckets of histograms.
 SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 21600)
+EVENTS: tuple[float, ...] = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
 @dataclass(slots=True)
@@ -130,6 +131,14 @@ class Gauge(Family[Level]):
 class Histogram(Family[Spread]):
     """A metric of seconds, in buckets."""
 
+    bounds: tuple[float, ...] = SECONDS
+
     def new_series(self) -> Spread:
         """Return an empty series."""
-        return Spread(SECONDS)
+        return Spread(self.bounds)
+
+
+class EventHistogram(Histogram):
+    """A metric of numbers of events, in buckets."""
+
+    bounds = EVENTS

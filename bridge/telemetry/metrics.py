@@ -14,7 +14,13 @@ from pythonjsonlogger.orjson import OrjsonFormatter
 from bridge.events.transitions import TransitionKind
 from bridge.foundation.errors import Reason
 from bridge.foundation.sections import Section
-from bridge.telemetry.counters import Counter, Family, Gauge, Histogram
+from bridge.telemetry.counters import (
+    Counter,
+    EventHistogram,
+    Family,
+    Gauge,
+    Histogram,
+)
 from bridge.telemetry.log_summary import RepeatFilter
 
 if TYPE_CHECKING:
@@ -211,6 +217,12 @@ class Metrics:
         self.delivery_seconds = Histogram(
             "sebridge_delivery_seconds",
             "Seconds from observation to delivery.",
+            ["sink"],
+            registry=registry,
+        )
+        self.batch_events = EventHistogram(
+            "sebridge_batch_events",
+            "Events in one request to a sink that takes several.",
             ["sink"],
             registry=registry,
         )

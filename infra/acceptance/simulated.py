@@ -38,6 +38,7 @@ _LOOK = 0.1
 _READY = 120.0
 _IMPACT = 3.0  # seconds from Started until the VM is down: seven, by Azure's pages
 _DOWN = 1.0
+_GRACE = 20.0  # seconds that a process has to stop
 _STAND_IN = "127.0.0.1:9470"
 
 
@@ -130,10 +131,9 @@ class World:
         config, imds = self.folder / "bridge.toml", self.simulator.imds.url
         witness = HERE / "witness.py"
         to = ("--out", self.records, "--imds", imds, "--port", str(self.stand_in))
-        self._running = [
-            await self._start("bridge", "-m", "bridge", "run", "-c", config),
-            await self._start("witness", witness, *to, "--every", "0.3"),
-        ]
+        self._running = []
+        await self._start("bridge", "-m", "bridge", "run", "-c", config)
+        await self._start("witness", witness, *to, "--every", "0.3")
 
     async def _ready(self) -> None:
         """Wait until the bridge runs and the witness has recorded a document."""
@@ -145,22 +145,28 @@ class World:
         has_begun = _has(self.folder / "bridge.log", "forwarder started")
         return has_begun and _has(self.records, '"kind": "document"')
 
-    async def _start(self, name: str, *words: str | Path) -> asyncio.subprocess.Process:
+    async def _start(self, name: str, *words: str | Path) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
-            return await asyncio.create_subprocess_exec(
+            process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *map(str, words),
                 stdout=log,
                 stderr=log,
                 env={**os.environ, "BUS": self.bus.address},
             )
+        self._running.append(process)
 
     async def _halt(self, how: signal.Signals) -> None:
         for process in self._running:
             if process.returncode is None:
                 process.send_signal(how)
         for process in self._running:
-            await process.wait()
+            try:
+                async with asyncio.timeout(_GRACE):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
+                await process.wait()
 
     async def _reboot_when_started(self) -> None:
         done = set[str]()

@@ -11,13 +11,13 @@ param galleryName string = 'sebridge'
 param applicationName string = 'sebridge'
 
 @description('What the application is for.')
-@allowed(['Linux'])  // there is no package for Windows yet
+@allowed(['Linux', 'Windows'])
 param osType string = 'Linux'
 
 @description('Three numbers. A version is never changed: publish the next one.')
 param version string = '0.1.0'
 
-@description('Address of the package (.tar.gz or .zip of infra/build.sh) in a blob, with a SAS or readable to all.')
+@description('Address of the package of infra/build.sh (.tar.gz for Linux, .zip for Windows) in a blob, with a SAS or readable to all.')
 @secure()
 param packageUri string = ''
 

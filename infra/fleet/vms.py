@@ -24,7 +24,7 @@ ASK_WINDOWS = f"""\
 $config = "$env:ProgramData\\sebridge\\bridge.toml"
 $python = "$env:ProgramFiles\\sebridge\\python.exe"
 (Get-Service sebridge).Status
-$found = & $python -m bridge status --json -c $config | ConvertFrom-Json
+$found = & $python -I -m bridge status --json -c $config | ConvertFrom-Json
 if ($LASTEXITCODE -ne 0) {{ "missing: the forwarder does not answer" }}
 elseif ($found.missing) {{ "missing: $($found.missing)" }}
 else {{ "{READY}" }}"""

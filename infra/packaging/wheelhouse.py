@@ -1,8 +1,8 @@
 """Fetches the wheels that the packages hold, for each Python and one kind of machine.
 
-    python wheelhouse.py FOLDER x86_64|aarch64
+    python wheelhouse.py FOLDER x86_64|aarch64|win_amd64
 
-Only wheels are taken, and only those whose hash stands in requirements.txt or pip.txt.
+Only wheels are taken, and only those whose hash stands in the lock file or in pip.txt.
 pip cannot look at the markers of another Python, so that is done here.
 """
 
@@ -19,24 +19,41 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 GLIBC = ("_2_28", "_2_27", "_2_26", "_2_24", "_2_17", "2014", "_2_12", "_2_5")
 
 
-def locked() -> list[str]:
+WINDOWS = {
+    "platform_machine": "AMD64",
+    "sys_platform": "win32",
+    "platform_system": "Windows",
+    "os_name": "nt",
+}
+
+
+def locked(machine: str) -> list[str]:
     """Return the entries of the lock files, each with its hashes."""
-    text = (HERE / "requirements.txt").read_text() + (HERE / "pip.txt").read_text()
+    name = "requirements-windows.txt" if is_windows(machine) else "requirements.txt"
+    text = (HERE / name).read_text() + (HERE / "pip.txt").read_text()
     return text.replace("\\\n", " ").splitlines()
+
+
+def is_windows(machine: str) -> bool:
+    """Whether a kind of machine is Windows, and not Linux on that processor."""
+    return machine.startswith("win_")
 
 
 def wanted(python: str, machine: str) -> list[str]:
     """Return the entries that this Python needs, without their markers."""
-    environment = {
-        "python_version": python,
-        "python_full_version": f"{python}.0",
+    linux = {
         "platform_machine": machine,
         "sys_platform": "linux",
         "platform_system": "Linux",
         "os_name": "posix",
     }
+    environment = {
+        "python_version": python,
+        "python_full_version": f"{python}.0",
+        **(WINDOWS if is_windows(machine) else linux),
+    }
     found = []
-    for line in locked():
+    for line in locked(machine):
         text, *hashes = line.split(" --hash=")
         one = Requirement(text)
         if one.marker is None or one.marker.evaluate(environment):
@@ -51,6 +68,8 @@ def download(folder: Path, python: str, machine: str) -> None:
         file.write("\n".join(wanted(python, machine)))
         file.flush()
         platforms = [f"--platform=manylinux{glibc}_{machine}" for glibc in GLIBC]
+        if is_windows(machine):
+            platforms = [f"--platform={machine}"]
         subprocess.run(  # noqa: S603 - our own words
             [
                 *(sys.executable, "-m", "pip", "download", "--quiet"),

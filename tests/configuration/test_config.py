@@ -821,6 +821,25 @@ def test_secret_in_the_proxy_of_a_namespace_is_taken_with_a_warning() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("when", "keys"),
+    [
+        ({"scope": "first"}, "scope"),
+        ({"event_types": ["Reboot"], "scope": "own"}, "event_types, scope"),
+        ({"transitions": ["started"]}, None),
+        ({"scope": "all"}, None),
+    ],
+)
+def test_filter_that_hides_outcomes_from_a_hub_is_taken_with_a_warning(
+    when: dict[str, object], keys: str | None
+) -> None:
+    found = read({**sinks({**BUS, "when": when}), "approvals": APPROVALS}).warnings()
+
+    hidden = [text for text in found if "outcomes of approvals" in text]
+    wanted = f"sinks.bus.when: {keys} also leaves out outcomes of approvals"
+    assert [text.startswith(wanted) for text in hidden] == [True] * bool(keys)
+
+
 def test_referenced_address_is_no_cause_to_warn() -> None:
     url = f"https://user:{SECRET}@siem.example/?code={SECRET}"
     keys = {"url": "env:URL", "headers": {"x-key": "env:AUTH"}}

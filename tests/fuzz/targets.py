@@ -55,7 +55,7 @@ from bridge.simulator.servicebus.config import parse_entities
 from bridge.simulator.servicebus.config_fields import ConfigError as EntitiesError
 from bridge.sinks.base import ApprovalAddress
 from bridge.sinks.slack.blocks import render
-from tests.fuzz import outward
+from tests.fuzz import outward, teams
 from tests.fuzz.target import Target, brief
 from tests.support.builders import EVENT_ID, event_context_of, imds_event
 
@@ -526,4 +526,10 @@ TARGETS = {
     "slack-answer": Target(run=outward.slack_answer, seeds=outward.SLACK_ANSWERS),
     "handshake": Target(run=outward.handshake, seeds=outward.PERMISSIONS),
     "slack-card": Target(run=outward.slack_card, seeds=(outward.CARD, _BOMB)),
+    "teams-activity": Target(run=teams.activity, seeds=teams.ACTIVITIES),
+    "teams-token": Target(run=teams.token, seeds=teams.TOKENS),
+    "teams-claims": Target(run=teams.claims, seeds=teams.CLAIMS),
+    "teams-keys": Target(run=teams.keys, seeds=teams.KEYS),
+    "teams-answer": Target(run=teams.answer, seeds=teams.ANSWERS),
+    "teams-kept-click": Target(run=teams.kept, seeds=teams.CLICKS),
 }

@@ -304,3 +304,13 @@ def test_person_is_named_by_id_or_by_role() -> None:
     assert is_named("x", ("operators",), ("role:operators",))
     assert is_named("x", (), ("*",))
     assert not is_named("x", ("operators",), ("operators",))
+
+
+def test_hub_that_decides_says_that_it_must_be_alone(tmp_path: Path) -> None:
+    path = tmp_path / "hub.toml"
+    path.write_text(FULL)
+    environ = {"BUS": EMULATOR, "STORE": "postgresql://u@h/d", "TOKEN": "t"}
+    (note,) = load(path, environ).notes()
+    assert "assumes that it alone decides for vm-approvals*" in note
+    path.write_text(SMALL)
+    assert load(path, environ).notes() == []

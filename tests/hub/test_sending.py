@@ -10,11 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from bridge.foundation.errors import HubStoreAwayError
+from bridge.hub.attempts import Claimed, Result
 from bridge.hub.config import HubConfig
 from bridge.hub.decisions import DecisionState
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.sending import Dispatcher, message_of
-from bridge.hub.store.carrying import Claimed, Result
 from bridge.hub.store.store import Store
 from tests.support.fleet import at, event, outcome, step, vm
 from tests.support.hub import Desk, access, beat, config, ended, offer, told

@@ -71,6 +71,8 @@ CHECKED_BY = {
         "tests/sinks/test_command_launcher.py",
         "tests/sinks/hook_machine.py",
     ),
+    "windows/*.ps1": ("tests/infra/test_windows.py",),
+    "windows/bridge.toml": ("tests/infra/test_windows.py",),
     "systemd/*": ("tests/infra/test_systemd_unit.py", "tests/infra/test_install.py"),
 }
 

@@ -497,6 +497,18 @@ async def test_key_that_does_not_vouch_for_teams_is_refused() -> None:
         await web.close()
 
 
+async def test_key_that_is_too_short_is_refused() -> None:
+    """NIST SP 800-131A: less than 2048 bits are not enough for a signature."""
+    web = Web()
+    async with Inbox() as inbox:
+        inbox.teams.keys.size = 1024
+        callers = Callers(config_of(inbox), web, Ticks())
+
+        with pytest.raises(StrangerError, match="InvalidKeyError"):
+            await let_in(callers, inbox)
+        await web.close()
+
+
 async def test_request_is_put_off_while_there_are_no_keys(stage: TeamsStage) -> None:
     activity = await activity_of(stage, "approve")
     token = stage.inbox.teams.keys.signed(claims_of(stage))

@@ -191,6 +191,10 @@ def test_click_that_is_stored_is_read_again() -> None:
 
     assert Invoke.from_bytes(click.to_bytes()) == click
     assert Invoke.from_bytes(b'{"teamsClick": {"id": 1}}') is None
+    for name in ("user", "verb", "digest"):
+        kept = json.loads(click.to_bytes())
+        kept["teamsClick"][name] = ["x"]
+        assert Invoke.from_bytes(json.dumps(kept).encode()) is None
 
 
 def config_of(inbox: Inbox, **changes: str) -> TeamsConfig:
@@ -213,6 +217,22 @@ async def test_token_of_the_bot_is_kept_until_shortly_before_its_end() -> None:
         assert await credential.token(scope) != first
         await web_.close()
         await credential.close()
+
+
+async def test_token_of_a_lifetime_beyond_all_numbers_is_kept_for_a_day() -> None:
+    now, web_ = [0.0], Web()
+    odd = f'{{"access_token": "odd", "expires_in": {10**400}}}'
+    async with Inbox() as inbox:
+        strike = Answer(status=200, body=odd)
+        inbox.faults.add(Fault(path="/teams/login", strike=strike))
+        credential = Credential(config_of(inbox), web_, lambda: now[0])
+        assert await credential.token("x/.default") == "odd"
+        now[0] = 86_000.0
+        assert await credential.token("x/.default") == "odd"
+        now[0] = 86_101.0
+
+        assert await credential.token("x/.default") != "odd"
+        await web_.close()
 
 
 @pytest.mark.parametrize("answer", ["{}", "[]", "no json", '{"access_token": "a"}'])

@@ -44,7 +44,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     (wheels / "some-1-py3-none-any.whl").write_bytes(b"a wheel")
     outs = [folder / "a", folder / "b"]
     for out in outs:
-        found = build(out, "--only", ",".join([*HERE, "kit"]), "--wheels", str(wheels))
+        found = build(
+            out, "--only", ",".join([*HERE, "kit", "windows"]), "--wheels", str(wheels)
+        )
         assert found.returncode == 0, found.stderr
     return outs
 
@@ -64,7 +66,7 @@ def test_two_builds_have_the_same_bytes(built: list[Path]) -> None:
     first, second = ({p.name: p.read_bytes() for p in out.iterdir()} for out in built)
 
     assert first == second
-    assert len(first) == len(HERE) + 2  # the kit, and the checksums
+    assert len(first) == len(HERE) + 3  # the kit, the .zip, and the checksums
 
 
 def test_checksums_are_those_of_the_files(built: list[Path]) -> None:
@@ -76,7 +78,7 @@ def test_checksums_are_those_of_the_files(built: list[Path]) -> None:
         check=True,
     ).stdout
 
-    assert said.count(": OK") == len(HERE) + 1
+    assert said.count(": OK") == len(HERE) + 2
 
 
 def test_kit_has_what_installs_it(built: list[Path]) -> None:

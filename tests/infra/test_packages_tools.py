@@ -47,7 +47,11 @@ def pinned() -> dict[str, str]:
     return {canonicalize_name(name): version for name, version in found}
 
 
-@pytest.mark.parametrize("name", ["requirements.txt", "pip.txt"])
+EXTRAS = ("email", "hub", "simulator", "windows")
+LOCKS = ("requirements.txt", *(f"requirements-{extra}.txt" for extra in EXTRAS))
+
+
+@pytest.mark.parametrize("name", [*LOCKS, "pip.txt"])
 def test_lock_names_one_version_and_its_hashes(name: str) -> None:
     for one, hashes in entries(name):
         assert re.fullmatch(r"==[\w.]+", str(one.specifier)), one
@@ -56,20 +60,50 @@ def test_lock_names_one_version_and_its_hashes(name: str) -> None:
             assert re.fullmatch(r"sha256:[0-9a-f]{64}", value), one
 
 
-def test_lock_has_the_versions_that_are_tested() -> None:
+@pytest.mark.parametrize("name", LOCKS)
+def test_lock_has_the_versions_that_are_tested(name: str) -> None:
     versions = pinned()
 
-    for one, _ in entries("requirements.txt"):
+    for one, _ in entries(name):
         assert str(one.specifier) == f"=={versions[canonicalize_name(one.name)]}"
+
+
+def needed(*extras: str) -> set[str]:
+    """Return the names of what the project needs with some extras."""
+    optional = PROJECT["optional-dependencies"]
+    texts = [
+        *PROJECT["dependencies"],
+        *(t for extra in extras for t in optional[extra]),
+    ]
+    names = {str(canonicalize_name(Requirement(text).name)) for text in texts}
+    return names - {PROJECT["name"]}
 
 
 def test_lock_has_what_the_project_needs_with_the_extras_of_a_vm() -> None:
     """If not, run infra/packaging/lock.sh."""
-    extras = PROJECT["optional-dependencies"]
-    wanted = [*PROJECT["dependencies"], *extras["slack"], *extras["template"]]
     locked = {canonicalize_name(one.name) for one, _ in entries("requirements.txt")}
 
-    assert {canonicalize_name(Requirement(text).name) for text in wanted} <= locked
+    assert needed("slack", "template") <= locked
+
+
+def hashes_of(name: str) -> dict[str, list[str]]:
+    """Return the hashes of a lock file by name and version, without the markers."""
+    return {
+        f"{canonicalize_name(one.name)}{one.specifier}": hashes
+        for one, hashes in entries(name)
+    }
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_lock_of_an_extra_is_that_of_a_vm_and_what_the_extra_needs(extra: str) -> None:
+    """If not, run infra/packaging/lock.sh."""
+    locked = hashes_of(f"requirements-{extra}.txt")
+    names = {name.partition("==")[0] for name in locked}
+
+    base = hashes_of("requirements.txt")
+    assert {name: locked.get(name) for name in base} == base
+    assert needed(extra) <= names
+    assert needed(extra) - needed("slack", "template")
 
 
 def test_manual_page_tells_of_every_command() -> None:

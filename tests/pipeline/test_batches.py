@@ -12,30 +12,51 @@ from hypothesis import strategies as st
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import (
     DeliveryError,
+    NotSentError,
     PermanentDeliveryError,
     Reason,
     RefusedDeliveryError,
     RefusedEventError,
     TransientDeliveryError,
 )
+from bridge.outbox.delivery import Delivery
 from bridge.pipeline.batches import Batches
 from bridge.sinks.base import BatchLimits
-from tests.support.fakes import FakeClock, turns
+from bridge.telemetry.counters import EVENTS, Spread
+from tests.support.builders import SINK, told
+from tests.support.fakes import START, FakeClock, turns
 
-SIZE = 10  # of each event
+SIZE = 10  # of each event, in units of so many bytes:
+UNIT = 300
 BUSY = TransientDeliveryError("busy", Reason.SERVER)
 REFUSED = RefusedDeliveryError("who are you", Reason.UNAUTHORIZED)
 BAD = PermanentDeliveryError("what is this", Reason.REJECTED)
 
 
-def event(name: str, key: str | None = None) -> CloudEvent:
-    return CloudEvent(
-        id=name,
-        source="/tests",
+def delivery(
+    name: str, key: str | None = None, *, size: int = SIZE, is_urgent: bool = False
+) -> Delivery:
+    """Return a delivery whose JSON has a size in units: the rest is blank."""
+    body = told(name, key=key).event.to_json().ljust(size * UNIT)
+    assert len(body) == size * UNIT
+    now = START.timestamp()
+    return Delivery(
+        id=1,
+        sink=SINK,
+        kind="event",
+        state="pending",
+        key=key and key.upper(),
+        event_id=key,
+        cloud_event_id=name,
         type="sebridge.scheduledevent.scheduled.v1",
-        time="2026-03-02T12:00:00Z",
-        dataschema="urn:sebridge:schema:scheduledevent:v1",
-        extensions={} if key is None else {"correlationid": key},
+        body=body,
+        attempts=0,
+        due=now,
+        created=now,
+        not_before=None,
+        urgent_from=now if is_urgent else None,
+        urgent_until=now + 1e6 if is_urgent else None,
+        last_error=None,
     )
 
 
@@ -117,13 +138,28 @@ class Receiver:
 
 @dataclass
 class World:
-    """Batches with their receiver, and the attempts that are made."""
+    """Batches with their receiver, and the attempts that are made.
 
-    batches: Batches
+    Attributes:
+        held: ids of events that may not be sent now.
+    """
+
     receiver: Receiver
-    clock: FakeClock
+    limits: BatchLimits
+    held: set[str] = field(default_factory=set)
+    clock: FakeClock = field(default_factory=FakeClock)
+    counted: Spread = field(default_factory=lambda: Spread(EVENTS))
+    batches: Batches = field(init=False)
     attempts: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.batches = Batches(
+            self.receiver, self.limits, self.clock, self.may_send, self.counted
+        )
+
+    def may_send(self, delivery: Delivery) -> bool:
+        return delivery.cloud_event_id not in self.held
 
     def begin(
         self,
@@ -133,10 +169,8 @@ class World:
         size: int = SIZE,
         is_urgent: bool = False,
     ) -> asyncio.Task[None]:
-        told = event(name, key)
-        attempt = asyncio.create_task(
-            self.batches.deliver(told, size, is_urgent=is_urgent)
-        )
+        mine = delivery(name, key, size=size, is_urgent=is_urgent)
+        attempt = asyncio.create_task(self.batches.deliver(mine))
         self.attempts[name], self.sizes[name] = attempt, size
         return attempt
 
@@ -147,16 +181,15 @@ class World:
 
 
 def world(receiver: Receiver, **limits: float) -> World:
-    clock = FakeClock()
     given = {"most": 4, "size": 1000, "wait": 0.0, "requests": 2, "alone": 1, **limits}
     known = BatchLimits(
         most=int(given["most"]),
-        size=int(given["size"]),
+        size=int(given["size"]) * UNIT,
         wait=given["wait"],
         requests=int(given["requests"]),
         alone=int(given["alone"]),
     )
-    return World(Batches(receiver, known, clock), receiver, clock)
+    return World(receiver, known)
 
 
 async def test_what_begins_at_the_same_time_goes_together() -> None:
@@ -440,6 +473,76 @@ async def test_event_whose_attempt_is_over_is_not_sent_again() -> None:
     await asyncio.gather(*made, return_exceptions=True)
 
     assert it.receiver.requests == [["0", "1", "2"], ["0"], ["1"]]
+
+
+# -- what may not be sent any more --------------------------------------------
+
+PAUSE = TransientDeliveryError("slow down", Reason.THROTTLED, retry_after=30)
+
+
+async def test_what_waits_is_not_sent_once_it_may_not_be() -> None:
+    it = world(Receiver(is_quick=False), requests=1)
+    for name in "0123":
+        it.begin(name)
+        await turns()
+
+    it.held = {"1", "3"}
+    it.receiver.is_quick = True
+    it.receiver.answer(it.receiver.flying[0], PAUSE)
+    found = await asyncio.gather(*it.attempts.values(), return_exceptions=True)
+
+    assert it.receiver.requests == [["0"], ["2"]]
+    assert [type(one) for one in found] == [
+        TransientDeliveryError,
+        NotSentError,
+        type(None),
+        NotSentError,
+    ]
+
+
+async def test_rest_of_a_split_batch_is_not_sent_once_it_may_not_be() -> None:
+    it = world(Receiver(is_quick=False))
+    made = [it.begin(f"{number}") for number in range(4)]
+    await turns()
+    it.receiver.answer(it.receiver.flying[0], BAD)
+    await turns()
+
+    it.held = {"2", "3"}
+    it.receiver.answer(it.receiver.flying[0])
+    found = await asyncio.gather(*made, return_exceptions=True)
+
+    assert it.receiver.requests == [["0", "1", "2", "3"], ["0", "1"]]
+    assert [type(one) for one in found] == [type(None)] * 2 + [NotSentError] * 2
+
+
+@pytest.mark.parametrize("error", [PAUSE, REFUSED])
+async def test_nothing_more_is_sent_after_an_event_for_which_a_pause_is_asked(
+    error: DeliveryError,
+) -> None:
+    """The relay does not know of it yet: the attempt that sends is not over."""
+    it = world(Receiver(room=2, errors={"0": error}))
+
+    found = await it.all(4)
+
+    assert found[:2] == [error, None]
+    assert [type(one) for one in found[2:]] == [NotSentError] * 2
+    assert it.receiver.requests == [["0", "1", "2", "3"]]
+
+
+async def test_event_that_is_busy_alone_holds_up_no_other() -> None:
+    it = world(Receiver(room=2, errors={"0": BUSY}))
+
+    assert await it.all(4) == [BUSY, None, None, None]
+
+
+async def test_events_of_each_request_are_counted() -> None:
+    it = world(Receiver(bad={"2"}))
+
+    await it.all(4)
+    await it.begin("urgent", is_urgent=True)
+
+    assert it.counted.total == 4 + 2 + 2 + 1 + 1 + 1
+    assert it.counted.cumulated[:3] == [3, 5, 6]
 
 
 # -- whatever happens ---------------------------------------------------------

@@ -9,9 +9,10 @@ from bridge.foundation.clock import Clock
 from bridge.foundation.errors import DeliveryError, Reason, TransientDeliveryError
 from bridge.outbox.delivery import Delivery
 from bridge.pipeline.batches import Batches
-from bridge.pipeline.policy import is_urgent
+from bridge.pipeline.relay import Relay
 from bridge.sinks.base import BatchLimits
-from tests.simulation.edges import SimulatedSink
+from bridge.telemetry.counters import EVENTS, Spread
+from tests.simulation.edges import SimulatedSink, Tried
 from tests.simulation.plan import Plan
 
 BATCHED = 0.4  # the share of sinks
@@ -24,11 +25,15 @@ class BatchedSink:
     """Gathers deliveries as the forwarder does, and lets the sink judge each of them.
 
     A request is answered when all of it is judged.
+
+    Attributes:
+        relay: whose deliveries these are; set after it is made.
     """
 
     sink: SimulatedSink
     clock: Clock
     plan: Plan
+    relay: Relay = field(init=False)
     _batches: Batches = field(init=False)
     _known: dict[str, Delivery] = field(default_factory=dict)
 
@@ -36,16 +41,17 @@ class BatchedSink:
         name = self.sink.name
         wait = _WAITS[int(len(_WAITS) * self.plan.chance("batch wait", name))]
         limits = BatchLimits(most=_MOST, size=10_000, wait=wait, requests=2, alone=2)
-        self._batches = Batches(self, limits, self.clock)
+        self._batches = Batches(
+            self, limits, self.clock, self._may_send, Spread(EVENTS)
+        )
 
     async def attempt(self, delivery: Delivery) -> None:
         """Make an attempt at a delivery, in company if there is any."""
-        event = CloudEvent.from_json(delivery.body)
-        self._known[event.id] = delivery
-        now = self.clock.now().timestamp()
-        await self._batches.deliver(
-            event, len(delivery.body), is_urgent=is_urgent(delivery, now)
-        )
+        self._known[CloudEvent.from_json(delivery.body).id] = delivery
+        await self._batches.deliver(delivery)
+
+    def _may_send(self, delivery: Delivery) -> bool:
+        return self.relay.may_send(delivery)
 
     async def deliver(self, event: CloudEvent) -> None:
         """See ``Sink.deliver``."""
@@ -55,7 +61,24 @@ class BatchedSink:
         self, events: Sequence[CloudEvent]
     ) -> Sequence[DeliveryError | None]:
         """See ``BatchSink.deliver_many``."""
-        return await asyncio.gather(*(self._judged(event) for event in events))
+        tried, is_answered = self.sink.life.world.tried, False
+        first = len(tried)
+        try:
+            results = await asyncio.gather(*map(self._judged, events))
+            is_answered = True
+        finally:
+            sent = {self._known[event.id].id for event in events}
+            self._end(
+                [one for one in tried[first:] if one.delivery in sent], is_answered
+            )
+        return results
+
+    def _end(self, tried: list[Tried], is_answered: bool) -> None:  # noqa: FBT001 - one of two ends
+        """Note that the forwarder learns of each event when the request ends."""
+        for one in tried:
+            if one.sink == self.sink.name:
+                one.ended = self.sink.life.now()
+                one.error = one.error if is_answered else "cut"
 
     async def _judged(self, event: CloudEvent) -> DeliveryError | None:
         try:

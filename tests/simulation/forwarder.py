@@ -25,7 +25,6 @@ from bridge.outbox.delivery import Delivery
 from bridge.outbox.records import REPLIES, Decision
 from bridge.outbox.store import Outbox
 from bridge.pipeline.acting import ActingRelay
-from bridge.pipeline.attempt import Deliver
 from bridge.pipeline.housekeeping import Housekeeping
 from bridge.pipeline.observer import Observer
 from bridge.pipeline.policy import RelayPolicy
@@ -52,6 +51,7 @@ ROUTES = {
     "shaky": Route(when=When(), scope="all", lifecycle=True),
     "reboots": Route(when=When(event_types=("Reboot",)), scope="all", lifecycle=True),
 }
+TAKE_MANY = ("steady", "shaky")
 ENTITY = "vm-approvals"
 _RULES = (
     Rule(name="never", action="deny", event_types=("Redeploy",)),
@@ -148,10 +148,7 @@ class Forwarder:
     def workers(self) -> list[Worker]:
         """Return everything that runs."""
         plan, context = self.life.world.plan, self._desk()
-        relays = [
-            Relay(deliver=self._deliver(name), **self._common(name))
-            for name in (*ROUTES, REPLIES)
-        ]
+        relays = [self._relay(name) for name in (*ROUTES, REPLIES)]
         if plan.has("commands"):
             relays.append(self._acting())
         housekeeping = Housekeeping(
@@ -168,13 +165,14 @@ class Forwarder:
         auto_approvers = [AutoApprover(context)] if is_wanted else []
         return [self.poller, housekeeping, *relays, listener, *auto_approvers]
 
-    def _deliver(self, name: str) -> Deliver:
-        """Return what makes an attempt: one by one, or several in one request."""
+    def _relay(self, name: str) -> Relay:
+        """Return the relay of a sink that takes one by one, or several in a request."""
         sink, plan = SimulatedSink(name, self.life), self.life.world.plan
-        # Where a sink asks for a pause, what waits in a batch goes nevertheless.
-        if name != "steady" or plan.chance("batches", name) > BATCHED:
-            return sink.deliver
-        return BatchedSink(sink, self.life.clock, plan).attempt
+        if name not in TAKE_MANY or plan.chance("batches", name) > BATCHED:
+            return Relay(deliver=sink.deliver, **self._common(name))
+        many = BatchedSink(sink, self.life.clock, plan)
+        many.relay = Relay(deliver=many.attempt, **self._common(name))
+        return many.relay
 
     def _acting(self) -> Relay:
         """Return the relay that has commands run."""

@@ -53,11 +53,8 @@ def options(
 
 
 def example(name: PresetName) -> str:
-    """Return the example of a preset: a file, or the first TOML of its page."""
-    folder = ROOT / "config" / "presets"
-    if (file := folder / f"{name}.toml").exists():
-        return file.read_text(encoding="utf-8")
-    page = (folder / f"{name}.md").read_text(encoding="utf-8")
+    """Return the example of a preset: the first TOML of its page."""
+    page = (ROOT / "config" / "presets" / f"{name}.md").read_text(encoding="utf-8")
     found = re.search(r"```toml\n(.*?)```", page, re.DOTALL)
     assert found, f"no TOML in the page of {name}"
     return found[1]
@@ -125,8 +122,7 @@ def table() -> str:
 
 
 def _linked(name: PresetName) -> str:
-    is_page = (ROOT / "config" / "presets" / f"{name}.md").exists()
-    return f"[`{name}`](../presets/{name}.md)" if is_page else f"`{name}`"
+    return f"[`{name}`](../presets/{name}.md)"
 
 
 def with_table(page: str) -> str:

@@ -49,6 +49,25 @@ def rendered(
     return render(event, session=session, vm_id=vm_id, approvals=approvals)
 
 
+@pytest.mark.parametrize(
+    ("interval", "seconds"), [(60.0, 180), (0.1, 1), (1e9, 14 * 86400)]
+)
+def test_heartbeat_lives_as_long_as_it_is_news(interval: float, seconds: int) -> None:
+    data = {"intervalSeconds": interval}
+    beat = replace(cloud_event("bridge.heartbeat"), extensions={}, data=data)
+    assert rendered(beat).time_to_live == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("interval", [None, "60", True])
+def test_heartbeat_without_an_interval_lives_as_the_entity_says(
+    interval: object,
+) -> None:
+    data = {"intervalSeconds": interval}
+    beat = replace(cloud_event("bridge.heartbeat"), extensions={}, data=data)
+    assert rendered(beat).time_to_live is None
+    assert rendered(replace(LIFE, data={"intervalSeconds": 60})).time_to_live is None
+
+
 def test_message_is_the_event_in_the_words_of_service_bus() -> None:
     event = cloud_event()
 

@@ -740,6 +740,18 @@ def test_each_preset_has_an_example_a_golden_body_and_a_receiver() -> None:
     assert len(PRESETS) == len(NAMES)
 
 
+SECTIONS = ("What is sent", "What counts as delivered", "Permissions", "Tried against")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_page_has_the_same_sections(name: PresetName) -> None:
+    text = (ROOT / "config" / "presets" / f"{name}.md").read_text(encoding="utf-8")
+
+    found = re.findall(r"(?m)^## (.+)$", text)
+    assert [title for title in found if title in SECTIONS] == [*SECTIONS]
+    assert re.search(rf"(?m)^What it is: the preset\s`{name}`", text)
+
+
 def test_page_has_the_table_that_the_presets_make() -> None:
     """What is derived is written by ``python -m tests.sinks.preset_ways``."""
     page = PAGE.read_text(encoding="utf-8")

@@ -14,6 +14,7 @@ from bridge.hub.access_config import AccessConfig, AccessRule
 from bridge.hub.api import Api
 from bridge.hub.approving import Approving
 from bridge.hub.arm_config import ArmConfig
+from bridge.hub.attempts import Claimed, Result
 from bridge.hub.config import HubConfig
 from bridge.hub.decisions import End
 from bridge.hub.metrics import HubMetrics
@@ -21,7 +22,6 @@ from bridge.hub.pages.routes import Pages
 from bridge.hub.sending import Dispatcher
 from bridge.hub.server import Hub, serve
 from bridge.hub.source_config import ApprovalTargets, BridgesSource
-from bridge.hub.store.carrying import Claimed, Result
 from bridge.hub.store.intake import Incoming
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import Situation

@@ -51,6 +51,23 @@ url = "http://127.0.0.1:9/ingest"
 connection_string = "{bus}"
 queue = "vm-approvals"
 """
+ALERTS = """
+[imds]
+endpoint = "{imds}"
+poll_interval = "1s"
+
+[state]
+path = "{state}"
+
+[http]
+listen = "{listen}"
+
+[[sinks]]
+name = "alertmanager"
+type = "webhook"
+preset = "alertmanager"
+url = "{alertmanager}/api/v2/alerts"
+"""
 TEAMS = """
 [identity]
 vm_name = "web-1"

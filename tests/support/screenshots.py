@@ -1,4 +1,6 @@
-"""Takes the pictures of the pages: ``python -m tests.support.screenshots [NAME …]``.
+"""Takes the pictures of the pages.
+
+    PYTHONPATH=infra:infra/functions python -m tests.support.screenshots [NAME …]
 
 One function for each, which returns the picture; ``PICTURES`` has the name of the file
 under ``.github``. Wanted beside Chromium, for the look: Debian's
@@ -40,10 +42,13 @@ from bridge.simulator.servicebus.settings import (
 )
 from tests.infra import dashboards
 from tests.infra.teams_world import ALICE, CHANNEL, teams_stage
+from tests.sinks.test_webhook_alerts import firing_at, running, until_ready
 from tests.support.browser import find
 from tests.support.builders import imds_event, not_before
 from tests.support.fakes import START
+from tests.support.ports import free_port
 from tests.support.screenshot_texts import (
+    ALERTS,
     CARD,
     EMAIL,
     PAGE,
@@ -295,10 +300,57 @@ async def doctor() -> bytes:
             return await _terminal(title, said, config.parent, 335)
 
 
+async def alertmanager() -> bytes:
+    """Return what a real Alertmanager has of two events, as its command shows it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, port = Path(name), free_port()
+        url = f"http://127.0.0.1:{port}"
+        rules, config = folder / "alertmanager.yml", folder / "bridge.toml"
+        rules.write_text("route: {receiver: none}\nreceivers: [{name: none}]\n")
+        with running(rules, folder / "data", port):
+            await until_ready(url)
+            async with Simulator(SimulatorOptions(vm_name="web-1")) as simulator:
+                config.write_text(
+                    ALERTS.format(
+                        imds=simulator.addresses()["imds"]["url"],
+                        state=(folder / "state.db").as_posix(),
+                        listen=_LISTEN,
+                        alertmanager=url,
+                    )
+                )
+                bridge = await forwarder(config)
+                try:
+                    await _until(lambda status: status["missing"] == [])
+                    for life in (REBOOT, FREEZE):
+                        simulator.imds.schedule(life)
+                    async with asyncio.timeout(PATIENCE):
+                        while len(await firing_at(url)) < 2:
+                            await asyncio.sleep(0.1)
+                finally:
+                    await ended(bridge)
+            said = await asyncio.to_thread(_amtool, url)
+        title = "$ amtool alert query --output=json | jq '.[] | {labels, annotations}'"
+        return await _text(title, said, folder, 760)
+
+
+def _amtool(url: str) -> str:
+    """Return labels and annotations of all alerts, as JSON."""
+    command = ("amtool", "alert", "query", "--output=json", f"--alertmanager.url={url}")
+    found = json.loads(subprocess.check_output(command))  # noqa: S603 - Alertmanager's
+    kept = [{key: one[key] for key in ("labels", "annotations")} for one in found]
+    return "\n".join(json.dumps(one, indent=2) for one in kept)
+
+
 async def _terminal(title: str, said: str, folder: Path, height: int) -> bytes:
     """Return what a command wrote to a terminal as a picture."""
+    shown = said.replace(str(folder), "/var/lib/sebridge")
+    return await _text(f"$ sebridge {title}", shown, folder, height)
+
+
+async def _text(title: str, said: str, folder: Path, height: int) -> bytes:
+    """Return text as a terminal shows it, below the command that was typed."""
     page = folder / "page.html"
-    page.write_text(_as_html(title, said.replace(str(folder), "/var/lib/sebridge")))
+    page.write_text(_as_html(title, said))
     return await _picture(page.as_uri(), height, width=1370)
 
 
@@ -323,7 +375,7 @@ def _in_a_terminal(config: Path, environ: Mapping[str, str], *words: str) -> str
 
 def _as_html(title: str, ansi: str) -> str:
     console = Console(record=True, width=_COLUMNS, file=io.StringIO())
-    console.print(f"[bold]$ sebridge {title}[/]", highlight=False)
+    console.print(Text(title, style="bold"))
     console.print(Text.from_ansi(ansi))
     return console.export_html(theme=MONOKAI, inline_styles=True)
 
@@ -377,6 +429,7 @@ async def _picture(url: str, height: int, width: int = _WIDTH) -> bytes:
 
 
 PICTURES: Final[Mapping[str, Callable[[], Awaitable[bytes]]]] = {
+    "alertmanager": alertmanager,
     "dashboard": dashboard,
     "doctor": doctor,
     "email": email,

@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -18,7 +19,7 @@ from bridge.simulator.imds.lifecycle import EventLife
 from bridge.simulator.imds.server import ImdsSimulator
 from bridge.simulator.inbox.server import Inbox
 from tests.support.ports import free_port
-from tests.system.processes import ended, forwarder
+from tests.system.processes import ended, forwarder, started
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -262,3 +263,37 @@ async def until_started(machine: Machine) -> None:
     await machine.until_told("command.succeeded")
     await machine.until_told("startrequest.relayed")
     await machine.until_told("scheduledevent.started")
+
+
+async def sebridge(machine: Machine, *words: str) -> None:
+    """Run a command with the machine's configuration, which must succeed."""
+    process = await started(
+        *(sys.executable, "-m", "bridge", *words),
+        *("-c", str(machine.folder / "bridge.toml")),
+        stdout=-3,
+    )
+    assert await asyncio.wait_for(process.wait(), PATIENCE) == 0
+
+
+async def test_success_of_a_test_does_not_count(machine: Machine) -> None:
+    """The drain has failed; that send-test ran it well approves nothing."""
+    machine.prepare(seconds=0)
+    hook, good = machine.folder / "drain", (machine.folder / "drain").read_text()
+    hook.write_text(f'{good}[ "$SEBRIDGE_TEST" = 1 ]\n')
+
+    async with machine.running() as process:
+        machine.schedule("Reboot", notice=900, started=600)
+        await machine.until_told("command.failed")
+
+        for kind in ("Reboot", "Preempt"):
+            await sebridge(machine, "send-test", "--run", "--event-type", kind)
+        await asyncio.sleep(2)  # eight polls
+        assert len(machine.ends("prepare")) >= 2
+        assert machine.posts() == []
+
+        hook.write_text(good)
+        await sebridge(machine, "outbox", "retry", "--sink", "drain")
+        await machine.until_told("startrequest.relayed")
+        assert await ended(process) == 0
+
+    assert len(machine.posts()) == 1

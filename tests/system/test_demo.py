@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bridge.demo.next_steps import log_end
 from tests.system.processes import started
 
 pytestmark = pytest.mark.integration
@@ -18,12 +19,14 @@ async def demo(folder: Path, *arguments: str) -> asyncio.subprocess.Process:
     return await bridge(folder, "demo", *arguments)
 
 
-async def bridge(folder: Path, *arguments: str) -> asyncio.subprocess.Process:
+async def bridge(
+    folder: Path, *arguments: str, **environ: str
+) -> asyncio.subprocess.Process:
     return await started(
         *(sys.executable, "-m", "bridge", *arguments),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        env={**os.environ, "TMPDIR": str(folder)},
+        env={**os.environ, "TMPDIR": str(folder), **environ},
     )
 
 
@@ -103,6 +106,47 @@ async def test_next_commands_of_a_demo_name_nothing_that_is_gone(
     assert len(told.splitlines()) == 3
     assert str(tmp_path) not in text
     assert list(tmp_path.iterdir()) == []
+
+
+# The forwarder of a demo inherits the environment, and refuses this.
+REFUSED = {"SEBRIDGE__IMDS__POLL_INTERVAL": "never"}
+
+
+async def test_failed_demo_ends_with_what_the_forwarder_said_last(
+    tmp_path: Path,
+) -> None:
+    process = await bridge(tmp_path, "demo", **REFUSED)
+    text = await text_of(process)
+
+    assert process.returncode == 1
+    verdict = "Failed: the forwarder ended with exit code 2.\n"
+    _, _, said = text.partition(verdict)
+    log, _, commands = " ".join(said.split()).partition("Next:")
+    assert "SEBRIDGE__IMDS__POLL_INTERVAL: must be a number of seconds" in log
+    assert "demo --keep" in commands
+    assert "Traceback" not in text
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_failed_demo_that_is_kept_shows_the_end_of_the_log_that_stays(
+    tmp_path: Path,
+) -> None:
+    process = await bridge(tmp_path, "demo", "--keep", **REFUSED)
+    text = " ".join((await text_of(process)).split())
+
+    (folder,) = tmp_path.iterdir()
+    (line,) = (folder / "forwarder.log").read_text().splitlines()
+    assert process.returncode == 1
+    assert f"exit code 2. {line} Kept in {folder}." in text
+
+
+def test_end_of_a_log_is_its_last_five_lines(tmp_path: Path) -> None:
+    assert log_end(tmp_path) == []
+    lines = [f"line {number}" for number in range(20)]
+
+    (tmp_path / "forwarder.log").write_bytes("\n".join(lines).encode() + b"\xff\n")
+
+    assert log_end(tmp_path) == [*lines[15:19], "line 19\ufffd"]
 
 
 async def test_demo_of_an_eviction_drains_and_leaves_rotation(tmp_path: Path) -> None:

@@ -18,10 +18,11 @@ from bridge.hub.approving import Approving, wish_from
 from bridge.hub.config import HubConfig
 from bridge.hub.facts import key_of
 from bridge.hub.pages import shown
+from bridge.hub.pages.frame import FORM, Frame
 from bridge.hub.pages.listing import Wanted, framed, listed
 from bridge.hub.pages.live import Live
-from bridge.hub.pages.rendering import Templates
-from bridge.hub.pages.tokens import form_key, is_token, token
+from bridge.hub.pages.machines import MachinePages
+from bridge.hub.pages.tokens import is_token, token
 from bridge.hub.store import fleet_view
 from bridge.hub.store.deciding import Answer
 from bridge.hub.store.standing import standing_of, surroundings_of
@@ -31,7 +32,6 @@ from bridge.hub.view_rows import PAGE, EventPage, Situation
 from bridge.hub.voting import ARM, Standing
 
 _LONGEST = 256
-_FORM = "application/x-www-form-urlencoded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +70,11 @@ class Pages:
         self._config = config
         self._situation = situation
         self._approving = Approving(store, config, situation)
-        self._templates = Templates.load()
+        self._frame = Frame(store)
         self._live = Live(clock, self._version, self._rows)
-        self._key = b""
+        self._machines = MachinePages(
+            self._frame, config.access, self._approving, situation
+        )
 
     def routes(self) -> list[web.RouteDef]:
         """Return what is answered, and by whom."""
@@ -83,6 +85,7 @@ class Pages:
             web.post("/events/{id}", self.decide),
             web.get("/bridges", self.bridges),
             web.get("/decisions", self.decisions),
+            *self._machines.routes(),
         ]
 
     async def overview(self, request: web.Request) -> web.Response:
@@ -91,12 +94,12 @@ class Pages:
         access = self._config.access
         found = await self._store.read(lambda c: listed(c, wanted, access, situation))
         more = framed(found, wanted)
-        return self._page(request, "overview.html", situation, here="/", **more)
+        return self._frame.page(request, "overview.html", situation, here="/", **more)
 
     async def _rows(self, wanted: Wanted) -> str:
         situation, access = self._situation(), self._config.access
         found = await self._store.read(lambda c: listed(c, wanted, access, situation))
-        return self._templates.part("rows.html", **found)
+        return self._frame.templates.part("rows.html", **found)
 
     async def _version(self) -> int:
         query = select(func.max(events.c.version))
@@ -113,11 +116,11 @@ class Pages:
         found = await self._store.read(lambda c: views.one_event(c, key, situation))
         if found is None:
             title = "Nothing is known of this event"
-            return self._page(request, "fault.html", situation, 404, title=title)
+            return self._frame.missing(request, situation, title)
         person = request[PERSON]
         offer = await self._offer(key, situation)
-        made = token(await self._form_key(), person.id, key, found.row.content)
-        return self._page(
+        made = token(await self._frame.form_key(), person.id, key, found.row.content)
+        return self._frame.page(
             request,
             "event.html",
             situation,
@@ -133,11 +136,6 @@ class Pages:
 
     def _shown(self, found: EventPage, situation: Situation) -> Mapping[str, Any]:
         return shown.page(found, self._config.access, situation.now)
-
-    async def _form_key(self) -> bytes:
-        if not self._key:
-            self._key = await self._store.write(form_key)
-        return self._key
 
     async def _offer(self, key: str, situation: Situation) -> Offer:
         def look(connection: Connection) -> Offer:
@@ -164,14 +162,14 @@ class Pages:
 
     async def decide(self, request: web.Request) -> web.Response:
         """Take the form of an event."""
-        if request.content_type != _FORM:
-            return fault(415, f"the Content-Type must be {_FORM}")
+        if request.content_type != FORM:
+            return fault(415, f"the Content-Type must be {FORM}")
         if what := self._approving.origin_fault(request):
             return fault(403, what)
         form = {key: str(value) for key, value in (await request.post()).items()}
         key, person = key_of(request.match_info["id"]), request[PERSON]
         form_of = (person.id, key, form.get("content", ""))
-        if not is_token(form.get("token", ""), await self._form_key(), *form_of):
+        if not is_token(form.get("token", ""), await self._frame.form_key(), *form_of):
             return await self._event(request, 403, "This form is not for this event.")
         wish = wish_from(form)
         if wish.via == ARM and form.get("confirmed") != "yes":
@@ -195,7 +193,9 @@ class Pages:
         further = f"/bridges?after={found[-1].vm_id}" if len(found) == PAGE else None
         rows = shown.bridges(found, situation.now)
         given: dict[str, Any] = {"title": title, "rows": rows, "further": further}
-        return self._page(request, "bridges.html", situation, here="/bridges", **given)
+        return self._frame.page(
+            request, "bridges.html", situation, here="/bridges", **given
+        )
 
     async def decisions(self, request: web.Request) -> web.Response:
         """List decisions, the newest first."""
@@ -210,26 +210,7 @@ class Pages:
         rows = [shown.decision(row, situation.now) for row in found]
         given: dict[str, Any] = {"rows": rows, "further": further}
         given["here"] = "/decisions"
-        return self._page(request, "decisions.html", situation, **given)
-
-    def _page(
-        self,
-        request: web.Request,
-        name: str,
-        situation: Situation,
-        status: int = 200,
-        **given: Any,
-    ) -> web.Response:
-        notices = []
-        if situation.drained is None:
-            words = "Not all sources are connected: what is shown may be old."
-            notices.append(words)
-        known = {"here": "", "person": request[PERSON], "notices": notices}
-        text = self._templates.page(name, situation.now, **{**known, **given})
-        headers = dict(self._templates.headers)
-        return web.Response(
-            text=text, status=status, content_type="text/html", headers=headers
-        )
+        return self._frame.page(request, "decisions.html", situation, **given)
 
 
 def _told(found: Answer) -> str:

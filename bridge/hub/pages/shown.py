@@ -10,6 +10,7 @@ import orjson
 from bridge.events.build import rfc3339
 from bridge.foundation.hashing import hash32
 from bridge.hub.access_config import AccessConfig
+from bridge.hub.fold import Machine, kept_name
 from bridge.hub.pages import words
 from bridge.hub.view_rows import (
     BridgeRow,
@@ -22,6 +23,7 @@ from bridge.hub.view_rows import (
 from bridge.hub.voting import persons_wanted
 
 Shown = dict[str, Any]
+NOT_KNOWN = "-"  # in a path, where subscription or group is not known
 _MACHINES = 3
 _KINDS = {
     "freeze": "freeze",
@@ -182,6 +184,7 @@ def bridge(row: BridgeRow, now: datetime) -> Shown:
     known = "1 rule" if count == 1 else f"{count} rules"
     return {
         "name": row.name or row.vm_id,
+        "href": _machine_address(row),
         "group": row.group,
         "state": row.liveness.value,
         "kind": _LIVENESS.get(row.liveness.value, ""),
@@ -194,6 +197,19 @@ def bridge(row: BridgeRow, now: datetime) -> Shown:
         "takes": offer.get("entity") or "",
         "rules": "rules not known" if row.approvals is None else known,
     }
+
+
+def _machine_address(row: BridgeRow) -> str:
+    name = kept_name(row.name)
+    return address_of(
+        Machine(subscription=row.subscription, group=row.group, name=name)
+    )
+
+
+def address_of(machine: Machine) -> str:
+    """Return the path of a machine's page."""
+    parts = (machine.subscription, machine.group, machine.name)
+    return "/machines/" + "/".join(quote(part, safe="") or NOT_KNOWN for part in parts)
 
 
 def bridges(found: Iterable[BridgeRow], now: datetime) -> Sequence[Shown]:

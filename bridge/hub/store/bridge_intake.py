@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, delete, select, update
 
 from bridge.hub.bridge_words import BridgeWord
 from bridge.hub.bridges import BridgeState, of_word
@@ -57,8 +57,14 @@ def _bridge(state: BridgeState, origin: str) -> Values:
 
 def _replace_older(connection: Connection, resource: str) -> None:
     """Let a machine that was made anew take the place of the one before it."""
-    query = select(bridges.c.vm_id).where(bridges.c.resource == resource)
+    kept = (bridges.c.vm_id, bridges.c.was_silent)
+    query = select(*kept).where(bridges.c.resource == resource)
     order = (bridges.c.heard.desc(), bridges.c.vm_id.desc())
-    older = connection.scalars(query.order_by(*order).offset(1)).all()
-    if older:
-        connection.execute(delete(bridges).where(bridges.c.vm_id.in_(older)))
+    newest, *older = connection.execute(query.order_by(*order)).all()
+    if not older:
+        return
+    gone = bridges.c.vm_id.in_([row.vm_id for row in older])
+    connection.execute(delete(bridges).where(gone))
+    if any(row.was_silent for row in older):  # somebody was told, and waits for news
+        change = update(bridges).where(bridges.c.vm_id == newest.vm_id)
+        connection.execute(change.values(was_silent=True))

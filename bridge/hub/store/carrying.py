@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, select, update
 
 from bridge.hub import arm_rules
+from bridge.hub.attempts import WAIT, Claimed, Result
 from bridge.hub.config import HubConfig
 from bridge.hub.decisions import LIVE, OUT, DecisionState, End
 from bridge.hub.facts import Address
@@ -28,45 +29,7 @@ from bridge.hub.voting import ARM, Standing, is_void, persons_for
 LEASE = timedelta(seconds=60)  # longer than any attempt
 _AGAIN = 30.0  # without an outcome; then twice as long, and so on
 _MOST_AGAIN = 480.0
-_WAIT = 5.0  # until somebody answers
 _GRACE = timedelta(minutes=2)  # for an outcome that is on its way
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claimed:
-    """A decision that is to be carried now.
-
-    Attributes:
-        address: where to; None of ARM.
-        message: the very bytes.
-        attempt: its number, from 1.
-    """
-
-    id: str
-    event_key: str
-    event_id: str
-    via: str
-    address: Address | None
-    message: bytes
-    expires: datetime
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """How an attempt ended.
-
-    Attributes:
-        end: what became of it; None = it is not known yet.
-        is_out: whether it was taken.
-        words: why not.
-        again: seconds after which it is tried again.
-    """
-
-    end: End | None = None
-    is_out: bool = False
-    words: str = ""
-    again: float = _WAIT
 
 
 def due_ones(connection: Connection, now: datetime, limit: int) -> list[str]:
@@ -191,7 +154,7 @@ def _expire(connection: Connection, row: Any, now: datetime) -> None:
 
 
 def _postpone(connection: Connection, row: Any, now: datetime, why: str) -> None:
-    due = min(now + timedelta(seconds=_WAIT), moment_of(row.expires))
+    due = min(now + timedelta(seconds=WAIT), moment_of(row.expires))
     change = update(decisions).where(decisions.c.id == row.id)
     values: dict[str, object] = {"due": micros(max(due, now)) + 1}
     if row.state == DecisionState.DECIDED:

@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, and_, func, select
 
 from bridge.hub.bridges import BridgeState, liveness
+from bridge.hub.fold import Machine
 from bridge.hub.store.rows import micros, moment_of
 from bridge.hub.store.tables import bridges, events, machines
 from bridge.hub.view_rows import PAGE, BridgeRow, Situation
@@ -20,6 +21,20 @@ def fleet(
     """Return bridges in the order of their vmIds."""
     query = select(bridges).where(bridges.c.vm_id > after)
     found = connection.execute(query.order_by(bridges.c.vm_id).limit(limit)).all()
+    return bridge_rows(connection, found, situation)
+
+
+def bridges_of(
+    connection: Connection, machine: Machine, situation: Situation
+) -> list[BridgeRow]:
+    """Return the bridges of a machine: one, unless it was made anew unseen."""
+    of = bridges.c
+    query = select(bridges).where(
+        of.name == machine.name,
+        of.subscription == machine.subscription,
+        of.group == machine.group,
+    )
+    found = connection.execute(query.order_by(of.heard.desc()).limit(PAGE)).all()
     return bridge_rows(connection, found, situation)
 
 
@@ -76,6 +91,7 @@ def _bridge(
         pending=_number(state.beat.data.get("pending")),
         dead=_number(state.beat.data.get("dead")),
         approvals=state.approvals,
+        was_silent=row.was_silent,
     )
 
 

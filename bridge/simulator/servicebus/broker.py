@@ -5,6 +5,7 @@ of their own; no persistence. A client needs only the connection string.
 """
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
@@ -17,12 +18,14 @@ from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.config import default_entities
 from bridge.simulator.servicebus.desk import Desk
 from bridge.simulator.servicebus.doors import Doors, Ports, open_doors
+from bridge.simulator.servicebus.endpoints import Wire
 from bridge.simulator.servicebus.entities import Namespace
 from bridge.simulator.servicebus.faults import Faults
 from bridge.simulator.servicebus.hub import Hub
 from bridge.simulator.servicebus.peer import Peer
 from bridge.simulator.servicebus.settings import Entities
 from bridge.simulator.servicebus.websocket import PATH
+from bridge.simulator.servicebus.wires import chosen
 
 _GRACE_SECONDS = 1.0
 # With it, an SDK uses no TLS, and the port that is given.
@@ -41,12 +44,14 @@ class Broker:
         port: the port to listen on; 0: a free one.
         doors: TLS and WebSockets; left out: neither.
         clock: returns seconds since the epoch.
+        wire: makes the AMQP engine of each connection; left out: what the environment
+            chooses, see ``wires``.
 
     Attributes:
         desk: looks into entities, and resubmits and purges messages.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - independent of each other, and each has a default
         self,
         entities: Entities | None = None,
         *,
@@ -54,7 +59,9 @@ class Broker:
         port: int = 0,
         doors: Doors | None = None,
         clock: Callable[[], float] = time.time,
+        wire: Wire | None = None,
     ) -> None:
+        self._wire = wire or chosen(os.environ)
         self._host = host
         self._port = port
         self._doors = doors or Doors()
@@ -164,7 +171,7 @@ class Broker:
         self._port = self._server.sockets[0].getsockname()[1]
 
     def _new_peer(self) -> Peer:
-        return Peer(self._hub)
+        return Peer(self._hub, self._wire)
 
     def _keep_ports(self, ports: Ports) -> None:
         if ports.tls is not None:

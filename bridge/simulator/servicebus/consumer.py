@@ -10,22 +10,14 @@ from collections.abc import Callable
 from typing import Protocol
 from uuid import UUID
 
-from proton import Delivery, Link, Sender
-
-from bridge.simulator.servicebus.errors import Condition, RefusedError
+from bridge.simulator.servicebus.attaching import accept_session, tag_of
+from bridge.simulator.servicebus.endpoints import Delivery, Link
+from bridge.simulator.servicebus.errors import Condition, RefusedError, amqp_error
 from bridge.simulator.servicebus.faults import Faults
-from bridge.simulator.servicebus.proton_links import (
-    accept_link,
-    close_link,
-    is_open,
-    refuse_link,
-    send_bytes,
-    settle,
-    tag_of,
-)
 from bridge.simulator.servicebus.queues import Queue
-from bridge.simulator.servicebus.settlement import apply_outcome
+from bridge.simulator.servicebus.settlement import apply_outcome, echo
 from bridge.simulator.servicebus.wire import encode_delivery
+from bridge.simulator.wire.outcomes import Received, Rejected
 
 _DETACHED_AFTER_SECONDS = 2.0
 
@@ -50,7 +42,7 @@ class Consumer:
 
     def __init__(
         self,
-        link: Sender,
+        link: Link,
         queue: Queue,
         *,
         owner: Owner,
@@ -64,7 +56,7 @@ class Consumer:
         self._touched = touched
         self._session_id: str | None = None
         self._detaching: asyncio.TimerHandle | None = None
-        self._deletes = link.remote_snd_settle_mode == Link.SND_SETTLED
+        self._deletes = link.is_presettled
 
     @property
     def path(self) -> str:
@@ -73,7 +65,7 @@ class Consumer:
 
     def attach(self) -> None:
         """Accept the link: it receives from the whole queue."""
-        accept_link(self._link)
+        self._link.accept()
 
     def attach_to_session(self, session_id: str | None) -> bool:
         """Accept the link if the session is free now.
@@ -91,28 +83,25 @@ class Consumer:
         if lock is None:
             return False
         self._session_id = lock.session_id
-        accept_link(self._link, lock)
+        accept_session(self._link, lock)
         self._touched()
         return True
 
     def give_up(self) -> None:
         """Refuse the link: no session has become available in time."""
         timed_out = RefusedError(Condition.TIMEOUT, "no session has become available")
-        refuse_link(self._link, timed_out)
+        self._link.refuse(amqp_error(timed_out))
         self._touched()
 
     def serve(self) -> bool:
         """Send the next message to the client; return whether there was one."""
-        if self._link.credit <= 0 or not is_open(self._link) or self._detaching:
+        if self._link.credit <= 0 or not self._link.is_open or self._detaching:
             return False
         taken = self.queue.receive(self._session_id, delete=self._deletes)
         if taken is None:
             return False
         tag = tag_of(taken.lock_token or UUID(int=taken.sequence_number))
-        encoded = encode_delivery(taken)
-        delivery = send_bytes(self._link, tag, encoded, settled=self._deletes)
-        # Proton cannot return a binary tag, so the token is kept separately.
-        delivery.lock_token = taken.lock_token
+        self._link.send(tag, encode_delivery(taken), taken.lock_token)
         self._touched()
         return True
 
@@ -124,15 +113,16 @@ class Consumer:
 
     def on_delivery(self, delivery: Delivery) -> None:
         """Settle a message with the client's outcome, and confirm the outcome."""
-        state = delivery.remote_state
-        if state in {0, Delivery.RECEIVED} and not delivery.settled:
+        state = delivery.state
+        if isinstance(state, Received | None) and not delivery.is_settled:
             return
         try:
-            apply_outcome(self.queue, delivery.lock_token, delivery)
+            if delivery.token is not None:
+                apply_outcome(self.queue, delivery.token, state)
         except RefusedError as error:
-            settle(delivery, Delivery.REJECTED, error)
+            delivery.settle(Rejected(amqp_error(error)))
         else:
-            settle(delivery, state or None)
+            delivery.settle(echo(state))
 
     def on_closed(self, *, dropped: bool) -> None:
         """Release the session; message locks last until they expire."""
@@ -151,7 +141,7 @@ class Consumer:
         lost = RefusedError(
             Condition.SESSION_LOCK_LOST, "the lock on the session has expired"
         )
-        close_link(self._link, lost)
+        self._link.close(amqp_error(lost))
         self._owner.flush()
 
     def _lose_session(self) -> None:

@@ -11,22 +11,18 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from uuid import uuid4
 
-from proton import Delivery, Message, MessageException, Receiver, Sender, int32, symbol
-
 from bridge.simulator.servicebus.access import MANAGEMENT_SUFFIX
+from bridge.simulator.servicebus.endpoints import Delivery, Link
 from bridge.simulator.servicebus.entities import Namespace
-from bridge.simulator.servicebus.errors import Condition, RefusedError
+from bridge.simulator.servicebus.errors import Condition, RefusedError, amqp_error
 from bridge.simulator.servicebus.faults import Faults
 from bridge.simulator.servicebus.hub import Connection
 from bridge.simulator.servicebus.management import SCHEDULE, Reply, answer, right_of
-from bridge.simulator.servicebus.proton_links import (
-    accept_link,
-    is_open,
-    send_bytes,
-    settle,
-)
-from bridge.simulator.servicebus.values import owned
 from bridge.simulator.servicebus.wire import entity_path
+from bridge.simulator.wire.errors import DecodeError
+from bridge.simulator.wire.message import Message
+from bridge.simulator.wire.outcomes import Accepted, Rejected
+from bridge.simulator.wire.values import Int32, Symbol
 
 CBS = "$cbs"
 
@@ -42,12 +38,12 @@ def is_control(path: str) -> bool:
 class Replies:
     """Sends replies on one link; they wait for credit of the client."""
 
-    def __init__(self, link: Sender) -> None:
+    def __init__(self, link: Link) -> None:
         self._link = link
         self._waiting: deque[bytes] = deque()
-        accept_link(link)
-        self.source = entity_path(link.remote_source.address or "")
-        self.target = link.remote_target.address
+        link.accept()
+        self.source = entity_path(link.source)
+        self.target = link.target
 
     @property
     def path(self) -> str:
@@ -61,9 +57,9 @@ class Replies:
 
     def on_flow(self) -> None:
         """Send the waiting replies, as far as there is credit."""
-        while self._waiting and self._link.credit > 0 and is_open(self._link):
+        while self._waiting and self._link.credit > 0 and self._link.is_open:
             tag = uuid4().bytes
-            send_bytes(self._link, tag, self._waiting.popleft(), settled=True)
+            self._link.send(tag, self._waiting.popleft(), None)
         self._link.drained()
 
     def on_delivery(self, delivery: Delivery) -> None:
@@ -87,7 +83,7 @@ class Requests:
 
     def __init__(
         self,
-        link: Receiver,
+        link: Link,
         namespace: Namespace,
         faults: Faults,
         *,
@@ -99,9 +95,9 @@ class Requests:
         self._faults = faults
         self._owner = owner
         self._find_replies = find_replies
-        self._path = entity_path(link.remote_target.address or "")
-        accept_link(link)
-        link.flow(_CREDIT)
+        self._path = entity_path(link.target)
+        link.accept()
+        link.grant(_CREDIT)
 
     @property
     def path(self) -> str:
@@ -113,17 +109,14 @@ class Requests:
 
     def on_delivery(self, delivery: Delivery) -> None:
         """Answer a request."""
-        encoded = bytes(self._link.recv(delivery.pending) or b"")
-        self._link.advance()
-        self._link.flow(1)
-        request = Message()
+        self._link.grant(1)
         try:
-            request.decode(encoded)
-        except MessageException:
+            request = Message.decode(delivery.encoded)
+        except DecodeError:
             malformed = RefusedError(
                 Condition.DECODE_ERROR, "this is not an AMQP message"
             )
-            settle(delivery, Delivery.REJECTED, malformed)
+            delivery.settle(Rejected(amqp_error(malformed)))
             return
         replies = self._find_replies(request.reply_to, self._path)
         if replies is None:
@@ -131,9 +124,9 @@ class Requests:
                 Condition.NOT_FOUND,
                 f"there is no link for the reply: attach a receiver to {self._path}",
             )
-            settle(delivery, Delivery.REJECTED, lost)
+            delivery.settle(Rejected(amqp_error(lost)))
             return
-        settle(delivery, Delivery.ACCEPTED)
+        delivery.settle(Accepted())
         replies.add(self._answer(request))
 
     def on_closed(self, *, dropped: bool) -> None:
@@ -148,7 +141,7 @@ class Requests:
             reply = Message(body, properties=_properties(answered))
         # The client compares it with its message id, including the type.
         reply.correlation_id = request.id
-        return bytes(reply.encode())
+        return reply.encode()
 
     def _authorize(self, request: Message) -> dict[str, object]:
         """Take a token for the namespace, or for an entity that exists."""
@@ -157,16 +150,16 @@ class Requests:
             _check_put_token(named.get("operation"))
             path = entity_path(str(named.get("name") or "")).lower()
             path = path.removesuffix(MANAGEMENT_SUFFIX)
-            self._owner.claims.put(owned(request.body), path)
+            self._owner.claims.put(request.body, path)
             if path:  # otherwise the token is for the whole namespace
                 self._namespace.find(path)
         except RefusedError as error:
             refused = Reply.refusal(error)
             return {
-                "status-code": int32(refused.status),
+                "status-code": Int32(refused.status),
                 "status-description": error.description,
             }
-        return {"status-code": int32(_OK), "status-description": "OK"}
+        return {"status-code": Int32(_OK), "status-description": "OK"}
 
     def _manage(self, request: Message) -> Reply:
         path = self._path[: -len(MANAGEMENT_SUFFIX)]
@@ -178,13 +171,12 @@ class Requests:
                 self._faults.check_send(path)
         except RefusedError as error:
             return Reply.refusal(error)
-        return answer(operation, entity, owned(request.body), self._owner)
+        return answer(operation, entity, request.body, self._owner)
 
 
 def _named(request: Message) -> Mapping[str, object]:
     """Return the application properties of a request."""
-    properties: object = request.properties
-    return properties if isinstance(properties, dict) else {}
+    return request.properties
 
 
 def _operation(request: Message) -> str:
@@ -203,9 +195,9 @@ def _check_put_token(operation: object) -> None:
 
 def _properties(reply: Reply) -> dict[str, object]:
     properties: dict[str, object] = {
-        "statusCode": int32(reply.status),
+        "statusCode": Int32(reply.status),
         "statusDescription": reply.description,
     }
     if reply.condition is not None:
-        properties["errorCondition"] = symbol(str(reply.condition))
+        properties["errorCondition"] = Symbol(str(reply.condition))
     return properties

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable
 
-import proton
-
 from bridge.simulator.servicebus.clearing import purge, resubmit
 from bridge.simulator.servicebus.entities import Namespace
 from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.hub import Hub
 from bridge.simulator.servicebus.overview import Overview, overview
 from bridge.simulator.servicebus.queues import Queue
+from bridge.simulator.servicebus.values import encode_section
 from bridge.simulator.servicebus.wire import parse_message
+from bridge.simulator.wire.message import DATA
 
 
 class Desk:
@@ -44,7 +44,7 @@ class Desk:
         Raises:
             RefusedError: it does not exist, or takes none.
         """
-        encoded = proton.Message(body=body, inferred=True).encode()
+        encoded = encode_section(DATA, body)
         self._namespace.find_target(entity).send([parse_message(encoded)])
         self._hub.turn()
 

@@ -7,6 +7,8 @@ Source:  the conditions that azure-servicebus 7.15 maps to its exceptions.
 
 from enum import StrEnum
 
+from bridge.simulator.wire.errors import AmqpError
+
 
 class Condition(StrEnum):
     """An AMQP error condition, spelled as on the wire."""
@@ -43,3 +45,8 @@ class RefusedError(Exception):
         super().__init__(f"{condition}: {description}")
         self.condition = condition
         self.description = description
+
+
+def amqp_error(error: RefusedError) -> AmqpError:
+    """Return a refusal as it goes over the wire."""
+    return AmqpError(str(error.condition), error.description)

@@ -8,12 +8,10 @@ Source: AMQP 1.0, part 2: 2.2 version negotiation, 2.3 framing, 2.7.5 transfer.
 
 from collections.abc import Iterator
 
-from proton import Described
-
 from bridge.simulator.servicebus.values import decode_value
+from bridge.simulator.wire.values import Described
 
 MAX_FRAME_BYTES = 1024 * 1024
-BATCH_FORMAT = 0x80013700
 
 _PROTOCOL_HEADER_BYTES = 8
 _FRAME_HEADER_BYTES = 8

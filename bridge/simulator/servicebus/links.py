@@ -6,23 +6,17 @@ States of a link: attach → role (a producer, a consumer, requests or replies)
 """
 
 import logging
+from collections.abc import Hashable
 from typing import Protocol
 
-from proton import Delivery, Link, Receiver, Sender, Session
-
 from bridge.simulator.servicebus.access import Right
+from bridge.simulator.servicebus.attaching import check_attach, session_request
 from bridge.simulator.servicebus.consumer import Consumer
 from bridge.simulator.servicebus.control import Replies, Requests, is_control
-from bridge.simulator.servicebus.errors import Condition, RefusedError
+from bridge.simulator.servicebus.endpoints import Delivery, Link
+from bridge.simulator.servicebus.errors import Condition, RefusedError, amqp_error
 from bridge.simulator.servicebus.hub import Connection, Hub
 from bridge.simulator.servicebus.producer import Producer
-from bridge.simulator.servicebus.proton_links import (
-    check_terminus,
-    close_link,
-    is_open,
-    refuse_link,
-    session_request,
-)
 from bridge.simulator.servicebus.wire import entity_path
 
 log = logging.getLogger(__name__)
@@ -64,11 +58,19 @@ class Links:
             self._attach(link)
         except RefusedError as error:
             log.info("attach refused", extra={"condition": str(error.condition)})
-            refuse_link(link, error)
+            link.refuse(amqp_error(error))
 
-    def role(self, link: Link) -> Role | None:
-        """Return the role of a link; None: it is refused or closed."""
-        return self._roles.get(link)
+    def on_flow(self, link: Link) -> None:
+        """Let the role of a link use its credit; a refused or closed one has none."""
+        role = self._roles.get(link)
+        if role is not None:
+            role.on_flow()
+
+    def on_delivery(self, link: Link, delivery: Delivery) -> None:
+        """Give the role of a link a message or an outcome."""
+        role = self._roles.get(link)
+        if role is not None:
+            role.on_delivery(delivery)
 
     def close(self, link: Link, *, dropped: bool = False) -> None:
         """Remove a link.
@@ -84,7 +86,7 @@ class Links:
         if isinstance(role, Consumer):
             self._hub.remove_consumer(role)
 
-    def close_session(self, session: Session) -> None:
+    def close_session(self, session: Hashable) -> None:
         """Remove the links of an AMQP session."""
         for link in tuple(self._roles):
             if link.session == session:
@@ -100,24 +102,23 @@ class Links:
         idle = RefusedError(Condition.DETACH_FORCED, "the link was idle for too long")
         for link, role in tuple(self._roles.items()):
             concerned = role.path if path is None else role.path.lower() == path.lower()
-            if concerned and is_open(link):
-                close_link(link, idle)
+            if concerned and link.is_open:
+                link.close(amqp_error(idle))
                 self.close(link)
 
     def _attach(self, link: Link) -> None:
-        terminus = link.remote_source if link.is_sender else link.remote_target
-        check_terminus(terminus)
-        path = entity_path(terminus.address or "")
+        check_attach(link)
+        path = entity_path(link.source if link.is_sender else link.target)
         if not is_control(path):
             self._hub.faults.check_attach(path)
-        if isinstance(link, Receiver):
+        if not link.is_sender:
             self._roles[link] = self._attach_incoming(link, path)
-        elif isinstance(link, Sender) and is_control(path):
+        elif is_control(path):
             self._roles[link] = Replies(link)
-        elif isinstance(link, Sender):
+        else:
             self._roles[link] = self._attach_consumer(link, path)
 
-    def _attach_incoming(self, link: Receiver, path: str) -> Role:
+    def _attach_incoming(self, link: Link, path: str) -> Role:
         namespace = self._hub.namespace
         if not is_control(path):
             self._owner.claims.check(path, Right.SEND)
@@ -130,7 +131,7 @@ class Links:
             find_replies=self._find_replies,
         )
 
-    def _attach_consumer(self, link: Sender, path: str) -> Consumer:
+    def _attach_consumer(self, link: Link, path: str) -> Consumer:
         self._owner.claims.check(path, Right.LISTEN)
         queue = self._hub.namespace.find_queue(path)
         request = session_request(link)

@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
-from proton import int32
-
 from bridge.simulator.servicebus.access import Right
 from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.message import Delivery
@@ -27,6 +25,7 @@ from bridge.simulator.servicebus.values import (
     uuids,
 )
 from bridge.simulator.servicebus.wire import encode_delivery, parse_message
+from bridge.simulator.wire.values import Int32
 
 Body = Mapping[object, object]
 
@@ -153,7 +152,7 @@ def _sessions(request: _Request) -> Reply:
     page = request.queue.session_ids(updated_after)[skip : skip + top]
     if not page:
         return Reply(status=_NO_CONTENT, condition=Condition.SESSION_NOT_FOUND)
-    return Reply(body={"skip": int32(skip), "sessions-ids": string_array(page)})
+    return Reply(body={"skip": Int32(skip), "sessions-ids": string_array(page)})
 
 
 def _peek(request: _Request) -> Reply:
@@ -190,7 +189,7 @@ def _delete_batch(request: _Request) -> Reply:
     deleted = request.queue.storage.delete_batch(count, before / 1000, session_id)
     if not deleted:
         return Reply(status=_NO_CONTENT, condition=Condition.MESSAGE_NOT_FOUND)
-    return Reply(body={"message-count": int32(deleted)})
+    return Reply(body={"message-count": Int32(deleted)})
 
 
 def _update_disposition(request: _Request) -> Reply:

@@ -1,38 +1,15 @@
-"""One connection: bytes in and out of Proton's engine, and its events.
-
-Sans-io: Proton neither opens sockets nor knows the time. It gets one frame at a time,
-so that the message-format of a transfer is known when its event comes.
-"""
+"""One connection: bytes between its socket and the engine that speaks AMQP."""
 
 import asyncio
 import logging
 
-from proton import (
-    Collector,
-    Connection,
-    Transport,
-    TransportException,
-)
-
-from bridge.simulator.servicebus.connection_events import ConnectionEvents
-from bridge.simulator.servicebus.errors import Condition, RefusedError
-from bridge.simulator.servicebus.frames import (
-    MAX_FRAME_BYTES,
-    FrameSplitter,
-    message_format,
-)
+from bridge.simulator.servicebus.endpoints import Wire
+from bridge.simulator.servicebus.errors import Condition, RefusedError, amqp_error
 from bridge.simulator.servicebus.hub import Hub
 from bridge.simulator.servicebus.links import Links
 from bridge.simulator.servicebus.outlet import Outlet
-from bridge.simulator.servicebus.proton_links import (
-    amqp_condition,
-)
 
 log = logging.getLogger(__name__)
-
-# Proton advertises half of what it enforces: clients see 240 s, as in the cloud. Their
-# own pings come at least every 30 s.
-_IDLE_TIMEOUT_SECONDS = 480
 
 
 class Peer(asyncio.Protocol):
@@ -40,23 +17,19 @@ class Peer(asyncio.Protocol):
 
     Args:
         hub: connects its links to the entities.
+        wire: makes the engine.
 
     Attributes:
         claims: what its tokens allow.
     """
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Hub, wire: Wire) -> None:
         self._hub = hub
         self.claims = hub.access.claims()
-        self._frames = FrameSplitter()
         self._links = Links(hub, self)
+        self._engine = wire(self._links)
         self._outlet = Outlet(hub.faults)
-        self._collector = Collector()
-        self._connection = Connection()
-        self._connection.collect(self._collector)
-        self._engine = _new_engine(self._connection)
         self._tick: asyncio.TimerHandle | None = None
-        self._events = ConnectionEvents(self._links)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start; a frozen broker accepts the connection and does nothing else."""
@@ -66,9 +39,8 @@ class Peer(asyncio.Protocol):
             self.freeze(frozen=True)
 
     def data_received(self, data: bytes) -> None:
-        """Pass the bytes to the engine, and handle its events."""
-        for frame in self._frames.feed(data):
-            self._push(frame)
+        """Pass the bytes to the engine, which tells the links what they mean."""
+        self._engine.receive(data)
         self._hub.touch(self)
         self._hub.turn()
 
@@ -79,24 +51,22 @@ class Peer(asyncio.Protocol):
         if self._tick is not None:
             self._tick.cancel()
         self._outlet.close()
-        self._engine.unbind()
-        self._connection.free()
+        self._engine.free()
         self._hub.leave(self)
         self._hub.turn()
 
     def __str__(self) -> str:
         """Return the name that the client has given itself."""
-        return str(self._connection.remote_container or "a client without a name")
+        return self._engine.client or "a client without a name"
 
     def flush(self) -> None:
         """Write the output of the engine, unless a fault delays it."""
         if self._hub.faults.is_frozen or self._outlet.is_closed:
             return
         self._run_tick()
-        while (size := self._engine.pending()) > 0:
-            self._outlet.write(bytes(self._engine.peek(size) or b""))
-            self._engine.pop(size)
-        if size < 0:
+        if output := self._engine.take_output():
+            self._outlet.write(output)
+        if self._engine.is_finished:
             self._outlet.close()
 
     def drop(self) -> None:
@@ -106,8 +76,7 @@ class Peer(asyncio.Protocol):
     def close(self) -> None:
         """Close the connection like a broker that shuts down."""
         forced = RefusedError(Condition.CONNECTION_FORCED, "the broker is shut down")
-        self._connection.condition = amqp_condition(forced)
-        self._connection.close()
+        self._engine.close(amqp_error(forced))
         self.flush()
         self._outlet.close()
 
@@ -119,39 +88,9 @@ class Peer(asyncio.Protocol):
         """Stop reading, or continue."""
         self._outlet.pause_reading(paused=frozen)
 
-    def _push(self, frame: bytes) -> None:
-        self._events.format = message_format(frame)
-        try:
-            while frame and (room := self._engine.capacity()) > 0:
-                self._engine.push(frame[:room])
-                frame = frame[room:]
-        except TransportException:
-            # The event that follows says why, and the engine answers it.
-            log.debug("amqp input refused")
-        self._run_events()
-
-    def _run_events(self) -> None:
-        while (event := self._collector.peek()) is not None:
-            self._events.handle(event)
-            self._collector.pop()
-
     def _run_tick(self) -> None:
         loop = asyncio.get_running_loop()
         due = self._engine.tick(loop.time())
         if self._tick is not None:
             self._tick.cancel()
-        self._tick = loop.call_at(due, self._on_tick) if due else None
-
-    def _on_tick(self) -> None:
-        self._run_tick()
-        self._run_events()
-        self.flush()
-
-
-def _new_engine(connection: Connection) -> Transport:
-    engine = Transport(Transport.SERVER)
-    engine.max_frame_size = MAX_FRAME_BYTES
-    engine.idle_timeout = _IDLE_TIMEOUT_SECONDS
-    engine.sasl().allowed_mechs("ANONYMOUS")
-    engine.bind(connection)
-    return engine
+        self._tick = loop.call_at(due, self.flush) if due else None

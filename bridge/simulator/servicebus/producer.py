@@ -1,17 +1,11 @@
 """The link by which a client sends to a queue or topic."""
 
-from proton import Delivery, Receiver
-
-from bridge.simulator.servicebus.errors import Condition, RefusedError
+from bridge.simulator.servicebus.endpoints import Delivery, Link
+from bridge.simulator.servicebus.errors import Condition, RefusedError, amqp_error
 from bridge.simulator.servicebus.faults import Faults
-from bridge.simulator.servicebus.frames import BATCH_FORMAT
-from bridge.simulator.servicebus.proton_links import (
-    accept_link,
-    format_of,
-    settle,
-)
 from bridge.simulator.servicebus.storage import Target
-from bridge.simulator.servicebus.wire import parse_message, split_batch
+from bridge.simulator.servicebus.wire import BATCH_FORMAT, parse_message, split_batch
+from bridge.simulator.wire.outcomes import Accepted, Rejected
 
 # The limit of the Standard tier: a client that respects it fits all tiers.
 MAX_MESSAGE_BYTES = 256 * 1024
@@ -27,13 +21,12 @@ class Producer:
         faults: asked before each message.
     """
 
-    def __init__(self, link: Receiver, target: Target, faults: Faults) -> None:
+    def __init__(self, link: Link, target: Target, faults: Faults) -> None:
         self._link = link
         self._target = target
         self._faults = faults
-        link.max_message_size = MAX_MESSAGE_BYTES
-        accept_link(link)
-        link.flow(_CREDIT)
+        link.accept(max_message_bytes=MAX_MESSAGE_BYTES)
+        link.grant(_CREDIT)
 
     @property
     def path(self) -> str:
@@ -45,16 +38,15 @@ class Producer:
 
     def on_delivery(self, delivery: Delivery) -> None:
         """Accept a whole message or batch, and settle it."""
-        encoded = bytes(self._link.recv(delivery.pending) or b"")
-        self._link.advance()
         if self._link.credit < _CREDIT // 2:
-            self._link.flow(_CREDIT - self._link.credit)
+            self._link.grant(_CREDIT - self._link.credit)
+        is_batch = delivery.message_format == BATCH_FORMAT
         try:
-            self._take(encoded, is_batch=format_of(delivery) == BATCH_FORMAT)
+            self._take(delivery.encoded, is_batch=is_batch)
         except RefusedError as error:
-            settle(delivery, Delivery.REJECTED, error)
+            delivery.settle(Rejected(amqp_error(error)))
         else:
-            settle(delivery, Delivery.ACCEPTED)
+            delivery.settle(Accepted())
 
     def on_closed(self, *, dropped: bool) -> None:
         """Do nothing: there is no state to clean up."""

@@ -1,4 +1,4 @@
-"""Everything this broker does to Proton's links and deliveries.
+"""Proton's links and deliveries, as the broker wants them.
 
 It handles these traps, each of which breaks a real client:
 * An error needs all of its three fields: clients read the third, and Proton drops
@@ -7,163 +7,218 @@ It handles these traps, each of which breaks a real client:
 * A refused link is attached first, without source and target, and then closed.
 """
 
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import Hashable, Mapping
 from typing import Any, cast
 from uuid import UUID
 
-from proton import Condition as AmqpCondition
-from proton import Delivery, Described, Endpoint, Link, Sender, Terminus, symbol
+import proton
+from proton import Endpoint, Terminus, symbol
 
-from bridge.simulator.servicebus.errors import Condition, RefusedError
-from bridge.simulator.servicebus.sessions import SessionLock, check_session_id
-
-_SESSION_FILTER = symbol("com.microsoft:session-filter")
-_LOCKED_UNTIL = symbol("com.microsoft:locked-until-utc")
-_TIMEOUT = symbol("com.microsoft:timeout")
-_DEFAULT_TIMEOUT = timedelta(seconds=65)
-_TICKS_AT_EPOCH = 621_355_968_000_000_000
-_TICKS_PER_SECOND = 10_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionRequest:
-    """A receiver's request for a session.
-
-    Attributes:
-        session_id: the wanted session; None: the next available.
-        timeout: how long it waits for the next available one.
-    """
-
-    session_id: str | None
-    timeout: timedelta
+from bridge.simulator.wire.decode import decode_value
+from bridge.simulator.wire.encode import encode_value
+from bridge.simulator.wire.errors import AmqpError
+from bridge.simulator.wire.outcomes import (
+    Accepted,
+    Modified,
+    Outcome,
+    Received,
+    Rejected,
+    Released,
+    State,
+)
 
 
-def check_terminus(terminus: Terminus) -> None:
-    """Return if a link's own end names an entity or a control node.
+class ProtonLink:
+    """A link that a client attached; see ``endpoints.Link``."""
 
-    Raises:
-        RefusedError: it names none, or something that is not there.
-    """
-    if terminus.type == Terminus.COORDINATOR:
-        raise RefusedError(
-            Condition.NOT_IMPLEMENTED, "this broker does not support transactions"
-        )
-    if terminus.dynamic:
-        raise RefusedError(
-            Condition.NOT_IMPLEMENTED, "this broker makes no entities for a link"
-        )
-    if not terminus.address:
-        raise RefusedError(
-            Condition.NOT_ALLOWED,
-            "an anonymous link is not supported: its address has to name a queue, "
-            "topic or subscription",
-        )
+    def __init__(self, link: proton.Link) -> None:
+        self._link = link
+        self.is_sender = isinstance(link, proton.Sender)
+        self.is_presettled = link.remote_snd_settle_mode == proton.Link.SND_SETTLED
+        own = link.remote_source if self.is_sender else link.remote_target
+        self.is_coordinator = bool(own.type == Terminus.COORDINATOR)
+        self.is_dynamic = bool(own.dynamic)
+        self.source = link.remote_source.address or ""
+        self.target = link.remote_target.address or ""
+        self.filters = _mapping(_from_data(link.remote_source.filter))
+        self.properties = _mapping(from_proton(link.remote_properties))
 
+    @property
+    def session(self) -> Hashable:
+        """Proton's session."""
+        return cast("Hashable", self._link.session)
 
-def session_request(link: Link) -> SessionRequest | None:
-    """Return the session that a receiver asks for; None: it wants no session.
+    @property
+    def is_open(self) -> bool:
+        """Whether both sides have the link open."""
+        return bool(self._link.state == Endpoint.LOCAL_ACTIVE | Endpoint.REMOTE_ACTIVE)
 
-    Raises:
-        RefusedError: its session id is no text, or is too long.
-    """
-    data = link.remote_source.filter
-    data.rewind()
-    filters = data.get_object() if data.next() else None
-    if not isinstance(filters, dict) or _SESSION_FILTER not in filters:
-        return None
-    wanted = filters[_SESSION_FILTER]
-    milliseconds = (link.remote_properties or {}).get(_TIMEOUT)
-    timeout = (
-        timedelta(milliseconds=milliseconds)
-        if isinstance(milliseconds, int)
-        else _DEFAULT_TIMEOUT
-    )
-    if isinstance(wanted, Described):
-        wanted = wanted.value
-    if not isinstance(wanted, str | None):
-        raise RefusedError(
-            Condition.ARGUMENT_ERROR, "a session filter is a text, or null for any"
-        )
-    check_session_id(wanted)
-    return SessionRequest(session_id=wanted, timeout=timeout)
+    @property
+    def credit(self) -> int:
+        """How many messages may still be sent on it."""
+        return int(self._link.credit)
 
+    def accept(
+        self,
+        *,
+        filters: Mapping[object, object] | None = None,
+        properties: Mapping[object, object] | None = None,
+        max_message_bytes: int | None = None,
+    ) -> None:
+        """Accept the attach with its own terms."""
+        link = self._link
+        link.source.copy(link.remote_source)
+        link.target.copy(link.remote_target)
+        link.snd_settle_mode = link.remote_snd_settle_mode
+        link.rcv_settle_mode = link.remote_rcv_settle_mode
+        if filters is not None:
+            data = link.source.filter
+            data.clear()
+            data.decode(encode_value(filters))
+        if properties is not None:
+            link.properties = to_proton(properties)
+        if max_message_bytes is not None:
+            link.max_message_size = max_message_bytes
+        link.open()
 
-def accept_link(link: Link, lock: SessionLock | None = None) -> None:
-    """Accept an attach with its own terms, and with the session it got."""
-    link.source.copy(link.remote_source)
-    link.target.copy(link.remote_target)
-    link.snd_settle_mode = link.remote_snd_settle_mode
-    link.rcv_settle_mode = link.remote_rcv_settle_mode
-    if lock is not None:
-        filters = link.source.filter
-        filters.clear()
-        filters.put_dict({_SESSION_FILTER: lock.session_id})
-        ticks = _TICKS_AT_EPOCH + round(lock.until * 1000) * (_TICKS_PER_SECOND // 1000)
-        link.properties = {_LOCKED_UNTIL: ticks}
-    link.open()
+    def refuse(self, error: AmqpError) -> None:
+        """Refuse the attach."""
+        self._link.source.type = self._link.target.type = Terminus.UNSPECIFIED
+        self._link.open()
+        self.close(error)
 
-
-def refuse_link(link: Link, error: RefusedError) -> None:
-    """Refuse an attach."""
-    link.source.type = link.target.type = Terminus.UNSPECIFIED
-    link.open()
-    close_link(link, error)
-
-
-def close_link(link: Link, error: RefusedError | None = None) -> None:
-    """Close a link, with the reason if there is one."""
-    if error is not None:
-        link.condition = amqp_condition(error)
-    link.close()
-
-
-def is_open(link: Link) -> bool:
-    """Return whether both sides have the link open."""
-    return bool(link.state == Endpoint.LOCAL_ACTIVE | Endpoint.REMOTE_ACTIVE)
-
-
-def amqp_condition(error: RefusedError) -> AmqpCondition:
-    """Return an error in AMQP's form, with all three fields."""
-    info: dict[Any, Any] = {symbol("com.microsoft:tracking-id"): "local"}
-    return AmqpCondition(str(error.condition), error.description, info)
-
-
-def send_bytes(link: Sender, tag: bytes, encoded: bytes, *, settled: bool) -> Delivery:
-    """Send one message."""
-    # Proton's type hints require text for a tag, which is bytes in AMQP.
-    delivery = link.delivery(cast("Any", tag))
-    link.stream(encoded)
-    link.advance()
-    if settled:
-        delivery.settle()
-    return delivery
-
-
-def settle(
-    delivery: Delivery, state: int | None, error: RefusedError | None = None
-) -> None:
-    """Settle a delivery with an outcome, or with none."""
-    if state is not None:
+    def close(self, error: AmqpError | None = None) -> None:
+        """Close the link, with the reason if there is one."""
         if error is not None:
-            delivery.local.condition = amqp_condition(error)
-        delivery.local.failed = delivery.remote.failed
-        delivery.local.undeliverable = delivery.remote.undeliverable
-        delivery.update(state)
-    delivery.settle()
+            self._link.condition = to_condition(error)
+        self._link.close()
+
+    def grant(self, credit: int) -> None:
+        """Let the client send so many more messages."""
+        self._link.flow(credit)
+
+    def send(self, tag: bytes, encoded: bytes, token: UUID | None) -> None:
+        """Send a message."""
+        # Proton's type hints require text for a tag, which is bytes in AMQP.
+        delivery = self._link.delivery(cast("Any", tag))
+        # Proton cannot return a binary tag, so the token is kept separately.
+        delivery.lock_token = token
+        self._link.stream(encoded)
+        self._link.advance()
+        if token is None:
+            delivery.settle()
+
+    def drained(self) -> None:
+        """Give unused credit back, if the client wants it."""
+        self._link.drained()
 
 
-def note_format(delivery: Delivery, message_format: int) -> None:
+class _Delivery:
+    encoded = b""
+    message_format = 0
+    token: UUID | None = None
+
+    def __init__(self, delivery: proton.Delivery) -> None:
+        self._delivery = delivery
+        self.is_settled = bool(delivery.settled)
+
+    @property
+    def state(self) -> State | None:
+        """What the client did with the message."""
+        remote = self._delivery.remote
+        match self._delivery.remote_state:
+            case proton.Delivery.ACCEPTED:
+                return Accepted()
+            case proton.Delivery.RELEASED:
+                return Released()
+            case proton.Delivery.REJECTED:
+                return Rejected(_from_condition(remote.condition))
+            case proton.Delivery.MODIFIED:
+                return Modified(
+                    bool(remote.failed),
+                    bool(remote.undeliverable),
+                    _mapping(from_proton(remote.annotations)),
+                )
+            case proton.Delivery.RECEIVED:
+                return Received()
+            case _:
+                return None
+
+    def settle(self, outcome: Outcome | None) -> None:
+        """Settle the delivery with an outcome, or with none."""
+        match outcome:
+            case Accepted():
+                self._delivery.update(proton.Delivery.ACCEPTED)
+            case Released():
+                self._delivery.update(proton.Delivery.RELEASED)
+            case Rejected(error):
+                if error is not None:
+                    self._delivery.local.condition = to_condition(error)
+                self._delivery.update(proton.Delivery.REJECTED)
+            case Modified(failed, undeliverable):
+                self._delivery.local.failed = failed
+                self._delivery.local.undeliverable = undeliverable
+                self._delivery.update(proton.Delivery.MODIFIED)
+        self._delivery.settle()
+
+
+class IncomingDelivery(_Delivery):
+    """A whole message from a client; see ``endpoints.Delivery``."""
+
+    def __init__(self, delivery: proton.Delivery) -> None:
+        super().__init__(delivery)
+        noted = getattr(delivery, "message_format", 0)
+        self.message_format = noted if isinstance(noted, int) else 0
+        self.encoded = bytes(delivery.link.recv(delivery.pending) or b"")
+        delivery.link.advance()
+
+
+class OutgoingDelivery(_Delivery):
+    """The client's outcome for a message; see ``endpoints.Delivery``."""
+
+    def __init__(self, delivery: proton.Delivery) -> None:
+        super().__init__(delivery)
+        self.token = getattr(delivery, "lock_token", None)
+
+
+def note_format(delivery: proton.Delivery, message_format: int) -> None:
     """Store the message-format of a delivery that has begun to arrive."""
     delivery.message_format = message_format
 
 
-def format_of(delivery: Delivery) -> int:
-    """Return the message-format of a delivery."""
-    noted = getattr(delivery, "message_format", 0)
-    return noted if isinstance(noted, int) else 0
+def to_condition(error: AmqpError) -> proton.Condition:
+    """Return an error in Proton's form, with all three fields."""
+    info = to_proton(error.info) or {symbol("com.microsoft:tracking-id"): "local"}
+    return proton.Condition(error.condition, error.description, info)
 
 
-def tag_of(token: UUID) -> bytes:
-    """Return the delivery tag of a lock token."""
-    return token.bytes_le
+def to_proton(value: object) -> Any:
+    """Return a value with Proton's types."""
+    data = proton.Data()
+    data.decode(encode_value(value))
+    data.rewind()
+    data.next()
+    return data.get_object()
+
+
+def from_proton(value: object) -> object:
+    """Return a value of Proton's with our types."""
+    data = proton.Data()
+    data.put_object(value)
+    return _from_data(data)
+
+
+def _from_data(data: proton.Data) -> object:
+    encoded = bytes(data.encode())
+    return decode_value(encoded)[0] if encoded else None
+
+
+def _from_condition(condition: proton.Condition | None) -> AmqpError | None:
+    if condition is None:
+        return None
+    info = _mapping(from_proton(condition.info))
+    return AmqpError(str(condition.name), condition.description, info)
+
+
+def _mapping(value: object) -> Mapping[object, object]:
+    return value if isinstance(value, dict) else {}

@@ -8,51 +8,66 @@ modified, and the rest of rejected's information, are application properties to 
 from collections.abc import Mapping
 from uuid import UUID
 
-from proton import Delivery
-
 from bridge.simulator.servicebus.queues import Queue
-from bridge.simulator.servicebus.values import owned
+from bridge.simulator.wire.errors import AmqpError
+from bridge.simulator.wire.outcomes import (
+    Accepted,
+    Modified,
+    Outcome,
+    Rejected,
+    Released,
+    State,
+)
 
-REASON = "DeadLetterReason"
-DESCRIPTION = "DeadLetterErrorDescription"
 
-
-def apply_outcome(queue: Queue, lock_token: UUID, delivery: Delivery) -> None:
+def apply_outcome(queue: Queue, lock_token: UUID, state: State | None) -> None:
     """Settle a message with its receiver's disposition.
 
     Raises:
         RefusedError: its lock is lost.
     """
-    remote = delivery.remote
-    match delivery.remote_state:
-        case Delivery.ACCEPTED:
+    match state:
+        case Accepted():
             queue.complete(lock_token)
-        case Delivery.RELEASED:
+        case Released():
             queue.release(lock_token)
-        case Delivery.MODIFIED if remote.undeliverable:
-            queue.defer(lock_token, _changes(remote.annotations))
-        case Delivery.MODIFIED:
-            queue.abandon(lock_token, _changes(remote.annotations))
-        case Delivery.REJECTED:
-            queue.dead_letter(lock_token, *_reason(delivery))
+        case Modified(undeliverable=True, annotations=annotations):
+            queue.defer(lock_token, _changes(annotations))
+        case Modified(annotations=annotations):
+            queue.abandon(lock_token, _changes(annotations))
+        case Rejected(error):
+            queue.dead_letter(lock_token, *_reason(error))
         case _:
             # Settled without an outcome: the lock will expire.
             return
 
 
-def _reason(delivery: Delivery) -> tuple[str | None, str | None, Mapping[str, object]]:
-    condition = delivery.remote.condition
-    if condition is None:
+def echo(state: State | None) -> Outcome | None:
+    """Return the outcome that confirms a client's: a failure would have an error."""
+    match state:
+        case Rejected():
+            return Rejected()
+        case Modified(failed, undeliverable):
+            return Modified(failed, undeliverable)
+        case Accepted() | Released():
+            return state
+        case _:
+            return None
+
+
+def _reason(
+    error: AmqpError | None,
+) -> tuple[str | None, str | None, Mapping[str, object]]:
+    if error is None:
         return None, None, {}
-    changes = dict(_changes(condition.info))
-    reason = _text(changes.pop(REASON, None))
-    description = _text(changes.pop(DESCRIPTION, None))
-    return reason, description or condition.description, changes
+    changes = _changes(error.info)
+    reason = _text(changes.pop("DeadLetterReason", None))
+    description = _text(changes.pop("DeadLetterErrorDescription", None))
+    return reason, description or error.description, changes
 
 
-def _changes(annotations: object) -> Mapping[str, object]:
-    found = annotations if isinstance(annotations, dict) else {}
-    return {str(name): owned(value) for name, value in found.items()}
+def _changes(annotations: Mapping[object, object]) -> dict[str, object]:
+    return {str(name): value for name, value in annotations.items()}
 
 
 def _text(value: object) -> str | None:

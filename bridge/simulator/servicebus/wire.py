@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
-from proton import int32, symbol, uint, ulong
-
 from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.message import DeadLetter, Delivery, Message
 from bridge.simulator.servicebus.sessions import check_session_id
@@ -24,6 +22,10 @@ from bridge.simulator.servicebus.values import (
     to_timestamp,
     value_end,
 )
+from bridge.simulator.wire.values import Int32, Symbol, UInt, ULong
+
+BATCH_FORMAT = 0x80013700
+"""The message-format of a batch."""
 
 _SHORT_DESCRIPTOR = b"\x00\x53"
 _HEADER = 0x70
@@ -49,8 +51,8 @@ _FILTER_FIELDS = {
     "SessionId": _SESSION_FIELD,
     "ReplyToSessionId": 12,
 }
-_LOCK_TOKEN = symbol("x-opt-lock-token")
-_SCHEDULED_TIME = symbol("x-opt-scheduled-enqueue-time")
+_LOCK_TOKEN = Symbol("x-opt-lock-token")
+_SCHEDULED_TIME = Symbol("x-opt-scheduled-enqueue-time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +185,7 @@ def _section_code(encoded: bytes, offset: int) -> tuple[int, int]:
         code, start = encoded[offset + 2], offset + 3
     else:
         descriptor, start = decode_value(encoded, offset + 1)
-        code = descriptor if isinstance(descriptor, ulong) else -1
+        code = descriptor if isinstance(descriptor, ULong) else -1
     if encoded[offset] != 0 or not _HEADER <= code <= _LAST_SECTION:
         raise RefusedError(Condition.DECODE_ERROR, "this is not an AMQP message")
     return code, start
@@ -192,7 +194,7 @@ def _section_code(encoded: bytes, offset: int) -> tuple[int, int]:
 def _header(delivery: Delivery) -> list[object]:
     fields = list(delivery.message.header[:_DELIVERY_COUNT_FIELD])
     fields += [None] * (_DELIVERY_COUNT_FIELD - len(fields))
-    return [*fields, uint(delivery.delivery_count)]
+    return [*fields, UInt(delivery.delivery_count)]
 
 
 def _annotate_delivery(delivery: Delivery) -> dict[object, object]:
@@ -207,13 +209,13 @@ def _annotate(delivery: Delivery) -> dict[object, object]:
         "x-opt-sequence-number": delivery.sequence_number,
         "x-opt-enqueue-sequence-number": delivery.enqueued_sequence_number,
         "x-opt-enqueued-time": to_timestamp(delivery.enqueued_at),
-        "x-opt-message-state": int32(delivery.state),
+        "x-opt-message-state": Int32(delivery.state),
     }
     if delivery.locked_until is not None:
         added["x-opt-locked-until"] = to_timestamp(delivery.locked_until)
     if delivery.dead_letter is not None:
         added["x-opt-deadletter-source"] = delivery.dead_letter.source
-    named: dict[object, object] = {symbol(key): value for key, value in added.items()}
+    named: dict[object, object] = {Symbol(key): value for key, value in added.items()}
     return {**delivery.message.annotations, **named}
 
 

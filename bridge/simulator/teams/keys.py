@@ -26,10 +26,12 @@ class Keys:
 
     Attributes:
         endorsements: the channels that the keys vouch for.
+        size: of keys to come, in bits.
     """
 
     def __init__(self) -> None:
         self.endorsements = ["msteams"]
+        self.size = _SIZE
         self._keys: dict[str, RSAPrivateKey] = {}
         self._count = 0
 
@@ -40,7 +42,7 @@ class Keys:
         )
 
         self._count += 1
-        key = rsa.generate_private_key(public_exponent=65537, key_size=_SIZE)
+        key = rsa.generate_private_key(public_exponent=65537, key_size=self.size)
         self._keys = {**dict([*self._keys.items()][-1:]), f"key-{self._count}": key}
 
     def published(self) -> dict[str, object]:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from bridge.events.alarm import headline_of
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.routing import resources_of
 
@@ -105,6 +106,8 @@ def _headline(event: CloudEvent, raw: Mapping[str, object]) -> str:
         return f"Command {name} {step}: {_teller(event)}"
     if family == "bridge" and step in _OWN_LIFE:
         return f"{_OWN_LIFE[step]}: {_teller(event)}"
+    if headline := headline_of(event):
+        return _plain(headline, _LINE)
     return f"{_plain(event.type, _LINE)}: {_teller(event)}"
 
 

@@ -7,6 +7,7 @@ mode, with every attribute repeated as an application property for filters).
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import ClassVar, Literal
 
 from bridge.events.cloudevent import STRUCTURED_TYPE, CloudEvent
@@ -28,6 +29,9 @@ from bridge.sinks.base import ApprovalAddress, Preview, Resources
 from bridge.sinks.batch import BatchKeys
 
 SessionBy = Literal["event", "vm", "none"]
+
+_INTERVALS = 3  # after so many a bridge counts as silent
+_LONGEST_LIFE = 14 * 86400.0
 
 
 class ServiceBusSinkConfig(BatchKeys, frozen=True, kw_only=True):
@@ -132,6 +136,9 @@ class ServiceBusSinkConfig(BatchKeys, frozen=True, kw_only=True):
             ("ReplyToSessionId", message.reply_to_session_id),
             *message.application_properties.items(),
         )
+        if message.time_to_live is not None:
+            seconds = f"{message.time_to_live.total_seconds():g} s"
+            named = (*named, ("TimeToLive", seconds))
         lines = (f"{name}: {value}" for name, value in named if value is not None)
         place = f"Service Bus {kind} {self.entity} in {self._host()}"
         return Preview(head=(place, *lines), body=message.body)
@@ -208,11 +215,24 @@ def render(
         session_id=None if session_id is None else short_id(session_id),
         reply_to=reply_to.entity if reply_to else None,
         reply_to_session_id=reply_to.session if reply_to else None,
+        time_to_live=_lifetime(event),
         application_properties={
             f"cloudEvents_{name}": str(value)
             for name, value in event.attributes().items()
         },
     )
+
+
+def _lifetime(event: CloudEvent) -> timedelta | None:
+    """Return how long a heartbeat is news; None = as long as the entity keeps it.
+
+    A subscription that nobody reads would fill the topic with them.
+    """
+    interval = event.data.get("intervalSeconds")
+    is_number = isinstance(interval, (int, float)) and not isinstance(interval, bool)
+    if not event.type.endswith(".bridge.heartbeat.v1") or not is_number:
+        return None
+    return timedelta(seconds=min(max(_INTERVALS * interval, 1.0), _LONGEST_LIFE))
 
 
 def _can_be_approved(event: CloudEvent) -> bool:

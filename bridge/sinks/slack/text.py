@@ -9,6 +9,7 @@ Source: https://api.slack.com/reference/surfaces/formatting
 from dataclasses import dataclass
 from datetime import datetime
 
+from bridge.events.alarm import headline_of
 from bridge.events.cloudevent import CloudEvent
 from bridge.sinks.slack.card import Card, Ruling, command_of, family_of
 from bridge.sinks.slack.phrases import (
@@ -109,7 +110,8 @@ def describe(event: CloudEvent, now: datetime | None = None) -> Wording:
         return _describe_other(event, _OWN_LIFE[what])
     if family == "document":
         return _describe_other(event, "The document of scheduled events has changed")
-    return _describe_other(event, safe(event.type, LINE))
+    headline = headline_of(event) or event.type
+    return _describe_other(event, safe(headline, LINE))
 
 
 def describe_card(card: Card, now: datetime) -> Wording:

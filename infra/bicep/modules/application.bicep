@@ -15,7 +15,15 @@ var linux = {
   install: 'tar -xzf sebridge.tar.gz --strip-components=1 && bash ./vm-application.sh install'
   remove: '{ [ -f vm-application.sh ] || tar -xzf sebridge.tar.gz --strip-components=1; } && bash ./vm-application.sh remove'
 }
-var commands = linux
+// cmd.exe runs these; the archive goes into a folder, as it brings a bridge.toml of its own.
+var unpack = 'powershell.exe -NoProfile -NonInteractive -ExecutionPolicy Bypass -Command "Expand-Archive -Force -Path sebridge.zip -DestinationPath kit"'
+var script = 'powershell.exe -NoProfile -NonInteractive -ExecutionPolicy Bypass -File kit\\vm-application.ps1'
+var windows = {
+  package: 'sebridge.zip'
+  install: '${unpack} && ${script} install'
+  remove: '${unpack} && ${script} remove'
+}
+var commands = osType == 'Windows' ? windows : linux
 
 resource gallery 'Microsoft.Compute/galleries@2024-03-03' existing = {
   name: galleryName

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from bridge.hub.store.carrying import Claimed
+from bridge.hub.attempts import Claimed
 from bridge.hub.store.deciding import Answer, Ask
 from bridge.hub.voting import Standing
 from tests.hub.simulation.plan import TWO, Plan, Raw

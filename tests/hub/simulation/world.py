@@ -16,12 +16,12 @@ from sqlalchemy import Connection, select
 from bridge.hub.access import Person
 from bridge.hub.access_config import AccessConfig, AccessRule
 from bridge.hub.arm_config import ArmConfig
+from bridge.hub.attempts import Claimed, Result
 from bridge.hub.config import HubConfig
 from bridge.hub.decisions import DecisionState, End
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.sending import Dispatcher
 from bridge.hub.store import engine
-from bridge.hub.store.carrying import Claimed, Result
 from bridge.hub.store.deciding import Answer, Ask, answer_to
 from bridge.hub.store.intake import Incoming
 from bridge.hub.store.migrate import migrate

@@ -2,7 +2,7 @@
 
 All that is told of one EventId is one alert: it opens when the event is announced, is
 acknowledged when somebody approved it, and is resolved when the event is gone. What
-becomes of a command and of IMDS has alerts of its own.
+becomes of a command and of IMDS has alerts of its own, and so has what a hub tells.
 """
 
 from collections.abc import Mapping
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
+from bridge.events.alarm import BACK, SILENT, UNREPORTED, what_of
 from bridge.events.build import DISRUPTIVE
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.cloudevent_rules import as_time
@@ -39,7 +40,8 @@ class Alert:
     Attributes:
         turn: what it does.
         key: what all events of the alert have in common; at most 100 characters.
-        about: ``ScheduledEvent``, ``CommandFailed`` or ``ImdsUnreachable``.
+        about: ``ScheduledEvent``, ``CommandFailed``, ``ImdsUnreachable``, or of a hub
+            ``BridgesSilent``, ``Unreported``, ``ApprovalFailed``.
         severity: ERROR, WARN or INFO: the same through the life of an alert, as long
             as its EventType is.
         headline: one line; its parts come from outside.
@@ -111,6 +113,19 @@ def _turn(event: CloudEvent, seen: Facts) -> tuple[Turn, str, str] | None:
     if seen.family == "bridge" and seen.step in steps:
         owner = text(seen.reporter.get("vmId")) or event.source
         return steps[seen.step], "ImdsUnreachable", f"imds/{owner}"
+    return _turn_of_hub(event, what_of(event))
+
+
+def _turn_of_hub(event: CloudEvent, what: str | None) -> tuple[Turn, str, str] | None:
+    """Return what an alarm of a hub means; one alert is for all silent bridges."""
+    if what == SILENT:
+        return Turn.OPEN, "BridgesSilent", f"silent/{event.source}"
+    if what == BACK and not event.data.get("stillSilent"):
+        return Turn.RESOLVE, "BridgesSilent", f"silent/{event.source}"
+    if what == UNREPORTED:
+        return Turn.OPEN, "Unreported", f"unreported/{event.id}"
+    if what == "approval.failed":
+        return Turn.OPEN, "ApprovalFailed", f"approval/{event.id}"
     return None
 
 

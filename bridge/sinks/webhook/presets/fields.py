@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from bridge.events.alarm import headline_of
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.routing import resources_of
 
@@ -27,6 +28,7 @@ class Facts:
         reporter: the VM that publishes.
         resources: names of VMs, as received.
         command: the command's sink and its action; "" = it is not about a command.
+        alarm: what a hub tells, in a line; "" = no hub tells it.
     """
 
     family: str
@@ -36,10 +38,13 @@ class Facts:
     reporter: Mapping[str, object]
     resources: tuple[str, ...]
     command: str = ""
+    alarm: str = ""
 
     @property
     def headline(self) -> str:
         """One line that says what happened; its parts are not escaped."""
+        if self.alarm:
+            return self.alarm
         kind = text(self.raw.get("EventType")) or "Event of unknown type"
         if self.family == "scheduledevent":
             return f"{kind} {self.step}: {self._machines()}"
@@ -74,6 +79,7 @@ def facts(event: CloudEvent) -> Facts:
         command=" ".join(
             found for key in ("sink", "action") if (found := text(event.data.get(key)))
         ),
+        alarm=headline_of(event) or "",
     )
 
 

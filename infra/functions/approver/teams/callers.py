@@ -1,6 +1,6 @@
 """Whether Teams sent a request: the token of the Bot Framework in its header.
 
-    signature   by a key of the published set, RS256, and no other algorithm
+    signature   by a key of the published set, 2048 bits or more, RS256 and no other
     iss, aud    the Bot Framework, and this bot's app id
     exp, nbf    now, give or take five minutes
     serviceurl  the one in the activity
@@ -85,7 +85,10 @@ class Callers:
                 audience=self._config.app_id,
                 issuer=self._config.issuer,
                 leeway=_SKEW,
-                options={"require": ["aud", "exp", "iss"]},
+                options={
+                    "require": ["aud", "exp", "iss"],
+                    "enforce_minimum_key_length": True,
+                },
             )
         except jwt.PyJWTError as error:
             raise StrangerError(f"the token: {type(error).__name__}") from error

@@ -20,6 +20,7 @@ from approver.teams.web import Ask, Web
 
 _EARLY: Final = 300.0  # a token is renewed that long before its end
 _SHORTEST: Final = 60.0
+_LONGEST: Final = 24 * 3600  # whatever is answered
 
 
 class Credential:
@@ -88,4 +89,5 @@ class Credential:
         token, seconds = found.get("access_token"), found.get("expires_in")
         if not isinstance(token, str) or not isinstance(seconds, int):
             raise TeamsError("Entra ID answered without a token")
-        return token, self._tick() + max(seconds - _EARLY, _SHORTEST)
+        kept = max(min(seconds, _LONGEST) - _EARLY, _SHORTEST)
+        return token, self._tick() + kept

@@ -52,9 +52,12 @@ class Invoke:
     def from_bytes(cls, body: bytes) -> Self | None:
         """Read the result of ``to_bytes``; None: it is something else."""
         try:
-            return cls(**json.loads(body)[_MARK])
+            found = cls(**json.loads(body)[_MARK])
         except (ValueError, TypeError, KeyError, RecursionError):
             return None
+        are_texts = all(isinstance(each, str) for each in asdict(found).values())
+        is_click = are_texts and is_object_id(found.user) and found.verb in _VERBS
+        return found if is_click else None
 
 
 def activity_of(body: bytes) -> Mapping[str, object]:

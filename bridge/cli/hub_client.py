@@ -1,0 +1,152 @@
+"""Asks a hub by its API, as whoever runs the command."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import aiohttp
+import orjson
+
+from bridge import __version__
+from bridge.foundation.errors import BridgeError
+from bridge.health.config import is_loopback
+from bridge.net.addresses import url_fault
+from bridge.net.http_client import Answer, Request, exchange, open_session
+
+if TYPE_CHECKING:
+    from azure.core.credentials_async import AsyncTokenCredential
+
+_SECONDS = 30.0
+_MOST_BYTES = 32 * 2**20
+_MOST_PAGES = 1000
+_SIGN_IN = {301, 302, 303, 307, 308, 401}
+
+
+def url_of(given: str, scope: str | None) -> str:
+    """Return the address of a hub.
+
+    Raises:
+        ValueError: it is none, or a token would travel in the clear.
+    """
+    if what := url_fault(given):
+        raise ValueError(f"--hub {what}")
+    parts = urlsplit(given)
+    if parts.query or parts.fragment or "@" in parts.netloc:
+        raise ValueError("--hub must be an address such as https://hub.contoso.com")
+    is_here = is_loopback(parts.hostname or "")
+    if parts.scheme != "https" and not is_here:
+        raise ValueError("--hub must begin with https:// unless it is on loopback")
+    if parts.scheme != "https" and scope:
+        raise ValueError("--hub-scope is for an https:// address: a token is secret")
+    return given.rstrip("/")
+
+
+@dataclass(frozen=True, slots=True)
+class HubClient:
+    """The API of one hub. Made by ``open_hub``."""
+
+    url: str
+    session: aiohttp.ClientSession
+    scope: str | None = None
+    credential: "AsyncTokenCredential | None" = field(default=None, repr=False)
+
+    async def get(self, path: str, **query: str) -> tuple[int, Any]:
+        """Return the status and the JSON of an answer.
+
+        Raises:
+            BridgeError: no hub answers, or it does not know who asks.
+        """
+        more = f"?{urlencode(query)}" if query else ""
+        return await self._ask("GET", f"{path}{more}", b"", {})
+
+    async def pages(self, path: str, name: str, **query: str) -> list[Any]:
+        """Return all rows of a list.
+
+        Raises:
+            BridgeError: as ``get``; or the list cannot be had.
+        """
+        rows, cursor = list[Any](), ""
+        for _ in range(_MOST_PAGES):
+            given = {**query, **({"cursor": cursor} if cursor else {})}
+            status, body = await self.get(path, **given)
+            if status != 200:
+                raise BridgeError(self.words(status, body))
+            rows += body[name]
+            if not (cursor := body["next"] or ""):
+                break
+        return rows
+
+    async def decide(self, event_id: str, wish: Mapping[str, str]) -> tuple[int, Any]:
+        """Ask for a decision on an event.
+
+        Raises:
+            BridgeError: as ``get``.
+        """
+        headers = {"Content-Type": "application/json", "X-Sebridge": "1"}
+        path = f"/api/v1/events/{quote(event_id, safe='')}/approval"
+        return await self._ask("POST", path, orjson.dumps(wish), headers)
+
+    def words(self, status: int, body: Any) -> str:
+        """Return why the hub refuses, as a person reads it."""
+        said = body.get("error") if isinstance(body, dict) else None
+        return f"the hub says: {said}" if said else f"the hub answers HTTP {status}"
+
+    async def _ask(
+        self, method: str, path: str, body: bytes, headers: Mapping[str, str]
+    ) -> tuple[int, Any]:
+        request = Request(
+            url=f"{self.url}{path}",
+            headers={"Accept": "application/json", **headers, **await self._token()},
+            body=body,
+            timeout=_SECONDS,
+            method=method,
+            most=_MOST_BYTES,
+        )
+        found = await exchange(self.session, request, f"the hub at {self.url}")
+        if found.status in _SIGN_IN:
+            words = "it does not know who asks: --hub-scope names the scope of a token"
+            raise BridgeError(f"the hub answers HTTP {found.status}: {words}")
+        return found.status, _json(found)
+
+    async def _token(self) -> Mapping[str, str]:
+        if self.credential is None or self.scope is None:
+            return {}
+        from azure.core.exceptions import AzureError  # noqa: PLC0415 - costs memory
+
+        try:
+            token = await self.credential.get_token(self.scope)
+        except AzureError as error:
+            words = f"no token for {self.scope}: {type(error).__name__}"
+            raise BridgeError(f"{words}; `az login` signs in") from None
+        return {"Authorization": f"Bearer {token.token}"}
+
+
+def _json(found: Answer) -> Any:
+    try:
+        return orjson.loads(found.body)
+    except orjson.JSONDecodeError:
+        if found.status == 200:
+            raise BridgeError("what answers there is no hub: that is no JSON") from None
+        return {}
+
+
+@asynccontextmanager
+async def open_hub(url: str, scope: str | None) -> AsyncIterator[HubClient]:
+    """Open the way to a hub.
+
+    Args:
+        url: as ``url_of`` returned it.
+        scope: of the token that the hub's proxy takes; None = it takes none.
+    """
+    agent = f"scheduled-events-bridge/{__version__}"
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(open_session(user_agent=agent))
+        credential = None
+        if scope:
+            from bridge.net.entra import open_credential  # noqa: PLC0415 - costs memory
+
+            credential = open_credential("default", client_id="", proxy=None)
+            await stack.enter_async_context(credential)
+        yield HubClient(url, session, scope, credential)

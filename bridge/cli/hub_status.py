@@ -1,0 +1,84 @@
+"""``sebridge status --hub``: what a hub knows of the fleet, in the shell."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from bridge.cli.hub_client import open_hub
+from bridge.telemetry.metrics import printable
+
+_MOST_NAMES = 20
+_HEADS = ("NOT BEFORE", "TYPE", "STATUS", "MACHINES", "APPROVAL", "EVENTID")
+
+Paint = Callable[[str, str], str]
+
+
+async def fetch(url: str, scope: str | None) -> dict[str, Any]:
+    """Return what is open, and how the bridges fare.
+
+    Raises:
+        BridgeError: the hub does not answer, or refuses.
+    """
+    async with open_hub(url, scope) as hub:
+        events = await hub.pages("/api/v1/events", "events", open="true")
+        bridges = await hub.pages("/api/v1/bridges", "bridges")
+    counts = Counter(one["state"] for one in bridges)
+    silent = [one for one in bridges if one["state"] == "silent"]
+    return {
+        "hub": url,
+        "events": sorted(events, key=lambda one: one["notBefore"] or ""),
+        "bridges": {"count": len(bridges), "states": dict(counts), "silent": silent},
+    }
+
+
+def lines(found: dict[str, Any], paint: Paint) -> Iterator[str]:
+    """Yield the lines of the status."""
+    events, bridges = found["events"], found["bridges"]
+    yield f"Hub {found['hub']}"
+    states = ", ".join(f"{n} {state}" for state, n in sorted(bridges["states"].items()))
+    yield f"Bridges: {states or 'none was heard yet'}"
+    if silent := bridges["silent"]:
+        names = ", ".join(_name(one) for one in silent[:_MOST_NAMES])
+        rest = len(silent) - _MOST_NAMES
+        more = f" and {rest} more" if rest > 0 else ""
+        yield paint(printable(f"Silent: {names}{more}"), "bad")
+    late = sum(1 for one in events if one["unreported"])
+    if late:
+        yield paint(f"Told by Azure, and by no bridge: {late}", "bad")
+    yield ""
+    if not events:
+        yield "Nothing is announced"
+        return
+    yield from _table([_HEADS, *(_cells(one) for one in events)])
+
+
+def _name(bridge: dict[str, Any]) -> str:
+    return str(bridge["vmName"] or bridge["vmId"])
+
+
+def _cells(event: dict[str, Any]) -> tuple[str, ...]:
+    machines = event["machines"]
+    more = f" +{len(machines) - 2}" if len(machines) > 2 else ""
+    return (
+        event["notBefore"] or "-",
+        event["eventType"] or "-",
+        event["status"],
+        ", ".join(machines[:2]) + more or "-",
+        _approval(event["approval"]),
+        event["eventId"],
+    )
+
+
+def _approval(approval: dict[str, Any]) -> str:
+    decision, votes = approval["decision"], approval["votes"]
+    if decision is not None and not votes:
+        return f"{decision['decision']}: {decision['state']}"
+    return f"{len(votes)} voted" if votes else "-"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    plain = [[printable(cell) for cell in row] for row in rows]
+    sizes = [max(map(len, column)) for column in zip(*plain, strict=True)]
+    for row in plain:
+        cells = (cell.ljust(size) for cell, size in zip(row, sizes, strict=True))
+        yield "  ".join(cells).rstrip()

@@ -1,0 +1,52 @@
+"""A command that waits for others: run to its end, or until Ctrl-C."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Coroutine
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def run(work: Coroutine[object, object, T]) -> T:
+    """Run ``work`` and return its result.
+
+    ``asyncio.run`` cancels the task at Ctrl-C wherever Python is then: also inside the
+    loop's own functions, which then print a traceback. Here the loop itself takes the
+    signal, between two callbacks. A second Ctrl-C ends the process at once.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed; ``work`` has been cancelled.
+    """
+    pressed = list[bool]()
+    try:
+        return asyncio.run(_until_interrupt(work, pressed))
+    except asyncio.CancelledError:
+        if pressed:
+            raise KeyboardInterrupt from None
+        raise
+
+
+async def _until_interrupt(
+    work: Coroutine[object, object, T], pressed: list[bool]
+) -> T:
+    if sys.platform == "win32":  # pragma: no cover - tests run on POSIX
+        return await work
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        return await work
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+    def interrupt() -> None:
+        loop.remove_signal_handler(signal.SIGINT)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's own prints a traceback
+        pressed.append(True)
+        if task is not None:
+            task.cancel()
+
+    loop.add_signal_handler(signal.SIGINT, interrupt)
+    try:
+        return await work
+    finally:
+        if not pressed:
+            loop.remove_signal_handler(signal.SIGINT)

@@ -1,0 +1,359 @@
+"""The demo of a fleet: many forwarders, a hub with its page, one approval by each way.
+
+web-1 … web-N   one document; the hub's API approves, a bridge sends the StartRequest
+db-1            another document; its bridge dies, and the hub asks Azure in its place
+
+Forwarders and hub are processes, started by their commands; IMDS, Service Bus, Event
+Grid and Azure Resource Manager are simulated in this one.
+"""
+
+import asyncio
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from bridge.demo.actors import secret_file
+from bridge.demo.fleet_files import FORWARDER, HUB, RESOURCE, environ_of, program
+from bridge.demo.timeline import Line, Timeline
+from bridge.simulator.azure.arm import Arm
+from bridge.simulator.azure.event_grid import EventGrid, Place
+from bridge.simulator.errors import SimulatorError
+from bridge.simulator.imds.lifecycle import EventLife
+from bridge.simulator.imds.server import ImdsSimulator
+from bridge.simulator.imds.state import ImdsSettings
+from bridge.simulator.servicebus.broker import Broker
+from bridge.simulator.servicebus.config import default_entities
+
+_AZURE = "azure-events"
+_LOOK_SECONDS = 0.2
+_PATIENCE = 90.0  # for each step, also on a slow machine
+_STOP_WITHIN = 15.0
+_RUNS_FOR = 5.0  # seconds that an event is Started
+_NOTICE = 900.0
+_SEEN = ("scheduled", "approved", "started", "completed")
+
+
+class FleetError(Exception):
+    """The demo cannot go on."""
+
+
+def play(count: int, *, is_ended: bool) -> int:
+    """Play a fleet and show it; return the exit code.
+
+    Args:
+        count: how many forwarders; at least 3.
+        is_ended: whether to end when all was seen; else it runs until Ctrl-C.
+    """
+    folder, timeline = Path(tempfile.mkdtemp(prefix="sebridge-fleet-")), Timeline()
+    try:
+        return asyncio.run(_perform(count, folder, timeline, is_ended=is_ended))
+    except (FleetError, SimulatorError) as error:
+        timeline.verdict(f"Failed: {error}.", is_good=False)
+        return 1
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        timeline.verdict("interrupted; everything is cleaned up", is_good=False)
+        return 1
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _perform(
+    count: int, folder: Path, timeline: Timeline, *, is_ended: bool
+) -> int:
+    asked = _asked()
+    timeline.headline(f"a fleet of {count}", "forwarders, a hub, and its page")
+    async with AsyncExitStack() as stack:
+        fleet = await stack.enter_async_context(_opened(count, folder, timeline))
+        acting = asyncio.create_task(fleet.perform())
+        stopping = asyncio.create_task(asked.wait())
+        await asyncio.wait({acting, stopping}, return_when="FIRST_COMPLETED")
+        if not acting.done():
+            acting.cancel()
+            raise KeyboardInterrupt
+        is_good = acting.result()
+        if is_good and not is_ended:
+            await fleet.stay()
+            await asked.wait()
+        stopping.cancel()
+    return 0 if is_good else 1
+
+
+def _asked() -> asyncio.Event:
+    """Return what is set by the first signal; further ones do not interrupt."""
+    loop, asked = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, asked.set)
+    return asked
+
+
+@asynccontextmanager
+async def _opened(
+    count: int, folder: Path, timeline: Timeline
+) -> AsyncIterator["Fleet"]:
+    async with AsyncExitStack() as stack:
+        broker = await stack.enter_async_context(Broker(default_entities()))
+        web, db = (
+            await stack.enter_async_context(ImdsSimulator(ImdsSettings(vm_name=name)))
+            for name in ("web-1", "db-1")
+        )
+        arm = await stack.enter_async_context(Arm([web, db]))
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        fleet = Fleet(folder, timeline, broker, web, db, arm, http, stack)
+        for document, name in ((web, "web-1"), (db, "db-1")):
+            grid = EventGrid(
+                document=document,
+                place=Place(vm_name=name),
+                publish=lambda body: broker.put(_AZURE, body),
+                copies=2,
+                with_foreign=True,
+            )
+            task = asyncio.create_task(grid.run(asyncio.Event()))
+            stack.callback(task.cancel)
+        await fleet.start(count)
+        yield fleet
+
+
+@dataclass(slots=True)
+class Fleet:
+    """One run of the demo.
+
+    Attributes:
+        seen: what the hub showed of each event, in order.
+        ways: the ways on which an approval reached Azure.
+    """
+
+    folder: Path
+    timeline: Timeline
+    broker: Broker
+    web: ImdsSimulator
+    db: ImdsSimulator
+    arm: Arm
+    http: aiohttp.ClientSession
+    stack: AsyncExitStack
+    url: str = ""
+    count: int = 0
+    seen: dict[str, list[str]] = field(default_factory=dict)
+    ways: list[str] = field(default_factory=list)
+    last: asyncio.subprocess.Process | None = None
+
+    async def start(self, count: int) -> None:
+        """Start the hub and the forwarders.
+
+        Raises:
+            FleetError: the hub does not start.
+        """
+        self.count = count
+        bus = secret_file(self.folder, "servicebus", self.broker.connection_string)
+        store = self.folder / "hub.db"
+        text = HUB.format(bus=bus, store=store.as_posix(), arm=self.arm.url)
+        hub = await self._spawn("hub", text, "hub")
+        assert hub.stdout is not None  # noqa: S101 - for mypy  # nosec B101
+        async with asyncio.timeout(_PATIENCE):
+            self.url = (await hub.stdout.readline()).decode().strip()
+        if not self.url.startswith("http://"):
+            raise FleetError(f"the hub does not start: {self._log_end('hub')}")
+        self.timeline.happened("hub", f"its page is {self.url}")
+        names = [*(f"web-{n}" for n in range(1, count)), "db-1"]
+        for number, name in enumerate(names, start=1):
+            imds = self.db if name == "db-1" else self.web
+            text = FORWARDER.format(
+                imds=imds.url,
+                name=name,
+                number=f"{number:012}",
+                resource=RESOURCE.format(name=name),
+                state=(self.folder / f"{name}.db").as_posix(),
+                bus=bus,
+                prefix=name.partition("-")[0],
+            )
+            self.last = await self._spawn(name, text, "run")
+        self.timeline.happened(
+            "forwarder", f"{count} processes, loading: a second for each, or two"
+        )
+
+    async def _spawn(
+        self, name: str, text: str, command: str
+    ) -> asyncio.subprocess.Process:
+        config = self.folder / f"{name}.toml"
+        config.write_text(text, encoding="utf-8")
+        with (self.folder / f"{name}.log").open("wb") as log:
+            process = await asyncio.create_subprocess_exec(
+                *program(),
+                command,
+                "-c",
+                str(config),
+                env=environ_of(),
+                stdout=asyncio.subprocess.PIPE if command == "hub" else log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for us: we end them
+            )
+        self.stack.push_async_callback(_end, process)
+        return process
+
+    def _log_end(self, name: str) -> str:
+        path = self.folder / f"{name}.log"
+        lines = path.read_text("utf-8", errors="replace").splitlines()
+        return lines[-1] if lines else "it has logged nothing"
+
+    async def perform(self) -> bool:
+        """Play both events; return whether the hub saw every step.
+
+        Raises:
+            FleetError: something did not happen in time.
+        """
+        alive = f"{self.count} bridges alive"
+        await self._until(alive, self._are_alive(self.count))
+        self.timeline.happened("hub", alive)
+        await self._by_bridge()
+        await self._by_arm()
+        return self._end()
+
+    async def _by_bridge(self) -> None:
+        """Announce an event of two machines, and approve it by the hub's API."""
+        resources = ("web-1", "web-2")
+        event_id = self._announce(self.web, "Redeploy", resources)
+        reached = asyncio.Event()
+        self.web.on_approved.append(lambda _: reached.set())
+        await self._shows(event_id, "web", "scheduled")
+        await self._approve(event_id, "web", "bridge")
+        async with asyncio.timeout(_PATIENCE):
+            await reached.wait()
+        self.ways.append("StartRequest")
+        self.timeline.happened("IMDS", "StartRequest of a bridge")
+        for step in ("started", "completed"):
+            await self._shows(event_id, "web", step)
+
+    async def _by_arm(self) -> None:
+        """Let the bridge of a machine die, and approve its event through Azure."""
+        event_id = self._announce(self.db, "Reboot", ("db-1",))
+        await self._shows(event_id, "db", "scheduled")
+        assert self.last is not None  # noqa: S101 - for mypy  # nosec B101
+        self.last.kill()
+        self.timeline.happened("forwarder", "that of db-1 is killed")
+        await self._until("db-1 silent", self._is_silent)
+        self.timeline.happened("hub", "db-1 is silent")
+        await self._approve(event_id, "db", "arm")
+        for step in ("started", "completed"):
+            await self._shows(event_id, "db", step)
+        if any("acknowledge" in one.path for one in self.arm.requests):
+            self.ways.append("acknowledge")
+
+    def _announce(
+        self, imds: ImdsSimulator, kind: str, resources: tuple[str, ...]
+    ) -> str:
+        life = EventLife(
+            event_type=kind,
+            resources=resources,
+            notice_seconds=_NOTICE,
+            started_seconds=_RUNS_FOR,
+            description="Host maintenance, as the demo has made it up",
+        )
+        event = imds.schedule(life)
+        self.timeline.happened("IMDS", f"{kind} of {', '.join(resources)} is announced")
+        return event.event_id
+
+    async def _shows(self, event_id: str, name: str, status: str) -> None:
+        async def is_so() -> bool:
+            return (await self._event(event_id)).get("status") == status
+
+        await self._until(f"{name}: {status}", is_so)
+        self._note(name, status)
+
+    async def _approve(self, event_id: str, name: str, via: str) -> None:
+        """Approve as a program does, and wait for the outcome."""
+        content = (await self._event(event_id))["content"]
+        wish = {"decision": "approve", "via": via, "content": content}
+        wish["reason"] = "the demo says so"
+
+        async def is_taken() -> bool:
+            path = f"{self.url}/api/v1/events/{event_id}/approval"
+            headers = {"X-Sebridge": "1"}
+            async with self.http.post(path, json=wish, headers=headers) as found:
+                return found.status == 200
+
+        async def is_done() -> bool:
+            decided = (await self._event(event_id))["decisions"]
+            return any(one["state"] == "done" for one in decided)
+
+        await self._until(f"{name}: approval taken", is_taken)
+        self.timeline.happened("approver", f"POST …/approval, via {via}")
+        await self._until(f"{name}: approved", is_done)
+        self._note(name, "approved")
+
+    def _note(self, name: str, step: str) -> None:
+        self.seen.setdefault(name, []).append(step)
+        self.timeline.happened("hub", f"{name}: {step}")
+
+    async def _event(self, event_id: str) -> dict[str, Any]:
+        return dict(await self._get(f"/api/v1/events/{event_id}"))
+
+    async def _get(self, path: str) -> Mapping[str, Any]:
+        async with self.http.get(f"{self.url}{path}") as found:
+            return dict(await found.json())
+
+    async def _states(self) -> Mapping[str, str]:
+        rows = (await self._get("/api/v1/bridges"))["bridges"]
+        return {one["vmName"]: one["state"] for one in rows}
+
+    def _are_alive(self, count: int) -> Callable[[], Any]:
+        async def is_so() -> bool:
+            return list((await self._states()).values()).count("alive") == count
+
+        return is_so
+
+    async def _is_silent(self) -> bool:
+        return (await self._states()).get("db-1") == "silent"
+
+    async def _until(self, what: str, is_so: Callable[[], Any]) -> None:
+        """Look until something is so.
+
+        Raises:
+            FleetError: it is not in time.
+        """
+        end = time.monotonic() + _PATIENCE
+        while not await is_so():
+            if time.monotonic() > end:
+                raise FleetError(f"the hub did not show in time: {what}")
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def _end(self) -> bool:
+        expected = [("web", list(_SEEN)), ("db", list(_SEEN))]
+        lines = [
+            Line(channel=f"hub, {name}", expected=wanted, seen=found, latencies=[])
+            for name, wanted in expected
+            if (found := self.seen.get(name, [])) is not None
+        ]
+        ways = ["StartRequest", "acknowledge"]
+        lines.append(Line(channel="Azure", expected=ways, seen=self.ways, latencies=[]))
+        self.timeline.summary(lines)
+        is_good = not any(line.missing for line in lines)
+        words = "The hub saw every step, and both approvals reached Azure."
+        self.timeline.verdict(words if is_good else "Failed.", is_good=is_good)
+        return is_good
+
+    async def stay(self) -> None:
+        """Announce one more event, for whoever looks at the page."""
+        self._announce(self.web, "Freeze", ("web-1", "web-2"))
+        self.timeline.commands(
+            "It goes on until Ctrl-C.", [(self.url, "the page: approve the Freeze")]
+        )
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Ask a process to end; kill it if it does not."""
+    if process.returncode is not None:
+        return
+    process.terminate()
+    try:
+        async with asyncio.timeout(_STOP_WITHIN):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()

@@ -1,0 +1,94 @@
+"""The events of a hub: alarms about a fleet, in words that every sink shows. Pure.
+
+Source: config/hub.md.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from bridge.events.build import OutgoingEvent, clean, rfc3339, severity
+from bridge.events.cloudevent import CloudEvent
+from bridge.events.routing import Subject
+
+SILENT, BACK, UNREPORTED = "bridge-silent", "bridge-back", "unreported"
+_FAMILY = ".hub."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarm:
+    """What a hub has to tell.
+
+    Attributes:
+        what: ``bridge-silent``, ``bridge-back``, ``unreported`` or ``approval.WORD``.
+        id: a hash of what caused it.
+        severity: INFO, WARN or ERROR.
+        headline: one line that says it all.
+        reason: why, or what to do; "" = nothing to add.
+        subject: what it is about, as the CloudEvent's subject.
+        more: further members of ``data``.
+    """
+
+    what: str
+    id: str
+    severity: str
+    headline: str
+    reason: str = ""
+    subject: str | None = None
+    more: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubContext:
+    """What all events of a hub share.
+
+    Attributes:
+        prefix: what their types begin with.
+        source: of the CloudEvents.
+        name: how people know the hub: its address, or its machine.
+        version: of the hub.
+    """
+
+    prefix: str
+    source: str
+    name: str
+    version: str
+
+
+def from_alarm(
+    context: HubContext, alarm: Alarm, observed_at: datetime
+) -> OutgoingEvent:
+    """Make the event about an alarm."""
+    event = CloudEvent(
+        id=alarm.id,
+        source=context.source,
+        type=f"{context.prefix}.hub.{alarm.what}.v1",
+        subject=clean(alarm.subject) if alarm.subject else None,
+        time=rfc3339(observed_at),
+        dataschema="urn:sebridge:schema:hub:v1",
+        extensions=severity(alarm.severity),
+        data={
+            "observedAt": rfc3339(observed_at),
+            "headline": alarm.headline,
+            "reason": alarm.reason or None,
+            "reporter": {"vmName": context.name, "version": context.version},
+            **alarm.more,
+        },
+    )
+    return OutgoingEvent(
+        event=event, cause=alarm.id, subject=Subject(is_lifecycle=True)
+    )
+
+
+def headline_of(event: CloudEvent) -> str | None:
+    """Return the headline of an event of a hub; None for every other event."""
+    found = event.data.get("headline")
+    is_alarm = what_of(event) is not None and isinstance(found, str)
+    return str(found) if is_alarm and str(found).strip() else None
+
+
+def what_of(event: CloudEvent) -> str | None:
+    """Return what a hub tells, such as ``approval.failed``; None: no hub tells it."""
+    _, family, rest = event.type.partition(_FAMILY)
+    what, _, version = rest.rpartition(".")
+    return what if family and version == "v1" else None

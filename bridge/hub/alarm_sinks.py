@@ -1,0 +1,206 @@
+"""Hands alarms on to the sinks of ``hub.toml``, by the same outbox as a forwarder's.
+
+row of the store ──▶ outbox of this hub, committed ──▶ row marked ──▶ relay ──▶ sink
+
+After a crash before the mark, a row is handed on again: an event comes twice then.
+"""
+
+import asyncio
+import logging
+import random
+import secrets
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from bridge import __version__
+from bridge.events.alarm import HubContext
+from bridge.events.identity import Identity
+from bridge.events.routing import Route, Router
+from bridge.events.watch import Watch
+from bridge.foundation.clock import Clock
+from bridge.foundation.errors import HubStoreError
+from bridge.foundation.rate_limit import Pace
+from bridge.foundation.retry import RetryPolicy
+from bridge.foundation.workers import Worker
+from bridge.hub.alarms import Surroundings, events_of
+from bridge.hub.load import HubFile
+from bridge.hub.store import alarms
+from bridge.hub.store.store import Store
+from bridge.net.http_client import open_session
+from bridge.outbox import statefile
+from bridge.outbox.sink_state import SinkMemory
+from bridge.outbox.store import Outbox
+from bridge.pipeline.housekeeping import Housekeeping, StateWatch
+from bridge.pipeline.policy import RelayPolicy
+from bridge.pipeline.relay import Relay
+from bridge.pipeline.sink_worker import Opening, SinkWorker
+from bridge.sinks.base import Resources, SinkConfig
+from bridge.telemetry.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+_EVERY = 5.0
+_TURN = 60.0  # seconds that the right to hand on is held
+_OLDEST = timedelta(days=1)  # an alarm of yesterday helps nobody
+_PREFIX = "sebridge"
+
+
+@dataclass(slots=True)
+class Handing:
+    """Hands alarms on to the outbox until asked to stop.
+
+    Attributes:
+        context: what all events of this hub share.
+        holder: this hub, among those on one store.
+    """
+
+    store: Store
+    outbox: Outbox
+    clock: Clock
+    context: HubContext
+    public_url: str
+    holder: str = field(default_factory=lambda: secrets.token_hex(8))
+    name: str = "alarms"
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Hand on what waits, again and again."""
+        while not stop.is_set():
+            try:
+                await self.step()
+            except HubStoreError as error:
+                log.warning("alarms cannot be read", extra={"fault": str(error)})
+            await self.clock.wait(stop, _EVERY)
+
+    async def step(self) -> int:
+        """Hand on what waits now; return how many alarms it was.
+
+        Raises:
+            HubStoreError: the store cannot be used now.
+            OutboxError: the outbox cannot be written.
+        """
+        now = self.clock.now()
+        is_ours = await self.store.write(
+            lambda c: alarms.take_turn(c, self.holder, now, _TURN)
+        )
+        if not is_ours:
+            return 0
+        rows, silent = await self.store.read(
+            lambda c: (alarms.waiting(c), alarms.count_silent(c))
+        )
+        if not rows:
+            return 0
+        fresh = [row for row in rows if now - row.time < _OLDEST]
+        around = Surroundings(
+            context=self.context, public_url=self.public_url, silent=silent
+        )
+        if fresh:
+            events = events_of(fresh, around, now)
+            await self.outbox.commit(events, now=now.timestamp())
+        ids = [row.id for row in rows]
+        await self.store.write(lambda c: alarms.mark_handed(c, ids, now))
+        return len(fresh)
+
+
+@dataclass(frozen=True, slots=True)
+class _NoDocument:
+    """What a hub knows of the document of a VM: it has none."""
+
+    watch: Watch = field(default_factory=Watch)
+
+
+@asynccontextmanager
+async def open_alarms(
+    file: HubFile, store: Store, clock: Clock, metrics: Metrics
+) -> AsyncIterator[list[Worker]]:
+    """Open the sinks; yields the workers that hand alarms on, none without sinks.
+
+    Raises:
+        OutboxError: the state file cannot be used.
+        ConfigError: a sink cannot be opened on this machine.
+        MissingExtraError: an optional package is not installed.
+    """
+    if not file.sinks:
+        yield []
+        return
+    path = Path(file.state.path)
+    async with AsyncExitStack() as stack:
+        lock = stack.enter_context(statefile.locked(path))
+        database = await stack.enter_async_context(
+            statefile.open_database(path, None, clock=clock, lock=lock)
+        )
+        routes = {sink.name: route_of(sink) for sink in file.sinks}
+        router = Router(routes=routes, scope="all", identity=Identity())
+        outbox = Outbox(database, router)
+        opening = _Sinks(outbox, clock, metrics, stack)
+        workers = [await opening.open(sink) for sink in file.sinks]
+        upkeep = Housekeeping(
+            outbox=outbox,
+            observer=_NoDocument(),
+            relays=[worker.relay for worker in workers],
+            clock=clock,
+            metrics=metrics,
+            retention=file.state.retention,
+            max_size=file.state.max_size,
+        )
+        handing = Handing(store, outbox, clock, context_of(file), file.hub.public_url)
+        yield [StateWatch(database), upkeep, *workers, handing]
+
+
+def context_of(file: HubFile) -> HubContext:
+    """Return what the events of this hub share."""
+    url, host = file.hub.public_url, socket.gethostname()
+    return HubContext(
+        prefix=_PREFIX,
+        source=url or f"urn:sebridge:hub:{host}",
+        name=url.partition("://")[2] or f"hub on {host}",
+        version=__version__,
+    )
+
+
+def route_of(sink: SinkConfig) -> Route:
+    """Return the route of a sink of a hub: it gets every alarm."""
+    return sink.routed(replace(sink.when, lifecycle=True))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sinks:
+    """Opens sinks, each with its relay."""
+
+    outbox: Outbox
+    clock: Clock
+    metrics: Metrics
+    stack: AsyncExitStack
+
+    async def open(self, config: SinkConfig) -> SinkWorker:
+        agent = f"scheduled-events-bridge-hub/{__version__}"
+        resources = Resources(
+            http=await self.stack.enter_async_context(open_session(user_agent=agent)),
+            expand=Identity().expand,
+            pace=Pace(most=config.max_rate),
+            clock=self.clock,
+            memory=SinkMemory(self.outbox.database, config.name, self.clock),
+        )
+        worker = SinkWorker(config, resources, self.stack)
+        worker.relay = Relay(
+            sink=config.name,
+            deliver=worker.deliver,
+            outbox=self.outbox,
+            clock=self.clock,
+            metrics=self.metrics,
+            policy=RelayPolicy(
+                backoff=RetryPolicy(max_backoff=config.retry.max_backoff),
+                max_age=config.retry.max_age,
+                slots=config.slots,
+            ),
+            chance=random.random,
+            pace=resources.pace,
+            repeats=config.repeats,
+        )
+        await worker.open(Opening(config, resources))
+        return worker

@@ -1,0 +1,129 @@
+"""Puts alarms into words, and many of one kind into one event. Pure.
+
+hub.bridge-silent, hub.bridge-back, hub.unreported   one event for all that wait
+hub.approval.*                                       one event for each
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+
+from bridge.events.alarm import (
+    BACK,
+    SILENT,
+    UNREPORTED,
+    Alarm,
+    HubContext,
+    from_alarm,
+)
+from bridge.events.build import OutgoingEvent
+from bridge.foundation.hashing import hash32
+from bridge.hub.store.alarms import AlarmRow
+
+_MOST_NAMES = 50
+_IN_HEADLINE = 3
+_FAMILY = "hub."
+_APPROVAL = "hub.approval."
+_SEVERITIES = {UNREPORTED: "ERROR", SILENT: "WARN", BACK: "INFO"}
+_LISTS = {UNREPORTED: "events", SILENT: "bridges", BACK: "bridges"}
+_REASONS = {
+    UNREPORTED: "Azure announced it, and no bridge told of it in time: nobody is asked",
+    SILENT: "nothing was heard for three heartbeats: its events may go unseen",
+    BACK: "",
+}
+_WORDS = {
+    "decided": "An event was approved",
+    "refused": "An event was refused",
+    "done": "An approval was carried out",
+    "failed": "An approval was not carried out",
+    "void": "An approval holds no longer",
+}
+_BAD = {"failed", "void"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What an alarm is told with.
+
+    Attributes:
+        context: what all events of this hub share.
+        public_url: for links; "" = there are none.
+        silent: how many bridges are silent now.
+    """
+
+    context: HubContext
+    public_url: str
+    silent: int
+
+
+def events_of(
+    rows: Sequence[AlarmRow], around: Surroundings, now: datetime
+) -> list[OutgoingEvent]:
+    """Return the events that tell of alarms."""
+    groups: dict[str, list[AlarmRow]] = {}
+    for row in rows:
+        name = row.id if row.kind.startswith(_APPROVAL) else row.kind
+        groups.setdefault(name, []).append(row)
+    return [
+        from_alarm(around.context, _alarm(group, around), now)
+        for group in groups.values()
+    ]
+
+
+def _alarm(group: Sequence[AlarmRow], around: Surroundings) -> Alarm:
+    what = group[0].kind.removeprefix(_FAMILY)
+    if group[0].kind.startswith(_APPROVAL):
+        return _of_approval(what, group[0], around)
+    shown = [row.data for row in group[:_MOST_NAMES]]
+    page = "/" if what == UNREPORTED else "/bridges"
+    more: dict[str, object] = {"count": len(group), _LISTS[what]: shown}
+    if what != UNREPORTED:
+        more["stillSilent"] = around.silent
+    return Alarm(
+        what=what,
+        id=hash32(sorted(row.id for row in group)),
+        severity=_SEVERITIES[what],
+        headline=_headline(what, len(group), shown),
+        reason=_REASONS[what],
+        more={**more, **_link(around, page)},
+    )
+
+
+def _headline(what: str, count: int, shown: Sequence[Mapping[str, Any]]) -> str:
+    names = [_name(what, one) for one in shown[:_IN_HEADLINE]]
+    rest = count - len(names)
+    named = ", ".join(names) + (f" and {rest} more" if rest else "")
+    if what == UNREPORTED:
+        events = "event" if count == 1 else "events"
+        return f"{count} {events} of Azure that no bridge told of: {named}"
+    are = "bridge is" if count == 1 else "bridges are"
+    state = "silent" if what == SILENT else "no longer silent"
+    return f"{count} {are} {state}: {named}"
+
+
+def _name(what: str, one: Mapping[str, Any]) -> str:
+    if what == UNREPORTED:
+        machines = ", ".join(one["machines"][:_IN_HEADLINE]) or "unnamed machines"
+        return f"{one['eventType'] or 'unknown type'} of {machines}"
+    name = str(one["vmName"] or one["vmId"])
+    return name if one["state"] in {"silent", "alive"} else f"{name} ({one['state']})"
+
+
+def _of_approval(what: str, row: AlarmRow, around: Surroundings) -> Alarm:
+    word, event_id = what.rpartition(".")[2], str(row.data["eventId"])
+    page = f"/events/{quote(event_id, safe='')}"
+    return Alarm(
+        what=what,
+        id=row.id,
+        severity="WARN" if word in _BAD else "INFO",
+        headline=f"{_WORDS.get(word, f'Approval {word}')}: {event_id}",
+        reason=str(row.data["detail"] or ""),
+        subject=event_id,
+        more={**row.data, **_link(around, page)},
+    )
+
+
+def _link(around: Surroundings, page: str) -> dict[str, object]:
+    return {"link": f"{around.public_url}{page}"} if around.public_url else {}

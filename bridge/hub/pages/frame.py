@@ -1,0 +1,53 @@
+"""What all pages share: the frame around them, and the key of their forms."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from bridge.hub.api import PERSON
+from bridge.hub.pages.rendering import Templates
+from bridge.hub.pages.tokens import form_key
+from bridge.hub.store.store import Store
+from bridge.hub.view_rows import Situation
+
+FORM = "application/x-www-form-urlencoded"
+_OLD = "Not all sources are connected: what is shown may be old."
+
+
+@dataclass(slots=True)
+class Frame:
+    """Makes whole pages."""
+
+    store: Store
+    templates: Templates = field(default_factory=Templates.load)
+    _key: bytes = b""
+
+    async def form_key(self) -> bytes:
+        """Return the key that tokens of forms are made with."""
+        if not self._key:
+            self._key = await self.store.write(form_key)
+        return self._key
+
+    def page(
+        self,
+        request: web.Request,
+        name: str,
+        situation: Situation,
+        status: int = 200,
+        **given: Any,
+    ) -> web.Response:
+        """Return a page for whoever asks."""
+        notices = [_OLD] if situation.drained is None else []
+        known = {"here": "", "person": request[PERSON], "notices": notices}
+        text = self.templates.page(name, situation.now, **{**known, **given})
+        headers = dict(self.templates.headers)
+        return web.Response(
+            text=text, status=status, content_type="text/html", headers=headers
+        )
+
+    def missing(
+        self, request: web.Request, situation: Situation, title: str, status: int = 404
+    ) -> web.Response:
+        """Return the page of what is not there, or cannot be."""
+        return self.page(request, "fault.html", situation, status, title=title)

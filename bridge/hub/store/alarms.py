@@ -1,0 +1,175 @@
+"""Alarms as rows: what is found out, and what is handed on.
+
+A row is added in the transaction that finds out what it tells, under an id that is a
+hash of it: several hubs on one store add it once. One of them hands the rows on.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, func, select, update
+
+from bridge.events.alarm import BACK, SILENT, UNREPORTED
+from bridge.events.build import rfc3339
+from bridge.foundation.hashing import hash32
+from bridge.hub.bridges import Liveness
+from bridge.hub.store.fleet_view import bridge_rows
+from bridge.hub.store.rows import dumped, json_of, micros, moment_of
+from bridge.hub.store.statements import Values, chunks, insert, lock
+from bridge.hub.store.tables import alarms, bridges, meta
+from bridge.hub.view_rows import BridgeRow, EventRow, Situation
+
+_MOST = 20_000
+_AT_ONCE = 500
+_LEASE = "alarms-handed-by"
+_OVER = {Liveness.ALIVE, Liveness.STOPPED, Liveness.GONE}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlarmRow:
+    """One alarm, as it is kept.
+
+    Attributes:
+        kind: hub.bridge-silent, hub.bridge-back, hub.unreported, hub.approval.WORD.
+        data: what it is about.
+    """
+
+    id: str
+    kind: str
+    time: datetime
+    data: dict[str, object]
+
+
+def news_of(bridge: BridgeRow) -> str | None:
+    """Return what is new of a bridge: that it is silent, or no longer; None: nothing.
+
+    What is not known, since nobody listens, is no news.
+    """
+    if bridge.liveness is Liveness.SILENT:
+        return None if bridge.was_silent else SILENT
+    return BACK if bridge.was_silent and bridge.liveness in _OVER else None
+
+
+def note_silence(
+    connection: Connection, vm_ids: Sequence[str], situation: Situation
+) -> int:
+    """Add alarms about bridges, if it is still so; return how many."""
+    count = 0
+    for start in range(0, len(vm_ids), _AT_ONCE):
+        names = sorted(vm_ids[start : start + _AT_ONCE])
+        lock(connection, names, "bridges")
+        query = select(bridges).where(bridges.c.vm_id.in_(names))
+        found = connection.execute(query).all()
+        rows = bridge_rows(connection, found, situation)
+        news = [(row, what) for row in rows if (what := news_of(row))]
+        for what in (SILENT, BACK):
+            mine = [row.vm_id for row, one in news if one == what]
+            change = update(bridges).where(bridges.c.vm_id.in_(mine))
+            connection.execute(change.values(was_silent=what == SILENT))
+        _add(connection, [_of_bridge(row, what, situation.now) for row, what in news])
+        count += len(news)
+    return count
+
+
+def _of_bridge(row: BridgeRow, what: str, now: datetime) -> Values:
+    heard = rfc3339(row.heard)
+    return {
+        "id": hash32([what, row.vm_id, heard, row.liveness.value]),
+        "kind": f"hub.{what}",
+        "time": micros(now),
+        "data": dumped(
+            {
+                "vmId": row.vm_id,
+                "vmName": row.name,
+                "resourceId": row.resource_id,
+                "heard": heard,
+                "state": row.liveness.value,
+            }
+        ),
+        "handed": None,
+    }
+
+
+def note_unreported(
+    connection: Connection, found: Sequence[EventRow], now: datetime
+) -> None:
+    """Add alarms about events that no bridge told of."""
+    _add(connection, [_of_event(row, now) for row in found])
+
+
+def _of_event(row: EventRow, now: datetime) -> Values:
+    kind = f"hub.{UNREPORTED}"
+    return {
+        "id": hash32([kind, row.key, row.lives]),
+        "kind": kind,
+        "time": micros(now),
+        "data": dumped(
+            {
+                "eventId": row.event_id,
+                "eventType": row.event_type,
+                "notBefore": rfc3339(row.not_before) if row.not_before else None,
+                "machines": list(row.machines),
+                "resourceGroup": row.group,
+            }
+        ),
+        "handed": None,
+    }
+
+
+def _add(connection: Connection, values: Sequence[Values]) -> None:
+    for chunk in chunks(values):
+        statement = insert(alarms).values(list(chunk))
+        connection.execute(statement.on_conflict_do_nothing())
+
+
+def waiting(connection: Connection) -> list[AlarmRow]:
+    """Return what was not handed on yet, the oldest first."""
+    query = select(alarms).where(alarms.c.handed.is_(None))
+    ordered = query.order_by(alarms.c.time, alarms.c.id).limit(_MOST)
+    return [_row(row) for row in connection.execute(ordered)]
+
+
+def _row(row: Any) -> AlarmRow:
+    return AlarmRow(
+        id=row.id, kind=row.kind, time=moment_of(row.time), data=json_of(row.data)
+    )
+
+
+def mark_handed(connection: Connection, ids: Sequence[str], now: datetime) -> None:
+    """Note that alarms were handed on."""
+    for portion in _portions(ids):
+        change = update(alarms).where(alarms.c.id.in_(portion))
+        connection.execute(change.values(handed=micros(now)))
+
+
+def _portions(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(ids), _AT_ONCE):
+        yield ids[start : start + _AT_ONCE]
+
+
+def count_silent(connection: Connection) -> int:
+    """Return how many bridges are silent, as was told."""
+    query = select(func.count()).where(bridges.c.was_silent.is_(True))
+    return connection.scalar(query) or 0
+
+
+def take_turn(
+    connection: Connection, holder: str, now: datetime, seconds: float
+) -> bool:
+    """Take or renew the right to hand alarms on; False: another hub has it.
+
+    It ends by itself, so that another hub goes on after a crash. Two clocks that differ
+    by more than that are no harm: an alarm comes twice then, under the same id.
+    """
+    fresh = f"{micros(now + timedelta(seconds=seconds))} {holder}"
+    made = insert(meta).values(name=_LEASE, value=fresh).on_conflict_do_nothing()
+    if connection.execute(made).rowcount == 1:
+        return True
+    query = select(meta.c.value).where(meta.c.name == _LEASE).with_for_update()
+    until, _, who = str(connection.scalar(query)).partition(" ")
+    if who != holder and int(until) > micros(now):
+        return False
+    connection.execute(update(meta).where(meta.c.name == _LEASE).values(value=fresh))
+    return True

@@ -1,0 +1,89 @@
+"""Finds out, once a minute, which bridges are silent and what no bridge told of.
+
+What is found out becomes rows of the store: ``alarm_sinks`` hands them on.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bridge.foundation.clock import Clock
+from bridge.foundation.errors import HubStoreError
+from bridge.hub.metrics import HubMetrics
+from bridge.hub.store.alarms import news_of, note_silence, note_unreported
+from bridge.hub.store.fleet_view import fleet
+from bridge.hub.store.store import Store
+from bridge.hub.view_rows import PAGE, BridgeRow, Situation
+from bridge.hub.views import open_without_bridge
+
+log = logging.getLogger(__name__)
+
+_EVERY = 60.0
+_AT_ONCE = 500
+
+
+@dataclass(slots=True)
+class Watchman:
+    """Looks at the fleet until asked to stop."""
+
+    store: Store
+    clock: Clock
+    metrics: HubMetrics
+    situation: Callable[[], Situation]
+    name: str = "watchman"
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Look at the fleet once a minute."""
+        while not await self.clock.wait(stop, _EVERY):
+            try:
+                await self.step()
+            except HubStoreError as error:
+                log.warning("fleet cannot be looked at", extra={"fault": str(error)})
+
+    async def step(self) -> None:
+        """Look at the whole fleet once, and keep what is new as alarms.
+
+        Raises:
+            HubStoreError: the store cannot be used now.
+        """
+        found = await self._fleet()
+        news = [row.vm_id for row in found if news_of(row)]
+        now = self.situation()
+        if news:
+            await self.store.write(lambda c: note_silence(c, news, now))
+        if now.missing_after is not None and now.drained is not None:
+            await self._look_for_unreported(now)
+        counts = dict.fromkeys(self.metrics.liveness, 0)
+        for row in found:
+            counts[row.liveness.value] += 1
+        for state, count in counts.items():
+            self.metrics.bridges.labels(state).set(count)
+
+    async def _look_for_unreported(self, situation: Situation) -> None:
+        after, count, is_last = "", 0, False
+        while not is_last:
+            found = await self.store.read(
+                lambda c, after=after: open_without_bridge(  # type: ignore[misc]  # a default binds it
+                    c, situation, after=after, limit=_AT_ONCE
+                )
+            )
+            late = [row for row in found if row.is_unreported]
+            if late:
+                await self.store.write(
+                    lambda c, late=late: note_unreported(c, late, situation.now)  # type: ignore[misc]  # as above
+                )
+            count, is_last = count + len(late), len(found) < _AT_ONCE
+            after = found[-1].key if found else after
+        self.metrics.unreported.set(count)
+
+    async def _fleet(self) -> list[BridgeRow]:
+        rows, after, situation = list[BridgeRow](), "", self.situation()
+        while True:
+            page = await self.store.read(
+                lambda c, after=after: fleet(c, situation, after=after)  # type: ignore[misc]  # a default binds it
+            )
+            rows += page
+            if len(page) < PAGE:
+                return rows
+            after = page[-1].vm_id

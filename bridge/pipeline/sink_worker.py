@@ -1,0 +1,137 @@
+"""Opens a sink and runs its relay: at once, or twice if this VM is not known yet.
+
+    opened early ──this VM is known──▶ attempts in flight end ──▶ closed, opened again
+      └── not opened early, if the sink needs a value that is not known yet
+
+The sink is closed before it is opened again, because a file has only one writer.
+"""
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from bridge.events.cloudevent import CloudEvent
+from bridge.foundation.errors import ConfigError, Reason, TransientDeliveryError
+from bridge.foundation.workers import waking
+from bridge.outbox.delivery import Delivery
+from bridge.pipeline.relay import Relay
+from bridge.sinks.base import Resources, Sink, SinkConfig
+
+if TYPE_CHECKING:
+    from bridge.pipeline.batches import Batches
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a sink is opened with: its configuration, with placeholders filled in."""
+
+    config: SinkConfig
+    resources: Resources
+
+
+@dataclass(slots=True)
+class SinkWorker:
+    """Opens one sink, and runs its relay.
+
+    Attributes:
+        config: the configuration with its placeholders.
+        resources: the sink's resources, without those that depend on this VM.
+        stack: closes the sink after all workers have stopped.
+        relay: calls ``deliver`` for each attempt; set after the relay is made.
+    """
+
+    config: SinkConfig
+    resources: Resources
+    stack: AsyncExitStack
+    relay: Relay = field(init=False)
+    _sink: Sink | None = None
+    _batches: "Batches | None" = None
+    _early: Opening | None = None
+    _final: Opening | None = None
+    _is_settled: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def name(self) -> str:
+        """The name of the worker."""
+        return self.relay.name
+
+    async def deliver(self, delivery: Delivery) -> None:
+        """Make one attempt.
+
+        Raises:
+            DeliveryError: as ``Sink.deliver``.
+            NotSentError: as ``Batches.deliver``.
+        """
+        if self._sink is None:  # stopped before the sink was opened
+            text = "the sink is not open: this VM is not known yet"
+            raise TransientDeliveryError(text, Reason.CONNECTION)
+        if self._batches is None:
+            await self._sink.deliver(CloudEvent.from_json(delivery.body))
+        else:
+            await self._batches.deliver(delivery)
+
+    async def open(self, opening: Opening) -> None:
+        """Open the sink for good.
+
+        Raises:
+            ConfigError: a placeholder has no value on this machine.
+            MissingExtraError: an optional package is not installed.
+        """
+        self._use(
+            await self.stack.enter_async_context(opening.config.open(opening.resources))
+        )
+        self._is_settled.set()
+
+    def begin_with(self, opening: Opening) -> None:
+        """Let ``run`` open the sink early; ``settle`` must follow."""
+        self._early = opening
+
+    def settle(self, opening: Opening) -> None:
+        """Let ``run`` open the sink for good: this VM is known."""
+        self._final = opening
+        self._is_settled.set()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Deliver until ``stop`` is set.
+
+        Raises:
+            ConfigError: as ``open``; also in an ExceptionGroup.
+            MissingExtraError: as ``open``.
+        """
+        if not self._is_settled.is_set():
+            async with waking(stop, self._is_settled):
+                await self._run_early()
+                await self._is_settled.wait()
+        if stop.is_set():
+            return
+        if self._final is not None:
+            await self.open(self._final)
+        await self.relay.run(stop)
+
+    async def _run_early(self) -> None:
+        if self._early is None:
+            return
+        async with AsyncExitStack() as stack:
+            context = self._early.config.open(self._early.resources)
+            try:
+                self._use(await stack.enter_async_context(context))
+            except ConfigError:  # raised again by ``run`` if it still holds then
+                return
+            try:
+                await self.relay.run(self._is_settled)
+            finally:
+                self._sink = None
+
+    def _use(self, sink: Sink) -> None:
+        """Deliver to an open sink from now on."""
+        self._sink, limits = sink, self.config.batch_limits
+        if limits is None:
+            return
+        from bridge.pipeline.batches import Batches  # noqa: PLC0415 - only if needed
+        from bridge.sinks.batch import BatchSink  # noqa: PLC0415 - likewise
+
+        assert isinstance(sink, BatchSink)  # noqa: S101 - for mypy  # nosec B101
+        relay, clock = self.relay, self.resources.clock
+        sizes = relay.metrics.batch_events.labels(relay.sink)
+        self._batches = Batches(sink, limits, clock, relay.may_send, sizes)

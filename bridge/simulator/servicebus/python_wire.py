@@ -1,0 +1,102 @@
+"""The AMQP library of this package as the engine of a connection."""
+
+import logging
+from uuid import uuid4
+
+from bridge.simulator.servicebus.endpoints import Endpoint
+from bridge.simulator.wire.connection import Connection
+from bridge.simulator.wire.errors import AmqpError
+from bridge.simulator.wire.events import (
+    ConnectionClosed,
+    Event,
+    LinkAttached,
+    LinkDetached,
+    LinkFlowed,
+    MessageReceived,
+    Opened,
+    OutcomeReceived,
+    SessionEnded,
+)
+from bridge.simulator.wire.sasl import ANONYMOUS, EXTERNAL, MSSBCBS
+from bridge.simulator.wire.terms import Terms
+
+log = logging.getLogger(__name__)
+
+# As in the cloud. Their own pings come at least every 30 s.
+_IDLE_SECONDS = 240.0
+
+# Whoever signs in shows a token later.
+_MECHANISMS = (ANONYMOUS, MSSBCBS, EXTERNAL)
+
+
+class PythonEngine:
+    """The engine of one connection.
+
+    Args:
+        endpoint: gets what the client does.
+
+    Attributes:
+        client: the name that the client has given itself; empty: none yet.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        terms = Terms(
+            container_id=f"local-{uuid4()}",
+            idle_seconds=_IDLE_SECONDS,
+            mechanisms=_MECHANISMS,
+        )
+        self._connection = Connection(terms)
+        self.client = ""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the connection has to be closed, after the output is written."""
+        return self._connection.is_finished
+
+    def receive(self, received: bytes) -> None:
+        """Take bytes from the client."""
+        self._connection.receive(received)
+        while (event := self._connection.next_event()) is not None:
+            self._handle(event)
+
+    def take_output(self) -> bytes:
+        """Return the bytes for the client since the last call."""
+        return self._connection.take_output()
+
+    def tick(self, now: float) -> float | None:
+        """Do what is due at a time; return when to be called again."""
+        due = self._connection.tick(now)
+        while (event := self._connection.next_event()) is not None:
+            self._handle(event)
+        return due
+
+    def close(self, error: AmqpError) -> None:
+        """Close the connection, with the reason."""
+        self._connection.close(error)
+
+    def free(self) -> None:
+        """Release nothing: all of it is Python's."""
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case MessageReceived(link, delivery):
+                self._endpoint.on_delivery(link, delivery)
+            case OutcomeReceived(link, outcome):
+                self._endpoint.on_delivery(link, outcome)
+            case Opened(opened):
+                self.client = opened.container_id
+            case LinkFlowed(link):
+                self._endpoint.on_flow(link)
+            case LinkAttached(link):
+                self._endpoint.attach(link)
+            case LinkDetached(link):
+                self._endpoint.close(link)
+            case SessionEnded(session):
+                self._endpoint.close_session(session)
+            case ConnectionClosed(error, is_violation):
+                if is_violation:
+                    log.debug("amqp error", extra={"condition": str(error)})
+                self._endpoint.close_all(dropped=False)
+            case _:
+                pass

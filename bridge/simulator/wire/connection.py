@@ -1,0 +1,336 @@
+"""A connection, from the server's side: bytes in, events out.
+
+    greeting → signing in → greeting → opening → open → closed
+             →                       (who does not sign in)
+    any of them → closed, after bytes that break the protocol, or silence
+
+Feed it with ``receive``, then take ``next_event`` until there is none, and write what
+``take_output`` returns. It answers by itself whatever AMQP demands; the caller answers
+links and deliveries. When ``is_finished``, the socket has to be closed.
+
+Source: AMQP 1.0, part 2: 2.2 version negotiation, 2.4 connections.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from enum import Enum, auto
+
+from bridge.simulator.wire.errors import (
+    FRAMING_ERROR,
+    ILLEGAL_STATE,
+    NOT_ALLOWED,
+    NOT_IMPLEMENTED,
+    RESOURCE_LIMIT_EXCEEDED,
+    UNAUTHORIZED_ACCESS,
+    AmqpError,
+    WireError,
+)
+from bridge.simulator.wire.events import (
+    ConnectionClosed,
+    Event,
+    Opened,
+    SessionBegun,
+    SessionEnded,
+)
+from bridge.simulator.wire.framing import (
+    AMQP_FRAME,
+    AMQP_HEADER,
+    SASL_HEADER,
+    SMALLEST_MAX_FRAME_BYTES,
+    Frame,
+    FrameReader,
+    frame,
+)
+from bridge.simulator.wire.performatives import (
+    Attach,
+    Begin,
+    Close,
+    Detach,
+    Disposition,
+    End,
+    Flow,
+    Open,
+    Performative,
+    Transfer,
+    read,
+    write,
+)
+from bridge.simulator.wire.sasl import Credentials, SaslServer
+from bridge.simulator.wire.session import HANDLE_MAX, INCOMING_WINDOW, Session
+from bridge.simulator.wire.silence import HALF, Silence
+from bridge.simulator.wire.terms import MAX_FRAME_BYTES, Terms
+
+CHANNEL_MAX = 1023
+
+_EMPTY_FRAME = frame(0, b"")
+
+
+class _State(Enum):
+    GREETING = auto()
+    SIGNING_IN = auto()
+    OPENING = auto()
+    OPEN = auto()
+    CLOSED = auto()
+
+
+class Connection:
+    """The server's end of a connection.
+
+    It is wide because it holds what comes in, what goes out, and who is silent.
+
+    Args:
+        terms: what the server says of itself.
+
+    Attributes:
+        max_frame_bytes: the longest frame that the client takes.
+        is_finished: whether the socket has to be closed when the output is written.
+    """
+
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
+        self._frames = FrameReader(terms.max_frame_bytes)
+        self._sasl = SaslServer(terms.mechanisms, terms.is_known)
+        self._state = _State.GREETING
+        self._sessions: dict[int, Session] = {}
+        self._ended: set[int] = set()
+        self._events: deque[Event] = deque()
+        self._output = bytearray()
+        self._silence = Silence(terms.idle_seconds)
+        self.max_frame_bytes = SMALLEST_MAX_FRAME_BYTES
+        self.is_finished = False
+
+    @property
+    def credentials(self) -> Credentials | None:
+        """What the client has signed in with; None: it has not."""
+        return self._sasl.credentials
+
+    def receive(self, received: bytes) -> None:
+        """Take bytes from the client; ``next_event`` tells what they mean."""
+        if self._state is not _State.CLOSED:
+            self._silence.has_input = True
+            self._frames.feed(received)
+
+    def next_event(self) -> Event | None:
+        """Return what the client did next; None: more bytes are needed."""
+        while not self._events:
+            if self._state is _State.CLOSED:
+                return None
+            try:
+                if not self._step():
+                    return None
+            except WireError as error:
+                self._fail(error)
+        return self._events.popleft()
+
+    def take_output(self) -> bytes:
+        """Return the bytes for the client since the last call."""
+        for session in self._sessions.values():
+            session.flush()
+        found = bytes(self._output)
+        self._output.clear()
+        return found
+
+    def tick(self, now: float) -> float | None:
+        """Send a sign of life, or end a connection whose client gave none.
+
+        Args:
+            now: seconds of a clock that never goes back.
+
+        Returns:
+            When to be called again, by the same clock; None: never.
+        """
+        if self._state is _State.CLOSED:
+            return None
+        self._silence.has_output |= bool(self._output)
+        if self._silence.is_ours_over(now):
+            self._output += _EMPTY_FRAME
+        if self._silence.is_theirs_over(now):
+            description = f"no frame for {self._silence.patience:g} seconds"
+            self._fail(WireError(RESOURCE_LIMIT_EXCEEDED, description))
+            return None
+        return self._silence.next_due()
+
+    def close(self, error: AmqpError | None = None) -> None:
+        """Close the connection, with the reason if there is one."""
+        if self._state is _State.CLOSED:
+            return
+        if self._state is _State.OPENING:
+            self._send(0, self._open())
+        if self._state in {_State.OPENING, _State.OPEN}:
+            for session in self._sessions.values():
+                session.flush()
+            self._send(0, Close(error=error))
+        self._end()
+
+    def send_frame(self, channel: int, body: bytes) -> None:
+        """Send a frame: for the sessions."""
+        self._output += frame(channel, body)
+
+    # -- a step for each header or frame --------------------------------------------
+
+    def _step(self) -> bool:
+        """Handle a header or a frame; return whether there was one."""
+        if self._state is _State.GREETING:
+            header = self._frames.next_header()
+            if header is not None:
+                self._on_header(header)
+            return header is not None
+        found = self._frames.next_frame()
+        if found is None:
+            return False
+        if self._state is _State.SIGNING_IN:
+            self._output += self._sasl.receive(found)
+            if self._sasl.credentials is None:
+                raise WireError(UNAUTHORIZED_ACCESS, "this sign-in is not accepted")
+            self._state = _State.GREETING
+        else:
+            self._on_frame(found)
+        return True
+
+    def _on_header(self, header: bytes) -> None:
+        if header == SASL_HEADER and not self._sasl.is_over:
+            self._output += self._sasl.begin()
+            self._state = _State.SIGNING_IN
+        elif header == AMQP_HEADER:
+            self._output += AMQP_HEADER
+            self._state = _State.OPENING
+        else:
+            raise WireError(NOT_IMPLEMENTED, f"no protocol begins with {header!r}")
+
+    def _on_frame(self, found: Frame) -> None:
+        if found.kind != AMQP_FRAME:
+            raise WireError(FRAMING_ERROR, f"a frame of the unknown type {found.kind}")
+        if not found.body:
+            return
+        said, end = read(found.body)
+        if isinstance(said, Transfer):
+            payload = found.body[end:]
+        elif end != len(found.body):
+            name = type(said).__name__
+            raise WireError(
+                FRAMING_ERROR, f"{len(found.body) - end} bytes too many after {name}"
+            )
+        else:
+            payload = b""
+        if self._state is _State.OPENING:
+            self._on_open(said)
+        else:
+            self._events.extend(self._on_said(found.channel, said, payload))
+
+    def _on_open(self, said: Performative) -> None:
+        if not isinstance(said, Open):
+            name = type(said).__name__
+            raise WireError(ILLEGAL_STATE, f"a connection begins with Open, not {name}")
+        if said.max_frame_size < SMALLEST_MAX_FRAME_BYTES:
+            least = SMALLEST_MAX_FRAME_BYTES
+            raise WireError(
+                NOT_ALLOWED, f"frames of {said.max_frame_size} bytes; {least} is least"
+            )
+        self.max_frame_bytes = min(said.max_frame_size, MAX_FRAME_BYTES)
+        if said.idle_time_out:
+            self._silence.ours = said.idle_time_out / 1000 * HALF
+        self._send(0, self._open())
+        self._state = _State.OPEN
+        self._events.append(Opened(said))
+
+    def _on_said(
+        self, channel: int, said: Performative, payload: bytes
+    ) -> Iterable[Event]:
+        match said:
+            case Transfer() if channel in self._sessions:
+                return self._sessions[channel].on_transfer(said, payload)
+            case Begin():
+                return self._on_begin(channel, said)
+            case Close():
+                return self._on_close(said)
+            case End() if channel in self._sessions:
+                return self._on_end(channel, said)
+            case Attach() | Flow() | Disposition() | Detach() | End() | Transfer():
+                return self._on_session(channel, said)
+            case _:
+                name = type(said).__name__
+                raise WireError(ILLEGAL_STATE, f"{name} came on an open connection")
+
+    def _on_session(
+        self, channel: int, said: Attach | Flow | Disposition | Detach | End | Transfer
+    ) -> Iterable[Event]:
+        session = self._sessions.get(channel)
+        match session, said:
+            case None, _ if channel in self._ended:
+                return ()  # clients detach links after the end of their session
+            case None, _:
+                raise WireError(NOT_ALLOWED, f"channel {channel} has no session")
+            case Session(), Attach():
+                return session.on_attach(said)
+            case Session(), Flow():
+                return session.on_flow(said)
+            case Session(), Disposition():
+                return session.on_disposition(said)
+            case Session(), Detach():
+                return session.on_detach(said)
+            case _:
+                return ()
+
+    def _on_begin(self, channel: int, begin: Begin) -> Iterator[Event]:
+        if channel in self._sessions:
+            raise WireError(NOT_ALLOWED, f"channel {channel} has a session already")
+        if channel > CHANNEL_MAX:
+            raise WireError(
+                NOT_ALLOWED, f"channel {channel}; {CHANNEL_MAX} is the highest"
+            )
+        self._ended.discard(channel)
+        session = self._sessions[channel] = Session(self, channel, begin)
+        self._send(
+            channel,
+            Begin(
+                remote_channel=channel,
+                next_outgoing_id=0,
+                incoming_window=INCOMING_WINDOW,
+                outgoing_window=INCOMING_WINDOW,
+                handle_max=HANDLE_MAX,
+            ),
+        )
+        yield SessionBegun(session)
+
+    def _on_end(self, channel: int, end: End) -> Iterator[Event]:
+        session = self._sessions.pop(channel)
+        session.flush()
+        session.end()
+        self._ended.add(channel)
+        self._send(channel, End())
+        yield SessionEnded(session, end.error)
+
+    def _on_close(self, close: Close) -> Iterator[Event]:
+        self.close()
+        yield ConnectionClosed(close.error)
+
+    # -- the end ------------------------------------------------------------------
+
+    def _fail(self, error: WireError) -> None:
+        """Close the connection because the client broke the protocol."""
+        reason = AmqpError(error.condition, error.description)
+        if self._state is _State.GREETING:
+            # What a server says to who speaks another protocol.
+            self._output += AMQP_HEADER if self._sasl.is_over else SASL_HEADER
+        self.close(reason)
+        self._events.append(ConnectionClosed(reason, is_violation=True))
+
+    def _end(self) -> None:
+        self._state = _State.CLOSED
+        self._frames.clear()
+        for session in self._sessions.values():
+            session.end()
+        self._sessions.clear()
+        self.is_finished = True
+
+    def _open(self) -> Open:
+        idle = self._terms.idle_seconds
+        return Open(
+            container_id=self._terms.container_id,
+            max_frame_size=self._terms.max_frame_bytes,
+            channel_max=CHANNEL_MAX,
+            idle_time_out=None if idle is None else round(idle * 1000),
+        )
+
+    def _send(self, channel: int, said: Open | Begin | End | Close) -> None:
+        self.send_frame(channel, write(said))

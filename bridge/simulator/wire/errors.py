@@ -1,0 +1,59 @@
+"""What can be wrong with bytes from a client, as AMQP names it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+DECODE_ERROR = "amqp:decode-error"
+FRAMING_ERROR = "amqp:connection:framing-error"
+ILLEGAL_STATE = "amqp:illegal-state"
+INVALID_FIELD = "amqp:invalid-field"
+NOT_ALLOWED = "amqp:not-allowed"
+NOT_IMPLEMENTED = "amqp:not-implemented"
+RESOURCE_LIMIT_EXCEEDED = "amqp:resource-limit-exceeded"
+UNAUTHORIZED_ACCESS = "amqp:unauthorized-access"
+HANDLE_IN_USE = "amqp:session:handle-in-use"
+UNATTACHED_HANDLE = "amqp:session:unattached-handle"
+WINDOW_VIOLATION = "amqp:session:window-violation"
+MESSAGE_SIZE_EXCEEDED = "amqp:link:message-size-exceeded"
+TRANSFER_LIMIT_EXCEEDED = "amqp:link:transfer-limit-exceeded"
+
+
+@dataclass(frozen=True, slots=True)
+class AmqpError:
+    """An error as it goes over the wire.
+
+    Attributes:
+        condition: its name.
+        description: a sentence for people.
+        info: more about it; an encoder never leaves it empty, since clients read the
+            third field of an error without looking whether there is one.
+    """
+
+    condition: str
+    description: str | None = None
+    info: Mapping[object, object] = field(default_factory=dict)
+
+
+class WireError(Exception):
+    """Bytes that break the protocol: the connection has to be closed.
+
+    Attributes:
+        condition: the AMQP error condition.
+        description: what is wrong, and what is allowed.
+    """
+
+    def __init__(self, condition: str, description: str) -> None:
+        super().__init__(f"{condition}: {description}")
+        self.condition = condition
+        self.description = description
+
+
+class DecodeError(WireError):
+    """Bytes that are no AMQP value."""
+
+    def __init__(self, description: str) -> None:
+        super().__init__(DECODE_ERROR, description)
+
+
+class EncodeError(ValueError):
+    """A value that AMQP has no form for."""

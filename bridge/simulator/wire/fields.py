@@ -1,0 +1,102 @@
+"""The fields of performatives: how each is read, checked and written."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from bridge.simulator.wire.errors import AmqpError
+from bridge.simulator.wire.outcomes import (
+    State,
+    read_error,
+    read_state,
+    write_error,
+    write_state,
+)
+from bridge.simulator.wire.values import Array, Symbol, UByte, UInt, ULong, UShort
+
+REQUIRED: Any = object()
+"""Instead of a default: the field must be there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """The type of a field.
+
+    Attributes:
+        name: for people.
+        read: makes the field of a decoded value; ValueError: it is none.
+        write: makes the value of the field.
+    """
+
+    name: str
+    read: Callable[[object], Any]
+    write: Callable[[Any], object]
+
+
+def of(kind: Kind, default: Any = None) -> Any:
+    """Return a field of a performative.
+
+    Args:
+        kind: its type.
+        default: if it is left out; REQUIRED: it must not be.
+    """
+    if default is REQUIRED:
+        return field(metadata={"kind": kind})
+    return field(default=default, metadata={"kind": kind})
+
+
+def _number(bits: int, kind: Callable[[Any], object], name: str) -> Kind:
+    most = 2**bits
+
+    def read(value: object) -> int:
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        if not is_number or not 0 <= value < most:  # type: ignore[operator]  # a number
+            raise ValueError
+        return int(value)  # type: ignore[call-overload, no-any-return]  # likewise
+
+    return Kind(name, read, kind)
+
+
+def _instance(
+    kind: type, name: str, write: Callable[[Any], object] = lambda v: v
+) -> Kind:
+    def read(value: object) -> object:
+        if not isinstance(value, kind):
+            raise ValueError  # noqa: TRY004 - as for a value that is out of range
+        return value
+
+    return Kind(name, read, write)
+
+
+def _symbols(value: object) -> tuple[Symbol, ...]:
+    """Return what may be one symbol or an array of them."""
+    found = value.items if isinstance(value, Array) else (value,)
+    if not all(isinstance(one, str) for one in found):
+        raise ValueError
+    return tuple(Symbol(one) for one in found)
+
+
+def _written(symbols: tuple[str, ...]) -> object:
+    return Array(0xB3, tuple(map(Symbol, symbols)))
+
+
+def _read_state(value: object) -> State | None:
+    return read_state(value)
+
+
+def _read_error(value: object) -> AmqpError | None:
+    return read_error(value)
+
+
+UBYTE = _number(8, UByte, "a number of 8 bits")
+USHORT = _number(16, UShort, "a number of 16 bits")
+UINT = _number(32, UInt, "a number of 32 bits")
+ULONG = _number(64, ULong, "a number of 64 bits")
+FLAG = _instance(bool, "a boolean")
+TEXT = _instance(str, "a string", str)
+BINARY = _instance(bytes, "a binary")
+MAPPING = _instance(dict, "a map")
+ANYTHING = _instance(object, "a value")
+SYMBOLS = Kind("symbols", _symbols, _written)
+STATE = Kind("a delivery state", _read_state, write_state)
+ERROR = Kind("an error", _read_error, write_error)

@@ -1,0 +1,233 @@
+"""A link, from the server's side: its states, its credit, its messages.
+
+    attached by the client → accepted          → closed by either side
+                           → refused: attached without source and target, and closed
+
+Source: AMQP 1.0, part 2: 2.6 links; part 3: 3.5 sources and targets.
+"""
+
+from collections.abc import Hashable, Mapping
+from typing import Protocol, cast
+from uuid import UUID
+
+from bridge.simulator.wire.deliveries import OutgoingDelivery
+from bridge.simulator.wire.errors import AmqpError
+from bridge.simulator.wire.outcomes import Outcome
+from bridge.simulator.wire.performatives import (
+    SETTLED,
+    Attach,
+    Detach,
+)
+from bridge.simulator.wire.values import Described
+
+_COORDINATOR = 0x30
+_ADDRESS, _DYNAMIC, _FILTER = 0, 4, 7  # places in a source; no filter in a target
+SERIAL = 2**32
+"""Counters begin again here."""
+
+
+class Channel(Protocol):
+    """What a link needs from its session."""
+
+    def send(self, performative: Attach | Detach) -> None:
+        """Send a performative, after all that waits."""
+
+    def send_flow(
+        self, handle: int, delivery_count: int, credit: int, *, drain: bool
+    ) -> None:
+        """Send a flow of a link."""
+
+    def send_message(
+        self, handle: int, tag: bytes, encoded: bytes, delivery: OutgoingDelivery | None
+    ) -> None:
+        """Send a message; without a delivery it is settled."""
+
+    def new_delivery(self, link: "Link", token: UUID) -> OutgoingDelivery:
+        """Return the delivery of the next message."""
+
+    def dispose(self, delivery_id: int, outcome: Outcome | None) -> None:
+        """Say what became of a message of the client."""
+
+
+class Link:
+    """What both directions have in common.
+
+    It is wide because a broker reads the whole attach here, and says the whole answer.
+
+    Args:
+        channel: the session.
+        attach: as the client sent it.
+
+    Attributes:
+        handle: its number in the session, on both sides.
+        is_closed: whether one side has closed it.
+        awaits_detach: whether the client has not answered our detach yet.
+        credit: how many messages may still be sent on it.
+        delivery_count: how many its sender has sent, modulo 2**32.
+    """
+
+    is_sender = False
+
+    def __init__(self, channel: Channel, attach: Attach) -> None:
+        self._channel = channel
+        self._attach = attach
+        self._is_accepted = False
+        self.handle = attach.handle
+        self.is_closed = False
+        self.awaits_detach = False
+        self.credit = 0
+        self.delivery_count = 0
+
+    @property
+    def name(self) -> str:
+        """The name that the client gave it."""
+        return str(self._attach.name)
+
+    @property
+    def session(self) -> Hashable:
+        """What it shares with the links of its session."""
+        return cast("Hashable", self._channel)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether both sides have the link open."""
+        return self._is_accepted and not self.is_closed
+
+    @property
+    def is_presettled(self) -> bool:
+        """Whether the client wants messages that are settled already."""
+        return self._attach.snd_settle_mode == SETTLED
+
+    @property
+    def is_coordinator(self) -> bool:
+        """Whether the client wants to control transactions by it."""
+        target = self._attach.target
+        return isinstance(target, Described) and target.descriptor == _COORDINATOR
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether the client wants a node to be made for it."""
+        own = self._attach.source if self.is_sender else self._attach.target
+        return _field(own, _DYNAMIC) is True
+
+    @property
+    def source(self) -> str:
+        """The address of its source; empty: none."""
+        return _address(self._attach.source)
+
+    @property
+    def target(self) -> str:
+        """The address of its target; empty: none."""
+        return _address(self._attach.target)
+
+    @property
+    def filters(self) -> Mapping[object, object]:
+        """The filters of its source, by their names."""
+        found = _field(self._attach.source, _FILTER)
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def properties(self) -> Mapping[object, object]:
+        """The properties of the client's attach."""
+        return self._attach.properties or {}
+
+    def accept(
+        self,
+        *,
+        filters: Mapping[object, object] | None = None,
+        properties: Mapping[object, object] | None = None,
+        max_message_bytes: int | None = None,
+    ) -> None:
+        """Accept the attach with its own terms, source and target.
+
+        Args:
+            filters: replace those of the source; None: they stay.
+            properties: those of our attach.
+            max_message_bytes: of the messages that the client sends.
+        """
+        if self.is_closed or self._is_accepted:
+            return
+        source = self._attach.source
+        if filters is not None:
+            source = _with_filters(source, filters)
+        self._is_accepted = True
+        self._send_attach(source, self._attach.target, properties, max_message_bytes)
+
+    def refuse(self, error: AmqpError) -> None:
+        """Refuse the attach."""
+        if not self.is_closed and not self._is_accepted:
+            self._send_attach(None, None, None, None)
+            self._is_accepted = True
+            self.close(error)
+
+    def close(self, error: AmqpError | None = None) -> None:
+        """Close the link, with the reason if there is one."""
+        if self.is_open:
+            self.is_closed = self.awaits_detach = True
+            self._channel.send(Detach(handle=self.handle, closed=True, error=error))
+
+    def on_detach(self, detach: Detach) -> None:
+        """The client has detached: answer, unless this is its answer."""
+        was_closed, self.is_closed = self.is_closed, True
+        if was_closed:
+            self.awaits_detach = False
+            return
+        if not self._is_accepted:  # nobody may detach what is not attached
+            self._send_attach(None, None, None, None)
+        self._channel.send(Detach(handle=self.handle, closed=detach.closed))
+
+    def grant(self, credit: int) -> None:
+        """Let the client send so many more messages; nothing where it receives."""
+
+    def send(self, tag: bytes, encoded: bytes, token: UUID | None) -> None:
+        """Send a message; nothing where the client sends.
+
+        Args:
+            tag: of the delivery.
+            encoded: its bytes.
+            token: comes back with the outcome; None: the message is sent settled.
+        """
+
+    def drained(self) -> None:
+        """Give unused credit back, if the client wants it; nothing where it sends."""
+
+    def _send_attach(
+        self,
+        source: object,
+        target: object,
+        properties: Mapping[object, object] | None,
+        max_message_bytes: int | None,
+    ) -> None:
+        self._channel.send(
+            Attach(
+                name=self._attach.name,
+                handle=self.handle,
+                is_receiver=not self._attach.is_receiver,
+                snd_settle_mode=self._attach.snd_settle_mode,
+                rcv_settle_mode=self._attach.rcv_settle_mode,
+                source=source,
+                target=target,
+                initial_delivery_count=0 if self.is_sender else None,
+                max_message_size=max_message_bytes,
+                properties=properties,
+            )
+        )
+
+
+def _field(terminus: object, place: int) -> object:
+    if not isinstance(terminus, Described) or not isinstance(terminus.value, list):
+        return None
+    return terminus.value[place] if place < len(terminus.value) else None
+
+
+def _address(terminus: object) -> str:
+    found = _field(terminus, _ADDRESS)
+    return found if isinstance(found, str) else ""
+
+
+def _with_filters(source: object, filters: Mapping[object, object]) -> object:
+    if not isinstance(source, Described) or not isinstance(source.value, list):
+        return source
+    fields = [*source.value, *[None] * (_FILTER + 1 - len(source.value))]
+    fields[_FILTER] = dict(filters)
+    return Described(source.descriptor, fields)

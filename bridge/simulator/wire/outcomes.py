@@ -1,0 +1,160 @@
+"""The states of a delivery, and the error in them.
+
+Source: AMQP 1.0, part 3: 3.4 delivery state; part 2: 2.8.14 error.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from bridge.simulator.wire.errors import INVALID_FIELD, AmqpError, WireError
+from bridge.simulator.wire.values import Described, Symbol, UInt, ULong
+
+_RECEIVED, _ACCEPTED, _REJECTED, _RELEASED, _MODIFIED = range(0x23, 0x28)
+_ERROR = 0x1D
+_NAMES = {
+    "amqp:received:list": _RECEIVED,
+    "amqp:accepted:list": _ACCEPTED,
+    "amqp:rejected:list": _REJECTED,
+    "amqp:released:list": _RELEASED,
+    "amqp:modified:list": _MODIFIED,
+    "amqp:error:list": _ERROR,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The receiver has taken the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The receiver found the message invalid."""
+
+    error: AmqpError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The receiver does nothing with the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Modified:
+    """The receiver gives the message back, changed.
+
+    Attributes:
+        failed: whether it counts as a delivery that failed.
+        undeliverable: whether it must not come to this receiver again.
+        annotations: what to add to the message annotations.
+    """
+
+    failed: bool = False
+    undeliverable: bool = False
+    annotations: Mapping[object, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """The receiver has a part of the message: not an outcome yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A state of an extension, e.g. of transactions."""
+
+    descriptor: object
+
+
+Outcome = Accepted | Rejected | Released | Modified
+State = Outcome | Received | Unknown
+
+
+def read_state(value: object) -> State | None:
+    """Return the state in a decoded value; None: there is none.
+
+    Raises:
+        WireError: it is malformed.
+    """
+    if value is None:
+        return None
+    code, fields = _parts(value, "a delivery state")
+    reader = _STATES.get(code)
+    return Unknown(code) if reader is None else reader(fields)
+
+
+def write_state(state: State) -> Described:
+    """Return the value of a state."""
+    match state:
+        case Accepted():
+            return Described(ULong(_ACCEPTED), [])
+        case Released():
+            return Described(ULong(_RELEASED), [])
+        case Rejected(error):
+            return Described(
+                ULong(_REJECTED), [] if error is None else [write_error(error)]
+            )
+        case Modified(failed, undeliverable, annotations):
+            fields: list[object] = [failed, undeliverable]
+            return Described(
+                ULong(_MODIFIED), [*fields, annotations] if annotations else fields
+            )
+        case Received():
+            return Described(ULong(_RECEIVED), [UInt(0), ULong(0)])
+        case Unknown(descriptor):
+            return Described(descriptor, [])
+
+
+def read_error(value: object) -> AmqpError | None:
+    """Return the error in a decoded value; None: there is none.
+
+    Raises:
+        WireError: it is malformed.
+    """
+    if value is None:
+        return None
+    code, fields = _parts(value, "an error")
+    condition, description, info = (_at(fields, place) for place in range(3))
+    if code != _ERROR or not isinstance(condition, str):
+        raise WireError(INVALID_FIELD, "an error has a condition, which is a symbol")
+    return AmqpError(
+        str(condition),
+        description if isinstance(description, str) else None,
+        info if isinstance(info, dict) else {},
+    )
+
+
+def write_error(error: AmqpError) -> Described:
+    """Return the value of an error, with all of its three fields."""
+    info = error.info or {Symbol("com.microsoft:tracking-id"): "local"}
+    return Described(
+        ULong(_ERROR), [Symbol(error.condition), error.description or "", info]
+    )
+
+
+def _parts(value: object, name: str) -> tuple[object, list[object]]:
+    if not isinstance(value, Described) or not isinstance(value.value, list):
+        raise WireError(INVALID_FIELD, f"{name} is a described list")
+    code = value.descriptor
+    return _NAMES.get(code, code) if isinstance(code, str) else code, value.value
+
+
+def _at(fields: list[object], place: int) -> object:
+    return fields[place] if place < len(fields) else None
+
+
+def _read_modified(fields: list[object]) -> State:
+    annotations = _at(fields, 2)
+    return Modified(
+        failed=_at(fields, 0) is True,
+        undeliverable=_at(fields, 1) is True,
+        annotations=annotations if isinstance(annotations, dict) else {},
+    )
+
+
+_STATES: Mapping[object, Callable[[list[object]], State]] = {
+    _RECEIVED: lambda _: Received(),
+    _ACCEPTED: lambda _: Accepted(),
+    _REJECTED: lambda fields: Rejected(read_error(_at(fields, 0))),
+    _RELEASED: lambda _: Released(),
+    _MODIFIED: _read_modified,
+}

@@ -1,0 +1,54 @@
+"""A link on which the server sends: the client gives credit, and may want it back.
+
+Credit is what the receiver of a link lets its sender send. The sender counts what it
+sent (the delivery count), so that a grant and a message that cross each other are not
+confused.
+
+Source: AMQP 1.0, part 2: 2.6.7 flow control.
+"""
+
+from uuid import UUID
+
+from bridge.simulator.wire.links import SERIAL, Channel, Link
+from bridge.simulator.wire.performatives import Attach, Flow
+
+
+class SendingLink(Link):
+    """A link on which the server sends."""
+
+    is_sender = True
+
+    def __init__(self, channel: Channel, attach: Attach) -> None:
+        super().__init__(channel, attach)
+        self._drains = False
+
+    def send(self, tag: bytes, encoded: bytes, token: UUID | None) -> None:
+        """Send a message."""
+        if not self.is_open:
+            return
+        delivery = None if token is None else self._channel.new_delivery(self, token)
+        self.credit -= 1
+        self.delivery_count = (self.delivery_count + 1) % SERIAL
+        self._channel.send_message(self.handle, tag, encoded, delivery)
+
+    def drained(self) -> None:
+        """Give unused credit back, if the client wants it."""
+        if not self._drains or not self.is_open:
+            return
+        self._drains = False
+        self.delivery_count = (self.delivery_count + self.credit) % SERIAL
+        self.credit = 0
+        self._channel.send_flow(self.handle, self.delivery_count, 0, drain=True)
+
+    def on_flow(self, flow: Flow) -> None:
+        """Take the credit that the client gives."""
+        if flow.link_credit is not None:
+            begin = flow.delivery_count or 0
+            granted = (begin + flow.link_credit - self.delivery_count) % SERIAL
+            # What was sent meanwhile may be more than the client grants now.
+            self.credit = granted if granted < SERIAL // 2 else 0
+        self._drains = flow.drain
+        if flow.echo and not flow.drain and self._is_accepted:
+            self._channel.send_flow(
+                self.handle, self.delivery_count, self.credit, drain=False
+            )

@@ -1,0 +1,138 @@
+"""The types of AMQP values that Python has no type of its own for.
+
+A value is encoded as it was decoded. So each number type of AMQP is a class here: it
+compares, and hashes, as the plain number does.
+
+    AMQP                      Python
+    null, boolean             None, bool
+    long, double              int, float
+    ubyte … uint, byte … int  UByte, UShort, UInt, ULong, Byte, Short, Int32
+    float, decimals           Float32, Decimal32, Decimal64, Decimal128
+    char, timestamp, uuid     Char, Timestamp (milliseconds since the epoch), UUID
+    string, symbol, binary    str, Symbol, bytes
+    list, map, array          list, dict, Array
+    a described value         Described
+
+Source: AMQP 1.0, part 1: types.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+class UByte(int):
+    """An unsigned integer of 8 bits."""
+
+    __slots__ = ()
+
+
+class UShort(int):
+    """An unsigned integer of 16 bits."""
+
+    __slots__ = ()
+
+
+class UInt(int):
+    """An unsigned integer of 32 bits."""
+
+    __slots__ = ()
+
+
+class ULong(int):
+    """An unsigned integer of 64 bits."""
+
+    __slots__ = ()
+
+
+class Byte(int):
+    """A signed integer of 8 bits."""
+
+    __slots__ = ()
+
+
+class Short(int):
+    """A signed integer of 16 bits."""
+
+    __slots__ = ()
+
+
+class Int32(int):
+    """A signed integer of 32 bits; a plain int has 64."""
+
+    __slots__ = ()
+
+
+class Timestamp(int):
+    """Milliseconds since the epoch."""
+
+    __slots__ = ()
+
+
+class Float32(float):
+    """A number of 32 bits; a plain float has 64."""
+
+    __slots__ = ()
+
+
+class Decimal32(bytes):
+    """A decimal number of 32 bits, as its 4 bytes."""
+
+    __slots__ = ()
+
+
+class Decimal64(bytes):
+    """A decimal number of 64 bits, as its 8 bytes."""
+
+    __slots__ = ()
+
+
+class Decimal128(bytes):
+    """A decimal number of 128 bits, as its 16 bytes."""
+
+    __slots__ = ()
+
+
+class Char(str):
+    """One character."""
+
+    __slots__ = ()
+
+
+class Symbol(str):
+    """A name from a defined set, in ASCII."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A value with a descriptor that says what it means."""
+
+    descriptor: object
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """Values of one type.
+
+    Attributes:
+        code: the format code of each element, e.g. 0x81 for longs; of the two that
+            texts, binaries, lists and maps have, the one of the long form.
+        items: the elements.
+        descriptors: what describes each element, the outermost first; empty: nothing.
+    """
+
+    code: int
+    items: tuple[object, ...]
+    descriptors: tuple[object, ...] = ()
+
+    def __iter__(self) -> Iterator[object]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+WIDE = {0xA0: 0xB0, 0xA1: 0xB1, 0xA3: 0xB3, 0xC0: 0xD0, 0xC1: 0xD1, 0xE0: 0xF0}
+"""The format code of the long form of what has two."""

@@ -1,1 +1,0 @@
-"""Kills a real forwarder at random moments, and judges what it told the world."""

@@ -1,0 +1,429 @@
+"""Who is silent, who is back, what no bridge told: found out once, told once."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from aiohttp import web
+from msgspec.structs import replace
+
+from bridge.events.cloudevent import CloudEvent
+from bridge.foundation.errors import HubStoreAwayError
+from bridge.foundation.values import Address
+from bridge.hub import hub
+from bridge.hub.alarm_sinks import Handing, context_of, open_alarms, route_of
+from bridge.hub.alarms import Surroundings, events_of
+from bridge.hub.load import HubFile
+from bridge.hub.metrics import HubMetrics
+from bridge.hub.store import alarms
+from bridge.hub.store.alarms import AlarmRow
+from bridge.hub.store.fleet_view import forget_bridge
+from bridge.hub.store.records import Entry
+from bridge.hub.store.records import alarm as add_alarm
+from bridge.hub.store.store import Store, open_store
+from bridge.hub.view_rows import Situation
+from bridge.hub.watchman import Watchman
+from bridge.outbox.store import Outbox
+from bridge.sinks.email.words import tell
+from bridge.sinks.slack.text import describe
+from bridge.sinks.webhook.presets.alert import Turn, alert
+from bridge.telemetry.metrics import Metrics
+from tests.bench.measuring import served
+from tests.hub.test_hub import file_of
+from tests.hub.test_sources import until
+from tests.sinks.sink_fixtures import sink_config
+from tests.support.fakes import FakeClock
+from tests.support.fleet import at, azure, event, life, step, vm
+from tests.support.hub import beat, config, grid, told
+
+HUB = "https://hub.example"
+
+
+class Fleet:
+    """A fleet that a watchman looks at, by a clock of the test."""
+
+    def __init__(self, store: Store, clock: FakeClock) -> None:
+        self.store, self.clock = store, clock
+        self.listening: Any = at(-60)
+        self.missing_after: float | None = 60.0
+        metrics = HubMetrics(("b",), "1")
+        self.watchman = Watchman(store, clock, metrics, self.situation)
+
+    def situation(self) -> Situation:
+        return Situation(
+            now=self.clock.now(),
+            listening={"b": self.listening},
+            missing_after=self.missing_after,
+        )
+
+    async def look(self, seconds: float = 0.0) -> list[AlarmRow]:
+        """Look after some time; return what is new, as if it was handed on."""
+        self.clock.pass_by(seconds)
+        await self.watchman.step()
+        found = await self.store.read(alarms.waiting)
+        ids = [row.id for row in found]
+        await self.store.write(lambda c: alarms.mark_handed(c, ids, at(0)))
+        return found
+
+    async def kinds(self, seconds: float = 0.0) -> list[tuple[str, object]]:
+        found = await self.look(seconds)
+        return sorted((row.kind, row.data.get("vmName")) for row in found)
+
+
+@pytest.fixture
+def fleet(store: Store, clock: FakeClock) -> Fleet:
+    return Fleet(store, clock)
+
+
+async def test_bridge_that_falls_silent_is_told_once_and_so_is_its_return(
+    fleet: Fleet,
+) -> None:
+    await fleet.store.keep([beat(0), beat(1)])
+    assert await fleet.kinds(180) == []
+    await fleet.store.keep([beat(1, 180)])
+    assert await fleet.kinds(60) == [("hub.bridge-silent", "web-0")]
+    assert await fleet.kinds(60) == []
+
+    await fleet.store.keep([beat(0, 300), beat(1, 300)])
+    assert await fleet.kinds() == [("hub.bridge-back", "web-0")]
+    assert await fleet.kinds() == []
+
+
+async def test_silence_while_nobody_listens_is_no_news(fleet: Fleet) -> None:
+    await fleet.store.keep([beat(0)])
+    fleet.listening = None
+    assert await fleet.kinds(3600) == []
+    fleet.listening = fleet.clock.now()
+    assert await fleet.kinds(179) == []
+    assert await fleet.kinds(2) == [("hub.bridge-silent", "web-0")]
+
+
+@pytest.mark.parametrize("state", ["stopped", "gone"])
+async def test_silence_ends_when_the_bridge_stops_or_is_forgotten(
+    fleet: Fleet, state: str
+) -> None:
+    await fleet.store.keep([beat(0)])
+    await fleet.look(200)
+    if state == "stopped":
+        await fleet.store.keep([told(life("stopped", who=vm(0), seconds=201), 201)])
+    else:
+        await fleet.store.write(lambda c: forget_bridge(c, vm(0).vm_id or "", at(201)))
+
+    (row,) = await fleet.look(2)
+
+    assert (row.kind, row.data["state"]) == ("hub.bridge-back", state)
+    assert await fleet.kinds(3600) == []
+
+
+async def test_machine_made_anew_answers_for_the_silent_one_before(
+    fleet: Fleet,
+) -> None:
+    await fleet.store.keep([beat(0)])
+    await fleet.look(200)
+    anew = orjson.loads(life("started", who=vm(0), seconds=210, intervalSeconds=60))
+    anew["data"]["reporter"]["vmId"] = "00000000-0000-0000-0000-aaaaaaaaaaaa"
+    await fleet.store.keep([told(orjson.dumps(anew), 210)])
+
+    (row,) = await fleet.look(10)
+
+    assert (row.kind, row.data["state"]) == ("hub.bridge-back", "alive")
+
+
+async def test_two_hubs_on_one_store_add_an_alarm_once(
+    fleet: Fleet, clock: FakeClock
+) -> None:
+    await fleet.store.keep([beat(0)])
+    clock.pass_by(200)
+    other = Fleet(fleet.store, clock)
+    await asyncio.gather(fleet.watchman.step(), other.watchman.step())
+    assert len(await fleet.store.read(alarms.waiting)) == 1
+
+
+async def test_event_that_no_bridge_told_is_told_once_in_its_life(
+    fleet: Fleet,
+) -> None:
+    await fleet.store.keep([beat(0), grid(azure("Scheduled"))])
+    assert [k for k, _ in await fleet.kinds(59)] == []
+    await fleet.store.keep([beat(0, 60)])
+    (row,) = await fleet.look(2)
+    assert row.kind == "hub.unreported"
+    assert row.data["machines"] == ["web-0", "web-1"]
+    assert await fleet.kinds(60) == []
+
+
+async def test_event_that_a_bridge_told_is_reported(fleet: Fleet) -> None:
+    await fleet.store.keep([beat(0), grid(azure("Scheduled"))])
+    await fleet.store.keep([told(step("scheduled"), 30)])
+    assert await fleet.kinds(100) == []
+
+
+async def test_wave_of_unreported_events_is_read_in_portions(fleet: Fleet) -> None:
+    wave = [grid(azure("Scheduled", event(f"E-{n:04}"))) for n in range(501)]
+    await fleet.store.keep([beat(0), *wave])
+    assert len(await fleet.look(100)) == 501
+
+
+async def test_watchman_goes_on_while_the_store_is_away(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Away:
+        async def read(self, _work: object) -> None:
+            raise HubStoreAwayError("it is away")
+
+    stop = asyncio.Event()
+    fleet.watchman.store = Away()  # type: ignore[assignment]  # as little as it needs
+    running = asyncio.create_task(fleet.watchman.run(stop))
+
+    async def has_told() -> bool:
+        await fleet.clock.advance(60)
+        return "fleet cannot be looked at" in caplog.text
+
+    await until(has_told)
+    stop.set()
+    await running
+
+
+# -- in words ----------------------------------------------------------------------
+
+
+def rows(kind: str, *found: dict[str, object]) -> list[AlarmRow]:
+    return [
+        AlarmRow(id=f"{kind}-{n}", kind=kind, time=at(0), data=one)
+        for n, one in enumerate(found)
+    ]
+
+
+def bridge(number: int, state: str = "silent") -> dict[str, object]:
+    return {"vmId": f"id-{number}", "vmName": f"web-{number}", "state": state}
+
+
+def spoken(given: list[AlarmRow], silent: int = 0) -> list[CloudEvent]:
+    file = HubFile(hub=replace(config(), public_url=HUB))
+    around = Surroundings(context=context_of(file), public_url=HUB, silent=silent)
+    return [one.event for one in events_of(given, around, at(60))]
+
+
+def test_many_silent_bridges_are_one_event_with_fifty_names() -> None:
+    (found,) = spoken(rows("hub.bridge-silent", *map(bridge, range(120))), 120)
+
+    assert found.type == "sebridge.hub.bridge-silent.v1"
+    assert found.source == HUB
+    assert found.data["count"] == 120
+    assert len(found.data["bridges"]) == 50  # type: ignore[arg-type]  # a list
+    words = "120 bridges are silent: web-0, web-1, web-2 and 117 more"
+    assert found.data["headline"] == words
+    assert found.data["link"] == f"{HUB}/bridges"
+    assert describe(found).headline == tell(found).headline == words
+
+
+def test_same_alarms_are_the_same_event_in_any_order() -> None:
+    given = rows("hub.bridge-silent", bridge(1), bridge(2))
+    assert spoken(given)[0].id == spoken(given[::-1])[0].id
+
+
+def test_one_that_is_back_or_gone_is_named_so() -> None:
+    (found,) = spoken(rows("hub.bridge-back", bridge(1, "alive"), bridge(2, "gone")))
+    words = "2 bridges are no longer silent: web-1, web-2 (gone)"
+    assert found.data["headline"] == words
+
+
+def test_unreported_event_is_named_by_type_and_machines() -> None:
+    one: dict[str, object] = {
+        "eventId": "E",
+        "eventType": "Redeploy",
+        "machines": ["a", "b"],
+    }
+    (found,) = spoken(rows("hub.unreported", one))
+    words = "1 event of Azure that no bridge told of: Redeploy of a, b"
+    assert found.data["headline"] == words
+    assert found.extensions["severitytext"] == "ERROR"
+
+
+def approval(word: str) -> list[AlarmRow]:
+    more = {"decision": "d", "via": "bridge", "detail": "no answer", "by": None}
+    return rows(f"hub.approval.{word}", {"eventId": "A/B", **more})
+
+
+def test_approval_that_failed_is_told_with_its_event_and_reason() -> None:
+    (found,) = spoken(approval("failed"))
+
+    assert found.type == "sebridge.hub.approval.failed.v1"
+    assert found.subject == "A/B"
+    assert found.data["headline"] == "An approval was not carried out: A/B"
+    assert found.data["link"] == f"{HUB}/events/A%2FB"
+    assert dict(describe(found).facts)["Reason"] == "no answer"
+
+
+@pytest.mark.parametrize(
+    ("given", "silent", "turn"),
+    [
+        (rows("hub.bridge-silent", bridge(1)), 1, Turn.OPEN),
+        (rows("hub.bridge-back", bridge(1, "alive")), 1, None),
+        (rows("hub.bridge-back", bridge(1, "alive")), 0, Turn.RESOLVE),
+        (rows("hub.unreported", {"eventType": "", "machines": []}), 0, Turn.OPEN),
+        (approval("failed"), 0, Turn.OPEN),
+        (approval("done"), 0, None),
+    ],
+)
+def test_service_of_alerts_is_told_what_needs_somebody(
+    given: list[AlarmRow], silent: int, turn: Turn | None
+) -> None:
+    (found,) = spoken(given, silent)
+    meant = alert(found)
+    assert (meant and meant.turn) == turn
+
+
+# -- to the sinks ------------------------------------------------------------------
+
+
+class Receiver:
+    """A webhook that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.got: list[Any] = []
+
+    async def take(self, request: web.Request) -> web.Response:
+        self.got.append(orjson.loads(await request.read()))
+        return web.Response()
+
+
+@asynccontextmanager
+async def receiving(**more: object) -> AsyncIterator[tuple[Receiver, Any]]:
+    found = Receiver()
+    async with served([web.post("/", found.take)]) as url:
+        yield found, sink_config({"type": "webhook", "url": url, **more})
+
+
+def file_with(tmp_path: Path, sink: Any) -> HubFile:
+    file = file_of(tmp_path, "Endpoint=sb://x.example", sinks=(sink,))
+    state = replace(file.state, path=str(tmp_path / "state.db"))
+    return replace(file, state=state)
+
+
+async def test_alarm_reaches_a_sink_and_is_not_handed_on_again(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    await fleet.store.keep([beat(0)])
+    fleet.clock.pass_by(200)
+    await fleet.watchman.step()
+    async with receiving(when={"lifecycle": False}) as (receiver, sink):
+        file, stop = file_with(tmp_path, sink), asyncio.Event()
+        opened = open_alarms(file, fleet.store, fleet.clock, Metrics(["s"], "1"))
+        async with opened as workers, asyncio.TaskGroup() as group:
+            for worker in workers:
+                group.create_task(worker.run(stop))
+
+            async def has_come() -> bool:
+                return bool(receiver.got)
+
+            await until(has_come)
+            stop.set()
+            fleet.clock.pass_by(1)
+    (got,) = receiver.got
+    assert got["data"]["headline"] == "1 bridge is silent: web-0"
+    assert await fleet.store.read(alarms.waiting) == []
+
+
+async def test_hub_hands_its_alarms_on(tmp_path: Path, clock: FakeClock) -> None:
+    """A decision's alarm is in the store already when the hub starts."""
+    async with receiving() as (receiver, sink):
+        file = file_with(tmp_path, sink)
+        stop, told_where = asyncio.Event(), asyncio.Event()
+        running = asyncio.create_task(
+            hub.run(file, stop, clock, lambda _h, _p: told_where.set())
+        )
+        await told_where.wait()
+        await add_one(file)
+
+        async def has_come() -> bool:
+            await clock.advance(5)
+            return bool(receiver.got)
+
+        await until(has_come)
+        stop.set()
+        await running
+    assert receiver.got[0]["type"] == "sebridge.hub.approval.failed.v1"
+
+
+async def add_one(file: HubFile) -> None:
+    entry = Entry(time=at(0), event_key="E", event_id="E", life=1, what="failed")
+    async with open_store(file.hub) as store:
+        await store.write(lambda c: add_alarm(c, entry))
+
+
+@pytest.fixture
+async def handing(store: Store, outbox: Outbox, clock: FakeClock) -> Handing:
+    file = HubFile(hub=config())
+    return Handing(store, outbox, clock, context_of(file), "")
+
+
+async def test_one_of_two_hubs_hands_on_and_the_other_after_it_died(
+    handing: Handing, fleet: Fleet
+) -> None:
+    other = replace_holder(handing)
+    await fleet.store.keep([beat(0), beat(1)])
+    assert await handing.step() == 0
+    fleet.clock.pass_by(200)
+    await handing.step()
+    await fleet.watchman.step()
+    assert await other.step() == 0
+    assert await handing.step() == 2
+    await fleet.store.keep([beat(0, 200)])
+    await fleet.watchman.step()
+    fleet.clock.pass_by(61)
+    assert await other.step() == 1
+
+
+def replace_holder(handing: Handing) -> Handing:
+    return Handing(
+        handing.store, handing.outbox, handing.clock, handing.context, "", "other"
+    )
+
+
+async def test_alarm_of_yesterday_is_not_told_any_more(
+    handing: Handing, fleet: Fleet
+) -> None:
+    await fleet.store.keep([beat(0)])
+    fleet.clock.pass_by(200)
+    await fleet.watchman.step()
+    fleet.clock.pass_by(25 * 3600)
+    assert await handing.step() == 0
+    assert await fleet.store.read(alarms.waiting) == []
+
+
+async def test_handing_goes_on_while_the_store_is_away(
+    handing: Handing, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Away:
+        async def write(self, _work: object) -> None:
+            raise HubStoreAwayError("it is away")
+
+    stop = asyncio.Event()
+    handing.store = Away()  # type: ignore[assignment]  # as little as it needs
+    running = asyncio.create_task(handing.run(stop))
+
+    async def has_told() -> bool:
+        await clock.advance(5)
+        return "alarms cannot be read" in caplog.text
+
+    await until(has_told)
+    stop.set()
+    await running
+
+
+async def test_without_sinks_nothing_is_opened(store: Store, clock: FakeClock) -> None:
+    file = HubFile(hub=replace(config(), store=Address("sqlite:/x", {})))
+    async with open_alarms(file, store, clock, Metrics([], "1")) as workers:
+        assert workers == []
+
+
+def test_filters_of_a_sink_are_said_to_limit_nothing() -> None:
+    sink = sink_config({"type": "webhook", "url": "https://x.example/"})
+    filtered = replace(sink, when=replace(sink.when, event_types=("Freeze",)))
+    assert route_of(filtered).lifecycle
+    (words,) = HubFile(hub=config(), sinks=(filtered,))._idle_filters()
+    assert "when: limits nothing" in words

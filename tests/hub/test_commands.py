@@ -1,0 +1,372 @@
+"""``sebridge status --hub``, ``approve --hub`` and ``approve --via arm``."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from click.testing import CliRunner, Result
+
+from bridge.cli import hub_client
+from bridge.cli.hub_client import HubClient
+from bridge.cli.main import main
+from bridge.foundation.clock import SystemClock
+from bridge.foundation.errors import BridgeError
+from bridge.hub.access_config import AccessConfig
+from bridge.hub.store.store import Store
+from bridge.net.http_client import open_session
+from bridge.simulator.azure.arm import Arm
+from bridge.simulator.imds.lifecycle import EventLife
+from bridge.simulator.imds.state import ImdsSettings, ImdsState
+from tests.bench.measuring import served
+from tests.support.builders import EVENT_ID
+from tests.support.fleet import azure, event, outcome, step, vm
+from tests.support.hub import Desk, beat, config, grid, told
+
+ME = AccessConfig(approvers=("local",))
+RESOURCE = vm(0).resource_id or ""
+
+
+@pytest.fixture(autouse=True)
+def ordinary_log() -> Iterator[None]:
+    """The command sets up the log of its process, which is that of the tests here."""
+    root, azure_log = logging.getLogger(), logging.getLogger("azure")
+    kept = (root.handlers[:], root.level, azure_log.level)
+    yield
+    root.handlers[:], root.level, azure_log.level = kept
+
+
+@pytest.fixture
+async def desk(store: Store) -> AsyncIterator[Desk]:
+    async with Desk(store, config(access=ME)).open() as opened:
+        yield opened
+
+
+async def run(*arguments: str, stdin: str | None = None, **env: str) -> Result:
+    def call() -> Result:
+        given = {"SEBRIDGE_CONFIG": None, **env}
+        return CliRunner().invoke(
+            main, arguments, input=stdin, env=given, catch_exceptions=False
+        )
+
+    return await asyncio.to_thread(call)
+
+
+# -- status ------------------------------------------------------------------------
+
+
+async def test_status_of_a_hub_needs_no_configuration(desk: Desk) -> None:
+    await desk.scheduled()
+    await desk.store.keep([grid(azure("Scheduled", event("E-2", Resources=["db"])))])
+    desk.clock.pass_by(200)
+
+    found = await run("status", "--hub", desk.url)
+
+    assert found.exit_code == 0
+    lines = found.stdout.splitlines()
+    assert lines[:3] == [f"Hub {desk.url}", "Bridges: 1 silent", "Silent: web-0"]
+    assert any(EVENT_ID in line and "web-0, web-1" in line for line in lines)
+
+
+async def test_status_of_an_empty_hub_says_so(desk: Desk) -> None:
+    found = await run("status", "--hub", desk.url)
+    assert "none was heard yet" in found.stdout
+    assert "Nothing is announced" in found.stdout
+
+
+async def test_status_as_json_has_every_page(desk: Desk) -> None:
+    many = [told(step("scheduled", event(f"E-{n:03}"))) for n in range(201)]
+    await desk.store.keep(many)
+    found = json.loads((await run("status", "--hub", desk.url, "--json")).stdout)
+    assert len(found["events"]) == 201
+    assert found["bridges"] == {
+        "count": 1,
+        "states": {"unknown": 1},
+        "silent": [],
+    }
+
+
+async def test_text_of_an_event_does_not_control_the_terminal(desk: Desk) -> None:
+    evil = "\x1b]0;owned\x07\r\nHub is fine"
+    await desk.store.keep([told(step("scheduled", event(Resources=[evil])))])
+    found = await run("status", "--hub", desk.url)
+    assert "\x1b" not in found.stdout
+    assert "\nHub is fine" not in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["http://hub.example"], "must begin with https://"),
+        (["https://hub.example/?x=1"], "must be an address"),
+        (["hub"], "--hub"),
+        (["http://127.0.0.1:1", "--hub-scope", "api://x/.default"], "secret"),
+    ],
+)
+async def test_address_that_is_none_or_open_is_refused(
+    given: list[str], words: str
+) -> None:
+    found = await run("status", "--hub", *given)
+    assert found.exit_code == 2
+    assert words in found.stderr
+
+
+async def test_hub_that_does_not_answer_is_one_sentence() -> None:
+    found = await run("status", "--hub", "http://127.0.0.1:1")
+    assert found.exit_code == 1
+    assert "the hub at http://127.0.0.1:1" in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "words"),
+    [
+        (302, "", "does not know who asks"),
+        (401, "", "does not know who asks"),
+        (200, "<html>", "is no hub"),
+        (503, '{"error": "the store is away"}', "the hub says: the store is away"),
+        (500, "oops", "HTTP 500"),
+    ],
+)
+async def test_answer_that_is_none_of_a_hub_is_one_sentence(
+    status: int, body: str, words: str
+) -> None:
+    async def answers(_: web.Request) -> web.Response:
+        return web.Response(status=status, text=body)
+
+    async with served([web.get("/api/v1/events", answers)]) as url:
+        found = await run("status", "--hub", url)
+    assert found.exit_code == 1
+    assert words in found.stderr
+
+
+class Credential:
+    """Gives a token, or fails as that of azure-identity does."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.fails = fails
+
+    async def get_token(self, scope: str) -> Any:
+        from azure.core.credentials import AccessToken  # noqa: PLC0415 - heavy
+        from azure.core.exceptions import ClientAuthenticationError  # noqa: PLC0415
+
+        if self.fails:
+            raise ClientAuthenticationError("a long text with ids")
+        return AccessToken(f"token-of-{scope}", 1)
+
+
+async def test_token_goes_with_each_request() -> None:
+    seen = []
+
+    async def answers(request: web.Request) -> web.Response:
+        seen.append(request.headers.get("Authorization"))
+        return web.json_response({"ok": True})
+
+    async with (
+        served([web.get("/x", answers)]) as url,
+        open_session(user_agent="t") as http,
+    ):
+        hub = HubClient(url, http, "api://x", Credential())  # type: ignore[arg-type]  # as little as it needs
+        assert await hub.get("/x") == (200, {"ok": True})
+        hub = HubClient(url, http, "api://x", Credential(fails=True))  # type: ignore[arg-type]  # as above
+        with pytest.raises(BridgeError, match=r"no token for api://x: .*az login"):
+            await hub.get("/x")
+    assert seen == ["Bearer token-of-api://x"]
+
+
+async def test_credential_is_that_of_whoever_is_signed_in() -> None:
+    async with hub_client.open_hub("https://hub.example", "api://x") as hub:
+        assert type(hub.credential).__name__ == "DefaultAzureCredential"
+
+
+# -- approve by a hub --------------------------------------------------------------
+
+
+async def test_approval_by_a_hub_is_a_decision_with_its_reason(desk: Desk) -> None:
+    await desk.scheduled()
+
+    found = await run("approve", EVENT_ID[:6], "--hub", desk.url, "--reason", "drained")
+
+    decided = await desk.decision()
+    assert found.exit_code == 0
+    assert found.stdout == f"{EVENT_ID}: approved, decision {decided['id']}\n"
+    assert (decided["reason"], decided["by"]) == ("drained", ["local"])
+
+
+async def test_refusal_by_a_hub_is_kept(desk: Desk) -> None:
+    await desk.scheduled()
+    found = await run("approve", EVENT_ID, "--hub", desk.url, "--refuse", "--wait")
+    assert (found.exit_code, found.stdout) == (0, f"{EVENT_ID}: refused\n")
+    assert (await desk.decision())["state"] == "refused"
+
+
+@pytest.mark.parametrize(("what", "code"), [("relayed", 0), ("denied", 1)])
+async def test_outcome_is_waited_for(desk: Desk, what: str, code: int) -> None:
+    await desk.scheduled()
+
+    async def bridge() -> None:
+        clock, never = SystemClock(), asyncio.Event()
+        while not (await desk.page())["decisions"]:
+            await clock.wait(never, 0.05)
+        await desk.dispatcher.step()
+        (sent,) = desk.hand.taken
+        await desk.store.keep([told(outcome(what, sent.id, seconds=1, reason="so"))])
+
+    arguments = ("approve", EVENT_ID, "--hub", desk.url, "--wait", "--json")
+    found, _ = await asyncio.gather(run(*arguments), bridge())
+
+    assert found.exit_code == code
+    assert json.loads(found.stdout)["outcome"] == what
+
+
+async def test_outcome_that_does_not_come_in_time_is_said(desk: Desk) -> None:
+    await desk.scheduled()
+    more = ("--wait", "--timeout", "0s")
+    found = await run("approve", EVENT_ID, "--hub", desk.url, *more)
+    assert found.exit_code == 1
+    assert found.stdout.startswith(f"{EVENT_ID}: approved, decision ")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ([], "EVENT_ID must be given"),
+        (["zzzz"], "is not known to the hub"),
+        (["E-"], "begins several EventIds: E-1, E-2"),
+        ([EVENT_ID, "--session", "s"], "--session is for the bus"),
+        ([EVENT_ID, "--force"], "--force is for the bus"),
+        ([EVENT_ID, "--resource", "r"], "are not for --hub"),
+    ],
+)
+async def test_wrong_words_are_one_sentence(
+    desk: Desk, given: list[str], words: str
+) -> None:
+    both = [told(step("scheduled", event(name))) for name in ("E-1", "E-2")]
+    await desk.store.keep([beat(), *both])
+    found = await run("approve", *given, "--hub", desk.url)
+    assert found.exit_code == 2
+    assert words in found.stderr
+
+
+async def test_what_the_hub_refuses_is_told(desk: Desk) -> None:
+    await desk.scheduled()
+    found = await run("approve", EVENT_ID, "--hub", desk.url, "--via", "arm", "--yes")
+    assert found.exit_code == 1
+    assert "the hub says: " in found.stderr
+    assert "ARM" in found.stderr
+
+
+async def test_arm_by_a_hub_asks_before_it_asks(desk: Desk) -> None:
+    await desk.scheduled()
+    found = await run("approve", EVENT_ID, "--hub", desk.url, "--via", "arm", stdin="n")
+    assert found.exit_code == 2
+    assert "web-0, web-1" in found.stderr
+    assert "nothing was approved" in found.stderr
+
+
+@pytest.mark.parametrize("option", ["--resource=x", "--refuse", "--yes"])
+async def test_options_of_other_ways_are_refused_on_the_bus(
+    option: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "bridge.toml"
+    path.write_text("")
+    found = await run("approve", EVENT_ID, "-c", str(path), option)
+    assert found.exit_code == 2
+    assert "is for --hub or --via arm" in found.stderr
+
+
+# -- approve by ARM, without a hub -------------------------------------------------
+
+
+@pytest.fixture
+async def arm() -> AsyncIterator[Arm]:
+    imds = ImdsState(ImdsSettings(vm_name="web-0"))
+    life = EventLife(event_type="Freeze", resources=("web-0",), event_id=EVENT_ID)
+    imds.schedule(life)
+    async with Arm([imds]) as server:
+        yield server
+
+
+async def by_arm(url: str, *more: str, stdin: str | None = None) -> Result:
+    given = ("approve", "--via", "arm", "--arm-endpoint", url)
+    return await run(*given, *more, stdin=stdin)
+
+
+async def test_arm_acknowledges_without_a_hub_or_a_configuration(arm: Arm) -> None:
+    found = await by_arm(arm.url, EVENT_ID, "--resource", RESOURCE, "--yes")
+
+    assert found.exit_code == 0
+    assert found.stdout == f"{EVENT_ID}: done, acknowledged\n"
+    (asked,) = arm.requests
+    assert asked.path.startswith(RESOURCE)
+
+
+async def test_event_as_received_names_its_machine_and_is_asked_about(
+    arm: Arm, tmp_path: Path
+) -> None:
+    path = tmp_path / "event.json"
+    path.write_bytes(step("scheduled"))
+    given = ("--from-event", str(path), "--json")
+
+    refused = await by_arm(arm.url, *given, stdin="n\n")
+    done = await by_arm(arm.url, *given, stdin="y\n")
+
+    assert refused.exit_code == 2
+    assert "web-0, web-1" in refused.stderr
+    assert json.loads(done.stdout)["outcome"] == "acknowledged"
+    assert len(arm.requests) == 1
+
+
+async def test_event_that_azure_does_not_know_is_a_failure(arm: Arm) -> None:
+    other = EVENT_ID.replace("6", "7")
+    found = await by_arm(arm.url, other, "--resource", RESOURCE, "--yes")
+    assert found.exit_code == 1
+    assert "failed, unknown-event" in found.stdout
+
+
+async def test_arm_that_does_not_answer_is_one_sentence() -> None:
+    url = "http://127.0.0.1:1"
+    found = await by_arm(url, EVENT_ID, "--resource", RESOURCE, "--yes")
+    assert found.exit_code == 1
+    assert "Azure Resource Manager" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ([EVENT_ID], "needs --hub, --resource or --from-event"),
+        (["--resource", RESOURCE], "EVENT_ID or --from-event must be given"),
+        ([EVENT_ID, "--resource", "/x/../y"], "is none"),
+        (["a/b", "--resource", RESOURCE], "is none"),
+        ([EVENT_ID, "--resource", RESOURCE, "--refuse"], "--refuse needs --hub"),
+        ([EVENT_ID, "--resource", RESOURCE], "answer it, or add --yes"),
+    ],
+)
+async def test_wrong_words_ask_azure_nothing(
+    arm: Arm, given: list[str], words: str
+) -> None:
+    found = await by_arm(arm.url, *given)
+    assert found.exit_code == 2
+    assert words in found.stderr
+    assert arm.requests == []
+
+
+async def test_endpoint_that_would_show_a_token_is_refused() -> None:
+    url = "http://arm.example"
+    found = await by_arm(url, EVENT_ID, "--resource", RESOURCE, "--yes")
+    assert found.exit_code == 2
+    assert "--arm-endpoint must begin with https://" in found.stderr
+
+
+async def test_event_that_is_none_is_refused(arm: Arm, tmp_path: Path) -> None:
+    path = tmp_path / "event.json"
+    path.write_text("{}")
+    found = await by_arm(arm.url, "--from-event", str(path))
+    assert (found.exit_code, "--from-event" in found.stderr) == (2, True)
+    path.write_bytes(step("scheduled"))
+    found = await by_arm(arm.url, "other", "--from-event", str(path))
+    assert "is not that of --from-event" in found.stderr

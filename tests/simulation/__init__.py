@@ -1,1 +1,0 @@
-"""Deterministic simulation: the forwarder on virtual time, with faults by seed."""
