@@ -110,6 +110,36 @@ def run(path: Path, *, allow_empty: bool) -> None:
     help="Port of the simulated Service Bus.",
 )
 @click.option(
+    "--servicebus-tls-port",
+    type=PORT,
+    default=0,
+    show_default="any",
+    help="Port of its AMQP over TLS; see --tls.",
+)
+@click.option(
+    "--servicebus-websocket-port",
+    type=PORT,
+    default=0,
+    show_default="any",
+    help="Port of its AMQP over WebSockets.",
+)
+@click.option(
+    "--tls",
+    is_flag=True,
+    help="Serve TLS with a certificate for localhost that is made now; the output says "
+    "which file a client has to trust.",
+)
+@click.option(
+    "--tls-certificate",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Serve TLS with this certificate (PEM).",
+)
+@click.option(
+    "--tls-key",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The private key of --tls-certificate (PEM).",
+)
+@click.option(
     "--servicebus-config",
     type=click.Path(path_type=Path, dir_okay=False),
     help="A file with the queues and topics, in the format of Microsoft's emulator "

@@ -10,6 +10,7 @@ and has its own. A client that leaks connections must not block the others.
 """
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -60,9 +61,14 @@ class Guard:
             protocol.end_answer()
 
     async def listen(
-        self, runner: web.AppRunner, host: str, port: int
+        self,
+        runner: web.AppRunner,
+        host: str,
+        port: int,
+        *,
+        tls: ssl.SSLContext | None = None,
     ) -> asyncio.Server:
-        """Serve ``runner``, which is set up.
+        """Serve ``runner``, which is set up; with ``tls``, as HTTPS.
 
         Raises:
             OSError: the address cannot be listened on.
@@ -70,7 +76,7 @@ class Guard:
         assert runner.server is not None, "it is set up"  # noqa: S101 - for mypy  # nosec B101
         make = runner.server
         return await asyncio.get_running_loop().create_server(
-            lambda: _Connection(make(), self), host, port, backlog=_BACKLOG
+            lambda: _Connection(make(), self), host, port, ssl=tls, backlog=_BACKLOG
         )
 
     def enter(self, connection: "_Connection") -> None:

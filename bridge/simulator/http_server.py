@@ -1,8 +1,8 @@
 """Run a loopback HTTP server, and answer in JSON."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import orjson
 from aiohttp import web
@@ -35,7 +35,12 @@ _STATUSES = {
 
 @asynccontextmanager
 async def listening(
-    app: web.Application, *, name: str, host: str, port: int
+    app: web.Application,
+    *,
+    name: str,
+    host: str,
+    port: int,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[str]:
     """Serve ``app``; yield its URL, without a slash at the end.
 
@@ -44,6 +49,7 @@ async def listening(
         name: the name of the server in errors.
         host: the address to listen on.
         port: the port to listen on; 0: a free one.
+        tls: makes it HTTPS.
 
     Raises:
         ListenError: it cannot listen there.
@@ -58,20 +64,22 @@ async def listening(
     )
     await runner.setup()
     try:
-        server = await _listen(guard, runner, name, host, port)
+        with _told(name, host, port):
+            server = await guard.listen(runner, host, port, tls=tls)
         try:
-            yield f"http://{_bracketed(host)}:{server.sockets[0].getsockname()[1]}"
+            scheme = "http" if tls is None else "https"
+            place = f"{_bracketed(host)}:{server.sockets[0].getsockname()[1]}"
+            yield f"{scheme}://{place}"
         finally:
             server.close()
     finally:
         await runner.cleanup()
 
 
-async def _listen(
-    guard: Guard, runner: web.AppRunner, name: str, host: str, port: int
-) -> asyncio.Server:
+@contextmanager
+def _told(name: str, host: str, port: int) -> Iterator[None]:
     try:
-        return await guard.listen(runner, host, port)
+        yield
     except (OSError, OverflowError) as error:
         raise ListenError(name, host, port, error) from error
 

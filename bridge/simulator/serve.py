@@ -6,9 +6,11 @@ Importing this module needs Qpid Proton, the AMQP library of the broker.
 import asyncio
 import logging
 import math
-from contextlib import AsyncExitStack
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Self, TextIO
 
@@ -28,9 +30,11 @@ from bridge.simulator.servicebus.config import (
     default_entities,
     load_entities,
 )
+from bridge.simulator.servicebus.doors import Doors
 from bridge.simulator.servicebus.http_control import broker_routes
 from bridge.simulator.servicebus.settings import Entities
 from bridge.simulator.slack.server import API, PAGE
+from bridge.simulator.tls import TlsFiles
 
 __all__ = [
     "EntityFileError",
@@ -60,6 +64,8 @@ class SimulatorOptions:
             that a consumer that polls each second misses nothing.
         vm_name: compute.name of the VM; None: the first resource of the scenario.
         seed: makes the same EventIds each time; None: random ones.
+        tls: serve AMQP over TLS, too, and WebSockets only so; with the given
+            certificate and key, or with ones that are made for localhost.
         event_grid: the schema in which Event Grid tells of the events, in the queue
             ``azure-events``; None: it tells nothing.
     """
@@ -76,6 +82,11 @@ class SimulatorOptions:
     seed: int | None = None
     arm_port: int = 0
     event_grid: Schema | None = None
+    servicebus_websocket_port: int = 0
+    servicebus_tls_port: int = 0
+    tls: bool = False
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
 
 
 class Simulator:
@@ -84,6 +95,7 @@ class Simulator:
     Args:
         options: what to open.
         clock: time for IMDS and inbox; left out: the system's.
+        tls: the files that `serve` has made or found for the options; None: no TLS.
 
     Attributes:
         imds: the metadata service.
@@ -96,12 +108,23 @@ class Simulator:
     """
 
     def __init__(
-        self, options: SimulatorOptions, *, clock: Clock | None = None
+        self,
+        options: SimulatorOptions,
+        *,
+        clock: Clock | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:
         self._options = options
         host = options.host
         self.broker = Broker(
-            _entities(options), host=host, port=options.servicebus_port
+            _entities(options),
+            host=host,
+            port=options.servicebus_port,
+            doors=Doors(
+                websocket_port=options.servicebus_websocket_port,
+                tls=tls,
+                tls_port=options.servicebus_tls_port,
+            ),
         )
         self.imds = ImdsSimulator(
             _settings(options),
@@ -167,7 +190,7 @@ class Simulator:
         """Return the addresses that `sebridge simulate` prints."""
         return {
             "imds": {"url": self.imds.url},
-            "servicebus": {"connectionString": self.broker.connection_string},
+            "servicebus": dict(self.broker.addresses),
             "inbox": {"url": self.inbox.url},
             "arm": {"url": self.arm.url},
             "slack": {
@@ -189,11 +212,33 @@ async def serve(options: SimulatorOptions, stop: asyncio.Event, out: TextIO) -> 
     Raises:
         SimulatorError: it cannot start; one sentence says why.
     """
-    async with Simulator(options) as simulator:
-        out.write(orjson.dumps(simulator.addresses()).decode() + "\n")
-        out.flush()
-        log.info("simulator listens")
-        await simulator.tell(stop)
+    with _tls_files(options) as tls:
+        async with Simulator(options, tls=tls) as simulator:
+            out.write(orjson.dumps(simulator.addresses()).decode() + "\n")
+            out.flush()
+            log.info("simulator listens")
+            await simulator.tell(stop)
+
+
+@contextmanager
+def _tls_files(options: SimulatorOptions) -> Iterator[TlsFiles | None]:
+    """Yield the certificate that the options ask for; a made one is deleted after.
+
+    Raises:
+        SimulatorError: only one of certificate and key is given.
+    """
+    certificate, key = options.tls_certificate, options.tls_key
+    if (certificate is None) != (key is None):
+        raise SimulatorError("--tls-certificate and --tls-key belong together")
+    if certificate is not None and key is not None:
+        yield TlsFiles(certificate=certificate, key=key)
+    elif options.tls:
+        from bridge.simulator.tls_certificate import make_certificate  # noqa: PLC0415 - 10 MiB, for --tls only
+
+        with TemporaryDirectory(prefix="simulator-tls-") as folder:
+            yield make_certificate(Path(folder))
+    else:
+        yield None
 
 
 def _settings(options: SimulatorOptions) -> ImdsSettings:

@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from bridge.simulator.serve import (
     SimulatorOptions,
     serve,
 )
+from bridge.simulator.tls_certificate import make_certificate
 from tests.simulator.imds_client import EVENTS, METADATA, FakeClock, http_client
 from tests.support.ports import free_port
 
@@ -215,3 +217,58 @@ async def test_scenario_is_played_to_its_end() -> None:
 async def test_nothing_to_play_is_over_at_once() -> None:
     async with Simulator(SimulatorOptions()) as simulator:
         await simulator.play()
+
+
+async def test_made_certificate_is_told_and_deleted_at_the_end() -> None:
+    async with served(tls=True) as text:
+        told = json.loads(text)["servicebus"]
+        certificate = Path(told["certificate"])
+        context = ssl.create_default_context(cafile=certificate)
+        port = int(told["tlsEndpoint"].rpartition(":")[2])
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        writer.close()
+
+    assert set(told) == {
+        "certificate",
+        "connectionString",
+        "tlsConnectionString",
+        "tlsEndpoint",
+        "webSocket",
+        "webSocketEndpoint",
+    }
+    assert told["webSocket"].startswith("wss://")
+    assert "UseDevelopmentEmulator" not in told["tlsConnectionString"]
+    assert not certificate.parent.exists()
+
+
+async def test_own_certificate_is_served(tmp_path: Path) -> None:
+    files = make_certificate(tmp_path)
+    async with served(tls_certificate=files.certificate, tls_key=files.key) as text:
+        told = json.loads(text)["servicebus"]
+
+    assert told["certificate"] == str(files.certificate)
+    assert files.key.exists()
+
+
+async def test_web_sockets_are_there_without_tls() -> None:
+    async with served() as text:
+        told = json.loads(text)["servicebus"]
+
+    assert set(told) == {"connectionString", "webSocket", "webSocketEndpoint"}
+    assert told["webSocket"].startswith("ws://127.0.0.1:")
+
+
+@pytest.mark.parametrize("given", ["tls_certificate", "tls_key"])
+async def test_certificate_and_key_belong_together(given: str, tmp_path: Path) -> None:
+    only: dict[str, Any] = {given: tmp_path / "x.pem"}
+
+    with pytest.raises(SimulatorError, match="belong together"):
+        await serve(SimulatorOptions(**only), asyncio.Event(), Output())
+
+
+async def test_certificate_that_is_not_there_is_told(tmp_path: Path) -> None:
+    absent = tmp_path / "absent.pem"
+    options = SimulatorOptions(tls_certificate=absent, tls_key=absent)
+
+    with pytest.raises(SimulatorError, match=r"absent\.pem cannot be read: No such"):
+        await serve(options, asyncio.Event(), Output())

@@ -5,15 +5,20 @@ Needs Node.js and the package that node/package.json names:
 """
 
 import asyncio
+import os
 import shutil
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from bridge.simulator.imds.server import ImdsSimulator
 from bridge.simulator.servicebus.broker import Broker
+from bridge.simulator.servicebus.doors import Doors
 from bridge.simulator.servicebus.http_control import broker_routes
+from bridge.simulator.tls_certificate import make_certificate
+from tests.simulator.servicebus_fixtures import SDK_ENTITIES
 
 NODE = shutil.which("node")
 SCRIPTS = Path(__file__).parent / "node"
@@ -40,21 +45,48 @@ async def test_scenario_plays_with_the_javascript_sdk(
     broker: Broker, node: str, scenario: str
 ) -> None:
     async with ImdsSimulator(control=broker_routes(broker)) as imds:
-        process = await asyncio.create_subprocess_exec(
-            node,
-            str(SCRIPTS / f"{scenario}.js"),
-            broker.connection_string,
-            imds.url,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        try:
-            async with asyncio.timeout(LIMIT_SECONDS):
-                told, _ = await process.communicate()
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+        await play([node], scenario, broker.connection_string, imds.url)
+
+
+@pytest.mark.parametrize("way", ["tls", "websocket over tls"])
+async def test_javascript_sdk_comes_in_by_tls(
+    node: str, way: str, tmp_path: Path
+) -> None:
+    doors = Doors(websocket_port=0, tls=make_certificate(tmp_path))
+    async with Broker(SDK_ENTITIES, doors=doors) as broker:
+        at = broker.addresses
+        more = {"NODE_EXTRA_CA_CERTS": at["certificate"]}
+        connection, command = at["tlsConnectionString"], [node]
+        if way.startswith("websocket"):
+            ports = at["tlsEndpoint"], at["webSocketEndpoint"]
+            connection = connection.replace(*ports)
+            command.append("--experimental-websocket")
+            more["OVER_WEBSOCKET"] = "1"
+        await play(command, "send", connection, "", more=more)
+
+
+async def play(
+    command: Sequence[str],
+    scenario: str,
+    *arguments: str,
+    more: Mapping[str, str] | None = None,
+) -> None:
+    """Run a scenario, with ``more`` in its environment; it has to succeed."""
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        str(SCRIPTS / f"{scenario}.js"),
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env={**os.environ, **(more or {})},
+    )
+    try:
+        async with asyncio.timeout(LIMIT_SECONDS):
+            told, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
     assert process.returncode == 0, told.decode(errors="replace")
 

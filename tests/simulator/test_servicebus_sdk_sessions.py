@@ -136,6 +136,34 @@ async def test_lost_session_ends_the_receiver(broker_client: ServiceBusClient) -
             await receiver.receive_messages(1, max_wait_time=WAIT)
 
 
+async def test_receiver_that_waits_as_long_as_the_lock_lasts_is_not_told_of_a_loss(
+    broker_client: ServiceBusClient,
+) -> None:
+    """The SDK's own tests do so; and whoever comes next has the session at once."""
+    receiver = broker_client.get_queue_receiver("quick-sessions", session_id="a")
+
+    async with opened(receiver):
+        assert await receiver.receive_messages(1, max_wait_time=1.2) == []
+        async with broker_client.get_queue_receiver("quick-sessions", session_id="a"):
+            pass
+
+
+async def test_lost_session_is_neither_received_from_nor_settled(
+    broker: Broker, broker_client: ServiceBusClient, wall_clock: WallClock
+) -> None:
+    sender = broker_client.get_queue_sender("sessions")
+    receiver = broker_client.get_queue_receiver("sessions", session_id="a")
+    async with opened(sender, receiver):
+        await sender.send_messages(in_session("a", "1"))
+        (message,) = await receiver.receive_messages(1, max_wait_time=WAIT)
+        wall_clock.ahead += 61.0
+        await sender.send_messages(in_session("a", "2"))
+        with pytest.raises(SessionLockLostError):
+            await receiver.complete_message(message)
+
+    assert broker.snapshot()["sessions"] == Counts(active=2)
+
+
 async def test_next_available_session_is_one_with_messages(
     broker_client: ServiceBusClient,
 ) -> None:

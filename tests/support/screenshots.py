@@ -22,13 +22,24 @@ from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 from bridge.simulator.imds.lifecycle import EventLife
+from bridge.simulator.imds.server import ImdsSimulator
 from bridge.simulator.serve import Simulator, SimulatorOptions
+from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.errors import Condition
+from bridge.simulator.servicebus.http_control import broker_routes
+from bridge.simulator.servicebus.settings import (
+    Entities,
+    QueueSettings,
+    SubscriptionSettings,
+    TopicSettings,
+)
 from tests.infra import dashboards
 from tests.infra.teams_world import ALICE, CHANNEL, teams_stage
 from tests.sinks.test_webhook_alerts import firing_at, running, until_ready
@@ -185,6 +196,47 @@ async def teams_bot() -> bytes:
         await stage.tell("started", begun, after=late - 45)
         await stage.tell("scheduled", freeze, after=late)
         return await _picture(stage.page_of(ALICE), 790, width=1060)
+
+
+async def servicebus() -> bytes:
+    """Return the page of the local Service Bus: sessions, and a dead letter."""
+    entities = Entities(
+        queues=(
+            QueueSettings(name="orders", requires_session=True),
+            QueueSettings(name="invoices"),
+        ),
+        topics=(
+            TopicSettings(
+                name="news", subscriptions=(SubscriptionSettings(name="shop"),)
+            ),
+        ),
+    )
+    async with (
+        Broker(entities) as broker,
+        ImdsSimulator(control=broker_routes(broker)) as imds,
+        ServiceBusClient.from_connection_string(broker.connection_string) as client,
+    ):
+        async with client.get_queue_sender("orders") as sender:
+            for number in range(1, 7):
+                await sender.send_messages(
+                    ServiceBusMessage(
+                        json.dumps({"order": number, "apples": 2 * number}),
+                        subject="order",
+                        message_id=f"order-{number}",
+                        session_id=f"shop-{number % 2 + 1}",
+                    )
+                )
+        for number in range(3):
+            broker.put("invoices", b"%d" % number)
+            broker.put("news", b"%d" % number)
+        async with client.get_queue_receiver("orders", session_id="shop-1") as worker:
+            first, *_ = await worker.receive_messages(1, max_wait_time=30)
+            await worker.dead_letter_message(
+                first, reason="OutOfStock", error_description="no apples are left"
+            )
+            await worker.session.set_state(b"2")
+            await worker.receive_messages(1, max_wait_time=30)
+            return await _picture(f"{imds.url}/?entity=orders", 940, width=1200)
 
 
 async def email() -> bytes:
@@ -382,6 +434,7 @@ PICTURES: Final[Mapping[str, Callable[[], Awaitable[bytes]]]] = {
     "doctor": doctor,
     "email": email,
     "page": page,
+    "servicebus": servicebus,
     "slack": slack,
     "status": status,
     "teams": teams,

@@ -32,7 +32,7 @@ class ImdsSimulator(ImdsState):
         host: the address to listen on.
         port: the port to listen on; 0: a free one.
         clock: left out: the system's.
-        control: more routes under /simulator.
+        control: more routes under /simulator, and the page at /.
 
     Attributes:
         url: where it listens, without a slash at the end; "" before.
@@ -76,7 +76,7 @@ def _application(state: ImdsState, control: Sequence[web.RouteDef]) -> web.Appli
 
     @web.middleware
     async def answered(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path.startswith("/simulator/"):
+        if request.path == "/" or request.path.startswith("/simulator/"):
 
             async def answer() -> web.StreamResponse:
                 return await handler(request)

@@ -8,8 +8,9 @@ from datetime import timedelta
 from uuid import UUID
 
 from bridge.simulator.servicebus.endpoints import Link
-from bridge.simulator.servicebus.sessions import SessionLock
-from bridge.simulator.wire.values import Symbol
+from bridge.simulator.servicebus.errors import Condition, RefusedError
+from bridge.simulator.servicebus.sessions import SessionLock, check_session_id
+from bridge.simulator.wire.values import Described, Symbol
 
 _SESSION_FILTER = Symbol("com.microsoft:session-filter")
 _LOCKED_UNTIL = Symbol("com.microsoft:locked-until-utc")
@@ -32,8 +33,34 @@ class SessionRequest:
     timeout: timedelta
 
 
+def check_attach(link: Link) -> None:
+    """Return if a link's own end names an entity or a control node.
+
+    Raises:
+        RefusedError: it names none, or something that is not there.
+    """
+    if link.is_coordinator:
+        raise RefusedError(
+            Condition.NOT_IMPLEMENTED, "this broker does not support transactions"
+        )
+    if link.is_dynamic:
+        raise RefusedError(
+            Condition.NOT_IMPLEMENTED, "this broker makes no entities for a link"
+        )
+    if not (link.source if link.is_sender else link.target):
+        raise RefusedError(
+            Condition.NOT_ALLOWED,
+            "an anonymous link is not supported: its address has to name a queue, "
+            "topic or subscription",
+        )
+
+
 def session_request(link: Link) -> SessionRequest | None:
-    """Return the session that a receiver asks for; None: it wants no session."""
+    """Return the session that a receiver asks for; None: it wants no session.
+
+    Raises:
+        RefusedError: its session id is no text, or is too long.
+    """
     if _SESSION_FILTER not in link.filters:
         return None
     wanted = link.filters[_SESSION_FILTER]
@@ -43,8 +70,14 @@ def session_request(link: Link) -> SessionRequest | None:
         if isinstance(milliseconds, int)
         else _DEFAULT_TIMEOUT
     )
-    session_id = None if wanted is None else str(wanted)
-    return SessionRequest(session_id=session_id, timeout=timeout)
+    if isinstance(wanted, Described):  # as AMQP wants a filter to be
+        wanted = wanted.value
+    if not isinstance(wanted, str | None):
+        raise RefusedError(
+            Condition.ARGUMENT_ERROR, "a session filter is a text, or null for any"
+        )
+    check_session_id(wanted)
+    return SessionRequest(session_id=wanted, timeout=timeout)
 
 
 def accept_session(link: Link, lock: SessionLock) -> None:

@@ -60,6 +60,11 @@ class Entry:
     expires_at: float | None = None
     expiry: Deadline | None = None
 
+    @property
+    def is_free(self) -> bool:
+        """Whether it can be received: it is neither locked nor deferred."""
+        return self.lock_token is None and not self.is_deferred
+
     def delivery(self, locked_until: float | None = None) -> Delivery:
         """Return the message as a receiver sees it now."""
         return Delivery(
@@ -99,6 +104,11 @@ class Backlog:
         """Remove an entry."""
         del self._entries[entry.sequence_number]
         self.size_bytes -= len(entry.message.content)
+
+    def replace(self, entry: Entry, message: Message) -> None:
+        """Give an entry another message, of the same session."""
+        self.size_bytes += len(message.content) - len(entry.message.content)
+        entry.message = message
 
     def get(self, number: int) -> Entry | None:
         """Return the entry with a sequence number."""

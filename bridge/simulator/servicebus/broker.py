@@ -1,62 +1,77 @@
 """The broker: listens on loopback for Service Bus clients.
 
-It uses plain AMQP over TCP, like Microsoft's emulator: no TLS, no authentication, no
-persistence. A client needs only the connection string.
+It uses plain AMQP over TCP, like Microsoft's emulator, and TLS and WebSockets on ports
+of their own; no persistence. A client needs only the connection string.
 """
 
 import asyncio
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
+from bridge.simulator.servicebus.access import Access
 from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.config import default_entities
+from bridge.simulator.servicebus.desk import Desk
+from bridge.simulator.servicebus.doors import Doors, Ports, open_doors
 from bridge.simulator.servicebus.endpoints import Wire
 from bridge.simulator.servicebus.entities import Namespace
 from bridge.simulator.servicebus.faults import Faults
 from bridge.simulator.servicebus.hub import Hub
 from bridge.simulator.servicebus.peer import Peer
 from bridge.simulator.servicebus.settings import Entities
-from bridge.simulator.servicebus.values import encode_section
-from bridge.simulator.servicebus.wire import parse_message
+from bridge.simulator.servicebus.websocket import PATH
 from bridge.simulator.servicebus.wires import chosen
-from bridge.simulator.wire.message import DATA
 
 _GRACE_SECONDS = 1.0
+# With it, an SDK uses no TLS, and the port that is given.
+_EMULATOR = "UseDevelopmentEmulator=true;"
 
 
 class Broker:
     """A local broker, used as an async context manager.
 
-    It can be entered again after it was left. It then listens on the same port with all
-    of its messages, like a restarted broker.
+    It can be entered again after it was left. It then listens on the same ports with
+    all of its messages, like a restarted broker.
 
     Args:
         entities: its queues and topics; left out: default_entities().
         host: the address to listen on.
         port: the port to listen on; 0: a free one.
+        doors: TLS and WebSockets; left out: neither.
         clock: returns seconds since the epoch.
         wire: makes the AMQP engine of each connection; left out: what the environment
             chooses, see ``wires``.
+
+    Attributes:
+        desk: looks into entities, and resubmits and purges messages.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - independent of each other, and each has a default
         self,
         entities: Entities | None = None,
         *,
         host: str = "127.0.0.1",
         port: int = 0,
+        doors: Doors | None = None,
         clock: Callable[[], float] = time.time,
         wire: Wire | None = None,
     ) -> None:
         self._wire = wire or chosen(os.environ)
         self._host = host
         self._port = port
-        self._namespace = Namespace(entities or default_entities(), clock)
-        self._hub = Hub(self._namespace, clock)
+        self._doors = doors or Doors()
+        entities = entities or default_entities()
+        self._namespace = Namespace(entities, clock)
+        self._access = Access(entities.access_rules(), clock)
+        self._hub = Hub(self._namespace, clock, self._access)
+        self.desk = Desk(self._hub, clock)
         self._server: asyncio.Server | None = None
+        self._open = AsyncExitStack()
 
     @property
     def port(self) -> int:
@@ -66,11 +81,33 @@ class Broker:
     @property
     def connection_string(self) -> str:
         """The connection string; clients compare `true` with regard to case."""
+        root = self._access.root
         return (
             f"Endpoint=sb://{self._host}:{self._port};"
-            "SharedAccessKeyName=RootManageSharedAccessKey;"
-            "SharedAccessKey=SAS_KEY_VALUE;UseDevelopmentEmulator=true;"
+            f"SharedAccessKeyName={root.name};"
+            f"SharedAccessKey={root.keys[0]};{_EMULATOR}"
         )
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """Where clients find it, as `sebridge simulate` prints it.
+
+        An SDK takes an endpoint as its ``custom_endpoint_address``: without one, it
+        uses the ports of the cloud, 5671 and 443.
+        """
+        doors, host = self._doors, self._host
+        found = {"connectionString": self.connection_string}
+        if doors.websocket_port is not None:
+            scheme = "ws" if doors.tls is None else "wss"
+            found["webSocket"] = f"{scheme}://{host}:{doors.websocket_port}{PATH}"
+            found["webSocketEndpoint"] = f"sb://{host}:{doors.websocket_port}"
+        if doors.tls is not None:
+            secure = f"Endpoint=sb://{host}:{doors.tls_port};"
+            keys = self.connection_string.partition(";")[2]
+            found["tlsConnectionString"] = secure + keys.replace(_EMULATOR, "")
+            found["tlsEndpoint"] = f"sb://{host}:{doors.tls_port}"
+            found["certificate"] = str(doors.tls.authority or doors.tls.certificate)
+        return found
 
     @property
     def faults(self) -> Faults:
@@ -86,26 +123,25 @@ class Broker:
         """Send a message to a queue or topic, without a connection.
 
         Raises:
-            NoSuchEntityError: it does not exist.
+            RefusedError: it does not exist, or takes none.
         """
-        encoded = encode_section(DATA, body)
-        self._namespace.find_target(entity).send([parse_message(encoded)])
-        self._hub.turn()
+        self.desk.put(entity, body)
 
     async def __aenter__(self) -> Self:
-        loop = asyncio.get_running_loop()
-        try:
-            self._server = await loop.create_server(
-                lambda: Peer(self._hub, self._wire), self._host, self._port
-            )
-        except OSError as error:
-            raise OSError(
-                error.errno,
-                f"the broker cannot listen on {self._host}:{self._port}: "
-                f"{error.strerror}",
-            ) from error
-        self._port = self._server.sockets[0].getsockname()[1]
+        """Listen.
+
+        Raises:
+            OSError: the port is in use.
+            ListenError: the port of TLS or of WebSockets is in use.
+            SimulatorError: the certificate cannot be used.
+        """
         self._hub.start()
+        async with AsyncExitStack() as opening:
+            opening.push_async_callback(self._close)
+            await self._listen()
+            doors = open_doors(self._doors, self._host, self._new_peer)
+            self._keep_ports(await opening.enter_async_context(doors))
+            self._open = opening.pop_all()
         return self
 
     async def __aexit__(
@@ -117,6 +153,34 @@ class Broker:
         if self._server is None:
             return
         self._server.close()
+        await self._say_goodbye()
+        await self._open.aclose()
+
+    async def _listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(
+                self._new_peer, self._host, self._port
+            )
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"the broker cannot listen on {self._host}:{self._port}: "
+                f"{error.strerror}",
+            ) from error
+        self._port = self._server.sockets[0].getsockname()[1]
+
+    def _new_peer(self) -> Peer:
+        return Peer(self._hub, self._wire)
+
+    def _keep_ports(self, ports: Ports) -> None:
+        if ports.tls is not None:
+            self._doors = replace(self._doors, tls_port=ports.tls)
+        if ports.websocket is not None:
+            self._doors = replace(self._doors, websocket_port=ports.websocket)
+
+    async def _say_goodbye(self) -> None:
+        """Close all connections in order, and break those that do not answer."""
         self._hub.stop()
         try:
             async with asyncio.timeout(_GRACE_SECONDS):
@@ -124,5 +188,10 @@ class Broker:
         except TimeoutError:
             self._hub.faults.drop_connections()
             await self._hub.left.wait()
-        await self._server.wait_closed()
-        self._server = None
+
+    async def _close(self) -> None:
+        self._hub.stop()
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+            self._server = None

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import orjson
 
+from bridge.simulator.servicebus.config_access import read_access
 from bridge.simulator.servicebus.config_fields import ConfigError, Fields, Findings
 from bridge.simulator.servicebus.config_sql import SYSTEM_PROPERTIES, parse_sql
 from bridge.simulator.servicebus.settings import (
@@ -101,9 +102,10 @@ def _read_namespace(namespace: Fields) -> Entities:
     namespace.text("Name")
     queues = tuple(_read_queue(queue) for queue in namespace.items("Queues"))
     topics = tuple(_read_topic(topic) for topic in namespace.items("Topics"))
+    access = read_access(namespace)
     namespace.close()
     _check_names(namespace, _names(queues, topics))
-    return Entities(queues=queues, topics=topics)
+    return Entities(queues=queues, topics=topics, access=access)
 
 
 def _read_queue(queue: Fields, properties: Fields | None = None) -> QueueSettings:
@@ -120,6 +122,7 @@ def _read_queue(queue: Fields, properties: Fields | None = None) -> QueueSetting
         forward_to=properties.text("ForwardTo") or None,
         forward_dead_letters_to=properties.text("ForwardDeadLetteredMessagesTo")
         or None,
+        access=read_access(queue),
     )
     properties.close()
     queue.close()
@@ -135,6 +138,7 @@ def _read_topic(topic: Fields) -> TopicSettings:
         ),
         duplicate_window=_duplicate_window(properties),
         default_time_to_live=properties.duration("DefaultMessageTimeToLive", "PT1H"),
+        access=read_access(topic),
     )
     properties.close()
     topic.close()
@@ -147,6 +151,9 @@ def _read_subscription(subscription: Fields) -> SubscriptionSettings:
     properties = subscription.section("Properties")
     for name in ("RequiresDuplicateDetection", "DuplicateDetectionHistoryTimeWindow"):
         properties.refuse(name, "a topic detects duplicates, not its subscriptions")
+    subscription.refuse(
+        "AuthorizationRules", "a topic has rules of access, not its subscriptions"
+    )
     queue = _read_queue(subscription, properties)
     # A rule that admits everything makes all other rules irrelevant.
     filters = () if None in rules else tuple(rule for rule in rules if rule is not None)

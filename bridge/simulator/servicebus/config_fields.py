@@ -122,6 +122,15 @@ class Fields:
             self._fault_at(name, "should be a text")
         return value if isinstance(value, str) else ""
 
+    def choices(self, name: str, allowed: Sequence[str]) -> Sequence[str]:
+        """Return a list of some of the allowed texts: one at least."""
+        value = self._take(name)
+        found = value if isinstance(value, list) else []
+        if not found or any(item not in allowed for item in found):
+            known = ", ".join(allowed)
+            self._fault_at(name, f"should be a list of some of: {known}")
+        return [item for item in found if item in allowed]
+
     def flag(self, name: str) -> bool:
         """Return a boolean; an absent one is false."""
         value = self._take(name)
@@ -142,7 +151,7 @@ class Fields:
     def duration(self, name: str, default: str) -> timedelta:
         """Return an ISO 8601 duration above zero."""
         value = self._take(name)
-        parsed = _parse_duration(default if value is None else value)
+        parsed = parse_duration(default if value is None else value)
         if parsed is None:
             self._fault_at(name, "should be a duration such as PT1M, in days or less")
         return parsed or timedelta(seconds=1)
@@ -169,7 +178,8 @@ class Fields:
         self._findings.faults.append(f"{self._at(name)}: {what}")
 
 
-def _parse_duration(value: object) -> timedelta | None:
+def parse_duration(value: object) -> timedelta | None:
+    """Return an ISO 8601 duration above zero; None: it is not one."""
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         return None

@@ -1,6 +1,13 @@
-"""The link by which a client receives from a queue or from one of its sessions."""
+"""The link by which a client receives from a queue or from one of its sessions.
 
+A session is free for others, and can no longer be settled, as soon as its lock ends.
+Its link is detached a little later, as by the cloud: a client that waits for as long as
+the lock lasts, as the SDK's own tests do, is not told that it has lost an empty one.
+"""
+
+import asyncio
 from collections.abc import Callable
+from typing import Protocol
 from uuid import UUID
 
 from bridge.simulator.servicebus.attaching import accept_session, tag_of
@@ -11,6 +18,15 @@ from bridge.simulator.servicebus.queues import Queue
 from bridge.simulator.servicebus.settlement import apply_outcome, echo
 from bridge.simulator.servicebus.wire import encode_delivery
 from bridge.simulator.wire.outcomes import Received, Rejected
+
+_DETACHED_AFTER_SECONDS = 2.0
+
+
+class Owner(Protocol):
+    """The connection of a link."""
+
+    def flush(self) -> None:
+        """Write everything that is ready to be sent."""
 
 
 class Consumer:
@@ -29,7 +45,7 @@ class Consumer:
         link: Link,
         queue: Queue,
         *,
-        owner: object,
+        owner: Owner,
         faults: Faults,
         touched: Callable[[], None],
     ) -> None:
@@ -39,6 +55,7 @@ class Consumer:
         self._faults = faults
         self._touched = touched
         self._session_id: str | None = None
+        self._detaching: asyncio.TimerHandle | None = None
         self._deletes = link.is_presettled
 
     @property
@@ -78,7 +95,7 @@ class Consumer:
 
     def serve(self) -> bool:
         """Send the next message to the client; return whether there was one."""
-        if self._link.credit <= 0 or not self._link.is_open:
+        if self._link.credit <= 0 or not self._link.is_open or self._detaching:
             return False
         taken = self.queue.receive(self._session_id, delete=self._deletes)
         if taken is None:
@@ -113,14 +130,24 @@ class Consumer:
         if self._session_id is not None and not held_over:
             self.queue.sessions.release(self._session_id, self._owner)
         self._session_id = None
+        if self._detaching is not None:
+            self._detaching.cancel()
+
+    def detach_if_lost(self) -> None:
+        """Detach the link now, if the lock on its session has ended."""
+        if self._detaching is None:
+            return
+        self._detaching.cancel()
+        lost = RefusedError(
+            Condition.SESSION_LOCK_LOST, "the lock on the session has expired"
+        )
+        self._link.close(amqp_error(lost))
+        self._owner.flush()
 
     def _lose_session(self) -> None:
         # Without a connection (see hold_session_locks) there is no client to inform.
         if self._session_id is None:
             return
         self._session_id = None
-        lost = RefusedError(
-            Condition.SESSION_LOCK_LOST, "the lock on the session has expired"
-        )
-        self._link.close(amqp_error(lost))
-        self._touched()
+        loop = asyncio.get_running_loop()
+        self._detaching = loop.call_later(_DETACHED_AFTER_SECONDS, self.detach_if_lost)

@@ -11,11 +11,13 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from uuid import uuid4
 
+from bridge.simulator.servicebus.access import MANAGEMENT_SUFFIX
 from bridge.simulator.servicebus.endpoints import Delivery, Link
 from bridge.simulator.servicebus.entities import Namespace
 from bridge.simulator.servicebus.errors import Condition, RefusedError, amqp_error
 from bridge.simulator.servicebus.faults import Faults
-from bridge.simulator.servicebus.management import SCHEDULE, Reply, answer
+from bridge.simulator.servicebus.hub import Connection
+from bridge.simulator.servicebus.management import SCHEDULE, Reply, answer, right_of
 from bridge.simulator.servicebus.wire import entity_path
 from bridge.simulator.wire.errors import DecodeError
 from bridge.simulator.wire.message import Message
@@ -23,11 +25,9 @@ from bridge.simulator.wire.outcomes import Accepted, Rejected
 from bridge.simulator.wire.values import Int32, Symbol
 
 CBS = "$cbs"
-MANAGEMENT_SUFFIX = "/$management"
 
 _CREDIT = 100
 _OK = 200
-_NOT_FOUND = 404
 
 
 def is_control(path: str) -> bool:
@@ -76,7 +76,7 @@ class Requests:
         link: attached by the client, not answered yet.
         namespace: the entities that requests are about.
         faults: asked when a message is scheduled, because that is a send.
-        owner: the connection.
+        owner: the connection, with what its tokens allow.
         find_replies: returns the link for the reply, by the wanted address and the
             path of the request.
     """
@@ -87,7 +87,7 @@ class Requests:
         namespace: Namespace,
         faults: Faults,
         *,
-        owner: object,
+        owner: Connection,
         find_replies: Callable[[str | None, str], Replies | None],
     ) -> None:
         self._link = link
@@ -118,10 +118,16 @@ class Requests:
             )
             delivery.settle(Rejected(amqp_error(malformed)))
             return
-        delivery.settle(Accepted())
         replies = self._find_replies(request.reply_to, self._path)
-        if replies is not None:
-            replies.add(self._answer(request))
+        if replies is None:
+            lost = RefusedError(
+                Condition.NOT_FOUND,
+                f"there is no link for the reply: attach a receiver to {self._path}",
+            )
+            delivery.settle(Rejected(amqp_error(lost)))
+            return
+        delivery.settle(Accepted())
+        replies.add(self._answer(request))
 
     def on_closed(self, *, dropped: bool) -> None:
         """Do nothing: there is no state to clean up."""
@@ -138,22 +144,28 @@ class Requests:
         return reply.encode()
 
     def _authorize(self, request: Message) -> dict[str, object]:
-        """Accept any token, for the namespace or for an entity that exists."""
-        path = entity_path(str(_named(request).get("name") or "")).lower()
+        """Take a token for the namespace, or for an entity that exists."""
+        named = _named(request)
         try:
+            _check_put_token(named.get("operation"))
+            path = entity_path(str(named.get("name") or "")).lower()
+            path = path.removesuffix(MANAGEMENT_SUFFIX)
+            self._owner.claims.put(request.body, path)
             if path:  # otherwise the token is for the whole namespace
-                self._namespace.find(path.removesuffix(MANAGEMENT_SUFFIX))
+                self._namespace.find(path)
         except RefusedError as error:
+            refused = Reply.refusal(error)
             return {
-                "status-code": Int32(_NOT_FOUND),
+                "status-code": Int32(refused.status),
                 "status-description": error.description,
             }
         return {"status-code": Int32(_OK), "status-description": "OK"}
 
     def _manage(self, request: Message) -> Reply:
         path = self._path[: -len(MANAGEMENT_SUFFIX)]
-        operation = str(_named(request).get("operation"))
         try:
+            operation = _operation(request)
+            self._owner.claims.check(path, right_of(operation))
             entity = self._namespace.find(path)
             if operation == SCHEDULE:
                 self._faults.check_send(path)
@@ -165,6 +177,20 @@ class Requests:
 def _named(request: Message) -> Mapping[str, object]:
     """Return the application properties of a request."""
     return request.properties
+
+
+def _operation(request: Message) -> str:
+    if operation := str(_named(request).get("operation") or ""):
+        return operation
+    raise RefusedError(Condition.ARGUMENT_ERROR, "the request names no operation")
+
+
+def _check_put_token(operation: object) -> None:
+    if operation != "put-token":
+        raise RefusedError(
+            Condition.NOT_IMPLEMENTED,
+            f"{CBS} knows the operation 'put-token' only, not {operation!r}",
+        )
 
 
 def _properties(reply: Reply) -> dict[str, object]:

@@ -24,6 +24,14 @@ class Link(Protocol):
         """Whether the client wants messages that are settled already."""
 
     @property
+    def is_coordinator(self) -> bool:
+        """Whether it is for transactions."""
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether the broker is to make an entity for it."""
+
+    @property
     def session(self) -> Hashable:
         """What it shares with the links of the same AMQP session."""
 
@@ -139,6 +147,10 @@ class Endpoint(Protocol):
 
 class Engine(Protocol):
     """AMQP for one connection, without sockets and clock."""
+
+    @property
+    def client(self) -> str:
+        """The name that the client has given itself; empty: none yet."""
 
     @property
     def is_finished(self) -> bool:

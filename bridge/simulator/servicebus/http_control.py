@@ -13,12 +13,13 @@ from typing import Annotated, Protocol, get_args
 import msgspec
 from aiohttp import web
 
-from bridge.simulator.errors import BadInputError, NoSuchEntityError
+from bridge.simulator.errors import BadInputError
 from bridge.simulator.foreign import Input, parse
 from bridge.simulator.http_server import as_json
 from bridge.simulator.servicebus.broker import Broker
-from bridge.simulator.servicebus.errors import Condition, RefusedError
+from bridge.simulator.servicebus.errors import Condition
 from bridge.simulator.servicebus.faults import Faults
+from bridge.simulator.servicebus.page_routes import page_routes, refused_in_words
 
 _Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
 
@@ -111,19 +112,15 @@ _ALLOWED = {"$.fault": _NAMES, "`fault`": _NAMES, "$.condition": ", ".join(Condi
 
 
 def broker_routes(broker: Broker) -> Sequence[web.RouteDef]:
-    """Return the routes under /simulator/servicebus."""
+    """Return the page at /, and the routes under /simulator/servicebus."""
 
     async def show(_request: web.Request) -> web.Response:
         return as_json(_view(broker))
 
     async def befall(request: web.Request) -> web.Response:
         fault = _parse_fault(await request.read())
-        try:
+        with refused_in_words():
             fault.befall(broker.faults)
-        except RefusedError as error:
-            if error.condition is Condition.NOT_FOUND:
-                raise NoSuchEntityError(error.description) from error
-            raise BadInputError(error.description) from error
         return as_json(_view(broker))
 
     async def clear(_request: web.Request) -> web.Response:
@@ -131,6 +128,7 @@ def broker_routes(broker: Broker) -> Sequence[web.RouteDef]:
         return as_json(_view(broker))
 
     return [
+        *page_routes(broker),
         web.get("/simulator/servicebus", show, allow_head=False),
         web.post("/simulator/servicebus/faults", befall),
         web.delete("/simulator/servicebus/faults", clear),

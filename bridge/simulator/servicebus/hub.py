@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Protocol
 
+from bridge.simulator.servicebus.access import Access, Claims
 from bridge.simulator.servicebus.consumer import Consumer
 from bridge.simulator.servicebus.entities import Namespace
 from bridge.simulator.servicebus.faults import Faults
@@ -19,6 +20,10 @@ from bridge.simulator.servicebus.queues import Queue
 
 class Connection(Protocol):
     """What the hub needs from a connection."""
+
+    @property
+    def claims(self) -> Claims:
+        """What its tokens allow."""
 
     def flush(self) -> None:
         """Write everything that is ready to be sent."""
@@ -42,15 +47,20 @@ class Hub:
     Args:
         namespace: all entities.
         clock: the same as the namespace's.
+        access: who may do what.
 
     Attributes:
+        access: the same.
         connections: all open connections.
         faults: the faults on demand.
         left: set while there is no connection.
     """
 
-    def __init__(self, namespace: Namespace, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, namespace: Namespace, clock: Callable[[], float], access: Access
+    ) -> None:
         self.namespace = namespace
+        self.access = access
         self.faults = Faults(_FaultControl(self))
         self.left = asyncio.Event()
         self.left.set()
@@ -63,9 +73,11 @@ class Hub:
         self._is_running = False
 
     def join(self, connection: Connection) -> None:
-        """Add a connection."""
+        """Add a connection; one that comes while the broker closes is broken."""
         self.connections.add(connection)
         self.left.clear()
+        if not self._is_running:
+            connection.drop()
 
     def leave(self, connection: Connection) -> None:
         """Remove a connection."""
@@ -97,6 +109,11 @@ class Hub:
         timer = self._waiting.pop(consumer, None)
         if timer is not None:
             timer.cancel()
+
+    def detach_lost(self, queue: Queue) -> None:
+        """Detach the links of a queue whose sessions are lost, without delay."""
+        for consumer in tuple(self._consumers.get(queue, ())):
+            consumer.detach_if_lost()
 
     def turn(self) -> None:
         """Do everything that follows from the last input."""
@@ -174,7 +191,9 @@ class _FaultControl:
 
     def expire_locks(self, path: str) -> None:
         """Expire the locks of an entity."""
-        self._hub.namespace.find_queue(path).expire_locks()
+        queue = self._hub.namespace.find_queue(path)
+        queue.expire_locks()
+        self._hub.detach_lost(queue)
         self._hub.turn()
 
     def freeze(self, *, frozen: bool) -> None:

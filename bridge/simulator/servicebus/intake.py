@@ -107,6 +107,16 @@ class Intake:
         for number in wanted:
             self._drop(number).deadline.cancel()
 
+    def take_in(self, message: Message) -> None:
+        """Enqueue a message now, even if it is a duplicate or was scheduled once."""
+        self._enqueue(message, self.next_number(), SENT)
+
+    def clear(self) -> int:
+        """Drop all scheduled messages; return how many."""
+        numbers = list(self._scheduled)
+        self.cancel(numbers)
+        return len(numbers)
+
     def scheduled(self) -> Iterator[Delivery]:
         """Return the messages that are still scheduled, oldest first."""
         for number, entry in self._scheduled.items():

@@ -9,7 +9,8 @@ import logging
 from collections.abc import Hashable
 from typing import Protocol
 
-from bridge.simulator.servicebus.attaching import session_request
+from bridge.simulator.servicebus.access import Right
+from bridge.simulator.servicebus.attaching import check_attach, session_request
 from bridge.simulator.servicebus.consumer import Consumer
 from bridge.simulator.servicebus.control import Replies, Requests, is_control
 from bridge.simulator.servicebus.endpoints import Delivery, Link
@@ -106,6 +107,7 @@ class Links:
                 self.close(link)
 
     def _attach(self, link: Link) -> None:
+        check_attach(link)
         path = entity_path(link.source if link.is_sender else link.target)
         if not is_control(path):
             self._hub.faults.check_attach(path)
@@ -119,6 +121,7 @@ class Links:
     def _attach_incoming(self, link: Link, path: str) -> Role:
         namespace = self._hub.namespace
         if not is_control(path):
+            self._owner.claims.check(path, Right.SEND)
             return Producer(link, namespace.find_target(path), self._hub.faults)
         return Requests(
             link,
@@ -129,6 +132,7 @@ class Links:
         )
 
     def _attach_consumer(self, link: Link, path: str) -> Consumer:
+        self._owner.claims.check(path, Right.LISTEN)
         queue = self._hub.namespace.find_queue(path)
         request = session_request(link)
         if queue.settings.requires_session != (request is not None):

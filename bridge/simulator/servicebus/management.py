@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
+from bridge.simulator.servicebus.access import Right
 from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.message import Delivery
 from bridge.simulator.servicebus.queues import Queue
@@ -37,6 +38,7 @@ _OK = 200
 _NO_CONTENT = 204
 _BAD_REQUEST = 400
 _STATUS = {
+    Condition.UNAUTHORIZED: 401,
     Condition.NOT_ALLOWED: 403,
     Condition.RESOURCE_LIMIT_EXCEEDED: 403,
     Condition.MESSAGE_NOT_FOUND: 404,
@@ -65,6 +67,13 @@ class Reply:
             description=error.description,
             condition=error.condition,
         )
+
+
+def right_of(operation: str) -> Right:
+    """Return the right that an operation needs."""
+    if operation in _SENDING:
+        return Right.SEND
+    return Right.LISTEN if operation in _RECEIVING else Right.MANAGE
 
 
 def answer(operation: str, entity: Queue | Topic, body: object, owner: object) -> Reply:
@@ -169,6 +178,20 @@ def _receive_deferred(request: _Request) -> Reply:
     return Reply(body={"messages": [_packed(delivery) for delivery in found]})
 
 
+def _delete_batch(request: _Request) -> Reply:
+    count = _number(request.body, "message-count")
+    before = request.body.get("enqueued-time-utc")
+    if not isinstance(before, int):
+        raise RefusedError(
+            Condition.ARGUMENT_ERROR, "enqueued-time-utc is not a timestamp"
+        )
+    session_id = _optional_session(request.body)
+    deleted = request.queue.storage.delete_batch(count, before / 1000, session_id)
+    if not deleted:
+        return Reply(status=_NO_CONTENT, condition=Condition.MESSAGE_NOT_FOUND)
+    return Reply(body={"message-count": Int32(deleted)})
+
+
 def _update_disposition(request: _Request) -> Reply:
     status = str(request.body.get("disposition-status"))
     for token in uuids(request.body.get("lock-tokens")):
@@ -177,17 +200,20 @@ def _update_disposition(request: _Request) -> Reply:
 
 
 def _settle(request: _Request, status: str, token: UUID) -> None:
+    modified = request.body.get("properties-to-modify")
+    named = modified if isinstance(modified, dict) else {}
+    changes = {str(name): value for name, value in named.items()}
     match status:
         case "completed":
             request.queue.complete(token)
         case "abandoned":
-            request.queue.abandon(token)
+            request.queue.abandon(token, changes)
         case "defered":  # sic
-            request.queue.defer(token)
+            request.queue.defer(token, changes)
         case "suspended":
             reason = _text(request.body.get("deadletter-reason"))
             description = _text(request.body.get("deadletter-description"))
-            request.queue.dead_letter(token, reason, description)
+            request.queue.dead_letter(token, reason, description, changes)
         case _:
             raise RefusedError(Condition.ARGUMENT_ERROR, f"no disposition {status!r}")
 
@@ -234,4 +260,5 @@ _RECEIVING: Mapping[str, Callable[[_Request], Reply]] = {
     "com.microsoft:peek-message": _peek,
     "com.microsoft:receive-by-sequence-number": _receive_deferred,
     "com.microsoft:update-disposition": _update_disposition,
+    "com.microsoft:batch-delete-messages": _delete_batch,
 }

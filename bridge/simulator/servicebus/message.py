@@ -27,6 +27,7 @@ class Message:
         content: the AMQP sections from the properties on, unchanged.
         header: the fields of the AMQP header, without their delivery count.
         annotations: the sender's message annotations.
+        delivery_annotations: the sender's delivery annotations.
         session_id: the session it belongs to, if any.
         time_to_live: seconds from its enqueuing until it expires; None: never.
         scheduled_for: when to enqueue it, in seconds since the epoch.
@@ -38,6 +39,7 @@ class Message:
     content: bytes = b""
     header: tuple[object, ...] = ()
     annotations: Mapping[object, object] = field(default_factory=dict)
+    delivery_annotations: Mapping[object, object] = field(default_factory=dict)
     session_id: str | None = None
     time_to_live: float | None = None
     scheduled_for: float | None = None

@@ -18,10 +18,14 @@ class Peer(asyncio.Protocol):
     Args:
         hub: connects its links to the entities.
         wire: makes the engine.
+
+    Attributes:
+        claims: what its tokens allow.
     """
 
     def __init__(self, hub: Hub, wire: Wire) -> None:
         self._hub = hub
+        self.claims = hub.access.claims()
         self._links = Links(hub, self)
         self._engine = wire(self._links)
         self._outlet = Outlet(hub.faults)
@@ -50,6 +54,10 @@ class Peer(asyncio.Protocol):
         self._engine.free()
         self._hub.leave(self)
         self._hub.turn()
+
+    def __str__(self) -> str:
+        """Return the name that the client has given itself."""
+        return self._engine.client or "a client without a name"
 
     def flush(self) -> None:
         """Write the output of the engine, unless a fault delays it."""

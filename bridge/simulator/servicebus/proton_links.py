@@ -35,6 +35,9 @@ class ProtonLink:
         self._link = link
         self.is_sender = isinstance(link, proton.Sender)
         self.is_presettled = link.remote_snd_settle_mode == proton.Link.SND_SETTLED
+        own = link.remote_source if self.is_sender else link.remote_target
+        self.is_coordinator = bool(own.type == Terminus.COORDINATOR)
+        self.is_dynamic = bool(own.dynamic)
         self.source = link.remote_source.address or ""
         self.target = link.remote_target.address or ""
         self.filters = _mapping(_from_data(link.remote_source.filter))

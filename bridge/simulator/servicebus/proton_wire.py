@@ -52,6 +52,11 @@ class ProtonEngine:
         self._events = _Events(endpoint)
         self.is_finished = False
 
+    @property
+    def client(self) -> str:
+        """The name that the client has given itself."""
+        return str(self._connection.remote_container or "")
+
     def receive(self, received: bytes) -> None:
         """Take bytes from the client."""
         for frame in self._frames.feed(received):

@@ -13,6 +13,7 @@ from bridge.simulator.wire.events import (
     LinkDetached,
     LinkFlowed,
     MessageReceived,
+    Opened,
     OutcomeReceived,
     SessionEnded,
 )
@@ -33,6 +34,9 @@ class PythonEngine:
 
     Args:
         endpoint: gets what the client does.
+
+    Attributes:
+        client: the name that the client has given itself; empty: none yet.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -43,6 +47,7 @@ class PythonEngine:
             mechanisms=_MECHANISMS,
         )
         self._connection = Connection(terms)
+        self.client = ""
 
     @property
     def is_finished(self) -> bool:
@@ -79,6 +84,8 @@ class PythonEngine:
                 self._endpoint.on_delivery(link, delivery)
             case OutcomeReceived(link, outcome):
                 self._endpoint.on_delivery(link, outcome)
+            case Opened(opened):
+                self.client = opened.container_id
             case LinkFlowed(link):
                 self._endpoint.on_flow(link)
             case LinkAttached(link):

@@ -14,9 +14,10 @@ Not compared with the cloud: a failed delivery of a deferred message leaves it
     deferred; a dead letter gets a new sequence number.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import nsmallest
 from itertools import chain
+from types import MappingProxyType
 from uuid import UUID
 
 from bridge.simulator.servicebus.backlog import Counts, Entry
@@ -28,6 +29,10 @@ from bridge.simulator.servicebus.message import Delivery, Message, Origin
 from bridge.simulator.servicebus.sessions import SessionLock, Sessions
 from bridge.simulator.servicebus.settings import QueueSettings
 from bridge.simulator.servicebus.storage import Storage
+from bridge.simulator.servicebus.wire import modify
+
+Changes = Mapping[str, object]
+_NO_CHANGES: Changes = MappingProxyType({})
 
 
 class Queue:
@@ -44,6 +49,7 @@ class Queue:
         dead_letters: its dead-letter queue; None: it is one itself.
 
     Attributes:
+        intake: what is scheduled, and the way in.
         sessions: the session locks and states.
         storage: the stored messages.
     """
@@ -67,7 +73,7 @@ class Queue:
             ready=self._wake,
             dead_letters=dead_letters,
         )
-        self._intake = Intake(
+        self.intake = Intake(
             clock=clock,
             deadlines=deadlines,
             window=settings.duplicate_window,
@@ -112,7 +118,7 @@ class Queue:
                 f"{self.name} requires a session id on each message",
             )
         self.check_room(messages)
-        return tuple(self._intake.accept(message) for message in messages)
+        return tuple(self.intake.accept(message) for message in messages)
 
     def check_room(self, messages: Sequence[Message]) -> None:
         """Return if there is room for messages.
@@ -131,7 +137,7 @@ class Queue:
 
         A message without a required session id is dead-lettered.
         """
-        self._intake.accept(message, origin)
+        self.intake.accept(message, origin)
 
     def cancel_scheduled(self, numbers: Sequence[int]) -> None:
         """Drop scheduled messages.
@@ -139,7 +145,7 @@ class Queue:
         Raises:
             RefusedError: one of them is not scheduled; then none is dropped.
         """
-        self._intake.cancel(numbers)
+        self.intake.cancel(numbers)
 
     def receive(
         self, session_id: str | None = None, *, delete: bool = False
@@ -177,25 +183,32 @@ class Queue:
         """
         self.storage.remove(self._locks.take(lock_token))
 
-    def abandon(self, lock_token: UUID) -> None:
-        """Return a message as a failed delivery."""
-        self.storage.give_back(self._locks.take(lock_token), failed=True)
+    def abandon(self, lock_token: UUID, changes: Changes = _NO_CHANGES) -> None:
+        """Return a message as a failed delivery, with some properties set anew."""
+        self.storage.give_back(self._take(lock_token, changes), failed=True)
 
     def release(self, lock_token: UUID) -> None:
         """Return a message as not delivered: the delivery does not count."""
         self.storage.give_back(self._locks.take(lock_token), failed=False)
 
-    def defer(self, lock_token: UUID) -> None:
+    def defer(self, lock_token: UUID, changes: Changes = _NO_CHANGES) -> None:
         """Set a message aside; it can be received by its sequence number only."""
-        self._locks.take(lock_token).is_deferred = True
+        self._take(lock_token, changes).is_deferred = True
 
     def dead_letter(
         self,
         lock_token: UUID,
         reason: str | None = None,
         description: str | None = None,
+        changes: Changes = _NO_CHANGES,
     ) -> None:
         """Move a message to the dead-letter queue.
+
+        Args:
+            lock_token: the lock.
+            reason: a word.
+            description: a sentence.
+            changes: the application properties that it gets beside its own.
 
         Raises:
             RefusedError: the lock is lost, or this is a dead-letter queue itself.
@@ -204,7 +217,8 @@ class Queue:
             raise RefusedError(
                 Condition.NOT_ALLOWED, "a dead letter cannot be dead-lettered again"
             )
-        self.storage.dead_letter(self._locks.take(lock_token), reason, description)
+        entry = self._take(lock_token, changes)
+        self.storage.dead_letter(entry, reason, description)
 
     def renew_lock(self, lock_token: UUID) -> float:
         """Lock a message for another lock duration.
@@ -265,7 +279,7 @@ class Queue:
         waiting = (entry.delivery() for entry in self.storage.backlog)
         wanted = (
             delivery
-            for delivery in chain(waiting, self._intake.scheduled())
+            for delivery in chain(waiting, self.intake.scheduled())
             if delivery.sequence_number >= from_number
             if session_id is None or delivery.message.session_id == session_id
         )
@@ -279,14 +293,19 @@ class Queue:
             active=len(backlog) - deferred,
             locked=len(self._locks),
             deferred=deferred,
-            scheduled=len(self._intake),
+            scheduled=len(self.intake),
             dead=0 if self.dead_letters is None else self.dead_letters.counts().active,
         )
 
     def size_bytes(self) -> int:
         """Return the bytes of all content, dead letters included."""
         dead = 0 if self.dead_letters is None else self.dead_letters.size_bytes()
-        return dead + self.storage.backlog.size_bytes + self._intake.size_bytes
+        return dead + self.storage.backlog.size_bytes + self.intake.size_bytes
+
+    def _take(self, lock_token: UUID, changes: Changes) -> Entry:
+        entry = self._locks.take(lock_token)
+        self.storage.backlog.replace(entry, modify(entry.message, changes))
+        return entry
 
     def _hand_out(self, entry: Entry, *, delete: bool) -> Delivery:
         if delete:

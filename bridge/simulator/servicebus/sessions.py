@@ -7,12 +7,27 @@ States: free → accept → held → renew → held
                           held → expires → free, and the holder is informed
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
 from bridge.simulator.servicebus.deadlines import Deadline, Deadlines
 from bridge.simulator.servicebus.errors import Condition, RefusedError
+
+_LONGEST_ID = 128
+
+
+def check_session_id(session_id: str | None) -> None:
+    """Return if a session may have this id; None: there is none.
+
+    Raises:
+        RefusedError: it is too long.
+    """
+    if session_id is not None and len(session_id) > _LONGEST_ID:
+        raise RefusedError(
+            Condition.ARGUMENT_ERROR,
+            f"a session id has {_LONGEST_ID} characters at most, not {len(session_id)}",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +134,10 @@ class Sessions:
     def held(self) -> Collection[str]:
         """Return the ids of the held sessions."""
         return tuple(self._held)
+
+    def locks(self) -> Mapping[str, SessionLock]:
+        """Return the locks on the held sessions by their ids."""
+        return {session_id: held.lock for session_id, held in self._held.items()}
 
     def check_held(self, session_id: str, owner: object) -> None:
         """Return if the owner holds the session.

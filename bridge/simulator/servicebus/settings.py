@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from bridge.simulator.servicebus.access import ROOT, AccessRule
 from bridge.simulator.servicebus.message import Message
 
 DEAD_LETTER_SUFFIX = "/$DeadLetterQueue"
@@ -58,6 +59,7 @@ class QueueSettings:
         forward_to: the queue or topic that gets every message instead.
         forward_dead_letters_to: the queue or topic that gets the dead letters.
         max_bytes: sends are refused above this amount of content.
+        access: the rules of shared access that it has of its own.
     """
 
     name: str
@@ -70,6 +72,7 @@ class QueueSettings:
     forward_to: str | None = None
     forward_dead_letters_to: str | None = None
     max_bytes: int = MAX_QUEUE_BYTES
+    access: tuple[AccessRule, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +98,7 @@ class TopicSettings:
     subscriptions: tuple[SubscriptionSettings, ...] = ()
     duplicate_window: timedelta | None = None
     default_time_to_live: timedelta | None = None
+    access: tuple[AccessRule, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +106,23 @@ class Entities:
     """All queues and topics of a broker.
 
     Attributes:
+        access: the rules of shared access for the whole namespace.
         remarks: what their file asks for and does not get, each with its place.
     """
 
     queues: tuple[QueueSettings, ...] = ()
     topics: tuple[TopicSettings, ...] = ()
+    access: tuple[AccessRule, ...] = ()
     remarks: tuple[str, ...] = ()
+
+    def access_rules(self) -> Mapping[str, tuple[AccessRule, ...]]:
+        """Return all rules of shared access by path; none: everybody may do everything.
+
+        The namespace (path "") has ``ROOT`` beside those that it was given.
+        """
+        own = {queue.name: queue.access for queue in self.queues}
+        own |= {topic.name: topic.access for topic in self.topics}
+        if not self.access and not any(own.values()):
+            return {}
+        has_root = any(rule.name == ROOT.name for rule in self.access)
+        return {**own, "": self.access if has_root else (ROOT, *self.access)}

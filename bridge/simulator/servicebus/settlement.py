@@ -1,9 +1,11 @@
 """The outcomes of AMQP and their meaning in Service Bus.
 
 accepted → complete; released → return, not counted; rejected → dead-letter;
-modified → abandon, or defer if it is undeliverable here.
+modified → abandon, or defer if it is undeliverable here. The message annotations of
+modified, and the rest of rejected's information, are application properties to set.
 """
 
+from collections.abc import Mapping
 from uuid import UUID
 
 from bridge.simulator.servicebus.queues import Queue
@@ -29,10 +31,10 @@ def apply_outcome(queue: Queue, lock_token: UUID, state: State | None) -> None:
             queue.complete(lock_token)
         case Released():
             queue.release(lock_token)
-        case Modified(undeliverable=True):
-            queue.defer(lock_token)
-        case Modified():
-            queue.abandon(lock_token)
+        case Modified(undeliverable=True, annotations=annotations):
+            queue.defer(lock_token, _changes(annotations))
+        case Modified(annotations=annotations):
+            queue.abandon(lock_token, _changes(annotations))
         case Rejected(error):
             queue.dead_letter(lock_token, *_reason(error))
         case _:
@@ -53,13 +55,19 @@ def echo(state: State | None) -> Outcome | None:
             return None
 
 
-def _reason(error: AmqpError | None) -> tuple[str | None, str | None]:
+def _reason(
+    error: AmqpError | None,
+) -> tuple[str | None, str | None, Mapping[str, object]]:
     if error is None:
-        return None, None
-    named = {str(key): value for key, value in error.info.items()}
-    reason = _text(named.get("DeadLetterReason"))
-    description = _text(named.get("DeadLetterErrorDescription"))
-    return reason, description or error.description
+        return None, None, {}
+    changes = _changes(error.info)
+    reason = _text(changes.pop("DeadLetterReason", None))
+    description = _text(changes.pop("DeadLetterErrorDescription", None))
+    return reason, description or error.description, changes
+
+
+def _changes(annotations: Mapping[object, object]) -> dict[str, object]:
+    return {str(name): value for name, value in annotations.items()}
 
 
 def _text(value: object) -> str | None:

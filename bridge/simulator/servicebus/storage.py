@@ -7,6 +7,7 @@ Source: Azure Service Bus, overview of dead-letter queues (reasons, hop count),
 """
 
 from collections.abc import Callable, Sequence
+from heapq import nsmallest
 from typing import Protocol
 
 from bridge.simulator.servicebus.backlog import Backlog, Entry
@@ -16,6 +17,7 @@ from bridge.simulator.servicebus.message import DeadLetter, Message, Origin
 from bridge.simulator.servicebus.settings import QueueSettings
 
 _MAX_HOPS = 4
+_MOST_DELETED = 4000
 
 
 class Target(Protocol):
@@ -127,6 +129,38 @@ class Storage:
         if entry.expiry is not None:
             entry.expiry.cancel()
         self.backlog.remove(entry)
+
+    def delete_batch(
+        self, count: int, before: float, session_id: str | None = None
+    ) -> int:
+        """Delete active messages that nobody has locked, the oldest first.
+
+        Args:
+            count: how many at most; 1 to 4000.
+            before: only what was enqueued before, in seconds since the epoch.
+            session_id: only those of a session.
+
+        Returns:
+            How many were deleted.
+
+        Raises:
+            RefusedError: the count is not allowed.
+        """
+        if not 1 <= count <= _MOST_DELETED:
+            raise RefusedError(
+                Condition.ARGUMENT_ERROR,
+                f"message-count is between 1 and {_MOST_DELETED}, not {count}",
+            )
+        found = [
+            entry
+            for entry in self.backlog
+            if entry.is_free and entry.enqueued_at < before
+            if session_id is None or entry.message.session_id == session_id
+        ]
+        oldest = nsmallest(count, found, key=lambda entry: entry.sequence_number)
+        for entry in oldest:
+            self.remove(entry)
+        return len(oldest)
 
     def dead_letter(
         self, entry: Entry, reason: str | None, description: str | None

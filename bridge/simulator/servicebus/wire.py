@@ -1,19 +1,21 @@
 """Messages as bytes: parsed on arrival, joined again for delivery.
 
-The sender's sections (properties, application properties, body, footer) stay unchanged.
-Only the header and the message annotations are written anew. A message without a
-message id gets one, and a dead letter gets its two application properties.
+The sender's sections (properties, application properties, body, footer) stay
+unchanged. Only the header and the annotations are written anew. A message without a
+message id gets one; a dead letter gets its two application properties, and a settlement
+may change some.
 
 Source: AMQP 1.0, part 3: 3.2 message format. Azure Service Bus, AMQP 1.0 protocol
         guide: message annotations.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.message import DeadLetter, Delivery, Message
+from bridge.simulator.servicebus.sessions import check_session_id
 from bridge.simulator.servicebus.values import (
     decode_value,
     encode_section,
@@ -33,6 +35,7 @@ _PROPERTIES = 0x73
 _APPLICATION_PROPERTIES = 0x74
 _DATA = 0x75
 _LAST_SECTION = 0x78
+_BODIES = range(_DATA, _LAST_SECTION)
 
 _TTL_FIELD = 2
 _DELIVERY_COUNT_FIELD = 4
@@ -48,6 +51,7 @@ _FILTER_FIELDS = {
     "SessionId": _SESSION_FIELD,
     "ReplyToSessionId": 12,
 }
+_LOCK_TOKEN = Symbol("x-opt-lock-token")
 _SCHEDULED_TIME = Symbol("x-opt-scheduled-enqueue-time")
 
 
@@ -111,11 +115,13 @@ def parse_message(encoded: bytes) -> Message:
         properties = (str(uuid4()), *properties[1:])
         content = _replace_section(content, _PROPERTIES, list(properties))
     texts = _texts(properties)
+    check_session_id(texts.get("SessionId"))
     return Message(
         message_id=texts["MessageId"],
         content=content,
         header=header,
         annotations=annotations,
+        delivery_annotations=_mapping(first.get(_DELIVERY_ANNOTATIONS)),
         session_id=texts.get("SessionId"),
         time_to_live=_seconds(_field(header, _TTL_FIELD)),
         scheduled_for=_seconds(annotations.get(_SCHEDULED_TIME)),
@@ -127,13 +133,51 @@ def parse_message(encoded: bytes) -> Message:
     )
 
 
+def body_text(content: bytes, most: int) -> str:
+    """Return the beginning of a message's body as text, for people.
+
+    Args:
+        content: the sections of the message from the properties on.
+        most: how many characters to return at most.
+    """
+    try:
+        bodies = [s.decode() for s in split_sections(content) if s.code in _BODIES]
+    except RefusedError:
+        return ""
+    text = " ".join(map(_body_text, bodies))
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def _body_text(body: object) -> str:
+    if not isinstance(body, bytes):
+        return body if isinstance(body, str) else repr(body)
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return body.hex(" ")
+
+
+def modify(message: Message, changes: Mapping[str, object]) -> Message:
+    """Return a message with some of its application properties set anew."""
+    if not changes:
+        return message
+    return replace(
+        message,
+        content=_change_properties(message.content, changes),
+        application_properties={**message.application_properties, **changes},
+    )
+
+
 def encode_delivery(delivery: Delivery) -> bytes:
     """Return a message as its receiver gets it."""
     content = delivery.message.content
     if delivery.dead_letter is not None:
-        content = _add_dead_letter(content, delivery.dead_letter)
-    header = encode_section(_HEADER, _header(delivery))
-    return header + encode_section(_MESSAGE_ANNOTATIONS, _annotate(delivery)) + content
+        content = _change_properties(content, _told_by(delivery.dead_letter))
+    sections = [encode_section(_HEADER, _header(delivery))]
+    if annotations := _annotate_delivery(delivery):
+        sections.append(encode_section(_DELIVERY_ANNOTATIONS, annotations))
+    sections.append(encode_section(_MESSAGE_ANNOTATIONS, _annotate(delivery)))
+    return b"".join([*sections, content])
 
 
 def _section_code(encoded: bytes, offset: int) -> tuple[int, int]:
@@ -153,6 +197,13 @@ def _header(delivery: Delivery) -> list[object]:
     return [*fields, UInt(delivery.delivery_count)]
 
 
+def _annotate_delivery(delivery: Delivery) -> dict[object, object]:
+    found = dict(delivery.message.delivery_annotations)
+    if delivery.lock_token is not None:
+        found[_LOCK_TOKEN] = delivery.lock_token
+    return found
+
+
 def _annotate(delivery: Delivery) -> dict[object, object]:
     added: dict[str, object] = {
         "x-opt-sequence-number": delivery.sequence_number,
@@ -168,13 +219,18 @@ def _annotate(delivery: Delivery) -> dict[object, object]:
     return {**delivery.message.annotations, **named}
 
 
-def _add_dead_letter(content: bytes, dead_letter: DeadLetter) -> bytes:
+def _told_by(dead_letter: DeadLetter) -> Mapping[str, object]:
+    told = {
+        "DeadLetterReason": dead_letter.reason,
+        "DeadLetterErrorDescription": dead_letter.description,
+    }
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def _change_properties(content: bytes, changes: Mapping[str, object]) -> bytes:
     sections = {s.code: s for s in split_sections(content)}
     properties = dict(_mapping(sections.get(_APPLICATION_PROPERTIES)))
-    if dead_letter.reason is not None:
-        properties["DeadLetterReason"] = dead_letter.reason
-    if dead_letter.description is not None:
-        properties["DeadLetterErrorDescription"] = dead_letter.description
+    properties.update(changes.items())
     return _replace_section(content, _APPLICATION_PROPERTIES, properties)
 
 

@@ -21,7 +21,7 @@ from bridge.simulator.wire.performatives import (
 from bridge.simulator.wire.values import Described
 
 _COORDINATOR = 0x30
-_ADDRESS, _FILTER = 0, 7  # places in a source
+_ADDRESS, _DYNAMIC, _FILTER = 0, 4, 7  # places in a source; no filter in a target
 SERIAL = 2**32
 """Counters begin again here."""
 
@@ -103,6 +103,12 @@ class Link:
         """Whether the client wants to control transactions by it."""
         target = self._attach.target
         return isinstance(target, Described) and target.descriptor == _COORDINATOR
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether the client wants a node to be made for it."""
+        own = self._attach.source if self.is_sender else self._attach.target
+        return _field(own, _DYNAMIC) is True
 
     @property
     def source(self) -> str:

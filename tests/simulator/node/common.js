@@ -12,6 +12,8 @@ const NO_RETRIES = { maxRetries: 0, timeoutInMs: 5 * SECONDS };
 async function play(scenario) {
   const client = new sdk.ServiceBusClient(process.argv[2], {
     retryOptions: NO_RETRIES,
+    // Node's own, which is behind a flag before version 22.
+    webSocketOptions: process.env.OVER_WEBSOCKET && { webSocket: WebSocket },
   });
   try {
     await scenario(client);

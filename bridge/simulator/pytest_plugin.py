@@ -1,0 +1,69 @@
+"""The pytest plugin: a Service Bus for each test.
+
+    def test_order_is_sent(servicebus_emulator):
+        send_order(servicebus_emulator.connection_string)
+
+        (message,) = servicebus_emulator.messages("orders")
+        assert message.subject == "order"
+
+pytest loads this module in every environment that this package is installed in, so it
+loads nothing itself: the extra [simulator] is needed when the fixture is used.
+"""
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from bridge.simulator.emulator import Emulator
+    from bridge.simulator.servicebus.settings import Entities
+
+_INI = "servicebus_emulator_config"
+_ABSENT = (
+    "the fixture servicebus_emulator needs the extra [simulator]: "
+    "pip install 'scheduled-events-bridge[simulator]'"
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the setting that names the entities."""
+    parser.addini(
+        _INI,
+        "The entities of servicebus_emulator: a file in the format of Microsoft's "
+        "emulator (Config.json), from the folder of pytest's own configuration.",
+    )
+
+
+@pytest.fixture(scope="session")
+def servicebus_emulator_entities(
+    pytestconfig: pytest.Config,
+) -> "Entities | Path | None":
+    """Return the entities of the broker; override it to have others in some tests."""
+    named = str(pytestconfig.getini(_INI) or "")
+    return pytestconfig.rootpath / named if named else None
+
+
+@pytest.fixture(scope="session")
+def _servicebus_emulator_loop() -> "Iterator[asyncio.AbstractEventLoop]":
+    try:
+        from bridge.simulator.emulator import background_loop  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        pytest.fail(f"{_ABSENT} ({error.name} is missing)", pytrace=False)
+    with background_loop() as loop:
+        yield loop
+
+
+@pytest.fixture
+def servicebus_emulator(
+    _servicebus_emulator_loop: "asyncio.AbstractEventLoop",
+    servicebus_emulator_entities: "Entities | Path | None",
+) -> "Iterator[Emulator]":
+    """Return a Service Bus of this test alone, with empty entities."""
+    from bridge.simulator.emulator import emulator  # noqa: PLC0415 - an extra
+
+    with emulator(_servicebus_emulator_loop, servicebus_emulator_entities) as running:
+        yield running

@@ -1,0 +1,97 @@
+"""What a person does at a broker, without a connection: look, put, resubmit, purge."""
+
+from collections.abc import Callable
+
+from bridge.simulator.servicebus.clearing import purge, resubmit
+from bridge.simulator.servicebus.entities import Namespace
+from bridge.simulator.servicebus.errors import Condition, RefusedError
+from bridge.simulator.servicebus.hub import Hub
+from bridge.simulator.servicebus.overview import Overview, overview
+from bridge.simulator.servicebus.queues import Queue
+from bridge.simulator.servicebus.values import encode_section
+from bridge.simulator.servicebus.wire import parse_message
+from bridge.simulator.wire.message import DATA
+
+
+class Desk:
+    """The actions on the entities of one broker.
+
+    Args:
+        hub: connects the entities to the clients, who learn of each action.
+        clock: returns seconds since the epoch.
+    """
+
+    def __init__(self, hub: Hub, clock: Callable[[], float]) -> None:
+        self._hub = hub
+        self.now = clock
+
+    @property
+    def _namespace(self) -> Namespace:
+        return self._hub.namespace
+
+    def overview(self, entity: str | None = None) -> Overview:
+        """Return all entities, and what is in one of them."""
+        self._namespace.run_due()
+        return overview(self._namespace, entity)
+
+    def turn(self) -> None:
+        """Do what is due by now: after the clock was set ahead."""
+        self._hub.turn()
+
+    def put(self, entity: str, body: bytes) -> None:
+        """Send a message to a queue or topic.
+
+        Raises:
+            RefusedError: it does not exist, or takes none.
+        """
+        encoded = encode_section(DATA, body)
+        self._namespace.find_target(entity).send([parse_message(encoded)])
+        self._hub.turn()
+
+    def resubmit(self, entity: str, number: int | None = None) -> int:
+        """Move dead letters back into the queue or subscription that they come from.
+
+        Each becomes a new message: with a new number, and without failed deliveries.
+
+        Args:
+            entity: the path of the queue or subscription.
+            number: the sequence number of one dead letter; None: all of them.
+
+        Returns:
+            How many were moved. Those that a receiver has locked are left.
+
+        Raises:
+            RefusedError: the entity does not exist or has no dead letters, or no dead
+                letter has the number.
+        """
+        moved = resubmit(self._queue(entity), number)
+        self._hub.turn()
+        return moved
+
+    def purge(self, entity: str, *, dead_letters: bool = False) -> int:
+        """Delete all messages of a queue or subscription that nobody has locked.
+
+        Args:
+            entity: its path.
+            dead_letters: delete its dead letters instead.
+
+        Returns:
+            How many were deleted.
+
+        Raises:
+            RefusedError: the entity does not exist, or keeps no messages.
+        """
+        queue = self._queue(entity)
+        if dead_letters and queue.dead_letters is not None:
+            queue = queue.dead_letters
+        deleted = purge(queue)
+        self._hub.turn()
+        return deleted
+
+    def _queue(self, entity: str) -> Queue:
+        found = self._namespace.find(entity)
+        if not isinstance(found, Queue):
+            raise RefusedError(
+                Condition.NOT_ALLOWED, f"{entity!r} is a topic, and keeps no messages"
+            )
+        return found

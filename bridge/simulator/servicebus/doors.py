@@ -1,0 +1,93 @@
+"""The ports of a broker: AMQP over TCP, over TLS, and over WebSockets.
+
+All of them lead to the same entities. Plain TCP is always open.
+"""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from bridge.simulator.errors import ListenError
+from bridge.simulator.http_server import listening
+from bridge.simulator.servicebus.websocket import websocket_app
+from bridge.simulator.tls import TlsFiles, server_context
+
+NewProtocol = Callable[[], asyncio.Protocol]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doors:
+    """Where clients come in besides plain TCP.
+
+    Attributes:
+        websocket_port: for AMQP over WebSockets, with TLS if there is TLS; 0: a free
+            one; None: not at all.
+        tls: the certificate; None: no TLS.
+        tls_port: for AMQP over TLS; 0: a free one.
+    """
+
+    websocket_port: int | None = None
+    tls: TlsFiles | None = None
+    tls_port: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Where an open broker listens; None: it does not listen there."""
+
+    tls: int | None = None
+    websocket: int | None = None
+
+
+@asynccontextmanager
+async def open_doors(
+    doors: Doors, host: str, new_protocol: NewProtocol
+) -> AsyncIterator[Ports]:
+    """Listen as ``doors`` says; yield the ports.
+
+    Raises:
+        ListenError: a port is in use.
+        SimulatorError: the certificate cannot be used.
+    """
+    context = None if doors.tls is None else server_context(doors.tls)
+    async with (
+        _tls_door(doors, host, context, new_protocol) as tls,
+        _websocket_door(doors, host, context, new_protocol) as websocket,
+    ):
+        yield Ports(tls=tls, websocket=websocket)
+
+
+@asynccontextmanager
+async def _tls_door(
+    doors: Doors, host: str, context: ssl.SSLContext | None, new_protocol: NewProtocol
+) -> AsyncIterator[int | None]:
+    if context is None:
+        yield None
+        return
+    loop = asyncio.get_running_loop()
+    try:
+        server = await loop.create_server(
+            new_protocol, host, doors.tls_port, ssl=context
+        )
+    except (OSError, OverflowError) as error:
+        name = "the broker's TLS"
+        raise ListenError(name, host, doors.tls_port, error) from error
+    try:
+        yield int(server.sockets[0].getsockname()[1])
+    finally:
+        server.close()
+
+
+@asynccontextmanager
+async def _websocket_door(
+    doors: Doors, host: str, context: ssl.SSLContext | None, new_protocol: NewProtocol
+) -> AsyncIterator[int | None]:
+    if doors.websocket_port is None:
+        yield None
+        return
+    name, port = "the broker's WebSocket", doors.websocket_port
+    app = websocket_app(new_protocol)
+    async with listening(app, name=name, host=host, port=port, tls=context) as url:
+        yield int(url.rpartition(":")[2])

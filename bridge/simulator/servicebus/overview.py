@@ -1,0 +1,176 @@
+"""What people see of a broker: its entities, and what is in one of them. Pure.
+
+Looking changes nothing: messages are peeked, not received.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from bridge.simulator.servicebus.backlog import Counts, Entry
+from bridge.simulator.servicebus.entities import Namespace
+from bridge.simulator.servicebus.errors import RefusedError
+from bridge.simulator.servicebus.message import Delivery, State
+from bridge.simulator.servicebus.queues import Queue
+from bridge.simulator.servicebus.topics import Topic
+from bridge.simulator.servicebus.wire import body_text
+
+MOST_ROWS = 100
+_MOST_CHARACTERS = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntityRow:
+    """A queue, topic or subscription, with its counts."""
+
+    path: str
+    kind: str
+    counts: Counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageRow:
+    """A message as it stands in a queue.
+
+    Attributes:
+        number: its sequence number.
+        state: active, locked, deferred or scheduled.
+        delivery_count: how many deliveries have failed.
+        enqueued_at: seconds since the epoch.
+        body: its beginning, as text.
+        reason: why it is a dead letter, and the sentence with it.
+    """
+
+    number: int
+    message_id: str
+    subject: str
+    session_id: str
+    state: str
+    delivery_count: int
+    enqueued_at: float
+    body: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRow:
+    """A session of a queue.
+
+    Attributes:
+        holder: who has locked it; empty: nobody.
+        locked_until: seconds since the epoch; None: nobody has locked it.
+        messages: how many are in it.
+        has_state: whether a state is stored.
+    """
+
+    session_id: str
+    holder: str
+    locked_until: float | None
+    messages: int
+    has_state: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detail:
+    """What is in one entity: the first ``MOST_ROWS`` of each kind."""
+
+    path: str
+    is_queue: bool
+    messages: tuple[MessageRow, ...] = ()
+    dead: tuple[MessageRow, ...] = ()
+    sessions: tuple[SessionRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """All entities, and what is in the chosen one."""
+
+    entities: tuple[EntityRow, ...]
+    detail: Detail | None
+
+
+def overview(namespace: Namespace, chosen: str | None) -> Overview:
+    """Return what there is to see.
+
+    Args:
+        namespace: the entities.
+        chosen: the path of the entity to look into; None, or one that is not there:
+            none.
+    """
+    return Overview(
+        entities=tuple(_entities(namespace)),
+        detail=None if chosen is None else _detail(namespace, chosen),
+    )
+
+
+def _entities(namespace: Namespace) -> Iterator[EntityRow]:
+    for path, counts in sorted(namespace.snapshot().items()):
+        yield EntityRow(path=path, kind=_kind(namespace, path), counts=counts)
+
+
+def _kind(namespace: Namespace, path: str) -> str:
+    if isinstance(namespace.find(path), Topic):
+        return "topic"
+    return "subscription" if "/" in path else "queue"
+
+
+def _detail(namespace: Namespace, path: str) -> Detail | None:
+    try:
+        entity = namespace.find(path)
+    except RefusedError:
+        return None
+    if not isinstance(entity, Queue):
+        return Detail(path=entity.name, is_queue=False)
+    dead = entity.dead_letters
+    return Detail(
+        path=entity.name,
+        is_queue=True,
+        messages=_messages(entity),
+        dead=() if dead is None else _messages(dead),
+        sessions=tuple(_sessions(entity)),
+    )
+
+
+def _messages(queue: Queue) -> tuple[MessageRow, ...]:
+    return tuple(map(_message, queue.peek(0, MOST_ROWS)))
+
+
+def _message(delivery: Delivery) -> MessageRow:
+    message, letter = delivery.message, delivery.dead_letter
+    told = () if letter is None else (letter.reason, letter.description)
+    is_locked = delivery.lock_token is not None
+    return MessageRow(
+        number=delivery.sequence_number,
+        message_id=message.message_id,
+        subject=message.properties.get("Label", ""),
+        session_id=message.session_id or "",
+        state="locked" if is_locked else State(delivery.state).name.lower(),
+        delivery_count=delivery.delivery_count,
+        enqueued_at=delivery.enqueued_at,
+        body=body_text(message.content, _MOST_CHARACTERS),
+        reason=": ".join(text for text in told if text),
+    )
+
+
+def _sessions(queue: Queue) -> Iterator[SessionRow]:
+    if not queue.settings.requires_session:
+        return
+    counts = _by_session(list(queue.storage.backlog))
+    states = set(queue.sessions.with_state())
+    held = queue.sessions.locks()
+    for name in sorted({*counts, *states, *held})[:MOST_ROWS]:
+        lock = held.get(name)
+        yield SessionRow(
+            session_id=name,
+            holder="" if lock is None else str(lock.owner),
+            locked_until=None if lock is None else lock.until,
+            messages=counts.get(name, 0),
+            has_state=name in states,
+        )
+
+
+def _by_session(entries: Sequence[Entry]) -> Mapping[str, int]:
+    counts = dict[str, int]()
+    for entry in entries:
+        name = entry.message.session_id or ""
+        counts[name] = counts.get(name, 0) + 1
+    return counts

@@ -1,0 +1,131 @@
+"""AMQP over WebSockets: the bytes of a connection, in binary messages.
+
+The cut of the bytes into messages means nothing: both sides read a stream.
+
+Source: AMQP WebSocket binding, version 1.0. Azure Service Bus, AMQP 1.0 protocol guide:
+        the path, and the subprotocol.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from aiohttp import WSMsgType, web
+
+PATH = "/$servicebus/websocket"
+
+_SUBPROTOCOLS = ("AMQPWSB10", "amqp")
+# Below what any client takes as one message.
+_PIECE_BYTES = 64 * 1024
+_BINARY_LIMIT = 4 * 1024 * 1024
+
+
+def websocket_app(new_protocol: Callable[[], asyncio.Protocol]) -> web.Application:
+    """Return an application that serves AMQP at ``PATH``.
+
+    Args:
+        new_protocol: makes the broker's end of a connection.
+    """
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        socket = web.WebSocketResponse(
+            protocols=_SUBPROTOCOLS, max_msg_size=_BINARY_LIMIT
+        )
+        await socket.prepare(request)
+        await _carry(request, socket, new_protocol())
+        return socket
+
+    app = web.Application()
+    app.router.add_get(PATH, serve, allow_head=False)
+    app.router.add_get(f"{PATH}/", serve, allow_head=False)
+    return app
+
+
+async def _carry(
+    request: web.Request, socket: web.WebSocketResponse, protocol: asyncio.Protocol
+) -> None:
+    """Carry the bytes of one connection until either side ends it."""
+    stream = _Stream(request.transport)
+    protocol.connection_made(stream)
+    try:
+        async with asyncio.TaskGroup() as group:
+            writing = group.create_task(stream.write_to(socket))
+            await stream.read_from(socket, protocol)
+            writing.cancel()
+    finally:
+        stream.end()
+        protocol.connection_lost(None)
+
+
+class _Stream(asyncio.Transport):
+    """A WebSocket as the transport that a protocol writes to.
+
+    Args:
+        below: the transport of the HTTP connection.
+    """
+
+    def __init__(self, below: asyncio.Transport | None) -> None:
+        super().__init__()
+        self._below = below
+        self._waiting: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._may_read = asyncio.Event()
+        self._may_read.set()
+        self._is_closing = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Write bytes, after those before."""
+        written = bytes(data)
+        for start in range(0, len(written), _PIECE_BYTES):
+            self._waiting.put_nowait(written[start : start + _PIECE_BYTES])
+
+    def close(self) -> None:
+        """Close the WebSocket after everything is written."""
+        self._is_closing = True
+        self._waiting.put_nowait(None)
+
+    def abort(self) -> None:
+        """Break the connection."""
+        self._is_closing = True
+        if self._below is not None:
+            self._below.abort()
+
+    def is_closing(self) -> bool:
+        """Whether it is closed, or will be."""
+        return self._is_closing
+
+    def pause_reading(self) -> None:
+        """Leave what comes unread."""
+        self._may_read.clear()
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        self._may_read.set()
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        """Return what is known of the connection below, such as its socket."""
+        if self._below is None:
+            return default
+        found: object = self._below.get_extra_info(name, default)
+        return found
+
+    def end(self) -> None:
+        """Note that the WebSocket is gone."""
+        self._is_closing = True
+
+    async def write_to(self, socket: web.WebSocketResponse) -> None:
+        """Send what is written; return when it is closed or broken."""
+        try:
+            while (piece := await self._waiting.get()) is not None:
+                await socket.send_bytes(piece)
+        except ConnectionError:
+            return  # the reading side ends the connection
+        await socket.close()
+
+    async def read_from(
+        self, socket: web.WebSocketResponse, protocol: asyncio.Protocol
+    ) -> None:
+        """Pass what comes to the protocol; return when the client is gone."""
+        while (message := await socket.receive()).type is WSMsgType.BINARY:
+            await self._may_read.wait()
+            protocol.data_received(message.data)
+        if message.type is WSMsgType.TEXT:
+            await socket.close(code=1003, message=b"AMQP comes in binary messages")
