@@ -100,10 +100,9 @@ async def _opened(
 ) -> AsyncIterator["Fleet"]:
     async with AsyncExitStack() as stack:
         broker = await stack.enter_async_context(Broker(default_entities()))
-        web, db = (
-            await stack.enter_async_context(ImdsSimulator(ImdsSettings(vm_name=name)))
-            for name in ("web-1", "db-1")
-        )
+        web, db = (ImdsSimulator(ImdsSettings(vm_name=n)) for n in ("web-1", "db-1"))
+        for imds in (web, db):
+            await stack.enter_async_context(imds)
         arm = await stack.enter_async_context(Arm([web, db]))
         http = await stack.enter_async_context(aiohttp.ClientSession())
         fleet = Fleet(folder, timeline, broker, web, db, arm, http, stack)

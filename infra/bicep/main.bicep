@@ -93,6 +93,37 @@ param teamsGroups string = ''
 @maxLength(42)
 param botName string = 'sebridge-bot-${uniqueString(resourceGroup().id)}'
 
+@description('Also the hub, one view of the fleet: a Container App and PostgreSQL.')
+param withHub bool = false
+
+@description('Name of the hub and of its database server, unique in Azure.')
+@minLength(3)
+@maxLength(32)
+param hubName string = 'sebridge-hub-${uniqueString(resourceGroup().id)}'
+
+@description('Image of the hub: infra/container with EXTRAS=hub.')
+param hubImage string = ''
+
+@description('Existing managed environment of Container Apps.')
+param hubEnvironmentId string = ''
+
+@description('Existing subnet, delegated to Microsoft.DBforPostgreSQL/flexibleServers.')
+param hubDatabaseSubnetId string = ''
+
+@description('Existing private DNS zone of the database.')
+param hubDatabaseZoneId string = ''
+
+@description('Client id of the app registration that people sign in to the hub with.')
+param hubClientId string = ''
+
+@description('The text of hub.toml.')
+@secure()
+param hubConfig string = ''
+
+@description('The address of the database: postgresql://USER:PASSWORD@HOST/hub?sslmode=verify-full')
+@secure()
+param hubStore string = ''
+
 module identity 'modules/identity.bicep' = {
   name: 'sebridge-identity'
   params: {
@@ -116,6 +147,22 @@ module alerts 'modules/alerts.bicep' = {
   params: {
     namespaceId: bus.outputs.namespaceId
     alertEmail: alertEmail
+  }
+}
+
+module hub 'modules/hub.bicep' = if (withHub) {
+  name: 'sebridge-hub'
+  params: {
+    location: location
+    namespaceName: bus.outputs.namespaceName
+    environmentId: hubEnvironmentId
+    image: hubImage
+    hubName: hubName
+    databaseSubnetId: hubDatabaseSubnetId
+    databaseZoneId: hubDatabaseZoneId
+    clientId: hubClientId
+    config: hubConfig
+    store: hubStore
   }
 }
 

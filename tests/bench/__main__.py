@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import bridge
-from tests.bench import batches, drain, fleet, growth, idle, latency
+from tests.bench import batches, drain, fleet, growth, hub, idle, latency
 from tests.bench.figures import HEAD, Figure
 from tests.bench.history import History
 
@@ -33,6 +33,7 @@ BENCHES: dict[str, Bench] = {
     "outbox": lambda quick: growth.outbox_rows(50_000 if quick else 1_000_000, 3),
     "polls": lambda quick: growth.poll_cost(20 if quick else 200),
     "fleet": lambda quick: fleet.figures(10 if quick else 120, 5 if quick else 20),
+    "hub": lambda quick: hub.figures(120 if quick else hub.MACHINES, 3),
     "start": lambda quick: growth.first_poll(5 if quick else 15),
 }
 

@@ -17,6 +17,7 @@ from bridge.cli.main import main
 from bridge.configuration.load import parse as load_tables
 from bridge.events.build import numbered
 from bridge.foundation.hashing import hash32
+from bridge.hub.load import load as load_hub
 from tests.bench.__main__ import BENCHES
 from tests.docs.pages import (
     ROOT,
@@ -136,9 +137,15 @@ def test_commands_are_run_or_say_what_they_need(block: Block) -> None:
 
 @pytest.mark.parametrize("block", every_block("toml"), ids=str)
 def test_configuration_is_accepted_as_it_stands(
-    block: Block, environ: dict[str, str]
+    block: Block, environ: dict[str, str], tmp_path: Path
 ) -> None:
-    load_tables(tomllib.loads(block.text), file=str(block), environ=environ)
+    tables = tomllib.loads(block.text)
+    if "hub" not in tables:
+        load_tables(tables, file=str(block), environ=environ)
+        return
+    path = tmp_path / "hub.toml"
+    path.write_text(block.text)
+    load_hub(path, {**environ, "STORE": "postgresql://sebridge@db.example/hub"})
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -11,6 +11,7 @@ from pycep import BicepParser
 
 from bridge.configuration import load as config
 from bridge.health.config import HttpConfig
+from bridge.hub.config import HubConfig
 from bridge.simulator.servicebus.config import default_entities
 
 HERE = Path(__file__).parents[2] / "infra" / "bicep"
@@ -30,6 +31,7 @@ def read(name: str) -> dict[str, Any]:
 
 BUS = read("modules/bus.bicep")["resources"]
 APPROVER = read("modules/approver.bicep")["resources"]
+HUB = read("modules/hub.bicep")["resources"]
 MAIN = read("main.bicep")
 MODULES = MAIN["modules"]
 
@@ -109,11 +111,46 @@ def test_approver_has_exactly_what_its_functions_do() -> None:
     }
 
 
+def test_hub_reads_two_entities_and_sends_to_one() -> None:
+    assert granted("modules/hub.bicep") == {
+        ("hears", RECEIVER),
+        ("azureEvents", RECEIVER),
+        ("approvals", SENDER),
+    }
+
+
+def test_hub_that_is_down_fills_nothing() -> None:
+    for name in ("hears", "azureEvents"):
+        found = HUB[name]["config"]["properties"]
+        assert found["deadLetteringOnMessageExpiration"] is False
+        assert found["defaultMessageTimeToLive"] == "P1D"
+
+
+def test_hub_is_reached_where_it_listens_by_who_has_signed_in() -> None:
+    app = HUB["app"]["config"]["properties"]
+    port = int(HubConfig().listen.rpartition(":")[2])
+    container = app["template"]["containers"][0]
+
+    assert app["configuration"]["ingress"]["targetPort"] == port
+    assert [one["httpGet"]["port"] for one in container["probes"]] == [port, port]
+    assert container["command"][1] == "hub"
+    sign_in = HUB["signIn"]["config"]["properties"]["globalValidation"]
+    assert sign_in["unauthenticatedClientAction"] == "RedirectToLoginPage"
+
+
+def test_secrets_of_the_hub_are_given_and_never_shown() -> None:
+    text = (HERE / "modules" / "hub.bicep").read_text()
+    for name in ("config", "store"):
+        assert f"@secure()\nparam {name} string" in text
+    assert "listKeys" not in text
+    assert set(read("modules/hub.bicep")["outputs"]) == {"address", "principalId"}
+
+
 def test_no_other_module_gives_a_role_and_none_on_a_whole_namespace() -> None:
     givers = {path.stem for path in FILES if ROLES in path.read_text()}
 
     # Those of the policy are its own, and tests/infra/test_policy.py knows them.
-    assert givers == {"bus", "approver", "policy"}
+    assert givers == {"bus", "approver", "hub", "policy"}
     assert "scope: namespace" not in "".join(path.read_text() for path in FILES)
 
 

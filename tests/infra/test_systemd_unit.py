@@ -10,12 +10,15 @@ import pytest
 from bridge.configuration.config import Settings
 from bridge.configuration.load import load
 from bridge.foundation.errors import ConfigError
+from bridge.hub.config import HubConfig
+from bridge.hub.load import HubFile
 from bridge.outbox.statefile import default_path
 from bridge.sinks.command.unit_files import Places
 from bridge.traffic.config import TrafficConfig
 
 SYSTEMD = Path(__file__).parents[2] / "infra" / "systemd"
 UNIT = SYSTEMD / "sebridge.service"
+HUB = SYSTEMD / "sebridge-hub.service"
 SOCKET = SYSTEMD / "sebridge-traffic.socket"
 WANTED = 2.0
 
@@ -48,6 +51,30 @@ def test_exposure_is_2_or_better() -> None:
 
     assert found.returncode == 0, found.stdout
     assert "Overall exposure level" in found.stdout
+
+
+@needs_systemd
+def test_exposure_of_the_hub_is_2_or_better() -> None:
+    found = analyze(
+        "security", "--offline=true", f"--threshold={WANTED * 10:.0f}", str(HUB)
+    )
+
+    assert found.returncode == 0, found.stdout
+
+
+@needs_systemd
+def test_systemd_understands_every_line_of_the_hub(tmp_path: Path) -> None:
+    copy = tmp_path / HUB.name
+    copy.write_text(HUB.read_text().replace("/opt/sebridge/bin/sebridge", "/bin/true"))
+
+    assert analyze("verify", str(copy)).stderr == ""
+
+
+def test_hub_may_keep_what_its_defaults_say() -> None:
+    lines = HUB.read_text().splitlines()
+    assert "StateDirectory=sebridge" in lines
+    for path in (HubFile().state.path, str(HubConfig().sqlite_file)):
+        assert path.startswith("/var/lib/sebridge/")
 
 
 @needs_systemd

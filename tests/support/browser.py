@@ -22,7 +22,7 @@ import pytest
 
 _NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
 _SECONDS: Final = 60.0
-_FLAGS: Final = (
+FLAGS: Final = (
     "--headless",
     "--no-sandbox",  # for root in a container
     "--disable-gpu",
@@ -56,8 +56,8 @@ class Browser:
         Raises:
             TimeoutError: it took more than a minute.
         """
-        async with _folder() as folder:
-            return (await self._run(folder, "--dump-dom", url)).decode()
+        async with folder() as home:
+            return (await self._run(home, "--dump-dom", url)).decode()
 
     async def picture(self, url: str, width: int, height: int) -> bytes:
         """Return the page at ``url`` as PNG.
@@ -70,22 +70,22 @@ class Browser:
         Raises:
             TimeoutError: it took more than a minute.
         """
-        async with _folder() as folder:
-            path = folder / "page.png"
+        async with folder() as home:
+            path = home / "page.png"
             size = f"--window-size={width},{height}"
-            await self._run(folder, f"--screenshot={path}", size, url)
+            await self._run(home, f"--screenshot={path}", size, url)
             return path.read_bytes()
 
-    async def _run(self, folder: Path, *arguments: str) -> bytes:
+    async def _run(self, home: Path, *arguments: str) -> bytes:
         process = await asyncio.create_subprocess_exec(
             self.program,
-            *_FLAGS,
+            *FLAGS,
             *self.flags,
-            f"--user-data-dir={folder / 'profile'}",
+            f"--user-data-dir={home / 'profile'}",
             *arguments,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
-            env={"HOME": str(folder), "PATH": os.environ["PATH"], "LANG": "C.UTF-8"},
+            env={"HOME": str(home), "PATH": os.environ["PATH"], "LANG": "C.UTF-8"},
             start_new_session=True,
         )
         try:
@@ -99,10 +99,11 @@ class Browser:
 
 
 @asynccontextmanager
-async def _folder() -> AsyncIterator[Path]:
+async def folder() -> AsyncIterator[Path]:
+    """Yield a folder for one browser alone."""
     # What it started may still write there while it ends.
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        yield Path(name)
 
 
 def find() -> Browser | None:

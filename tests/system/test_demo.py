@@ -215,3 +215,23 @@ async def test_interrupted_demo_leaves_nothing_behind(
     assert text.rstrip().endswith("everything is cleaned up")
     assert "Traceback" not in text
     assert not list(tmp_path.glob("sebridge-demo-*"))
+
+
+async def test_fleet_is_seen_by_its_hub_and_approved_by_both_ways(
+    tmp_path: Path,
+) -> None:
+    process = await demo(tmp_path, "--fleet", "3", "--no-wait")
+    text = await text_of(process)
+
+    assert process.returncode == 0, text
+    marks = ["3 bridges alive", "web: completed", "db-1 is silent", "db: completed"]
+    places = [text.index(mark) for mark in marks]
+    assert places == sorted(places)
+    assert "both approvals reached Azure" in text
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_no_wait_is_for_a_fleet(tmp_path: Path) -> None:
+    process = await demo(tmp_path, "--no-wait")
+    assert "--no-wait is for --fleet" in await text_of(process)
+    assert process.returncode == 2

@@ -1,0 +1,284 @@
+"""Whoever means harm, and whatever dies: nothing is run, lost, or told twice."""
+
+import asyncio
+import csv
+import resource
+import socket
+import tempfile
+from contextlib import ExitStack
+from datetime import timedelta
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bridge.foundation.errors import HubStoreAwayError
+from bridge.foundation.values import Address
+from bridge.hub.alarm_sinks import Handing, context_of
+from bridge.hub.bridges import Liveness
+from bridge.hub.config import HubConfig
+from bridge.hub.load import HubFile
+from bridge.hub.source_config import AzureSource, BridgesSource
+from bridge.hub.sources import read
+from bridge.hub.store import alarms
+from bridge.hub.store.fleet_view import fleet as bridges_of
+from bridge.hub.store.fleet_view import forget_bridge
+from bridge.hub.store.store import Store, open_store
+from bridge.hub.views import one_event
+from bridge.outbox.store import Outbox
+from bridge.servicebus.message import ReceivedMessage
+from tests.hub.test_alarms import Fleet
+from tests.hub.test_pages import Browser
+from tests.support.builders import SINK
+from tests.support.fakes import FakeClock
+from tests.support.fleet import at, azure, event, life, step, vm
+from tests.support.hub import BUS, Desk, beat, config, told
+
+_CONNECTIONS = 10_000
+_AZURE = AzureSource(name="azure", type="azure", namespace="n", queue="q")
+
+# -- who connects ------------------------------------------------------------------
+
+
+async def test_ten_thousand_connections_that_send_nothing_are_no_harm(
+    store: Store,
+) -> None:
+    if store.is_shared:
+        pytest.skip("a connection sees no difference between the stores")
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < _CONNECTIONS + 2000:
+        pytest.skip(f"only {hard} files may be open here")
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, _CONNECTIONS + 2000), hard))
+    async with Desk(store, config()).open() as desk:
+        await desk.scheduled()
+        port = int(desk.url.rpartition(":")[2])
+        with ExitStack() as stack:
+            loop = asyncio.get_running_loop()
+            for _ in range(_CONNECTIONS):
+                one = stack.enter_context(socket.socket())
+                one.settimeout(0)
+                await loop.sock_connect(one, ("127.0.0.1", port))
+            async with asyncio.timeout(20), aiohttp.ClientSession() as http:
+                async with http.get(f"{desk.url}/livez") as found:
+                    assert found.status == 200
+                async with http.get(desk.url, headers={"User": "ann"}) as found:
+                    assert "1 event waits" in await found.text()
+
+
+# -- what is sent ------------------------------------------------------------------
+
+ODD = [
+    "../../etc/passwd",
+    "a/b?c#d&e=f",
+    "=cmd|' /C calc'!A0",
+    "@SUM(1)",
+    "\x1b]0;owned\x07",
+    "a\x00b",
+    "%2e%2e%2f",
+    "\ud7ff\u202e.exe",
+    "<svg onload=alert(1)>",
+    "'; DROP TABLE events; --",
+    "A" * 1024,
+    "\N{COLLISION SYMBOL}",
+]
+
+
+@pytest.mark.parametrize("event_id", ODD, ids=range(len(ODD)))
+async def test_event_id_is_data_wherever_it_is_shown(
+    store: Store, event_id: str
+) -> None:
+    async with Desk(store, config()).open() as desk, aiohttp.ClientSession() as http:
+        await store.keep([beat(), told(step("scheduled", event(event_id)))])
+        (listed,) = (await desk.get("/api/v1/events"))["events"]
+        shown = quote(listed["eventId"], safe="")
+        browser = Browser(desk, http)
+        text = await browser.open(f"/events/{shown}")
+        assert (browser.status, "<svg" in text) == (200, False)
+        status, _ = await desk.post(event_id=shown, decision="refuse", reason=event_id)
+        assert status == 200
+        for path in ("/", "/decisions"):
+            text = await browser.open(path)
+            assert (browser.status, "<svg" in text) == (200, False)
+        for row in csv.reader(StringIO(await desk.get("/api/v1/decisions.csv"))):
+            assert not any(cell.startswith(("=", "+", "-", "@")) for cell in row)
+            assert not any(ord(sign) < 32 for cell in row for sign in cell)
+
+
+def mutated(body: bytes) -> st.SearchStrategy[bytes]:
+    """Return ways in which a message may be broken."""
+    places = st.integers(0, len(body) - 1)
+    cut = places.map(lambda n: body[:n])
+    changed = st.tuples(places, st.binary(min_size=1, max_size=4)).map(
+        lambda one: body[: one[0]] + one[1] + body[one[0] + len(one[1]) :]
+    )
+    return st.one_of(st.binary(max_size=300), cut, changed)
+
+
+BODIES = st.one_of(
+    mutated(step("scheduled")),
+    mutated(life("started", intervalSeconds=60, approvals={"rules": []})),
+    mutated(azure("Scheduled")),
+)
+
+
+@given(bodies=st.lists(BODIES, min_size=1, max_size=8), source=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_message_of_any_bytes_is_kept_or_left_out(
+    bodies: list[bytes], *, source: bool
+) -> None:
+    """Nothing is raised, and what is kept can be shown."""
+    messages = [_received(body) for body in bodies]
+    origin: BridgesSource | AzureSource = BUS if source else _AZURE
+    batch = [read(origin, message, at(0)) for message in messages]
+
+    async def keep() -> None:
+        with tempfile.TemporaryDirectory() as name:
+            path = Address(f"sqlite:{Path(name) / 'hub.db'}", {})
+            async with open_store(HubConfig(store=path)) as store:
+                await store.keep(batch)
+                situation = Fleet(store, FakeClock()).situation()
+                await store.read(lambda c: bridges_of(c, situation))
+                for key in {one.fact.key for one in batch if one.fact}:
+                    await store.read(
+                        lambda c, key=key: one_event(c, key, situation)  # type: ignore[misc]  # a default binds it
+                    )
+
+    asyncio.run(keep())
+
+
+def _received(body: bytes) -> ReceivedMessage:
+    return ReceivedMessage(
+        lock_token="t",
+        sequence_number=1,
+        body=body,
+        message_id="m",
+        enqueued_at=at(0),
+        reply_to=None,
+        reply_to_session_id=None,
+    )
+
+
+# -- who is silent, in any order of things -----------------------------------------
+
+OPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("beat"), st.integers(0, 2)),
+        st.tuples(st.just("stop"), st.integers(0, 2)),
+        st.tuples(st.just("forget"), st.integers(0, 2)),
+        st.tuples(st.just("pass"), st.sampled_from([1, 59, 120, 181, 700])),
+        st.tuples(st.just("lose"), st.just(0)),
+        st.tuples(st.just("find"), st.just(0)),
+        st.tuples(st.just("look"), st.just(0)),
+        st.tuples(st.just("die"), st.just(0)),
+    ),
+    max_size=25,
+)
+
+
+@given(ops=OPS)
+@settings(max_examples=60, deadline=None)
+def test_silence_and_its_end_are_told_in_turns(ops: list[tuple[str, int]]) -> None:
+    """Of each bridge: silent, back, silent … ; and at the end as it really is."""
+
+    async def play() -> None:
+        with tempfile.TemporaryDirectory() as name:
+            path = Address(f"sqlite:{Path(name) / 'hub.db'}", {})
+            async with open_store(HubConfig(store=path)) as store:
+                world = World(store)
+                for what, number in [*ops, ("find", 0), ("look", 0)]:
+                    await world.do(what, number)
+                await world.check()
+
+    asyncio.run(play())
+
+
+class World:
+    """Three bridges, and a hub that may die."""
+
+    def __init__(self, store: Store) -> None:
+        self.clock = FakeClock()
+        self.fleet = Fleet(store, self.clock)
+        self.told: dict[object, list[str]] = {}
+
+    @property
+    def seconds(self) -> float:
+        return (self.clock.now() - at(0)) / timedelta(seconds=1)
+
+    async def do(self, what: str, number: int) -> None:
+        store = self.fleet.store
+        if what == "beat":
+            await store.keep([beat(number, self.seconds)])
+        elif what == "stop":
+            body = life("stopped", who=vm(number), seconds=self.seconds)
+            await store.keep([told(body, self.seconds)])
+        elif what == "forget":
+            vm_id, now = vm(number).vm_id or "", self.clock.now()
+            await store.write(lambda c: forget_bridge(c, vm_id, now))
+        elif what == "pass":
+            self.clock.pass_by(number)
+        elif what == "die":
+            self.fleet = Fleet(store, self.clock)
+            self.fleet.listening = self.clock.now()
+        elif what == "look":
+            for row in await self.fleet.look():
+                self.told.setdefault(row.data["vmName"], []).append(row.kind)
+        else:
+            self.fleet.listening = None if what == "lose" else self.clock.now()
+            if what == "find":
+                self.clock.pass_by(400)  # it listens for longer than three intervals
+
+    async def check(self) -> None:
+        situation = self.fleet.situation()
+        found = await self.fleet.store.read(lambda c: bridges_of(c, situation))
+        for row in found:
+            kinds = self.told.get(row.name, [])
+            turns = ["hub.bridge-silent", "hub.bridge-back"] * len(kinds)
+            assert kinds == turns[: len(kinds)]
+            is_open = len(kinds) % 2 == 1
+            assert is_open == (row.liveness is Liveness.SILENT)
+
+
+# -- what dies ---------------------------------------------------------------------
+
+
+async def test_hub_that_dies_while_it_hands_on_tells_the_same_event(
+    store: Store, outbox: Outbox, clock: FakeClock
+) -> None:
+    class Dies:
+        """A store that is gone before the mark."""
+
+        def __init__(self) -> None:
+            self.writes = 0
+
+        async def write(self, work: Any) -> Any:
+            self.writes += 1
+            if self.writes == 2:
+                raise HubStoreAwayError("it died")
+            return await store.write(work)
+
+        async def read(self, work: Any) -> Any:
+            return await store.read(work)
+
+    fleet = Fleet(store, clock)
+    await store.keep([beat(0), beat(1)])
+    clock.pass_by(200)
+    await fleet.watchman.step()
+    context = context_of(HubFile(hub=config()))
+    first = Handing(Dies(), outbox, clock, context, "", "one")  # type: ignore[arg-type]  # as little as it needs
+    with pytest.raises(HubStoreAwayError):
+        await first.step()
+    clock.pass_by(61)
+    await Handing(store, outbox, clock, context, "", "other").step()
+
+    due, _ = await outbox.deliveries.due(
+        SINK, now=clock.now().timestamp(), limit=10, but=frozenset()
+    )
+    assert len(due) == 2
+    assert len({one.cloud_event_id for one in due}) == 1
+    assert await store.read(alarms.waiting) == []

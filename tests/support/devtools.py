@@ -1,0 +1,146 @@
+"""A browser that stays open: pages are followed, typed on and measured from outside.
+
+    async with opened_tab(program) as tab:
+        await tab.open("http://127.0.0.1:8080/")
+        await tab.press("Tab")
+        title = await tab.value("document.title")
+
+Source: chromedevtools.github.io/devtools-protocol
+"""
+
+import asyncio
+import base64
+import os
+import signal
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from tests.support.browser import FLAGS, folder
+
+_SECONDS = 60.0
+_KEYS = {"Tab": 9, "Enter": 13, " ": 32}
+
+
+@dataclass
+class Tab:
+    """One page of a browser that stays open."""
+
+    socket: aiohttp.ClientWebSocketResponse
+    _last: int = field(default=0)
+
+    async def call(self, method: str, **given: Any) -> Mapping[str, Any]:
+        """Ask the browser for something, and return what it answers."""
+        self._last += 1
+        asked = self._last
+        await self.socket.send_json({"id": asked, "method": method, "params": given})
+        async with asyncio.timeout(_SECONDS):
+            while True:
+                told = await self.socket.receive_json()
+                if told.get("id") == asked:
+                    assert "error" not in told, told
+                    return dict(told["result"])
+
+    async def open(self, url: str) -> None:
+        """Go to a page, and return once it has loaded."""
+        await self.call("Page.navigate", url=url)
+        await self.until(
+            f"document.readyState === 'complete' && location.href !== 'about:blank'"
+            f" && location.href.startsWith({url.split('#', maxsplit=1)[0]!r})"
+        )
+
+    async def value(self, expression: str) -> Any:
+        """Return the value of an expression in the page."""
+        given = {"expression": expression, "returnByValue": True, "awaitPromise": True}
+        found = await self.call("Runtime.evaluate", **given)
+        assert "exceptionDetails" not in found, found
+        return found["result"].get("value")
+
+    async def until(self, expression: str) -> None:
+        """Return once an expression in the page is true.
+
+        Raises:
+            TimeoutError: it was not within a minute.
+        """
+        async with asyncio.timeout(_SECONDS):
+            while not await self._is(expression):
+                await asyncio.sleep(0.05)
+
+    async def _is(self, expression: str) -> bool:
+        given = {"expression": f"Boolean({expression})", "returnByValue": True}
+        found = await self.call("Runtime.evaluate", **given)
+        return found["result"].get("value") is True  # not while a page is left
+
+    async def press(self, key: str, *, times: int = 1) -> None:
+        """Press a key."""
+        for _ in range(times):
+            given = {"key": key, "code": key, "windowsVirtualKeyCode": _KEYS[key]}
+            more = {"text": "\r"} if key == "Enter" else {}
+            await self.call("Input.dispatchKeyEvent", type="keyDown", **given, **more)
+            await self.call("Input.dispatchKeyEvent", type="keyUp", **given)
+
+    async def type(self, text: str) -> None:
+        """Type a text where the focus is."""
+        await self.call("Input.insertText", text=text)
+
+    async def picture(self) -> bytes:
+        """Return what is seen, as PNG."""
+        found = await self.call("Page.captureScreenshot")
+        return base64.b64decode(found["data"])
+
+    async def look_like(
+        self, width: int, height: int, *, dark: bool = False, scripts: bool = True
+    ) -> None:
+        """Choose the size of the window, its colours, and whether scripts run."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1}
+        await self.call("Emulation.setDeviceMetricsOverride", mobile=False, **size)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        await self.call("Emulation.setEmulatedMedia", features=[scheme])
+        await self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
+
+
+@asynccontextmanager
+async def opened_tab(program: str) -> AsyncIterator[Tab]:
+    """Start a browser with no memory; yields its only tab."""
+    async with AsyncExitStack() as stack:
+        home = await stack.enter_async_context(folder())
+        process = await asyncio.create_subprocess_exec(
+            program,
+            *FLAGS,
+            "--remote-debugging-port=0",
+            f"--user-data-dir={home / 'profile'}",
+            "about:blank",
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            env={"HOME": str(home), "PATH": os.environ["PATH"], "LANG": "C.UTF-8"},
+            start_new_session=True,
+        )
+        stack.callback(_kill, process.pid)
+        port = await _port(home / "profile" / "DevToolsActivePort")
+        http = await stack.enter_async_context(aiohttp.ClientSession())
+        async with http.get(f"http://127.0.0.1:{port}/json") as found:
+            (page,) = [one for one in await found.json() if one["type"] == "page"]
+        address = page["webSocketDebuggerUrl"]
+        socket = await stack.enter_async_context(
+            http.ws_connect(address, max_msg_size=0)
+        )
+        tab = Tab(socket)
+        await tab.call("Page.enable")
+        yield tab
+
+
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError):  # it starts others, which may outlive it
+        os.killpg(pid, signal.SIGKILL)
+
+
+async def _port(path: Path) -> int:
+    async with asyncio.timeout(_SECONDS):
+        while True:
+            with suppress(OSError, ValueError, IndexError):
+                return int(path.read_text().splitlines()[0])
+            await asyncio.sleep(0.05)
