@@ -116,7 +116,12 @@ class Span(click.ParamType[Duration]):
     "--refuse", is_flag=True, help="Refuse it, in place of approving; needs --hub."
 )
 @click.option("--yes", is_flag=True, help="Answer the question of --via arm with yes.")
-@click.option("--arm-endpoint", default=_ENDPOINT, hidden=True)
+@click.option(
+    "--arm-endpoint",
+    default=_ENDPOINT,
+    hidden=True,
+    help="Azure Resource Manager of another cloud, or the simulated one.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def approve(  # noqa: PLR0913  each is an option
     event_id: str | None,

@@ -169,7 +169,9 @@ _MARKS = {
 def status(
     path: Path, *, hub: str | None, hub_scope: str | None, as_json: bool
 ) -> None:
-    """Show the state of the bridge: events, deliveries, sinks; with --hub the fleet.
+    """Show the state of the bridge: events, deliveries, sinks.
+
+    With --hub: what is announced for a whole fleet, and which bridges are silent.
 
     Exit code 0: a running forwarder, or the hub, answered. 1: none answered; without
     --hub the output is what the state file holds.

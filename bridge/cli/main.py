@@ -235,7 +235,9 @@ def demo(  # noqa: PLR0913 - each is an option
     fleet: int | None,
     no_wait: bool,
 ) -> None:
-    """Show the way of one event through the bridge; with --fleet, a hub.
+    """Show the way of one event through the bridge.
+
+    With --fleet: many forwarders, and a hub that shows them all.
 
     It needs no Azure: the simulator stands in for IMDS.
 

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import sys
+import threading
 from collections.abc import Coroutine
 from typing import TypeVar
 
@@ -33,8 +34,9 @@ async def _until_interrupt(
 ) -> T:
     if sys.platform == "win32":  # pragma: no cover - tests run on POSIX
         return await work
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        return await work
+    is_ours = threading.current_thread() is threading.main_thread()
+    if not is_ours or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        return await work  # no other thread is told of signals
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
     def interrupt() -> None:

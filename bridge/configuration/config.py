@@ -15,6 +15,7 @@ from bridge.configuration.lint import (
     odd_replies,
     odd_rules,
     odd_waits,
+    own_outcomes,
     secrets_in,
     short_stops,
     taken_for_granted,
@@ -174,7 +175,9 @@ class Config(Settings, frozen=True, kw_only=True):
     def notes(self) -> list[str]:
         """Return what the bridge assumes about Azure resources and cannot check."""
         entity = self.approval_entity
-        return [] if entity is None else list(taken_for_granted(entity))
+        if entity is None:
+            return []
+        return [*taken_for_granted(entity), *own_outcomes(self.sinks)]
 
 
 S = TypeVar("S", bound=Section)

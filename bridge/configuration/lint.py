@@ -141,13 +141,27 @@ def hidden_outcomes(sinks: Sequence[SinkConfig]) -> Iterator[str]:
             continue
         limits = ("event_types", "event_sources", "resources")
         found = [key for key in limits if getattr(route.when, key) is not None]
-        if route.scope != "all":
+        if route.scope == "first":
             found.append("scope")
         if found:
             keys = ", ".join(found)
             yield (
                 f"sinks.{sink.name}.when: {keys} also leaves out outcomes of "
                 "approvals: a hub that reads there does not learn of them"
+            )
+
+
+def own_outcomes(sinks: Sequence[SinkConfig]) -> Iterator[str]:
+    """Yield a note for each sink to Service Bus that tells of this VM's events alone.
+
+    Where VMs share a session, one may take an approval for the event of another.
+    """
+    for sink in sinks:
+        if sink.target is not None and sink.route.scope == "own":
+            yield (
+                f"sinks.{sink.name}.when.scope: outcomes of approvals that this VM "
+                "takes for events of other VMs are not sent there, so that a hub "
+                "does not learn of them"
             )
 
 

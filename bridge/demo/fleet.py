@@ -11,17 +11,16 @@ import asyncio
 import shutil
 import signal
 import tempfile
-import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 
 from bridge.demo.actors import secret_file
 from bridge.demo.fleet_files import FORWARDER, HUB, RESOURCE, environ_of, program
+from bridge.demo.fleet_hub import PATIENCE, FleetError, HubPage
 from bridge.demo.timeline import Line, Timeline
 from bridge.simulator.azure.arm import Arm
 from bridge.simulator.azure.event_grid import EventGrid, Place
@@ -33,16 +32,10 @@ from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.config import default_entities
 
 _AZURE = "azure-events"
-_LOOK_SECONDS = 0.2
-_PATIENCE = 90.0  # for each step, also on a slow machine
 _STOP_WITHIN = 15.0
 _RUNS_FOR = 5.0  # seconds that an event is Started
 _NOTICE = 900.0
 _SEEN = ("scheduled", "approved", "started", "completed")
-
-
-class FleetError(Exception):
-    """The demo cannot go on."""
 
 
 def play(count: int, *, is_ended: bool) -> int:
@@ -105,7 +98,7 @@ async def _opened(
             await stack.enter_async_context(imds)
         arm = await stack.enter_async_context(Arm([web, db]))
         http = await stack.enter_async_context(aiohttp.ClientSession())
-        fleet = Fleet(folder, timeline, broker, web, db, arm, http, stack)
+        fleet = Fleet(folder, timeline, broker, web, db, arm, HubPage(http), stack)
         for document, name in ((web, "web-1"), (db, "db-1")):
             grid = EventGrid(
                 document=document,
@@ -124,6 +117,8 @@ async def _opened(
 class Fleet:
     """One run of the demo.
 
+    It is wide because it holds all who take part in the story.
+
     Attributes:
         seen: what the hub showed of each event, in order.
         ways: the ways on which an approval reached Azure.
@@ -135,9 +130,8 @@ class Fleet:
     web: ImdsSimulator
     db: ImdsSimulator
     arm: Arm
-    http: aiohttp.ClientSession
+    hub: HubPage
     stack: AsyncExitStack
-    url: str = ""
     count: int = 0
     seen: dict[str, list[str]] = field(default_factory=dict)
     ways: list[str] = field(default_factory=list)
@@ -155,11 +149,11 @@ class Fleet:
         text = HUB.format(bus=bus, store=store.as_posix(), arm=self.arm.url)
         hub = await self._spawn("hub", text, "hub")
         assert hub.stdout is not None  # noqa: S101 - for mypy  # nosec B101
-        async with asyncio.timeout(_PATIENCE):
-            self.url = (await hub.stdout.readline()).decode().strip()
-        if not self.url.startswith("http://"):
+        async with asyncio.timeout(PATIENCE):
+            self.hub.url = (await hub.stdout.readline()).decode().strip()
+        if not self.hub.url.startswith("http://"):
             raise FleetError(f"the hub does not start: {self._log_end('hub')}")
-        self.timeline.happened("hub", f"its page is {self.url}")
+        self.timeline.happened("hub", f"its page is {self.hub.url}")
         names = [*(f"web-{n}" for n in range(1, count)), "db-1"]
         for number, name in enumerate(names, start=1):
             imds = self.db if name == "db-1" else self.web
@@ -208,7 +202,7 @@ class Fleet:
             FleetError: something did not happen in time.
         """
         alive = f"{self.count} bridges alive"
-        await self._until(alive, self._are_alive(self.count))
+        await self.hub.until(alive, self.hub.has(self.count, "alive"))
         self.timeline.happened("hub", alive)
         await self._by_bridge()
         await self._by_arm()
@@ -222,7 +216,7 @@ class Fleet:
         self.web.on_approved.append(lambda _: reached.set())
         await self._shows(event_id, "web", "scheduled")
         await self._approve(event_id, "web", "bridge")
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(PATIENCE):
             await reached.wait()
         self.ways.append("StartRequest")
         self.timeline.happened("IMDS", "StartRequest of a bridge")
@@ -236,7 +230,7 @@ class Fleet:
         assert self.last is not None  # noqa: S101 - for mypy  # nosec B101
         self.last.kill()
         self.timeline.happened("forwarder", "that of db-1 is killed")
-        await self._until("db-1 silent", self._is_silent)
+        await self.hub.until("db-1 silent", self.hub.has(1, "silent"))
         self.timeline.happened("hub", "db-1 is silent")
         await self._approve(event_id, "db", "arm")
         for step in ("started", "completed"):
@@ -259,75 +253,32 @@ class Fleet:
         return event.event_id
 
     async def _shows(self, event_id: str, name: str, status: str) -> None:
-        async def is_so() -> bool:
-            return (await self._event(event_id)).get("status") == status
-
-        await self._until(f"{name}: {status}", is_so)
+        is_so = self.hub.shows(event_id, status)
+        await self.hub.until(f"{name}: {status}", is_so)
         self._note(name, status)
 
     async def _approve(self, event_id: str, name: str, via: str) -> None:
         """Approve as a program does, and wait for the outcome."""
-        content = (await self._event(event_id))["content"]
-        wish = {"decision": "approve", "via": via, "content": content}
-        wish["reason"] = "the demo says so"
-
-        async def is_taken() -> bool:
-            path = f"{self.url}/api/v1/events/{event_id}/approval"
-            headers = {"X-Sebridge": "1"}
-            async with self.http.post(path, json=wish, headers=headers) as found:
-                return found.status == 200
-
-        async def is_done() -> bool:
-            decided = (await self._event(event_id))["decisions"]
-            return any(one["state"] == "done" for one in decided)
-
-        await self._until(f"{name}: approval taken", is_taken)
+        hub = self.hub
+        taken = hub.approves(event_id, via, "the demo says so")
+        await hub.until(f"{name}: approval taken", taken)
         self.timeline.happened("approver", f"POST …/approval, via {via}")
-        await self._until(f"{name}: approved", is_done)
+        await hub.until(f"{name}: approved", hub.has_done(event_id))
         self._note(name, "approved")
 
     def _note(self, name: str, step: str) -> None:
         self.seen.setdefault(name, []).append(step)
         self.timeline.happened("hub", f"{name}: {step}")
 
-    async def _event(self, event_id: str) -> dict[str, Any]:
-        return dict(await self._get(f"/api/v1/events/{event_id}"))
-
-    async def _get(self, path: str) -> Mapping[str, Any]:
-        async with self.http.get(f"{self.url}{path}") as found:
-            return dict(await found.json())
-
-    async def _states(self) -> Mapping[str, str]:
-        rows = (await self._get("/api/v1/bridges"))["bridges"]
-        return {one["vmName"]: one["state"] for one in rows}
-
-    def _are_alive(self, count: int) -> Callable[[], Any]:
-        async def is_so() -> bool:
-            return list((await self._states()).values()).count("alive") == count
-
-        return is_so
-
-    async def _is_silent(self) -> bool:
-        return (await self._states()).get("db-1") == "silent"
-
-    async def _until(self, what: str, is_so: Callable[[], Any]) -> None:
-        """Look until something is so.
-
-        Raises:
-            FleetError: it is not in time.
-        """
-        end = time.monotonic() + _PATIENCE
-        while not await is_so():
-            if time.monotonic() > end:
-                raise FleetError(f"the hub did not show in time: {what}")
-            await asyncio.sleep(_LOOK_SECONDS)
-
     def _end(self) -> bool:
-        expected = [("web", list(_SEEN)), ("db", list(_SEEN))]
         lines = [
-            Line(channel=f"hub, {name}", expected=wanted, seen=found, latencies=[])
-            for name, wanted in expected
-            if (found := self.seen.get(name, [])) is not None
+            Line(
+                channel=f"hub, {name}",
+                expected=list(_SEEN),
+                seen=self.seen.get(name, []),
+                latencies=[],
+            )
+            for name in ("web", "db")
         ]
         ways = ["StartRequest", "acknowledge"]
         lines.append(Line(channel="Azure", expected=ways, seen=self.ways, latencies=[]))
@@ -341,7 +292,7 @@ class Fleet:
         """Announce one more event, for whoever looks at the page."""
         self._announce(self.web, "Freeze", ("web-1", "web-2"))
         self.timeline.commands(
-            "It goes on until Ctrl-C.", [(self.url, "the page: approve the Freeze")]
+            "It goes on until Ctrl-C.", [(self.hub.url, "the page: approve the Freeze")]
         )
 
 

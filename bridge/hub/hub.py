@@ -66,6 +66,7 @@ async def run(
             return
         parts = Parts.of(file, store, clock)
         telling = Metrics((sink.name for sink in file.sinks), __version__)
+        parts.metrics.alarms = telling.of_deliveries if file.sinks else None
         alarms = open_alarms(file, store, clock, telling)
         tellers = await stack.enter_async_context(alarms)
         parts.hands.update(await open_hands(file.hub, clock, stack))

@@ -22,10 +22,12 @@ class HubMetrics:
     Attributes:
         sources: the names of the sources.
         version: of the hub.
+        alarms: the registry of what becomes of alarms at sinks; None without sinks.
     """
 
     sources: tuple[str, ...]
     version: str
+    alarms: Any = None
     registry: Any = field(default_factory=_registry)
     messages: Any = field(init=False)
     connected: Any = field(init=False)

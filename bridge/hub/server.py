@@ -75,8 +75,11 @@ def application(hub: Hub) -> web.Application:
     async def metrics(_: web.Request) -> web.Response:
         from prometheus_client import exposition as form  # noqa: PLC0415 - whoever asks
 
+        body = form.generate_latest(hub.metrics.registry)
+        if hub.metrics.alarms is not None:
+            body += form.generate_latest(hub.metrics.alarms)
         return web.Response(
-            body=form.generate_latest(hub.metrics.registry),
+            body=body,
             headers={"Content-Type": form.CONTENT_TYPE_LATEST},
         )
 

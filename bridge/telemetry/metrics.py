@@ -53,6 +53,7 @@ _FAILURE_OF = {
     Reason.TIMEOUT: "timeout",
 }
 _OTHER_FAILURE = "other"
+_DELIVERING = ("sebridge_deliver", "sebridge_sink_")
 FAILURES = (*dict.fromkeys(_FAILURE_OF.values()), _OTHER_FAILURE)
 
 
@@ -271,6 +272,14 @@ class Metrics:
         from bridge.telemetry.exposition import registry_of  # noqa: PLC0415 - see above
 
         return registry_of(self._families)
+
+    @property
+    def of_deliveries(self) -> "CollectorRegistry":
+        """The metrics of deliveries, for a process that observes nothing."""
+        from bridge.telemetry.exposition import registry_of  # noqa: PLC0415 - as above
+
+        mine = [one for one in self._families if one.name.startswith(_DELIVERING)]
+        return registry_of(mine)
 
     def _start_at_zero(self, sinks: tuple[str, ...]) -> None:
         for method in ("GET", "POST"):

@@ -825,7 +825,7 @@ def test_secret_in_the_proxy_of_a_namespace_is_taken_with_a_warning() -> None:
     ("when", "keys"),
     [
         ({"scope": "first"}, "scope"),
-        ({"event_types": ["Reboot"], "scope": "own"}, "event_types, scope"),
+        ({"event_types": ["Reboot"], "scope": "first"}, "event_types, scope"),
         ({"transitions": ["started"]}, None),
         ({"scope": "all"}, None),
     ],
@@ -838,6 +838,13 @@ def test_filter_that_hides_outcomes_from_a_hub_is_taken_with_a_warning(
     hidden = [text for text in found if "outcomes of approvals" in text]
     wanted = f"sinks.bus.when: {keys} also leaves out outcomes of approvals"
     assert [text.startswith(wanted) for text in hidden] == [True] * bool(keys)
+
+
+def test_outcomes_of_other_vms_that_are_not_sent_are_noted() -> None:
+    found = read({**sinks({**BUS, "when": {"scope": "own"}}), "approvals": APPROVALS})
+
+    assert [text for text in found.warnings() if "outcomes" in text] == []
+    assert [text for text in found.notes() if "sinks.bus.when.scope" in text] != []
 
 
 def test_referenced_address_is_no_cause_to_warn() -> None:

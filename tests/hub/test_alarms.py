@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import orjson
 import pytest
 from aiohttp import web
@@ -332,11 +333,11 @@ async def test_hub_hands_its_alarms_on(tmp_path: Path, clock: FakeClock) -> None
     """A decision's alarm is in the store already when the hub starts."""
     async with receiving() as (receiver, sink):
         file = file_with(tmp_path, sink)
-        stop, told_where = asyncio.Event(), asyncio.Event()
+        stop, where = asyncio.Event(), asyncio.get_running_loop().create_future()
         running = asyncio.create_task(
-            hub.run(file, stop, clock, lambda _h, _p: told_where.set())
+            hub.run(file, stop, clock, lambda _, port: where.set_result(port))
         )
-        await told_where.wait()
+        url = f"http://127.0.0.1:{await where}/metrics"
         await add_one(file)
 
         async def has_come() -> bool:
@@ -344,8 +345,14 @@ async def test_hub_hands_its_alarms_on(tmp_path: Path, clock: FakeClock) -> None
             return bool(receiver.got)
 
         await until(has_come)
+        async with aiohttp.request("GET", url) as found:
+            text = await found.text()
         stop.set()
         await running
+    assert (
+        f'sebridge_deliveries_total{{outcome="delivered",sink="{sink.name}"}}' in text
+    )
+    assert "sebridge_imds" not in text
     assert receiver.got[0]["type"] == "sebridge.hub.approval.failed.v1"
 
 

@@ -97,7 +97,6 @@ async def test_way_through_azure_is_taken_where_the_bridge_is_dead(
     desk.clock.pass_by(300)
     await desk.store.keep([azures])
     await tab.open(f"{desk.url}{PAGE}")
-    assert "Approve now" not in await tab.value("document.body.textContent")
     await tab.value("document.querySelector('.act details').open = true")
     await tab.value("document.querySelector('input[name=confirmed]').click()")
     await tab.value(

@@ -47,11 +47,9 @@ class Tab:
 
     async def open(self, url: str) -> None:
         """Go to a page, and return once it has loaded."""
+        await self.value("window.isLeft = true")
         await self.call("Page.navigate", url=url)
-        await self.until(
-            f"document.readyState === 'complete' && location.href !== 'about:blank'"
-            f" && location.href.startsWith({url.split('#', maxsplit=1)[0]!r})"
-        )
+        await self.until("!window.isLeft && document.readyState === 'complete'")
 
     async def value(self, expression: str) -> Any:
         """Return the value of an expression in the page."""

@@ -43,6 +43,7 @@ from bridge.simulator.servicebus.settings import (
 from tests.infra import dashboards
 from tests.infra.teams_world import ALICE, CHANNEL, teams_stage
 from tests.sinks.test_webhook_alerts import firing_at, running, until_ready
+from tests.support import hub_picture
 from tests.support.browser import find
 from tests.support.builders import imds_event, not_before
 from tests.support.fakes import START
@@ -433,6 +434,7 @@ PICTURES: Final[Mapping[str, Callable[[], Awaitable[bytes]]]] = {
     "dashboard": dashboard,
     "doctor": doctor,
     "email": email,
+    "hub": hub_picture.picture,
     "page": page,
     "servicebus": servicebus,
     "slack": slack,

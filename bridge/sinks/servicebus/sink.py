@@ -229,8 +229,9 @@ def _lifetime(event: CloudEvent) -> timedelta | None:
     A subscription that nobody reads would fill the topic with them.
     """
     interval = event.data.get("intervalSeconds")
-    is_number = isinstance(interval, (int, float)) and not isinstance(interval, bool)
-    if not event.type.endswith(".bridge.heartbeat.v1") or not is_number:
+    if not event.type.endswith(".bridge.heartbeat.v1"):
+        return None
+    if not isinstance(interval, (int, float)) or isinstance(interval, bool):
         return None
     return timedelta(seconds=min(max(_INTERVALS * interval, 1.0), _LONGEST_LIFE))
 

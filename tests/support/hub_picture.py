@@ -1,0 +1,107 @@
+"""The picture of the hub's page: a fleet in the middle of its day."""
+
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from bridge.foundation.values import Address
+from bridge.hub.access_config import AccessConfig, AccessRule
+from bridge.hub.store.store import open_store
+from tests.support.browser import find
+from tests.support.builders import not_before
+from tests.support.devtools import opened_tab
+from tests.support.fleet import azure, event, step, vm
+from tests.support.hub import Desk, beat, config, grid, told
+
+_FLEET = 12
+_HOST = "Virtual machine is being paused because of a memory-preserving Live Migration"
+_FIVE = [f"web-{n}" for n in range(1, 6)]
+
+
+@asynccontextmanager
+async def fleet() -> AsyncIterator[Desk]:
+    """Open a hub with a fleet: some events wait, one runs, a bridge is silent."""
+    rule = AccessRule(event_types=("Terminate",), persons=2)
+    access = AccessConfig(
+        mode="header",
+        user_header="User",
+        trusted_proxies=("127.0.0.0/8",),
+        approvers=("ann@contoso.com", "bob@contoso.com"),
+        rules=(rule,),
+    )
+    async with AsyncExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        store = Address(f"sqlite:{Path(folder) / 'hub.db'}", {})
+        given = config(store=store, access=access)
+        opened = await stack.enter_async_context(open_store(given))
+        desk = await stack.enter_async_context(Desk(opened, given).open())
+        desk.more = {"missing_after": 60.0}
+        await _fill(desk)
+        yield desk
+
+
+async def _fill(desk: Desk) -> None:
+    await desk.store.keep([beat(n, 0 if n == 7 else 280) for n in range(_FLEET)])
+    rows = [
+        ("Redeploy", ["web-0"], 520, "Platform", "Host hardware is degraded"),
+        (
+            "Freeze",
+            _FIVE,
+            900,
+            "Platform",
+            _HOST,
+        ),
+        ("Reboot", ["web-6"], 1100, "User", "Restart was asked for in the portal"),
+        ("Terminate", ["web-8", "web-9"], 1900, "User", "The scale set shrinks"),
+    ]
+    for number, (kind, names, left, source, words) in enumerate(rows):
+        raw = event(
+            f"0000000{number}-2C6B-4C4D-9C1A-5B0D5C0A7E11",
+            EventType=kind,
+            Resources=names,
+            EventSource=source,
+            Description=words,
+            NotBefore=not_before(left),
+            DurationInSeconds=9 if kind == "Freeze" else -1,
+        )
+        who = vm(int(names[0].rpartition("-")[2]))
+        await desk.store.keep([told(step("scheduled", raw, who=who, seconds=10))])
+    first, *_, last = (f"0000000{n}-2C6B-4C4D-9C1A-5B0D5C0A7E11" for n in range(4))
+    alone = event(
+        "00000009-2C6B-4C4D-9C1A-5B0D5C0A7E11",
+        EventType="Reboot",
+        Resources=["web-7"],
+        NotBefore=not_before(1500),
+    )
+    begun = event(
+        "00000008-2C6B-4C4D-9C1A-5B0D5C0A7E11",
+        EventType="Freeze",
+        Resources=["web-10", "web-11"],
+        EventStatus="Started",
+        NotBefore="",
+    )
+    await desk.store.keep(
+        [
+            grid(azure("Scheduled", alone, seconds=20), 20),
+            told(step("started", begun, who=vm(10), seconds=200)),
+        ]
+    )
+    desk.clock.pass_by(300)
+    await desk.post(who="ann@contoso.com", event_id=last, reason="drained")
+    await desk.post(who="ann@contoso.com", event_id=first, reason="drained at 09:40")
+
+
+async def picture(
+    path: str = "/", width: int = 1280, height: int = 900, *, dark: bool = False
+) -> bytes:
+    """Return a page of the hub as ann sees it, as PNG."""
+    browser = find()
+    assert browser is not None
+    async with fleet() as desk, opened_tab(browser.program) as tab:
+        await tab.look_like(width, height, dark=dark)
+        await tab.call("Network.enable")
+        headers = {"User": "ann@contoso.com"}
+        await tab.call("Network.setExtraHTTPHeaders", headers=headers)
+        await tab.open(f"{desk.url}{path}")
+        return await tab.picture()
