@@ -10,6 +10,7 @@ pytest loads this module in every environment that this package is installed in,
 loads nothing itself: the extra [simulator] is needed when the fixture is used.
 """
 
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -49,10 +50,8 @@ def servicebus_emulator_entities(
 
 @pytest.fixture(scope="session")
 def _servicebus_emulator_loop() -> "Iterator[asyncio.AbstractEventLoop]":
-    try:
+    with _extra():
         from bridge.simulator.emulator import background_loop  # noqa: PLC0415 - an extra
-    except ModuleNotFoundError as error:
-        pytest.fail(f"{_ABSENT} ({error.name} is missing)", pytrace=False)
     with background_loop() as loop:
         yield loop
 
@@ -65,5 +64,17 @@ def servicebus_emulator(
     """Return a Service Bus of this test alone, with empty entities."""
     from bridge.simulator.emulator import emulator  # noqa: PLC0415 - an extra
 
-    with emulator(_servicebus_emulator_loop, servicebus_emulator_entities) as running:
+    with ExitStack() as stack:
+        with _extra():  # the engine is loaded by the first broker
+            begun = emulator(_servicebus_emulator_loop, servicebus_emulator_entities)
+            running = stack.enter_context(begun)
         yield running
+
+
+@contextmanager
+def _extra() -> "Iterator[None]":
+    """Say what is missing if the extra is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        pytest.fail(f"{_ABSENT} ({error.name or error} is missing)", pytrace=False)

@@ -36,6 +36,9 @@ IMDS_CONTROL = [
     ("GET", "/simulator/servicebus"),
     ("POST", "/simulator/servicebus/faults"),
     ("DELETE", "/simulator/servicebus/faults"),
+    ("POST", "/simulator/servicebus/resubmit"),
+    ("POST", "/simulator/servicebus/purge"),
+    ("GET", "/"),
 ]
 INBOX_CONTROL = [
     ("GET", "/messages"),
