@@ -21,8 +21,9 @@ from bridge.simulator.wire.values import (
     ULong,
 )
 from tests.simulator.wire.amqp_values import ALL, PLAIN, from_proton, typed
+from tests.support.oracle import ORACLE
 
-proton = pytest.importorskip("proton", reason="Proton is in the extra [oracle]")
+proton = pytest.importorskip("proton", reason=ORACLE)
 
 
 @given(ALL)
