@@ -13,7 +13,10 @@ from bridge.simulator.wire.outcomes import Outcome, State
 
 
 class Link(Protocol):
-    """A link that a client attached."""
+    """A link that a client attached.
+
+    It is wide because a broker reads the whole attach here, and says the whole answer.
+    """
 
     @property
     def is_sender(self) -> bool:

@@ -201,6 +201,18 @@ def test_coordinator_of_transactions_is_known_as_one() -> None:
     assert link.target == ""
 
 
+def test_node_that_is_to_be_made_is_known_as_one() -> None:
+    client = Client()
+    client.open()
+    wanted = [None, None, None, None, True]
+
+    ours = attached(client, sends(1, target=Described(ULong(0x29), wanted)))
+    theirs = attached(client, receives(2, source=Described(ULong(0x28), wanted)))
+
+    assert (ours.is_dynamic, theirs.is_dynamic) == (True, True)
+    assert not attached(client, sends(3)).is_dynamic
+
+
 @pytest.mark.parametrize("source", [None, 5, Described(ULong(0x28), 5)])
 def test_source_that_is_none_has_no_address(source: object) -> None:
     client = Client()
