@@ -244,8 +244,7 @@ def demo(  # noqa: PLR0913 - each is an option
     Example: sebridge demo --scenario spot-eviction
     """
     with simulator_extra("the demo"):
-        for name in ("rich", "proton"):
-            import_module(name)
+        import_module("rich")
         click.echo("Loading the simulator: a few seconds, more at the first time.")
         from bridge.demo import stage  # noqa: PLC0415 - an extra
     if fleet is not None:
@@ -271,6 +270,6 @@ def simulator_extra(what: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        if (error.name or "").split(".")[0] not in {"proton", "cproton", "rich"}:
+        if (error.name or "").split(".")[0] != "rich":
             raise
         raise MissingExtraError(what, "simulator") from error

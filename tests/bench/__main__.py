@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import bridge
-from tests.bench import batches, drain, fleet, growth, hub, idle, latency
+from tests.bench import batches, drain, fleet, growth, hub, idle, latency, wires
 from tests.bench.figures import HEAD, Figure
 from tests.bench.history import History
 
@@ -29,6 +29,7 @@ BENCHES: dict[str, Bench] = {
         5_000 if quick else 100_000, 3 if quick else 5
     ),
     "servicebus": lambda quick: drain.service_bus(500 if quick else 5_000, 5),
+    "wires": lambda quick: wires.figures(300 if quick else 2_000, 3 if quick else 7),
     "fan-out": lambda quick: drain.fan_out(500 if quick else 3_000),
     "outbox": lambda quick: growth.outbox_rows(50_000 if quick else 1_000_000, 3),
     "polls": lambda quick: growth.poll_cost(20 if quick else 200),

@@ -13,11 +13,10 @@ from datetime import UTC, datetime, timedelta
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusSender
 from azure.servicebus.exceptions import ServiceBusServerBusyError
-from proton import char
 
 from bridge.simulator.servicebus.broker import Broker
 from tests.chaos.history import REPLIES, Event, History, Sent
-from tests.support.raw_amqp import encoded, nested, section, send_raw
+from tests.support.raw_amqp import encoded, nested, proton, section, send_raw
 
 QUEUE = "vm-approvals"
 _PROPERTIES = 0x73  # the section that begins with the MessageId
@@ -95,7 +94,7 @@ class Approver:
     async def _send_undecodable(self) -> None:
         name = f"undecodable-{len(self.history.sent)}"
         self.history.sent.append(Sent(time.time(), "undecodable", name))
-        bad = encoded("{}", id=name, properties={"x": char("a")})
+        bad = encoded("{}", id=name, properties={"x": proton.char("a")})
         deep = section(_PROPERTIES, [name]) + nested(70)
         payload = self.chance.choice((bad, deep))
         async with self.calm:

@@ -918,25 +918,34 @@ BLOCKING = """
 """
 
 
-@pytest.mark.parametrize(
-    ("command", "module", "what"),
-    [
-        ("simulate", "proton", "the simulator"),
-        ("simulate", "cproton", "the simulator"),
-        ("demo", "proton", "the demo"),
-        ("demo", "rich", "the demo"),
-    ],
-)
-def test_missing_extra_is_one_sentence_with_the_command_that_installs_it(
-    command: str, module: str, what: str
-) -> None:
-    code, out, err = ended(command, hook=BLOCKING.replace("{module}", module))
+def test_missing_extra_is_one_sentence_with_the_command_that_installs_it() -> None:
+    code, out, err = ended("demo", hook=BLOCKING.replace("{module}", "rich"))
 
     assert (code, out) == (1, "")
     assert err == (
-        f"sebridge: {what} needs the extra [simulator]: "
+        f"sebridge: the demo needs the extra [simulator]: "
         f"{install_command('simulator')}\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("wire", "told"),
+    [
+        ("other", "no AMQP engine is called 'other'; it is one of python, proton"),
+        ("proton", "needs the extra [oracle]: pip install"),
+    ],
+)
+def test_amqp_engine_that_is_not_there_is_one_sentence(
+    wire: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEBRIDGE_AMQP_WIRE", wire)
+
+    code, out, err = ended("simulate", hook=BLOCKING.replace("{module}", "proton"))
+
+    assert (code, out) == (1, "")
+    assert err.startswith("sebridge: SEBRIDGE_AMQP_WIRE")
+    assert told in err
+    assert len(err.splitlines()) == 1
 
 
 def test_slack_sink_without_its_extra_is_one_sentence(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ from bridge.simulator.servicebus.config import parse_entities
 from bridge.simulator.servicebus.config_fields import ConfigError as EntitiesError
 from bridge.sinks.base import ApprovalAddress
 from bridge.sinks.slack.blocks import render
-from tests.fuzz import outward, teams
+from tests.fuzz import outward, teams, wire
 from tests.fuzz.target import Target, brief
 from tests.support.builders import EVENT_ID, event_context_of, imds_event
 
@@ -525,6 +525,8 @@ TARGETS = {
     "webhook-answer": Target(run=outward.webhook_answer, seeds=outward.ANSWERS),
     "slack-answer": Target(run=outward.slack_answer, seeds=outward.SLACK_ANSWERS),
     "handshake": Target(run=outward.handshake, seeds=outward.PERMISSIONS),
+    "broker": Target(run=wire.conversation, seeds=wire.CONVERSATIONS),
+    "broker-value": Target(run=wire.value, seeds=wire.VALUES),
     "slack-card": Target(run=outward.slack_card, seeds=(outward.CARD, _BOMB)),
     "teams-activity": Target(run=teams.activity, seeds=teams.ACTIVITIES),
     "teams-token": Target(run=teams.token, seeds=teams.TOKENS),

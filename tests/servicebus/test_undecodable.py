@@ -13,26 +13,6 @@ import pytest
 from azure.servicebus.aio import ServiceBusClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from proton import (
-    UNDESCRIBED,
-    Array,
-    Data,
-    Described,
-    byte,
-    char,
-    decimal32,
-    decimal64,
-    decimal128,
-    float32,
-    int32,
-    short,
-    symbol,
-    timestamp,
-    ubyte,
-    uint,
-    ulong,
-    ushort,
-)
 
 from bridge.app.approve_reply import Answers
 from bridge.approvals.listener import Listener
@@ -49,9 +29,12 @@ from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.settings import Entities, QueueSettings
 from tests.approvals.approval_world import world_of
 from tests.support.builders import EVENT_ID, imds_event
+from tests.support.oracle import ORACLE
 from tests.support.raw_amqp import encoded, nested, section, send_raw
 from tests.support.stopwatch import Stopwatch
 from tests.system.proxy import Proxy
+
+proton = pytest.importorskip("proton", reason=ORACLE)
 
 PLAIN, SESSIONS = ApprovalSource(queue="q"), ApprovalSource(queue="s", session="m")
 ENTITIES = Entities(
@@ -61,7 +44,7 @@ ENTITIES = Entities(
         QueueSettings(name="replies"),
     )
 )
-_PLAIN: Any = UNDESCRIBED
+_PLAIN: Any = proton.UNDESCRIBED
 PROPERTIES = section(0x73, ["bad", *[None] * 9, "m"])
 APPROVAL = f'{{"StartRequests": [{{"EventId": "{EVENT_ID}"}}]}}'
 
@@ -70,18 +53,20 @@ def bad(**fields: object) -> bytes:
     return encoded("{}", id="bad", group_id="m", **fields)
 
 
-def arrays() -> Array:
-    inner = Array(_PLAIN, Data.INT, 1, 2)
-    return Array(_PLAIN, Data.ARRAY, inner, inner)
+def arrays() -> Any:
+    inner = proton.Array(_PLAIN, proton.Data.INT, 1, 2)
+    return proton.Array(_PLAIN, proton.Data.ARRAY, inner, inner)
 
 
 BAD = {
     "nested 70 deep": PROPERTIES + nested(70),
-    "char": bad(properties={"x": char("a")}),
-    "decimal32": bad(properties={"x": decimal32(5)}),
-    "decimal64": bad(properties={"x": decimal64(5)}),
+    "char": bad(properties={"x": proton.char("a")}),
+    "decimal32": bad(properties={"x": proton.decimal32(5)}),
+    "decimal64": bad(properties={"x": proton.decimal64(5)}),
     "array of arrays": PROPERTIES + section(0x77, arrays()),
-    "char among the annotations": bad(annotations={symbol("x"): char("a")}),
+    "char among the annotations": bad(
+        annotations={proton.symbol("x"): proton.char("a")}
+    ),
     "list as a key": PROPERTIES + b"\x00\x53\x77\xc1\x03\x02\x45\x40",
     "100 kB in frames": PROPERTIES + section(0x75, b"x" * 100_000) + nested(70),
     "array of nothing": PROPERTIES + b"\x00\x53\x77\xf0\0\0\0\5\0\0\xff\xff\x40",
@@ -226,31 +211,56 @@ async def test_reply_behind_what_cannot_be_decoded_is_found_and_taken(
 def scalars() -> st.SearchStrategy[object]:
     """Return values of each AMQP type that holds no others, as Proton has them."""
     wide = st.integers(0, 2**32 - 1)
-    numbers = st.sampled_from([ubyte, byte, ushort, short, int32, uint, ulong])
+    numbers = st.sampled_from(
+        [
+            proton.ubyte,
+            proton.byte,
+            proton.ushort,
+            proton.short,
+            proton.int32,
+            proton.uint,
+            proton.ulong,
+        ]
+    )
     return st.one_of(
-        st.none() | st.booleans() | st.floats() | st.floats(width=32).map(float32),
+        st.none()
+        | st.booleans()
+        | st.floats()
+        | st.floats(width=32).map(proton.float32),
         st.builds(lambda kind, number: kind(number), numbers, st.integers(0, 127)),
-        st.integers(-(2**63), 2**63 - 1) | wide.map(timestamp),
-        wide.map(decimal32) | wide.map(decimal64),
-        st.binary(min_size=16, max_size=16).map(decimal128),
-        st.characters(exclude_categories=["Cs"]).map(char),
+        st.integers(-(2**63), 2**63 - 1) | wide.map(proton.timestamp),
+        wide.map(proton.decimal32) | wide.map(proton.decimal64),
+        st.binary(min_size=16, max_size=16).map(proton.decimal128),
+        st.characters(exclude_categories=["Cs"]).map(proton.char),
         st.uuids() | st.binary(max_size=9) | st.text(max_size=9),
-        st.text(st.characters(codec="ascii"), max_size=9).map(symbol),
+        st.text(st.characters(codec="ascii"), max_size=9).map(proton.symbol),
     )
 
 
 def arrays_of_one_kind() -> st.SearchStrategy[object]:
     kinds = st.sampled_from(
         [
-            *((Data.NULL, None), (Data.BOOL, True), (Data.INT, 7), (Data.STRING, "x")),
-            *((Data.CHAR, char("a")), (Data.UUID, UUID(int=7)), (Data.BINARY, b"x")),
-            *((Data.SYMBOL, symbol("x")), (Data.DECIMAL64, decimal64(7))),
-            (Data.ARRAY, Array(_PLAIN, Data.INT, 1, 2)),
+            *(
+                (proton.Data.NULL, None),
+                (proton.Data.BOOL, True),
+                (proton.Data.INT, 7),
+                (proton.Data.STRING, "x"),
+            ),
+            *(
+                (proton.Data.CHAR, proton.char("a")),
+                (proton.Data.UUID, UUID(int=7)),
+                (proton.Data.BINARY, b"x"),
+            ),
+            *(
+                (proton.Data.SYMBOL, proton.symbol("x")),
+                (proton.Data.DECIMAL64, proton.decimal64(7)),
+            ),
+            (proton.Data.ARRAY, proton.Array(_PLAIN, proton.Data.INT, 1, 2)),
         ]
     )
     sizes = st.integers(0, 3) | st.just(300)
     return st.builds(
-        lambda kind, n: Array(_PLAIN, kind[0], *[kind[1]] * n), kinds, sizes
+        lambda kind, n: proton.Array(_PLAIN, kind[0], *[kind[1]] * n), kinds, sizes
     )
 
 
@@ -261,7 +271,11 @@ def amqp_values() -> st.SearchStrategy[object]:
         lambda inner: st.one_of(
             st.lists(inner, max_size=3),
             st.dictionaries(scalars(), inner, max_size=3),
-            st.builds(Described, st.integers(0, 255).map(ulong) | scalars(), inner),
+            st.builds(
+                proton.Described,
+                st.integers(0, 255).map(proton.ulong) | scalars(),
+                inner,
+            ),
         ),
         max_leaves=8,
     )

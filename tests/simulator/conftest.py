@@ -6,8 +6,11 @@ import pytest
 from azure.servicebus.aio import ServiceBusClient
 
 from bridge.simulator.servicebus.broker import Broker
+from bridge.simulator.servicebus.endpoints import Wire
+from bridge.simulator.servicebus.wires import WIRES
 from tests.simulator.servicebus_fixtures import SDK_ENTITIES, WallClock
 from tests.support.brisk import brisk_sdk
+from tests.support.oracle import ORACLE
 
 __all__ = ["brisk_sdk"]  # a fixture from elsewhere
 
@@ -17,9 +20,18 @@ def wall_clock() -> WallClock:
     return WallClock()
 
 
+@pytest.fixture(params=sorted(WIRES, reverse=True))
+def wire(request: pytest.FixtureRequest) -> Wire:
+    """Each AMQP engine in turn: all have to do the same."""
+    name: str = request.param
+    if name == "proton":
+        pytest.importorskip("proton", reason=ORACLE)
+    return WIRES[name]()
+
+
 @pytest.fixture
-async def broker(wall_clock: WallClock) -> AsyncIterator[Broker]:
-    async with Broker(SDK_ENTITIES, clock=wall_clock) as running:
+async def broker(wall_clock: WallClock, wire: Wire) -> AsyncIterator[Broker]:
+    async with Broker(SDK_ENTITIES, clock=wall_clock, wire=wire) as running:
         yield running
 
 

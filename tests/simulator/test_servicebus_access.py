@@ -18,7 +18,6 @@ from azure.servicebus.exceptions import (
     ServiceBusAuthorizationError,
     ServiceBusError,
 )
-from proton.utils import LinkDetached
 
 from bridge.simulator.servicebus.access import (
     ROOT,
@@ -38,7 +37,7 @@ from bridge.simulator.servicebus.settings import (
     TopicSettings,
 )
 from tests.simulator.servicebus_fixtures import START, FakeClock, WallClock
-from tests.support.raw_amqp import request, send_raw
+from tests.support.raw_amqp import request, send_raw, utils
 
 
 def rule(name: str, *rights: Right, keys: tuple[str, ...] = ("k1", "k2")) -> AccessRule:
@@ -339,7 +338,7 @@ async def _is_refused(own: ServiceBusClient, queue: str, status: int, why: str) 
 
 
 async def test_link_without_a_token_is_refused(guarded: Broker) -> None:
-    with pytest.raises(LinkDetached, match="'Send' claim") as caught:
+    with pytest.raises(utils.LinkDetached, match="'Send' claim") as caught:
         await send_raw(guarded, "orders", [b""])
 
     assert caught.value.condition == Condition.UNAUTHORIZED

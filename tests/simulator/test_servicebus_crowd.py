@@ -8,6 +8,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
 from bridge.simulator.servicebus.broker import Broker
+from bridge.simulator.servicebus.endpoints import Wire
 
 pytestmark = pytest.mark.integration
 MORE_THAN_THE_HTTP_PORTS_TAKE = 300
@@ -16,8 +17,9 @@ AMQP = b"AMQP\x03\x01\x00\x00"  # the header that asks for SASL
 
 async def test_connections_that_stay_silent_are_kept_and_others_served(
     brisk_sdk: None,
+    wire: Wire,
 ) -> None:
-    async with Broker() as broker, AsyncExitStack() as stack:
+    async with Broker(wire=wire) as broker, AsyncExitStack() as stack:
         crowd = [
             await asyncio.open_connection("127.0.0.1", broker.port)
             for _ in range(MORE_THAN_THE_HTTP_PORTS_TAKE)

@@ -100,6 +100,8 @@ def test_lost_lock_is_gone(operation: str) -> None:
         ("peek-message", {}),
         ("cancel-scheduled-message", {"sequence_numbers": ["one"]}),
         ("get-session-state", {}),
+        ("schedule-message", {"messages": [{"message-id": "m1"}]}),
+        ("schedule-message", {"messages": ["m1"]}),
     ],
 )
 def test_request_that_makes_no_sense_is_refused(

@@ -21,6 +21,7 @@ from azure.servicebus.exceptions import (
 
 from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.broker import Broker
+from bridge.simulator.servicebus.endpoints import Wire
 from bridge.simulator.servicebus.errors import Condition
 from tests.simulator.servicebus_fixtures import SDK_ENTITIES, WallClock, opened
 from tests.support.ports import free_port
@@ -217,8 +218,8 @@ async def test_complete_after_a_drop_goes_the_other_way(
     assert broker.snapshot()["plain"] == Counts()
 
 
-async def test_restarted_broker_keeps_port_and_messages() -> None:
-    broker = Broker(SDK_ENTITIES, port=free_port())
+async def test_restarted_broker_keeps_port_and_messages(wire: Wire) -> None:
+    broker = Broker(SDK_ENTITIES, port=free_port(), wire=wire)
     async with broker:
         connection_string = broker.connection_string
         async with (
@@ -236,8 +237,8 @@ async def test_restarted_broker_keeps_port_and_messages() -> None:
             assert await receiver.receive_messages(1, max_wait_time=30)
 
 
-async def test_stopping_closes_open_connections() -> None:
-    async with Broker(SDK_ENTITIES) as broker:
+async def test_stopping_closes_open_connections(wire: Wire) -> None:
+    async with Broker(SDK_ENTITIES, wire=wire) as broker:
         client = ServiceBusClient.from_connection_string(
             broker.connection_string, retry_total=0
         )
@@ -249,10 +250,10 @@ async def test_stopping_closes_open_connections() -> None:
     await client.close()
 
 
-async def test_stopping_does_not_wait_for_a_silent_client() -> None:
+async def test_stopping_does_not_wait_for_a_silent_client(wire: Wire) -> None:
     started = monotonic()
 
-    async with Broker(SDK_ENTITIES) as broker:
+    async with Broker(SDK_ENTITIES, wire=wire) as broker:
         broker.faults.delay_replies(timedelta(seconds=60))
         _, writer = await asyncio.open_connection("127.0.0.1", broker.port)
         writer.write(b"AMQP\x03\x01\x00\x00")

@@ -26,12 +26,11 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
     ServiceBusQuotaExceededError,
 )
-from proton.utils import LinkDetached
 
 from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.broker import Broker
 from tests.simulator.servicebus_fixtures import WallClock, opened
-from tests.support.raw_amqp import send_raw
+from tests.support.raw_amqp import send_raw, utils
 
 WAIT = 30.0
 
@@ -521,7 +520,7 @@ async def test_unknown_entity_is_not_found_by_who_shows_no_token(
     broker: Broker,
 ) -> None:
     """As a client of AMQP that is no client of Service Bus."""
-    with pytest.raises(LinkDetached) as caught:
+    with pytest.raises(utils.LinkDetached) as caught:
         await send_raw(broker, "nowhere", [b""])
 
     assert caught.value.condition == "amqp:not-found"

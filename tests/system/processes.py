@@ -63,11 +63,14 @@ class Addresses:
 
 
 @asynccontextmanager
-async def simulator(*arguments: str) -> AsyncIterator[Addresses]:
+async def simulator(
+    *arguments: str, environ: Mapping[str, str] | None = None
+) -> AsyncIterator[Addresses]:
     """Run ``sebridge simulate`` as a process of its own."""
     process = await started(
         *(sys.executable, "-m", "bridge", "simulate", *arguments),
         stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, **(environ or {})},
     )
     assert process.stdout is not None
     try:

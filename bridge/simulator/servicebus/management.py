@@ -106,15 +106,20 @@ class _Request:
 
 
 def _schedule(entity: Queue | Topic, body: Body) -> Reply:
-    messages = [
-        parse_message(encoded)
-        for entry in elements(body.get("messages"))
-        if isinstance(entry, dict) and isinstance(encoded := entry["message"], bytes)
-    ]
-    numbers = entity.send(messages)
+    entries = elements(body.get("messages"))
+    numbers = entity.send([parse_message(_encoded(entry)) for entry in entries])
     # A duplicate is dropped, but reported as a success; it has no number.
     found = long_array(number or 0 for number in numbers)
     return Reply(body={"sequence-numbers": found})
+
+
+def _encoded(entry: object) -> bytes:
+    found = entry.get("message") if isinstance(entry, dict) else None
+    if not isinstance(found, bytes):
+        raise RefusedError(
+            Condition.ARGUMENT_ERROR, "each of messages is a map with message, a binary"
+        )
+    return found
 
 
 def _cancel(entity: Queue | Topic, body: Body) -> Reply:

@@ -6,22 +6,26 @@ tests compare with; it is compiled on installation, and loaded only when it is c
 
 from collections.abc import Callable, Mapping
 
+from bridge.simulator.errors import WireChoiceError
 from bridge.simulator.servicebus.endpoints import Wire
 
 VARIABLE = "SEBRIDGE_AMQP_WIRE"
-DEFAULT = "proton"
+DEFAULT = "python"
 
 
 def chosen(environ: Mapping[str, str]) -> Wire:
     """Return the engine that the environment names, or else the default.
 
     Raises:
-        ValueError: there is none of this name.
+        WireChoiceError: there is none of this name, or it is not installed.
     """
     name = environ.get(VARIABLE) or DEFAULT
     find = WIRES.get(name)
     if find is None:
-        raise ValueError(f"{VARIABLE}: there is no {name!r}; {', '.join(WIRES)} are")
+        raise WireChoiceError(
+            f"{VARIABLE}: no AMQP engine is called {name!r}; it is one of "
+            f"{', '.join(WIRES)}"
+        )
     return find()
 
 
@@ -34,10 +38,15 @@ def _python() -> Wire:
 
 
 def _proton() -> Wire:
-    from bridge.simulator.servicebus.proton_wire import (  # noqa: PLC0415 - likewise
-        ProtonEngine,
-    )
-
+    try:
+        from bridge.simulator.servicebus.proton_wire import (  # noqa: PLC0415 - likewise
+            ProtonEngine,
+        )
+    except ImportError as error:
+        raise WireChoiceError(
+            f"{VARIABLE}=proton needs the extra [oracle]: "
+            "pip install 'scheduled-events-bridge[oracle]'"
+        ) from error
     return ProtonEngine
 
 

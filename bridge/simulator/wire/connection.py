@@ -62,6 +62,8 @@ from bridge.simulator.wire.terms import MAX_FRAME_BYTES, Terms
 
 CHANNEL_MAX = 1023
 
+OfSession = Attach | Flow | Transfer | Disposition | Detach | End
+
 _EMPTY_FRAME = frame(0, b"")
 
 
@@ -237,39 +239,28 @@ class Connection:
         self, channel: int, said: Performative, payload: bytes
     ) -> Iterable[Event]:
         match said:
-            case Transfer() if channel in self._sessions:
-                return self._sessions[channel].on_transfer(said, payload)
             case Begin():
                 return self._on_begin(channel, said)
             case Close():
                 return self._on_close(said)
-            case End() if channel in self._sessions:
-                return self._on_end(channel, said)
             case Attach() | Flow() | Disposition() | Detach() | End() | Transfer():
-                return self._on_session(channel, said)
-            case _:
-                name = type(said).__name__
-                raise WireError(ILLEGAL_STATE, f"{name} came on an open connection")
+                return self._on_session(channel, said, payload)
+        name = type(said).__name__
+        raise WireError(ILLEGAL_STATE, f"{name} came on an open connection")
 
     def _on_session(
-        self, channel: int, said: Attach | Flow | Disposition | Detach | End | Transfer
+        self, channel: int, said: OfSession, payload: bytes
     ) -> Iterable[Event]:
         session = self._sessions.get(channel)
-        match session, said:
-            case None, _ if channel in self._ended:
-                return ()  # clients detach links after the end of their session
-            case None, _:
-                raise WireError(NOT_ALLOWED, f"channel {channel} has no session")
-            case Session(), Attach():
-                return session.on_attach(said)
-            case Session(), Flow():
-                return session.on_flow(said)
-            case Session(), Disposition():
-                return session.on_disposition(said)
-            case Session(), Detach():
-                return session.on_detach(said)
-            case _:
-                return ()
+        if session is None and channel in self._ended:
+            return ()  # clients detach links after the end of their session
+        if session is None:
+            raise WireError(NOT_ALLOWED, f"channel {channel} has no session")
+        if isinstance(said, Transfer):
+            return session.on_transfer(said, payload)
+        if isinstance(said, End):
+            return self._on_end(channel, said)
+        return session.on_said(said)
 
     def _on_begin(self, channel: int, begin: Begin) -> Iterator[Event]:
         if channel in self._sessions:

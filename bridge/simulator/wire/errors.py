@@ -13,7 +13,6 @@ RESOURCE_LIMIT_EXCEEDED = "amqp:resource-limit-exceeded"
 UNAUTHORIZED_ACCESS = "amqp:unauthorized-access"
 HANDLE_IN_USE = "amqp:session:handle-in-use"
 UNATTACHED_HANDLE = "amqp:session:unattached-handle"
-WINDOW_VIOLATION = "amqp:session:window-violation"
 MESSAGE_SIZE_EXCEEDED = "amqp:link:message-size-exceeded"
 TRANSFER_LIMIT_EXCEEDED = "amqp:link:transfer-limit-exceeded"
 

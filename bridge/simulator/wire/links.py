@@ -61,7 +61,6 @@ class Link:
     Attributes:
         handle: its number in the session, on both sides.
         is_closed: whether one side has closed it.
-        awaits_detach: whether the client has not answered our detach yet.
         credit: how many messages may still be sent on it.
         delivery_count: how many its sender has sent, modulo 2**32.
     """
@@ -74,7 +73,6 @@ class Link:
         self._is_accepted = False
         self.handle = attach.handle
         self.is_closed = False
-        self.awaits_detach = False
         self.credit = 0
         self.delivery_count = 0
 
@@ -163,14 +161,13 @@ class Link:
     def close(self, error: AmqpError | None = None) -> None:
         """Close the link, with the reason if there is one."""
         if self.is_open:
-            self.is_closed = self.awaits_detach = True
+            self.is_closed = True
             self._channel.send(Detach(handle=self.handle, closed=True, error=error))
 
     def on_detach(self, detach: Detach) -> None:
         """The client has detached: answer, unless this is its answer."""
         was_closed, self.is_closed = self.is_closed, True
         if was_closed:
-            self.awaits_detach = False
             return
         if not self._is_accepted:  # nobody may detach what is not attached
             self._send_attach(None, None, None, None)

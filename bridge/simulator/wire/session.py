@@ -22,7 +22,6 @@ from bridge.simulator.wire.errors import (
     HANDLE_IN_USE,
     NOT_ALLOWED,
     UNATTACHED_HANDLE,
-    WINDOW_VIOLATION,
     WireError,
 )
 from bridge.simulator.wire.events import (
@@ -93,7 +92,19 @@ class Session:
 
     # -- what the client says ----------------------------------------------------
 
-    def on_attach(self, attach: Attach) -> Iterator[Event]:
+    def on_said(self, said: Attach | Flow | Disposition | Detach) -> Iterator[Event]:
+        """Take whatever has no payload."""
+        match said:
+            case Disposition():
+                return self._on_disposition(said)
+            case Flow():
+                return self._on_flow(said)
+            case Attach():
+                return self._on_attach(said)
+            case Detach():
+                return self._on_detach(said)
+
+    def _on_attach(self, attach: Attach) -> Iterator[Event]:
         """Begin a link; it waits for the server's answer."""
         if attach.handle in self._links:
             raise WireError(HANDLE_IN_USE, f"handle {attach.handle} has a link already")
@@ -105,15 +116,15 @@ class Session:
         link = self._links[attach.handle] = kind(self, attach)
         yield LinkAttached(link)
 
-    def on_flow(self, flow: Flow) -> Iterator[Event]:
+    def _on_flow(self, flow: Flow) -> Iterator[Event]:
         """Take a new window, and what a link may send."""
         begin = flow.next_incoming_id or 0
         window = (begin + flow.incoming_window - self._next_outgoing_id) % SERIAL
         self._remote_window = window if window < SERIAL // 2 else 0
         self._send_waiting()
+        if flow.handle is None and flow.echo:
+            self._send_session_flow()
         if flow.handle is None:
-            if flow.echo:
-                self._send_session_flow()
             return
         link = self._link(flow.handle)
         link.on_flow(flow)
@@ -124,8 +135,6 @@ class Session:
         """Take a piece of a message."""
         self._next_incoming_id = (self._next_incoming_id + 1) % SERIAL
         self._incoming_window -= 1
-        if self._incoming_window < 0:
-            raise WireError(WINDOW_VIOLATION, "more transfers than the window allows")
         if self._incoming_window < INCOMING_WINDOW // 2:
             self._incoming_window = INCOMING_WINDOW
             self._send_session_flow()
@@ -140,7 +149,7 @@ class Session:
         if delivery is not None:
             yield MessageReceived(link, delivery)
 
-    def on_disposition(self, disposition: Disposition) -> Iterator[Event]:
+    def _on_disposition(self, disposition: Disposition) -> Iterator[Event]:
         """Take the outcome of messages that were sent."""
         if not disposition.is_receiver:
             return  # of messages that came: they were settled when they were whole
@@ -154,7 +163,7 @@ class Session:
                 del self._sent[number]
             yield OutcomeReceived(link, delivery)
 
-    def on_detach(self, detach: Detach) -> Iterator[Event]:
+    def _on_detach(self, detach: Detach) -> Iterator[Event]:
         """End a link."""
         link = self._link(detach.handle)
         was_closed = link.is_closed

@@ -1,6 +1,8 @@
 """Values to bytes and back; Proton, written by others, agrees both ways."""
 
 from decimal import Decimal
+from enum import IntEnum
+from types import MappingProxyType
 
 import pytest
 from hypothesis import given
@@ -21,8 +23,13 @@ from bridge.simulator.wire.values import (
     ULong,
 )
 from tests.simulator.wire.amqp_values import ALL, PLAIN, from_proton, typed
+from tests.support.oracle import ORACLE
 
-proton = pytest.importorskip("proton", reason="Proton is in the extra [oracle]")
+proton = pytest.importorskip("proton", reason=ORACLE)
+
+
+class Colour(IntEnum):
+    RED = 7
 
 
 @given(ALL)
@@ -81,6 +88,12 @@ def test_value_that_is_cut_off_is_refused(value: object, data: st.DataObject) ->
     ("octets", "told"),
     [
         (b"", "at byte 0 is cut off"),
+        (b"\xa1", "at byte 0 is cut off"),
+        (b"\xb1\x00\x00", "at byte 0 is cut off"),
+        (b"\xd0\x00\x00\x00\x04", "at byte 0 is cut off"),
+        (b"\xd0\x00\x00\x00\x05\x00\x00\x00\x00", "at byte 0 is cut off"),
+        (b"\x73\x00", "at byte 0 is cut off"),
+        (b"\x98\x00", "at byte 0 is cut off"),
         (b"\x01", "no type has the code 0x01"),
         (b"\xc0\x03\x01\xff\x00", "no type has the code 0xff, which is at byte 3"),
         (b"\x56\x02", "neither 0 nor 1"),
@@ -110,12 +123,18 @@ def test_values_may_lie_as_deep_as_is_said_and_no_deeper() -> None:
         return encode_value(value)
 
     assert decode_value(nested(MOST_LEVELS))
-    for octets in (nested(MOST_LEVELS + 1), b"\x00" * 100_000, b"\xe0\x02\x01" * 99):
+    for octets in (
+        nested(MOST_LEVELS + 2),
+        b"\x00" * 100_000,
+        b"\xe0\x02\x01" * 99,
+    ):
         with pytest.raises(DecodeError):
             decode_value(octets)
 
 
-@pytest.mark.parametrize("octets", [b"\x00\x40" * 70 + b"\x40", b"\x99", b"\x00\x99"])
+@pytest.mark.parametrize(
+    "octets", [b"", b"\xa1\x05ab", b"\x00\x40" * 70 + b"\x40", b"\x99", b"\x00\x99"]
+)
 def test_end_is_of_a_value_only(octets: bytes) -> None:
     with pytest.raises(DecodeError):
         value_end(octets)
@@ -165,6 +184,10 @@ def test_value_too_deep_to_encode_is_refused() -> None:
         ({}, b"\xc1\x01\x00"),
         ((True, None), b"\xc0\x03\x02\x41\x40"),
         (bytearray(b"a"), b"\xa0\x01a"),
+        ("x" * 255, b"\xa1\xff" + b"x" * 255),
+        ("x" * 256, b"\xb1\x00\x00\x01\x00" + b"x" * 256),
+        (Colour.RED, b"\x55\x07"),
+        (MappingProxyType({}), b"\xc1\x01\x00"),
         (Described(ULong(0x24), []), b"\x00\x53\x24\x45"),
         (
             Array(0xC0, ([],)),

@@ -241,6 +241,8 @@ def described(code: int, *fields: object) -> bytes:
         (frame(0, b"\x00\x53\x11\xc0\x02\x01\x41"), "invalid-field", "remote_channel"),
         (described(0x11, 65536), "invalid-field", "number of 16 bits"),
         (described(0x18, 1, 2), "invalid-field", "Close has 1 fields, and not 2"),
+        (described(0x10, "c", 5), "invalid-field", "hostname of Open has to be a str"),
+        (described(0x10, *"ch", *[None] * 3, 5), "invalid-field", "has to be symbols"),
         (described(0x18, 1), "invalid-field", "an error is a described list"),
         (described(0x18, Described(ULong(0x1D), [])), "invalid-field", "a condition"),
         (frames(BEGIN, payload=b"more"), "framing", "4 bytes too many after Begin"),

@@ -34,6 +34,7 @@ from bridge.simulator.wire.performatives import (
     Begin,
     Detach,
     Disposition,
+    End,
     Flow,
     Open,
     Transfer,
@@ -181,9 +182,10 @@ def test_link_that_waits_for_its_answer_may_be_detached() -> None:
 def test_what_crosses_a_detach_is_let_pass() -> None:
     client, link = incoming()
     link.close(AmqpError("amqp:link:detach-forced", "idle"))
-    client.answers()
+    link.grant(5)
+    assert isinstance(client.answer(Detach), Detach)
 
-    assert client.say(message(0), flow(5), payload=b"") == []
+    assert client.say(message(0), flow(5)) == []
     assert client.answers() == []
     client.say(Detach(handle=0, closed=True))
     assert attached(client, sends()).handle == 0
@@ -197,6 +199,18 @@ def test_coordinator_of_transactions_is_known_as_one() -> None:
 
     assert link.is_coordinator
     assert link.target == ""
+
+
+def test_node_that_is_to_be_made_is_known_as_one() -> None:
+    client = Client()
+    client.open()
+    wanted = [None, None, None, None, True]
+
+    ours = attached(client, sends(1, target=Described(ULong(0x29), wanted)))
+    theirs = attached(client, receives(2, source=Described(ULong(0x28), wanted)))
+
+    assert (ours.is_dynamic, theirs.is_dynamic) == (True, True)
+    assert not attached(client, sends(3)).is_dynamic
 
 
 @pytest.mark.parametrize("source", [None, 5, Described(ULong(0x28), 5)])
@@ -476,6 +490,10 @@ def test_states_are_read_as_they_are_written(state: State) -> None:
     assert read_state(write_state(state)) == state
 
 
+def test_state_that_is_none_is_none() -> None:
+    assert read_state(None) is None
+
+
 def test_states_may_be_named_by_symbols() -> None:
     assert read_state(Described(Symbol("amqp:accepted:list"), [])) == Accepted()
 
@@ -516,6 +534,33 @@ def test_what_the_window_does_not_let_pass_waits_in_order() -> None:
     assert [type(said) for said in before] == [Transfer, Transfer]
     assert [type(said) for said in then] == [Transfer]
     assert [type(said) for said in after] == [Transfer, Detach]
+
+
+def test_flow_without_a_credit_changes_none() -> None:
+    client, link = outgoing(credit=5)
+
+    client.say(flow(None, handle=0))
+
+    assert link.credit == 5
+
+
+def test_messages_of_a_detached_link_have_no_outcome() -> None:
+    client, link = outgoing()
+    link.send(b"tag", b"x", uuid4())
+    client.say(Detach(handle=0, closed=True))
+
+    assert client.say(Disposition(is_receiver=True, first=0, state=Accepted())) == []
+
+
+def test_nothing_is_settled_after_the_end_of_a_session() -> None:
+    client, _ = incoming()
+    (delivery,) = received(client.say(message(0)))
+    client.say(End())
+    client.answers()
+
+    delivery.settle(Accepted())
+
+    assert client.answers() == []
 
 
 def test_credit_counts_what_was_sent_meanwhile() -> None:

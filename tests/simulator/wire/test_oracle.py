@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulator.wire.amqp_server import CREDIT, MOST_SENT, Server
+from tests.support.oracle import ORACLE
 
-proton = pytest.importorskip("proton", reason="Proton is in the extra [oracle]")
+proton = pytest.importorskip("proton", reason=ORACLE)
 
 MESSAGES = st.lists(st.binary(max_size=3000), min_size=1, max_size=CREDIT)
 FRAME_BYTES = st.sampled_from([512, 600, 4096, 2**20])

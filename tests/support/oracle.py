@@ -1,0 +1,3 @@
+"""Why a test is skipped that compares with Qpid Proton."""
+
+ORACLE = "Qpid Proton is in the extra [oracle]"
