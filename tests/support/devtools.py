@@ -117,7 +117,7 @@ async def opened_tab(program: str) -> AsyncIterator[Tab]:
             env={"HOME": str(home), "PATH": os.environ["PATH"], "LANG": "C.UTF-8"},
             start_new_session=True,
         )
-        stack.callback(_kill, process.pid)
+        stack.push_async_callback(_end, process)
         port = await _port(home / "profile" / "DevToolsActivePort")
         http = await stack.enter_async_context(aiohttp.ClientSession())
         async with http.get(f"http://127.0.0.1:{port}/json") as found:
@@ -131,9 +131,10 @@ async def opened_tab(program: str) -> AsyncIterator[Tab]:
         yield tab
 
 
-def _kill(pid: int) -> None:
+async def _end(process: asyncio.subprocess.Process) -> None:
     with suppress(ProcessLookupError):  # it starts others, which may outlive it
-        os.killpg(pid, signal.SIGKILL)
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
 
 
 async def _port(path: Path) -> int:
