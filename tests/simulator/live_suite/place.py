@@ -4,8 +4,10 @@ import asyncio
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import certifi
+import websocket
 from azure.servicebus._pyamqp import _connection as sync_connection
 from azure.servicebus._pyamqp.aio import _connection_async as async_connection
 
@@ -35,6 +37,7 @@ class Place:
         self._loop = self._open.enter_context(background_loop())
         authority = str(self._files.authority)
         certifi.where = lambda: authority
+        self._point_web_sockets_here()
 
     def close(self) -> None:
         """Delete the certificate, and end the thread."""
@@ -58,6 +61,16 @@ class Place:
         if self._broker is not None:
             self._wait(self._broker.__aexit__(None, None, None))
             self._broker = None
+
+    def _point_web_sockets_here(self) -> None:
+        """Add the port, which the sync SDK leaves out: it is the cloud's 443."""
+        create: Any = websocket.create_connection
+
+        def create_here(url: str, **options: Any) -> Any:
+            port = sync_connection.__dict__["WEBSOCKET_PORT"]
+            return create(url.replace(f"//{HOST}/", f"//{HOST}:{port}/"), **options)
+
+        vars(websocket)["create_connection"] = create_here
 
     def _wait(self, doing: object) -> None:
         assert self._loop is not None
