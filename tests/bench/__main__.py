@@ -15,7 +15,17 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import bridge
-from tests.bench import batches, drain, fleet, growth, hub, idle, latency, wires
+from tests.bench import (
+    batches,
+    drain,
+    fleet,
+    growth,
+    hook,
+    hub,
+    idle,
+    latency,
+    wires,
+)
 from tests.bench.figures import HEAD, Figure
 from tests.bench.history import History
 
@@ -24,6 +34,8 @@ Bench = Callable[[bool], Coroutine[None, None, list[Figure]]]
 BENCHES: dict[str, Bench] = {
     "idle": lambda quick: idle.figures(15 if quick else 60, 3 if quick else 5),
     "latency": lambda quick: latency.figures(50 if quick else 100, 3 if quick else 5),
+    "alone": lambda quick: latency.batched(20 if quick else 100, 3 if quick else 5),
+    "hook": lambda quick: hook.figures(3 if quick else 10, 3 if quick else 5),
     "webhook": lambda quick: drain.webhook(5_000 if quick else 100_000, 5),
     "batches": lambda quick: batches.figures(
         5_000 if quick else 100_000, 3 if quick else 5

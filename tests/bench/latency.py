@@ -4,9 +4,11 @@ Against one synchronous=FULL commit plus one bare POST, in the same run.
 """
 
 import asyncio
+import contextlib
 import sqlite3
 import tempfile
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
@@ -57,27 +59,18 @@ class World:
 
 
 async def figures(rounds: int, turns: int) -> list[Figure]:
-    """Return p50 and p99."""
+    """Return p50 and p99 against a bare commit and POST."""
     world = World()
-    routes = [*imds(world.document), web.post("/hook", world.hook)]
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        async with served(routes) as url:
-            config = tables(url, folder / "state.db", ["hook"])
-            config["imds"] = {"endpoint": url, "poll_interval": "250ms"}
-            sink = {"name": "hook", "type": "webhook", "url": f"{url}/hook"}
-            config["sinks"] = [{**sink, "when": {"lifecycle": False}}]
+    async with hooked(world) as (config, folder, url):
 
-            async def ours() -> list[float]:
-                async with running(config):
-                    times = await world.announce(rounds)
-                return [quantile(times, 0.5), quantile(times, 0.99)]
+        async def ours() -> list[float]:
+            return await announced(world, config, rounds)
 
-            async def bare() -> list[float]:
-                times = await bare_commits(folder, f"{url}/hook", rounds, world.arrived)
-                return [quantile(times, 0.5), quantile(times, 0.99)]
+        async def bare() -> list[float]:
+            times = await bare_commits(folder, f"{url}/hook", rounds, world.arrived)
+            return [quantile(times, 0.5), quantile(times, 0.99)]
 
-            found = await in_turns(ours, bare, turns)
+        found = await in_turns(ours, bare, turns)
     return [
         Figure(
             what=f"IMDS answer to webhook, {name}",
@@ -90,6 +83,57 @@ async def figures(rounds: int, turns: int) -> list[Figure]:
             (("p50", "<= 2.5"), ("p99", "<= 3")), found, strict=True
         )
     ]
+
+
+async def batched(rounds: int, turns: int) -> list[Figure]:
+    """Return p50 of single events where a request may hold 100, against one by one."""
+    world, many = World(), {"batch": 100, "content_mode": "batch"}
+    async with (
+        hooked(world, **many) as (config, _, _),
+        hooked(world) as (alone, _, _),
+    ):
+
+        async def ours() -> list[float]:
+            return await announced(world, config, rounds)
+
+        async def bare() -> list[float]:
+            return await announced(world, alone, rounds)
+
+        (values, _) = await in_turns(ours, bare, turns)
+    return [
+        Figure(
+            what="a single event with batch = 100, by one without, p50",
+            ours=values[0],
+            bare=values[1],
+            unit="ms",
+            wanted="<= 1.1",
+        )
+    ]
+
+
+@contextlib.asynccontextmanager
+async def hooked(
+    world: World, **keys: object
+) -> AsyncIterator[tuple[dict[str, object], Path, str]]:
+    """Serve a world; yields a configuration for it, a folder, and the URL."""
+    routes = [*imds(world.document), web.post("/hook", world.hook)]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        async with served(routes) as url:
+            config = tables(url, folder / "state.db", ["hook"])
+            config["imds"] = {"endpoint": url, "poll_interval": "250ms"}
+            sink = {"name": "hook", "type": "webhook", "url": f"{url}/hook", **keys}
+            config["sinks"] = [{**sink, "when": {"lifecycle": False}}]
+            yield config, folder, url
+
+
+async def announced(
+    world: World, config: dict[str, object], rounds: int
+) -> list[float]:
+    """Run a forwarder while events come and go; return p50 and p99."""
+    async with running(config):
+        times = await world.announce(rounds)
+    return [quantile(times, 0.5), quantile(times, 0.99)]
 
 
 async def bare_commits(

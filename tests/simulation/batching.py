@@ -17,7 +17,7 @@ from tests.simulation.plan import Plan
 
 BATCHED = 0.4  # the share of sinks
 _MOST = 4
-_WAITS = (0.0, 0.0, 0.5)  # seconds
+_WAITS = (0.0, 0.5)  # seconds
 
 
 @dataclass(slots=True)
@@ -78,7 +78,8 @@ class BatchedSink:
         for one in tried:
             if one.sink == self.sink.name:
                 one.ended = self.sink.life.now()
-                one.error = one.error if is_answered else "cut"
+                if not is_answered:  # so nothing is known, not even a Retry-After
+                    one.error, one.wish = "cut", 0.0
 
     async def _judged(self, event: CloudEvent) -> DeliveryError | None:
         try:
