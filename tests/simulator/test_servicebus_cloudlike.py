@@ -57,7 +57,7 @@ async def test_peeked_message_has_no_lock_token(
         await sender.send_messages(ServiceBusMessage("x"))
         (message,) = await receiver.peek_messages()
 
-    assert message.raw_amqp_message.delivery_annotations is None
+    assert message.raw_amqp_message.delivery_annotations == {}
 
 
 async def test_settlement_sets_properties(broker: Broker) -> None:

@@ -173,11 +173,12 @@ def encode_delivery(delivery: Delivery) -> bytes:
     content = delivery.message.content
     if delivery.dead_letter is not None:
         content = _change_properties(content, _told_by(delivery.dead_letter))
-    sections = [encode_section(_HEADER, _header(delivery))]
-    if annotations := _annotate_delivery(delivery):
-        sections.append(encode_section(_DELIVERY_ANNOTATIONS, annotations))
-    sections.append(encode_section(_MESSAGE_ANNOTATIONS, _annotate(delivery)))
-    return b"".join([*sections, content])
+    return (
+        encode_section(_HEADER, _header(delivery))
+        + encode_section(_DELIVERY_ANNOTATIONS, _annotate_delivery(delivery))
+        + encode_section(_MESSAGE_ANNOTATIONS, _annotate(delivery))
+        + content
+    )
 
 
 def _section_code(encoded: bytes, offset: int) -> tuple[int, int]:
