@@ -97,10 +97,10 @@ def insert(  # noqa: PLR0913 - one per column
     if window[1] is not None and not is_head:
         db.execute(
             """UPDATE deliveries INDEXED BY deliveries_key SET
-               urgent_from = min(coalesce(urgent_from, ?1), ?1),
-               urgent_until = max(coalesce(urgent_until, ?2), ?2)
-               WHERE sink = ?3 AND key = ?4 AND state = 'pending'""",
-            (*window, sink, key),
+               urgent_from = min(coalesce(urgent_from, ?), ?),
+               urgent_until = max(coalesce(urgent_until, ?), ?)
+               WHERE sink = ? AND key = ? AND state = 'pending'""",
+            (window[0], window[0], window[1], window[1], sink, key),
         )
 
 
@@ -133,10 +133,10 @@ def release(db: sqlite3.Connection, sink: str, now: float, limit: int) -> int:
         limit: so many at most.
     """
     return db.execute(
-        """UPDATE deliveries SET due = ?1 WHERE id IN (
-               SELECT id FROM deliveries WHERE sink = ?2 AND state = 'pending'
-               AND is_head AND due > ?1 AND waits_for_sink ORDER BY due LIMIT ?3)""",
-        (now, sink, limit),
+        """UPDATE deliveries SET due = ? WHERE id IN (
+               SELECT id FROM deliveries WHERE sink = ? AND state = 'pending'
+               AND is_head AND due > ? AND waits_for_sink ORDER BY due LIMIT ?)""",
+        (now, sink, now, limit),
     ).rowcount
 
 
@@ -188,9 +188,9 @@ def renew_head(db: sqlite3.Connection, sink: str, key: str | None) -> None:
     db.execute(
         """UPDATE deliveries INDEXED BY deliveries_key SET is_head = (id = (
                SELECT min(id) FROM deliveries INDEXED BY deliveries_key
-               WHERE sink = ?1 AND key = ?2 AND state = 'pending'))
-           WHERE sink = ?1 AND key = ?2 AND state = 'pending'""",
-        (sink, key),
+               WHERE sink = ? AND key = ? AND state = 'pending'))
+           WHERE sink = ? AND key = ? AND state = 'pending'""",
+        (sink, key, sink, key),
     )
 
 
@@ -263,11 +263,11 @@ def delivered(
     following = db.execute(
         """UPDATE deliveries INDEXED BY deliveries_key SET is_head = (id = (
                SELECT min(first.id) FROM deliveries first INDEXED BY deliveries_key
-               WHERE first.sink = ?1 AND first.key = deliveries.key
+               WHERE first.sink = ? AND first.key = deliveries.key
                AND first.state = 'pending'))
-           WHERE sink = ?1 AND key IN (SELECT value FROM json_each(?2))
+           WHERE sink = ? AND key IN (SELECT value FROM json_each(?))
            AND state = 'pending'""",
-        (deliveries[0].sink, json.dumps(sorted(keys))),
+        (deliveries[0].sink, deliveries[0].sink, json.dumps(sorted(keys))),
     )
     return following.rowcount > 0
 
