@@ -258,7 +258,7 @@ def _entities(options: SimulatorOptions) -> Entities:
     if path is None:
         return default_entities()
     try:
-        entities = load_entities(path)
+        return load_entities(path)
     except ConfigError as error:
         lines = [f"{path}: {fault}" for fault in error.faults]
         raise EntityFileError(lines) from error
@@ -266,6 +266,3 @@ def _entities(options: SimulatorOptions) -> Entities:
         raise SimulatorError(f"{path} is not UTF-8 text: {error.reason}") from error
     except OSError as error:
         raise SimulatorError(f"{path} cannot be read: {error.strerror}") from error
-    for remark in entities.remarks:
-        log.warning("%s: %s", path, remark)
-    return entities

@@ -132,8 +132,7 @@ class Namespace:
         subscriptions = []
         for subscription in settings.subscriptions:
             path = f"{settings.name}/Subscriptions/{subscription.name}"
-            queue = self._add_queue(replace(subscription, name=path))
-            subscriptions.append((subscription, queue))
+            subscriptions.append(self._add_queue(replace(subscription, name=path)))
         self._by_path[settings.name.lower()] = Topic(
             settings, subscriptions, clock=self._clock, deadlines=self._deadlines
         )

@@ -26,8 +26,9 @@ from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.intake import Intake
 from bridge.simulator.servicebus.locks import Locks
 from bridge.simulator.servicebus.message import Delivery, Message, Origin
+from bridge.simulator.servicebus.rules.ruleset import RuleSet
 from bridge.simulator.servicebus.sessions import SessionLock, Sessions
-from bridge.simulator.servicebus.settings import QueueSettings
+from bridge.simulator.servicebus.settings import QueueSettings, SubscriptionSettings
 from bridge.simulator.servicebus.storage import Storage
 from bridge.simulator.servicebus.wire import modify
 
@@ -52,6 +53,7 @@ class Queue:
         intake: what is scheduled, and the way in.
         sessions: the session locks and states.
         storage: the stored messages.
+        rules: what it admits of its topic; a queue has none.
     """
 
     def __init__(
@@ -65,6 +67,9 @@ class Queue:
     ) -> None:
         self.settings = settings
         self.dead_letters = dead_letters
+        self.rules = RuleSet(
+            settings.rules if isinstance(settings, SubscriptionSettings) else ()
+        )
         self._wake: Callable[[], None] = lambda: wake(self)
         self.storage = Storage(
             settings,

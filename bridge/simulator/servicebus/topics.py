@@ -9,9 +9,12 @@ from dataclasses import replace
 from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.deadlines import Deadlines
 from bridge.simulator.servicebus.intake import Intake
-from bridge.simulator.servicebus.message import Message, Origin
+from bridge.simulator.servicebus.message import DeadLetter, Message, Origin
 from bridge.simulator.servicebus.queues import Queue
+from bridge.simulator.servicebus.rules.row import Arrival
 from bridge.simulator.servicebus.settings import SubscriptionSettings, TopicSettings
+
+FILTER_FAILED = "FilterEvaluationException"
 
 
 class Topic:
@@ -19,21 +22,25 @@ class Topic:
 
     Args:
         settings: its behaviour.
-        subscriptions: each with its queue, in the order of the settings.
+        subscriptions: their queues, in the order of the settings.
         clock: returns seconds since the epoch.
         deadlines: where scheduled messages wait.
+
+    Attributes:
+        subscriptions: their queues.
     """
 
     def __init__(
         self,
         settings: TopicSettings,
-        subscriptions: Sequence[tuple[SubscriptionSettings, Queue]],
+        subscriptions: Sequence[Queue],
         *,
         clock: Callable[[], float],
         deadlines: Deadlines,
     ) -> None:
         self._settings = settings
-        self._subscriptions = tuple(subscriptions)
+        self._clock = clock
+        self.subscriptions = list(subscriptions)
         self._intake = Intake(
             clock=clock,
             deadlines=deadlines,
@@ -55,8 +62,12 @@ class Topic:
         Raises:
             RefusedError: a subscription is full.
         """
-        for settings, queue in self._subscriptions:
-            queue.check_room([m for m in messages if settings.admits(m)])
+        now = self._clock()
+        for queue in self.subscriptions:
+            room = [
+                queue.rules.admit(m, Arrival(number=0, at=now)).copies for m in messages
+            ]
+            queue.check_room([copy for copies in room for copy in copies])
         return tuple(self._intake.accept(message) for message in messages)
 
     def accept(self, message: Message, origin: Origin) -> None:
@@ -78,9 +89,18 @@ class Topic:
     def _publish(self, message: Message, number: int, origin: Origin) -> None:
         message = self._limit_time_to_live(message)
         origin = replace(origin, sequence_number=origin.sequence_number or number)
-        for settings, queue in self._subscriptions:
-            if settings.admits(message):
-                queue.accept(message, origin)
+        dead = origin.dead_letter
+        arrival = Arrival(
+            number=number,
+            at=self._clock(),
+            dead_letter_source=None if dead is None else dead.source,
+        )
+        for queue in self.subscriptions:
+            admitted = queue.rules.admit(message, arrival)
+            for copy in admitted.copies:
+                queue.accept(copy, origin)
+            if admitted.failures:
+                _dead_letter(queue, message, origin, "; ".join(admitted.failures))
 
     def _limit_time_to_live(self, message: Message) -> Message:
         default = self._settings.default_time_to_live
@@ -91,3 +111,16 @@ class Topic:
         return replace(
             message, time_to_live=limit if sent is None else min(sent, limit)
         )
+
+
+def _dead_letter(queue: Queue, message: Message, origin: Origin, why: str) -> None:
+    """Dead-letter a message that a rule cannot be applied to, if so configured."""
+    settings, dead_letters = queue.settings, queue.dead_letters
+    is_wanted = isinstance(settings, SubscriptionSettings) and (
+        settings.dead_letter_filter_errors
+    )
+    if is_wanted and dead_letters is not None:
+        dead_letter = DeadLetter(
+            source=queue.name, reason=FILTER_FAILED, description=why
+        )
+        dead_letters.accept(message, replace(origin, dead_letter=dead_letter))
