@@ -68,7 +68,7 @@ class Queue:
         self.settings = settings
         self.dead_letters = dead_letters
         self.rules = RuleSet(
-            settings.rules if isinstance(settings, SubscriptionSettings) else ()
+            settings.rules if isinstance(settings, SubscriptionSettings) else (), clock
         )
         self._wake: Callable[[], None] = lambda: wake(self)
         self.storage = Storage(

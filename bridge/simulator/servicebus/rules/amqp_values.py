@@ -30,7 +30,7 @@ from bridge.simulator.sql.operators import Value
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TICKS_AT_EPOCH = 621_355_968_000_000_000
 _TIMESPAN = "com.microsoft:timespan"
-_UNSIGNED = {ubyte: 8, ushort: 16, uint: 32, ulong: 64}
+_UNSIGNED: Mapping[type, int] = {ubyte: 8, ushort: 16, uint: 32, ulong: 64}
 _BITS: Mapping[type, int] = {**_UNSIGNED, byte: 8, short: 16, int32: 32}
 _DECIMALS = (decimal32, decimal64, decimal128)
 

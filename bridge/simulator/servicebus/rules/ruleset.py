@@ -1,7 +1,7 @@
 """The rules of one subscription, which may change while messages arrive."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.message import Message
@@ -29,10 +29,14 @@ class RuleSet:
 
     Args:
         rules: the first ones.
+        clock: returns seconds since the epoch.
     """
 
-    def __init__(self, rules: Iterable[Rule]) -> None:
-        self._rules = {rule.name.lower(): rule for rule in rules}
+    def __init__(self, rules: Iterable[Rule], clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._rules = dict[str, Rule]()
+        for rule in rules:
+            self.add(rule)
 
     def __iter__(self) -> Iterator[Rule]:
         return iter(tuple(self._rules.values()))
@@ -60,16 +64,16 @@ class RuleSet:
             raise RefusedError(
                 Condition.ENTITY_ALREADY_EXISTS, f"the rule {rule.name!r} exists"
             )
-        self._rules[rule.name.lower()] = rule
+        self._rules[rule.name.lower()] = replace(rule, created_at=self._clock())
 
-    def replace(self, rule: Rule) -> None:
+    def change(self, rule: Rule) -> None:
         """Replace the rule of the same name.
 
         Raises:
             RefusedError: there is none.
         """
-        self.find(rule.name)
-        self._rules[rule.name.lower()] = rule
+        before = self.find(rule.name)
+        self._rules[rule.name.lower()] = replace(rule, created_at=before.created_at)
 
     def remove(self, name: str) -> None:
         """Remove a rule.
