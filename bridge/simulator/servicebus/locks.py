@@ -39,6 +39,10 @@ class Locks:
         self._expired = expired
         self._entries: dict[UUID, Entry] = {}
 
+    def last_for(self, lock_duration: timedelta) -> None:
+        """Give new locks another duration."""
+        self._seconds = lock_duration.total_seconds()
+
     def lock(self, entry: Entry, session_until: float | None) -> float:
         """Lock an entry; return when the lock ends.
 

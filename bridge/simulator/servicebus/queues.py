@@ -28,7 +28,11 @@ from bridge.simulator.servicebus.locks import Locks
 from bridge.simulator.servicebus.message import Delivery, Message, Origin
 from bridge.simulator.servicebus.rules.ruleset import RuleSet
 from bridge.simulator.servicebus.sessions import SessionLock, Sessions
-from bridge.simulator.servicebus.settings import QueueSettings, SubscriptionSettings
+from bridge.simulator.servicebus.settings import (
+    QueueSettings,
+    SubscriptionSettings,
+    check_sends,
+)
 from bridge.simulator.servicebus.storage import Storage
 from bridge.simulator.servicebus.wire import modify
 
@@ -107,6 +111,14 @@ class Queue:
         """The path of the queue."""
         return self.settings.name
 
+    def change(self, settings: QueueSettings) -> None:
+        """Behave by other settings from now on; what is locked stays so."""
+        self.settings = settings
+        self.storage.change(settings)
+        self._intake.detect_within(settings.duplicate_window)
+        self._locks.last_for(settings.lock_duration)
+        self.sessions.last_for(settings.lock_duration)
+
     def send(self, messages: Sequence[Message]) -> tuple[int | None, ...]:
         """Accept messages from a sender: all or none.
 
@@ -114,8 +126,10 @@ class Queue:
             The sequence number of each; None for a duplicate, which is dropped.
 
         Raises:
-            RefusedError: the queue is full, or a message lacks its session id.
+            RefusedError: the queue is full or disabled, or a message lacks its session
+                id.
         """
+        check_sends(self.name, self.settings.status)
         needs_session = self.settings.requires_session
         if needs_session and any(message.session_id is None for message in messages):
             raise RefusedError(

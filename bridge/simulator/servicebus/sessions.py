@@ -84,6 +84,10 @@ class Sessions:
         self._held: dict[str, _Held] = {}
         self._states: dict[str, _SessionState] = {}
 
+    def last_for(self, lock_duration: timedelta) -> None:
+        """Give new locks another duration."""
+        self._seconds = lock_duration.total_seconds()
+
     def accept(
         self, session_id: str, owner: object, on_lost: Callable[[], None]
     ) -> SessionLock:

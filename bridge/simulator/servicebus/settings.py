@@ -7,12 +7,33 @@ The names are those of Service Bus, in Python's spelling.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
 
 from bridge.simulator.servicebus.access import ROOT, AccessRule
+from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.rules.rule import Rule
 
 DEAD_LETTER_SUFFIX = "/$DeadLetterQueue"
 MAX_QUEUE_BYTES = 64 * 1024 * 1024
+
+
+class Status(StrEnum):
+    """What clients may do with an entity, spelled as in Azure."""
+
+    ACTIVE = "Active"
+    DISABLED = "Disabled"
+    SEND_DISABLED = "SendDisabled"
+    RECEIVE_DISABLED = "ReceiveDisabled"
+
+    @property
+    def can_send(self) -> bool:
+        """Whether it takes messages of clients."""
+        return self in {Status.ACTIVE, Status.RECEIVE_DISABLED}
+
+    @property
+    def can_receive(self) -> bool:
+        """Whether clients get messages of it."""
+        return self in {Status.ACTIVE, Status.SEND_DISABLED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +52,7 @@ class QueueSettings:
         forward_dead_letters_to: the queue or topic that gets the dead letters.
         max_bytes: sends are refused above this amount of content.
         access: the rules of shared access that it has of its own.
+        status: what clients may do with it.
     """
 
     name: str
@@ -44,6 +66,7 @@ class QueueSettings:
     forward_dead_letters_to: str | None = None
     max_bytes: int = MAX_QUEUE_BYTES
     access: tuple[AccessRule, ...] = ()
+    status: Status = Status.ACTIVE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +92,7 @@ class TopicSettings:
     duplicate_window: timedelta | None = None
     default_time_to_live: timedelta | None = None
     access: tuple[AccessRule, ...] = ()
+    status: Status = Status.ACTIVE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,3 +118,23 @@ class Entities:
             return {}
         has_root = any(rule.name == ROOT.name for rule in self.access)
         return {**own, "": self.access if has_root else (ROOT, *self.access)}
+
+
+def check_sends(path: str, status: Status) -> None:
+    """Return if clients may send to an entity.
+
+    Raises:
+        RefusedError: they may not.
+    """
+    if not status.can_send:
+        raise RefusedError(Condition.ENTITY_DISABLED, f"{path!r} is {status}")
+
+
+def check_receives(path: str, status: Status) -> None:
+    """Return if clients may receive from an entity.
+
+    Raises:
+        RefusedError: they may not.
+    """
+    if not status.can_receive:
+        raise RefusedError(Condition.ENTITY_DISABLED, f"{path!r} is {status}")

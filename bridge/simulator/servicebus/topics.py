@@ -12,7 +12,11 @@ from bridge.simulator.servicebus.intake import Intake
 from bridge.simulator.servicebus.message import DeadLetter, Message, Origin
 from bridge.simulator.servicebus.queues import Queue
 from bridge.simulator.servicebus.rules.row import Arrival
-from bridge.simulator.servicebus.settings import SubscriptionSettings, TopicSettings
+from bridge.simulator.servicebus.settings import (
+    SubscriptionSettings,
+    TopicSettings,
+    check_sends,
+)
 
 FILTER_FAILED = "FilterEvaluationException"
 
@@ -27,6 +31,7 @@ class Topic:
         deadlines: where scheduled messages wait.
 
     Attributes:
+        settings: its behaviour.
         subscriptions: their queues.
     """
 
@@ -38,7 +43,7 @@ class Topic:
         clock: Callable[[], float],
         deadlines: Deadlines,
     ) -> None:
-        self._settings = settings
+        self.settings = settings
         self._clock = clock
         self.subscriptions = list(subscriptions)
         self._intake = Intake(
@@ -51,7 +56,12 @@ class Topic:
     @property
     def name(self) -> str:
         """Its path."""
-        return self._settings.name
+        return self.settings.name
+
+    def change(self, settings: TopicSettings) -> None:
+        """Behave by other settings from now on."""
+        self.settings = settings
+        self._intake.detect_within(settings.duplicate_window)
 
     def send(self, messages: Sequence[Message]) -> tuple[int | None, ...]:
         """Accept messages from a sender: all or none.
@@ -60,8 +70,9 @@ class Topic:
             The sequence number of each; None for a duplicate, which is dropped.
 
         Raises:
-            RefusedError: a subscription is full.
+            RefusedError: it is disabled, or a subscription is full.
         """
+        check_sends(self.name, self.settings.status)
         now = self._clock()
         for queue in self.subscriptions:
             room = [
@@ -103,7 +114,7 @@ class Topic:
                 _dead_letter(queue, message, origin, "; ".join(admitted.failures))
 
     def _limit_time_to_live(self, message: Message) -> Message:
-        default = self._settings.default_time_to_live
+        default = self.settings.default_time_to_live
         if default is None:
             return message
         sent = message.time_to_live
