@@ -115,7 +115,7 @@ class Queue:
         """Behave by other settings from now on; what is locked stays so."""
         self.settings = settings
         self.storage.change(settings)
-        self._intake.detect_within(settings.duplicate_window)
+        self.intake.detect_within(settings.duplicate_window)
         self._locks.last_for(settings.lock_duration)
         self.sessions.last_for(settings.lock_duration)
 

@@ -32,6 +32,7 @@ from bridge.simulator.servicebus.administration.errors import (
     bad,
 )
 from bridge.simulator.servicebus.administration.operations import Operations, Place
+from bridge.simulator.servicebus.errors import RefusedError
 
 HEALTH = "/health"
 NAMESPACE = "sbemulatorns"
@@ -54,7 +55,11 @@ _SUBSCRIPTIONS = re.compile(r"(?P<entity>.+)/subscriptions", re.IGNORECASE)
 
 
 def administration(
-    operations: Operations, *, host: str, clock: Callable[[], float]
+    operations: Operations,
+    *,
+    host: str,
+    clock: Callable[[], float],
+    check: Callable[[str, str], None],
 ) -> web.Application:
     """Return the application.
 
@@ -62,9 +67,20 @@ def administration(
         operations: of the broker.
         host: the listening address.
         clock: returns seconds since the epoch.
+        check: takes a token and the path it is for; raises RefusedError if the token
+            does not allow to manage it.
     """
     api = _Api(operations, clock())
-    app = web.Application(middlewares=[_with_errors], client_max_size=_MOST_BODY)
+
+    @web.middleware
+    async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path != HEALTH:
+            check(request.headers.get("Authorization", ""), request.path.strip("/"))
+        return await handler(request)
+
+    app = web.Application(
+        middlewares=[_with_errors, checked], client_max_size=_MOST_BODY
+    )
     routes = [
         web.get(HEALTH, _health),
         web.get("/$namespaceinfo", api.namespace),
@@ -121,7 +137,7 @@ class _Api:
 
     async def get(self, request: web.Request) -> web.Response:
         """Show an entity or a rule, or list those below one."""
-        path = request.match_info["path"].strip("/")
+        path = request.match_info["path"].rstrip("/")
         if match := _SUBSCRIPTIONS.fullmatch(path):
             return _listed(request, self._operations.subscriptions(match["entity"]))
         if match := _RULES.fullmatch(path):
@@ -132,14 +148,14 @@ class _Api:
     async def put(self, request: web.Request) -> web.Response:
         """Make an entity or a rule, or change it (If-Match: *)."""
         is_change = "If-Match" in request.headers
-        place = _place(request.match_info["path"].strip("/"))
+        place = _place(request.match_info["path"])
         entry = self._operations.put(place, await request.read(), is_change=is_change)
         status = HTTPStatus.OK if is_change else HTTPStatus.CREATED
         return _answer(request, entry, status)
 
     async def delete(self, request: web.Request) -> web.Response:
         """Delete an entity or a rule."""
-        self._operations.delete(_place(request.match_info["path"].strip("/")))
+        self._operations.delete(_place(request.match_info["path"]))
         return web.Response()
 
 
@@ -149,6 +165,8 @@ async def _with_errors(request: web.Request, handler: Handler) -> web.StreamResp
         return await handler(request)
     except AdministrationError as error:
         return _refusal(error.status, error.detail)
+    except RefusedError as error:
+        return _refusal(HTTPStatus.UNAUTHORIZED, error.description)
     except ForeignCallerError as error:
         return _refusal(HTTPStatus.FORBIDDEN, f"{error}.")
     except web.HTTPException as error:
