@@ -12,7 +12,7 @@ from typing import Self
 
 from bridge.simulator.http_server import listening
 from bridge.simulator.servicebus.administration.operations import Operations
-from bridge.simulator.servicebus.administration.server import HEALTH, administration
+from bridge.simulator.servicebus.administration.server import administration
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.tls import TlsFiles, server_context
 
@@ -87,7 +87,6 @@ class Administration:
         """Return the addresses that `sebridge simulate` prints."""
         found = {
             "administration": self.url,
-            "health": self.url + HEALTH,
             "administrationConnectionString": self._string(self.url),
         }
         if self.secure_url:
