@@ -1,6 +1,7 @@
 """The administration API over plain HTTP: what no client of an SDK would send."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import aiohttp
@@ -229,11 +230,7 @@ async def test_page_of_another_site_changes_nothing(
 
 @pytest.mark.parametrize(("key", "is_let_in"), [("right", True), ("wrong", False)])
 async def test_rules_of_access_hold_for_the_administration(
-    tmp_path: object,
-    key: str,
-    *,
-    is_let_in: bool,
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path: Path, key: str, *, is_let_in: bool
 ) -> None:
     rule = AccessRule(name="boss", keys=("right",), rights=frozenset({Right.MANAGE}))
     entities = Entities(queues=(QueueSettings(name="q"),), access=(rule,))
@@ -262,9 +259,7 @@ async def test_rules_of_access_hold_for_the_administration(
                 await client.get_queue("q")
 
 
-async def test_right_to_manage_is_needed(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+async def test_right_to_manage_is_needed(tmp_path: Path) -> None:
     rule = AccessRule(name="clerk", keys=("k",), rights=frozenset({Right.SEND}))
     files = make_certificate(tmp_path)
     entities = Entities(queues=(QueueSettings(name="q"),), access=(rule,))

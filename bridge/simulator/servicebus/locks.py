@@ -21,6 +21,9 @@ class Locks:
         lock_duration: the duration of a message lock.
         lost: the condition for a token that locks nothing.
         expired: called with each entry whose lock has expired.
+
+    Attributes:
+        lock_seconds: the duration of new locks.
     """
 
     def __init__(
@@ -34,14 +37,10 @@ class Locks:
     ) -> None:
         self._clock = clock
         self._deadlines = deadlines
-        self._seconds = lock_duration.total_seconds()
+        self.lock_seconds = lock_duration.total_seconds()
         self._lost = lost
         self._expired = expired
         self._entries: dict[UUID, Entry] = {}
-
-    def last_for(self, lock_duration: timedelta) -> None:
-        """Give new locks another duration."""
-        self._seconds = lock_duration.total_seconds()
 
     def lock(self, entry: Entry, session_until: float | None) -> float:
         """Lock an entry; return when the lock ends.
@@ -99,7 +98,7 @@ class Locks:
         return len(self._entries)
 
     def _start(self, entry: Entry) -> float:
-        until = self._clock() + self._seconds
+        until = self._clock() + self.lock_seconds
         entry.lock_deadline = self._deadlines.add(until, lambda: self._expire(entry))
         return until
 

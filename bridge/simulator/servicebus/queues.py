@@ -116,8 +116,8 @@ class Queue:
         self.settings = settings
         self.storage.change(settings)
         self.intake.detect_within(settings.duplicate_window)
-        self._locks.last_for(settings.lock_duration)
-        self.sessions.last_for(settings.lock_duration)
+        seconds = settings.lock_duration.total_seconds()
+        self._locks.lock_seconds = self.sessions.lock_seconds = seconds
 
     def send(self, messages: Sequence[Message]) -> tuple[int | None, ...]:
         """Accept messages from a sender: all or none.

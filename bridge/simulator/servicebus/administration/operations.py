@@ -88,6 +88,8 @@ class Place:
 class Operations:
     """The operations on one broker.
 
+    It is wide because it has one method for each of them.
+
     Args:
         changes: of the broker.
         clock: returns seconds since the epoch.
