@@ -20,6 +20,8 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 from azure.servicebus.management import (
+    AccessRights,
+    AuthorizationRule,
     CorrelationRuleFilter,
     FalseRuleFilter,
     SqlRuleAction,
@@ -117,6 +119,28 @@ async def test_queue_keeps_what_it_is_given(
 
     found = await admin.get_queue("orders")
     assert {name: found[name] for name in given} == given
+
+
+async def test_authorization_rules_are_told_again(
+    admin: ServiceBusAdministrationClient,
+) -> None:
+    rule = AuthorizationRule(
+        type="SharedAccessAuthorizationRule",
+        claim_type="SharedAccessKey",
+        claim_value="None",
+        rights=[AccessRights.MANAGE, AccessRights.SEND, AccessRights.LISTEN],
+        key_name="boss",
+        primary_key="cHJpbWFyeQ==",
+        secondary_key="c2Vjb25k",
+    )
+
+    await admin.create_queue("orders", authorization_rules=[rule])
+
+    (found,) = (await admin.get_queue("orders")).authorization_rules
+    assert (found.key_name, found.rights) == ("boss", ["Manage", "Send", "Listen"])
+    assert found.primary_key == "cHJpbWFyeQ=="
+    assert found.secondary_key == "c2Vjb25k"
+    assert found.claim_type == "SharedAccessKey"
 
 
 async def test_made_queue_works_by_its_description(

@@ -41,6 +41,12 @@ def entry(name: str, inner: str = "") -> str:
     )
 
 
+def authorization(name: str, right: str) -> str:
+    rights = f"<Rights><AccessRights>{right}</AccessRights></Rights>"
+    rule = f"<AuthorizationRule>{name}{rights}</AuthorizationRule>"
+    return f"<AuthorizationRules>{rule}</AuthorizationRules>"
+
+
 async def put(
     http: aiohttp.ClientSession, path: str, body: str | bytes
 ) -> tuple[int, str]:
@@ -72,6 +78,14 @@ async def test_health_is_that_of_the_emulator(http: aiohttp.ClientSession) -> No
         (
             entry("QueueDescription", "<RequiresSession>yes</RequiresSession>"),
             "RequiresSession is true or false, not &apos;yes&apos;.",
+        ),
+        (
+            entry("QueueDescription", authorization("<KeyName>k</KeyName>", "Eat")),
+            "AccessRights are Listen, Send, Manage, not &apos;Eat&apos;.",
+        ),
+        (
+            entry("QueueDescription", authorization("", "Send")),
+            "An AuthorizationRule needs a KeyName.",
         ),
         (
             entry("QueueDescription", "<MaxDeliveryCount>2.5</MaxDeliveryCount>"),

@@ -1,7 +1,6 @@
 """The requests about rules behind <subscription>/$management, without a connection."""
 
 import pytest
-from proton import Described
 
 from bridge.simulator.servicebus.errors import Condition
 from bridge.simulator.servicebus.management import Reply, answer
@@ -11,6 +10,7 @@ from bridge.simulator.servicebus.settings import (
     SubscriptionSettings,
     TopicSettings,
 )
+from bridge.simulator.wire.values import Described
 from tests.simulator.servicebus_fixtures import Rig, one_queue
 
 SQL = {"sql-filter": {"expression": "1=1"}}

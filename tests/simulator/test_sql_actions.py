@@ -8,7 +8,6 @@ Sources: learn.microsoft.com/azure/service-bus-messaging:
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-import proton
 import pytest
 from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient
@@ -30,33 +29,44 @@ from bridge.simulator.servicebus.settings import (
     SubscriptionSettings,
     TopicSettings,
 )
+from bridge.simulator.servicebus.values import encode_section
 from bridge.simulator.servicebus.wire import parse_message
 from bridge.simulator.sql.errors import EvaluationError
 from bridge.simulator.sql.operators import Value
+from bridge.simulator.wire.values import (
+    Described,
+    Float32,
+    Int32,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+)
 from tests.simulator.servicebus_fixtures import START, row
 
 pytestmark = pytest.mark.usefixtures("brisk_sdk")
 
-SENT = proton.Message(
-    body="text",
-    id="m1",
-    subject="red",
-    correlation_id="high",
-    ttl=60.0,
-    properties={
-        "quantity": proton.int32(5),
-        "Priority": "high",
-        "price": 2.5,
-        "size": proton.ubyte(200),
-        "rate": proton.float32(1.5),
-        "at": proton.timestamp(1_700_000_000_000),
-    },
+OWN = {
+    "quantity": Int32(5),
+    "Priority": "high",
+    "price": 2.5,
+    "size": UByte(200),
+    "rate": Float32(1.5),
+    "at": Timestamp(1_700_000_000_000),
+}
+SENT = b"".join(
+    (
+        encode_section(0x70, [None, None, UInt(60_000)]),
+        encode_section(0x73, ["m1", None, None, "red", None, "high"]),
+        encode_section(0x74, OWN),
+        encode_section(0x77, "text"),
+    )
 )
 
 
 def changed(expression: str, **parameters: Value) -> Message:
     """Return the message as an action leaves it, as a receiver would parse it."""
-    sent = parse_message(SENT.encode())
+    sent = parse_message(SENT)
     given = {f"@{name}": value for name, value in parameters.items()}
     draft = Draft(sent, row(sent).arrival)
     SqlAction.of(expression, given).apply(draft)
@@ -81,7 +91,7 @@ def test_documented_example_halves_removes_and_corrects() -> None:
     assert "Priority" not in found.application_properties
     assert found.properties["CorrelationId"] == "low"
     assert found.properties["Label"] == "red"
-    assert message.content.endswith(parse_message(SENT.encode()).content[-6:])
+    assert message.content.endswith(parse_message(SENT).content[-6:])
 
 
 @pytest.mark.parametrize(
@@ -108,9 +118,9 @@ def test_own_property_is_set(expression: str, name: str, value: object) -> None:
 def test_number_keeps_its_type_if_the_new_one_fits() -> None:
     found = own("SET quantity = 9; SET size = 7; SET rate = 2")
 
-    assert isinstance(found["quantity"], proton.int32)
-    assert isinstance(found["size"], proton.ubyte)
-    assert isinstance(found["rate"], proton.float32)
+    assert isinstance(found["quantity"], Int32)
+    assert isinstance(found["size"], UByte)
+    assert isinstance(found["rate"], Float32)
     assert (found["quantity"], found["size"], found["rate"]) == (9, 7, 2.0)
 
 
@@ -128,10 +138,10 @@ def test_times_durations_and_ids_have_their_types() -> None:
         span=timedelta(seconds=1.5),
     )
 
-    assert found["at"] == proton.timestamp(int(START * 1000) + 1500)
-    assert isinstance(found["at"], proton.timestamp)
+    assert found["at"] == Timestamp(int(START * 1000) + 1500)
+    assert isinstance(found["at"], Timestamp)
     took = found["took"]
-    assert isinstance(took, proton.Described)
+    assert isinstance(took, Described)
     assert (took.descriptor, took.value) == ("com.microsoft:timespan", 15_000_000)
     assert isinstance(found["id"], UUID)
 
@@ -159,7 +169,7 @@ def test_system_properties_are_set_and_removed() -> None:
     }
     assert UUID(found.message_id).version == 4
     assert (message.session_id, message.message_id) == ("s1", found.message_id)
-    assert message.annotations[proton.symbol("x-opt-partition-key")] == "p"
+    assert message.annotations[Symbol("x-opt-partition-key")] == "p"
     assert (message.time_to_live, message.header[2]) == (5.0, 5000)
     # A scheduled time is ignored on a subscription.
     assert message.scheduled_for is None

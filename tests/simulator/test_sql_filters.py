@@ -8,13 +8,22 @@ Sources: learn.microsoft.com/azure/service-bus-messaging:
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-import proton
 import pytest
 
 from bridge.simulator.servicebus.message import Message
 from bridge.simulator.servicebus.rules.rule import SqlFilter
 from bridge.simulator.sql.errors import EvaluationError
 from bridge.simulator.sql.operators import Value
+from bridge.simulator.wire.values import (
+    Char,
+    Decimal32,
+    Decimal128,
+    Described,
+    Float32,
+    Int32,
+    Symbol,
+    Timestamp,
+)
 from tests.simulator.servicebus_fixtures import START, row
 
 CLAIM = "http://schemas.microsoft.com/xrm/2011/Claims/EntityLogicalName"
@@ -26,7 +35,7 @@ LABEL = {
 }
 OWN = {
     "color": "red",
-    "quantity": proton.int32(10),
+    "quantity": Int32(10),
     "price": 2.5,
     "urgent": True,
     "nothing": None,
@@ -41,14 +50,14 @@ OWN = {
     "letters": "ABCD",
     "SuperHero": "SuperMan II",
     "größe": 3,
-    "sent": proton.timestamp(1_700_000_000_000),
-    "got": proton.timestamp(1_700_000_060_000),
-    "took": proton.Described(proton.symbol("com.microsoft:timespan"), 600_000_000),
+    "sent": Timestamp(1_700_000_000_000),
+    "got": Timestamp(1_700_000_060_000),
+    "took": Described(Symbol("com.microsoft:timespan"), 600_000_000),
     "guid": UUID(int=1),
     "blob": b"x",
     "long": 2**63 - 1,
-    "single": proton.float32(0.5),
-    "sign": proton.char("c"),
+    "single": Float32(0.5),
+    "sign": Char("c"),
 }
 MESSAGE = Message(
     message_id="m1",
@@ -56,7 +65,7 @@ MESSAGE = Message(
     properties=LABEL,
     application_properties=OWN,
     time_to_live=60.0,
-    annotations={proton.symbol("x-opt-partition-key"): "p1"},
+    annotations={Symbol("x-opt-partition-key"): "p1"},
 )
 
 
@@ -284,9 +293,9 @@ def test_property_without_a_form_in_sql_exists_and_equals_nothing() -> None:
     sent = Message(
         message_id="m",
         application_properties={
-            "money": proton.decimal128(bytes(16)),
-            "small": proton.decimal32(5),
-            "odd": proton.Described(proton.symbol("other:type"), 5),
+            "money": Decimal128(bytes(16)),
+            "small": Decimal32(bytes(4)),
+            "odd": Described(Symbol("other:type"), 5),
         },
     )
 
@@ -298,8 +307,8 @@ def test_property_without_a_form_in_sql_exists_and_equals_nothing() -> None:
 def test_types_of_the_net_client_are_understood() -> None:
     """It sends them as described types: a time with an offset, and a URI."""
     ticks = 621_355_968_000_000_000 + int(START) * 10_000_000
-    offset = proton.Described(proton.symbol("com.microsoft:datetime-offset"), ticks)
-    uri = proton.Described(proton.symbol("com.microsoft:uri"), "sb://x")
+    offset = Described(Symbol("com.microsoft:datetime-offset"), ticks)
+    uri = Described(Symbol("com.microsoft:uri"), "sb://x")
     sent = Message(message_id="m", application_properties={"at": offset, "where": uri})
 
     assert SqlFilter.of("at = sys.EnqueuedTimeUtc AND where = 'sb://x'").matches(

@@ -187,7 +187,7 @@ def rewrite_message(
     for name, place in _FILTER_FIELDS.items():
         text = properties.get(name)
         if text != message.properties.get(name):
-            fields[place] = symbol(text) if text and name == "ContentType" else text
+            fields[place] = Symbol(text) if text and name == "ContentType" else text
     fields[0] = str(uuid4()) if fields[0] is None else fields[0]
     content = _replace_section(message.content, _PROPERTIES, fields)
     content = _replace_section(
@@ -211,7 +211,7 @@ def with_time_to_live(
     fields = [*header, *[None] * (_TTL_FIELD + 1 - len(header))]
     most = 2**32 - 1
     fields[_TTL_FIELD] = (
-        None if seconds is None else uint(min(max(round(seconds * 1000), 0), most))
+        None if seconds is None else UInt(min(max(round(seconds * 1000), 0), most))
     )
     return tuple(fields)
 

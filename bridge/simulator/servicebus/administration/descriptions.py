@@ -5,6 +5,10 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from bridge.simulator.servicebus.administration.authorization import (
+    AUTHORIZATION,
+    KeptRule,
+)
 from bridge.simulator.servicebus.administration.fields import (
     QUEUE,
     SUBSCRIPTION,
@@ -61,6 +65,7 @@ def values_of(entity: Queue | Topic) -> Values:
     """Return the values of an entity that was not made by a description."""
     shape, settings = shape_of(entity), entity.settings
     found = {field.name: field.default for field in shape.fields.values()}
+    found[AUTHORIZATION] = tuple(KeptRule.of(rule) for rule in settings.access)
     for name, setting in {**_SUBSCRIPTION_SETTINGS, **_FORWARDING}.items():
         if name in found and hasattr(settings, setting):
             found[name] = getattr(settings, setting)

@@ -11,6 +11,10 @@ from datetime import timedelta
 from xml.etree.ElementTree import Element
 
 from bridge.simulator.servicebus.administration.atom import child, element, local
+from bridge.simulator.servicebus.administration.authorization import (
+    AUTHORIZATION,
+    read_authorization,
+)
 from bridge.simulator.servicebus.administration.errors import bad
 from bridge.simulator.servicebus.administration.scalars import (
     duration_from,
@@ -106,7 +110,6 @@ def _target(name: str) -> Field:
     return Field(name=name, read=text_within(2048), is_optional=True)
 
 
-_AUTHORIZATION = "AuthorizationRules"
 _ALL = (
     _duration("LockDuration", _MINUTE, _SECOND, 5 * _MINUTE),
     Field(name="MaxSizeInMegabytes", read=number_within(1, 81920), default=1024),
@@ -218,7 +221,7 @@ _SUBSCRIPTION = [
     "AutoDeleteOnIdle",
     "EntityAvailabilityStatus",
 ]
-_RULES_OF_ITS_OWN = frozenset({_AUTHORIZATION, "DefaultRuleDescription"})
+_RULES_OF_ITS_OWN = frozenset({AUTHORIZATION, "DefaultRuleDescription"})
 
 
 def _shape(name: str, kind: str, most_name: int, order: Sequence[str]) -> Shape:
@@ -253,7 +256,7 @@ def read_values(shape: Shape, given: Element, before: Values | None) -> Values:
         if name not in shape.fields and name not in shape.ignored:
             allowed = ", ".join(shape.fields)
             raise bad(f"A {shape.kind} has no {name!r}; allowed: {allowed}.")
-    found: dict[str, object] = {}
+    found: dict[str, object] = {AUTHORIZATION: read_authorization(given)}
     for field in shape.fields.values():
         was = None if before is None else before[field.name]
         is_kept = field.is_fixed and before is not None

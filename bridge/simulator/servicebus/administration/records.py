@@ -10,6 +10,10 @@ from bridge.simulator.servicebus.administration.atom import (
     element,
     moment,
 )
+from bridge.simulator.servicebus.administration.authorization import (
+    AUTHORIZATION,
+    written_authorization,
+)
 from bridge.simulator.servicebus.administration.descriptions import shape_of
 from bridge.simulator.servicebus.administration.fields import Values
 from bridge.simulator.servicebus.queues import Queue
@@ -79,6 +83,9 @@ def _subscription_count(entity: Queue | Topic, _record: Record) -> str:
 
 
 _COUNTED: Mapping[str, Callable[[Queue | Topic, Record], str]] = {
+    AUTHORIZATION: lambda _entity, record: written_authorization(
+        record.values.get(AUTHORIZATION)
+    ),
     "MessageCount": _message_count,
     "SizeInBytes": _size,
     "CountDetails": _count_details,

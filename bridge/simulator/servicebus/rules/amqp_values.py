@@ -8,31 +8,30 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from proton import (
-    Described,
-    byte,
-    decimal32,
-    decimal64,
-    decimal128,
-    int32,
-    short,
-    symbol,
-    timestamp,
-    ubyte,
-    uint,
-    ulong,
-    ushort,
-)
-
 from bridge.simulator.sql.errors import EvaluationError
 from bridge.simulator.sql.operators import Value
+from bridge.simulator.wire.values import (
+    Byte,
+    Decimal32,
+    Decimal64,
+    Decimal128,
+    Described,
+    Int32,
+    Short,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TICKS_AT_EPOCH = 621_355_968_000_000_000
 _TIMESPAN = "com.microsoft:timespan"
-_UNSIGNED: Mapping[type, int] = {ubyte: 8, ushort: 16, uint: 32, ulong: 64}
-_BITS: Mapping[type, int] = {**_UNSIGNED, byte: 8, short: 16, int32: 32}
-_DECIMALS = (decimal32, decimal64, decimal128)
+_UNSIGNED: Mapping[type, int] = {UByte: 8, UShort: 16, UInt: 32, ULong: 64}
+_BITS: Mapping[type, int] = {**_UNSIGNED, Byte: 8, Short: 16, Int32: 32}
+_DECIMALS = (Decimal32, Decimal64, Decimal128)
 
 
 def to_value(sent: object) -> Value:
@@ -41,7 +40,7 @@ def to_value(sent: object) -> Value:
     A value without a form in SQL (a decimal, say) becomes bytes: it exists, and equals
     nothing.
     """
-    if isinstance(sent, timestamp):
+    if isinstance(sent, Timestamp):
         return _moment(timedelta(milliseconds=int(sent)))
     if isinstance(sent, _DECIMALS):
         return repr(sent).encode()
@@ -64,10 +63,10 @@ def from_value(value: Value, before: object) -> object:
         before: the AMQP value that it replaces; its type stays if the value fits.
     """
     if isinstance(value, datetime):
-        return timestamp((value - _EPOCH) // timedelta(milliseconds=1))
+        return Timestamp((value - _EPOCH) // timedelta(milliseconds=1))
     if isinstance(value, timedelta):
         ticks = value // timedelta(microseconds=1) * 10
-        return Described(symbol(_TIMESPAN), ticks)
+        return Described(Symbol(_TIMESPAN), ticks)
     if isinstance(value, bool | None):
         return value
     if isinstance(value, int) and isinstance(before, int | float):

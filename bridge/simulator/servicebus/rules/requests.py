@@ -8,8 +8,6 @@ Source: Azure Service Bus, AMQP request-response operations: rule operations. Th
 
 from collections.abc import Mapping
 
-from proton import Described
-
 from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.rules.rule import (
     CorrelationFilter,
@@ -22,6 +20,7 @@ from bridge.simulator.servicebus.rules.rule import (
 from bridge.simulator.servicebus.rules.ruleset import RuleSet
 from bridge.simulator.servicebus.values import described
 from bridge.simulator.sql.errors import SqlSyntaxError
+from bridge.simulator.wire.values import Described
 
 Body = Mapping[object, object]
 

@@ -11,14 +11,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from proton import symbol
-
 from bridge.simulator.servicebus.message import Message
 from bridge.simulator.servicebus.rules.amqp_values import from_value, to_value
 from bridge.simulator.servicebus.wire import rewrite_message, with_time_to_live
 from bridge.simulator.sql.errors import EvaluationError
 from bridge.simulator.sql.operators import Value, kind_of
 from bridge.simulator.sql.parser import SystemProperties
+from bridge.simulator.wire.values import Symbol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +50,10 @@ SYSTEM_TEXTS = (
 # Subject is the newer name of Label.
 _TEXTS = {name.lower(): name for name in SYSTEM_TEXTS} | {"subject": "Label"}
 _ANNOTATIONS = {
-    "partitionkey": symbol("x-opt-partition-key"),
-    "viapartitionkey": symbol("x-opt-via-partition-key"),
+    "partitionkey": Symbol("x-opt-partition-key"),
+    "viapartitionkey": Symbol("x-opt-via-partition-key"),
 }
-_SCHEDULED_TIME = symbol("x-opt-scheduled-enqueue-time")
+_SCHEDULED_TIME = Symbol("x-opt-scheduled-enqueue-time")
 _TIME_TO_LIVE = "timetolive"
 _WRITABLE = (
     *SYSTEM_TEXTS,
