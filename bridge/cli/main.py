@@ -5,6 +5,7 @@ configuration. Only this package prints, reads argv and handles signals.
 """
 
 import importlib
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -124,6 +125,26 @@ def run(path: Path, *, allow_empty: bool) -> None:
     help="Port of its AMQP over WebSockets.",
 )
 @click.option(
+    "--servicebus-http-port",
+    type=PORT,
+    default=0,
+    show_default="any",
+    help="Port of its administration API and of /health.",
+)
+@click.option(
+    "--servicebus-https-port",
+    type=PORT,
+    default=0,
+    show_default="any",
+    help="Port of the same by HTTPS, which most clients need; see --tls.",
+)
+@click.option(
+    "--emulator",
+    is_flag=True,
+    help="Stand in for Microsoft's Service Bus emulator in a container: ports 5672 and "
+    "5300 on all addresses, its place of Config.json, EMULATOR_HTTP_PORT.",
+)
+@click.option(
     "--tls",
     is_flag=True,
     help="Serve TLS with a certificate for localhost that is made now; the output says "
@@ -177,7 +198,7 @@ def run(path: Path, *, allow_empty: bool) -> None:
     show_default=True,
     help="How many times faster than real time the scenario is played.",
 )
-def simulate(**options: object) -> None:
+def simulate(*, emulator: bool, **options: object) -> None:
     """Run a local IMDS, Service Bus and webhook inbox.
 
     They stand in for Azure while a consumer of the events is developed.
@@ -185,10 +206,12 @@ def simulate(**options: object) -> None:
     Example: sebridge simulate --scenario user-reboot --speed 10
     """
     with simulator_extra("the simulator"):
-        from bridge.simulator import serve  # noqa: PLC0415 - an extra
+        from bridge.simulator import container, serve  # noqa: PLC0415 - an extra
     configure_logging(LogConfig(level="warning", format="text"))
     chosen = serve.SimulatorOptions(**options)  # type: ignore[arg-type]  # click has checked them
     try:
+        if emulator:
+            chosen = container.as_emulator(chosen, os.environ)
         until_stopped(lambda stop: serve.serve(chosen, stop, sys.stdout))
     except serve.EntityFileError as error:
         fail(*error.lines)

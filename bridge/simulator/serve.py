@@ -24,6 +24,10 @@ from bridge.simulator.imds.scenario import load
 from bridge.simulator.imds.server import ImdsSimulator
 from bridge.simulator.imds.state import ImdsSettings
 from bridge.simulator.inbox.server import Inbox
+from bridge.simulator.servicebus.administration.door import (
+    Administration,
+    AdministrationPorts,
+)
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.config import (
     ConfigError,
@@ -66,6 +70,10 @@ class SimulatorOptions:
         seed: makes the same EventIds each time; None: random ones.
         tls: serve AMQP over TLS, too, and WebSockets only so; with the given
             certificate and key, or with ones that are made for localhost.
+        servicebus_http_port: of the broker's administration API and health.
+        servicebus_https_port: of the same by TLS.
+        servicebus_host: where the broker and its administration listen; None: on
+            ``host``, as all others.
         event_grid: the schema in which Event Grid tells of the events, in the queue
             ``azure-events``; None: it tells nothing.
     """
@@ -87,6 +95,9 @@ class SimulatorOptions:
     tls: bool = False
     tls_certificate: Path | None = None
     tls_key: Path | None = None
+    servicebus_http_port: int = 0
+    servicebus_https_port: int = 0
+    servicebus_host: str | None = None
 
 
 class Simulator:
@@ -100,6 +111,7 @@ class Simulator:
     Attributes:
         imds: the metadata service.
         broker: the Service Bus.
+        administration: the API by which its entities are changed.
         inbox: the receiver.
         arm: Azure Resource Manager.
 
@@ -116,14 +128,24 @@ class Simulator:
     ) -> None:
         self._options = options
         host = options.host
+        broker_host = options.servicebus_host or host
         self.broker = Broker(
             _entities(options),
-            host=host,
+            host=broker_host,
             port=options.servicebus_port,
             doors=Doors(
                 websocket_port=options.servicebus_websocket_port,
                 tls=tls,
                 tls_port=options.servicebus_tls_port,
+            ),
+        )
+        self.administration = Administration(
+            self.broker,
+            host=broker_host,
+            ports=AdministrationPorts(
+                port=options.servicebus_http_port,
+                tls_port=options.servicebus_https_port,
+                tls=tls,
             ),
         )
         self.imds = ImdsSimulator(
@@ -146,6 +168,7 @@ class Simulator:
         async with AsyncExitStack() as opening:
             await opening.enter_async_context(self.imds)
             await self._open_broker(opening)
+            await opening.enter_async_context(self.administration)
             await opening.enter_async_context(self.inbox)
             await opening.enter_async_context(self.arm)
             self._open = opening.pop_all()
@@ -163,7 +186,8 @@ class Simulator:
         try:
             await opening.enter_async_context(self.broker)
         except (OSError, OverflowError) as error:
-            host, port = self._options.host, self._options.servicebus_port
+            host = self._options.servicebus_host or self._options.host
+            port = self._options.servicebus_port
             raise ListenError("the broker", host, port, error) from error
 
     async def play(self) -> None:
@@ -190,7 +214,10 @@ class Simulator:
         """Return the addresses that `sebridge simulate` prints."""
         return {
             "imds": {"url": self.imds.url},
-            "servicebus": dict(self.broker.addresses),
+            "servicebus": {
+                **self.broker.addresses,
+                **self.administration.addresses(),
+            },
             "inbox": {"url": self.inbox.url},
             "arm": {"url": self.arm.url},
             "slack": {
@@ -258,7 +285,7 @@ def _entities(options: SimulatorOptions) -> Entities:
     if path is None:
         return default_entities()
     try:
-        entities = load_entities(path)
+        return load_entities(path)
     except ConfigError as error:
         lines = [f"{path}: {fault}" for fault in error.faults]
         raise EntityFileError(lines) from error
@@ -266,6 +293,3 @@ def _entities(options: SimulatorOptions) -> Entities:
         raise SimulatorError(f"{path} is not UTF-8 text: {error.reason}") from error
     except OSError as error:
         raise SimulatorError(f"{path} cannot be read: {error.strerror}") from error
-    for remark in entities.remarks:
-        log.warning("%s: %s", path, remark)
-    return entities

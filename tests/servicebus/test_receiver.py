@@ -24,13 +24,14 @@ from bridge.servicebus.source import ApprovalSource
 from bridge.servicebus.timings import TIMINGS, Timings
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.errors import Condition
+from bridge.simulator.servicebus.rules.rule import CorrelationFilter
 from bridge.simulator.servicebus.settings import (
-    CorrelationFilter,
     Entities,
     QueueSettings,
     SubscriptionSettings,
     TopicSettings,
 )
+from tests.simulator.servicebus_fixtures import rules_for
 from tests.support.stopwatch import Stopwatch
 from tests.system.proxy import proxy_to
 
@@ -56,7 +57,8 @@ ENTITIES = Entities(
             name="per-vm",
             subscriptions=tuple(
                 SubscriptionSettings(
-                    name=vm, filters=(CorrelationFilter(properties={"SessionId": vm}),)
+                    name=vm,
+                    rules=rules_for(CorrelationFilter(properties={"SessionId": vm})),
                 )
                 for vm in ("a", "b")
             ),

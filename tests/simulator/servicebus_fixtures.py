@@ -12,8 +12,9 @@ from azure.servicebus.aio import ServiceBusReceiver, ServiceBusSender
 from bridge.simulator.servicebus.entities import Namespace
 from bridge.simulator.servicebus.message import Delivery, Message
 from bridge.simulator.servicebus.queues import Queue
+from bridge.simulator.servicebus.rules.row import Arrival, Row
+from bridge.simulator.servicebus.rules.rule import CorrelationFilter, Filter, Rule
 from bridge.simulator.servicebus.settings import (
-    CorrelationFilter,
     Entities,
     QueueSettings,
     SubscriptionSettings,
@@ -21,6 +22,14 @@ from bridge.simulator.servicebus.settings import (
 )
 
 START = 1_700_000_000.0
+
+
+def rules_for(*filters: Filter) -> tuple[Rule, ...]:
+    """Return rules without actions, each with one filter."""
+    return tuple(
+        Rule(name=f"rule-{number}", filter=each) for number, each in enumerate(filters)
+    )
+
 
 SDK_ENTITIES = Entities(
     queues=(
@@ -43,11 +52,11 @@ SDK_ENTITIES = Entities(
                 SubscriptionSettings(name="all"),
                 SubscriptionSettings(
                     name="red",
-                    filters=(
+                    rules=rules_for(
                         CorrelationFilter(
                             properties={"Label": "alarm"},
                             application_properties={"colour": "red"},
-                        ),
+                        )
                     ),
                 ),
             ),
@@ -123,6 +132,12 @@ def message(message_id: str = "m1", **fields: object) -> Message:
     """Return a message with some content."""
     given: dict[str, object] = {"content": b"x" * 10, **fields}
     return Message(message_id=message_id, **given)  # type: ignore[arg-type]  # a test names its fields
+
+
+def row(sent: Message | None = None, **fields: object) -> Row:
+    """Return a message as filters see it; without one, it is made of the fields."""
+    arrival = Arrival(number=7, at=START)
+    return Row(sent or message(**fields), arrival)  # type: ignore[arg-type]  # a test names its fields
 
 
 def locked(queue: Queue, session_id: str | None = None) -> tuple[Delivery, UUID]:

@@ -172,17 +172,6 @@ def test_every_fault_of_an_entity_file_has_a_line_of_its_own(tmp_path: Path) -> 
     ]
 
 
-def test_what_an_entity_file_does_not_get_is_told(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    file = Path(__file__).parent / "servicebus-config.json"
-
-    Simulator(SimulatorOptions(servicebus_config=file))
-
-    (line,) = caplog.messages
-    assert line.startswith(f"{file}: Topics[0].Subscriptions[3].Rules[0].Properties.A")
-
-
 async def test_unknown_scenario_ends_it_before_it_says_anything() -> None:
     out = io.StringIO()
 
@@ -229,6 +218,9 @@ async def test_made_certificate_is_told_and_deleted_at_the_end() -> None:
         writer.close()
 
     assert set(told) == {
+        "administration",
+        "administrationConnectionString",
+        "administrationTlsConnectionString",
         "certificate",
         "connectionString",
         "tlsConnectionString",
@@ -254,7 +246,13 @@ async def test_web_sockets_are_there_without_tls() -> None:
     async with served() as text:
         told = json.loads(text)["servicebus"]
 
-    assert set(told) == {"connectionString", "webSocket", "webSocketEndpoint"}
+    assert set(told) == {
+        "administration",
+        "administrationConnectionString",
+        "connectionString",
+        "webSocket",
+        "webSocketEndpoint",
+    }
     assert told["webSocket"].startswith("ws://127.0.0.1:")
 
 

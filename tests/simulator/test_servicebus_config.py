@@ -12,7 +12,14 @@ from bridge.simulator.servicebus.config import (
     load_entities,
     parse_entities,
 )
-from bridge.simulator.servicebus.settings import CorrelationFilter, Entities
+from bridge.simulator.servicebus.rules.rule import (
+    CorrelationFilter,
+    Rule,
+    SqlAction,
+    SqlFilter,
+    TrueFilter,
+)
+from bridge.simulator.servicebus.settings import Entities
 
 SAMPLES = Path(__file__).parent
 SAMPLE = """
@@ -121,8 +128,8 @@ def test_absent_properties_are_those_of_the_emulator() -> None:
 def test_correlation_filter_is_read() -> None:
     everything, some = parse_entities(SAMPLE).topics[0].subscriptions
 
-    assert everything.filters == ()
-    assert some.filters == (
+    assert [rule.filter for rule in everything.rules] == [TrueFilter()]
+    assert tuple(rule.filter for rule in some.rules) == (
         CorrelationFilter(
             properties={"Label": "alarm"},
             application_properties={"colour": "red", "level": 3, "loud": True},
@@ -137,16 +144,9 @@ def test_file_is_read_from_its_path(tmp_path: Path) -> None:
     assert load_entities(path) == parse_entities(SAMPLE)
 
 
-def test_true_filter_is_the_one_sql_filter_that_is_understood() -> None:
-    rule = {"FilterType": "Sql", "SqlFilter": {"SqlExpression": "1 = 1"}}
-
-    (topic,) = read(**with_rule(rule)).topics
-
-    assert topic.subscriptions[0].filters == ()
-
-
-def with_sql(expression: str) -> dict[str, object]:
-    return with_rule({"FilterType": "Sql", "SqlFilter": {"SqlExpression": expression}})
+def with_sql(expression: str, **more: object) -> dict[str, object]:
+    sql = {"FilterType": "Sql", "SqlFilter": {"SqlExpression": expression}}
+    return with_rule({**sql, **more})
 
 
 def test_emulators_sample_is_read_whole() -> None:
@@ -157,72 +157,73 @@ def test_emulators_sample_is_read_whole() -> None:
     (topic,) = entities.topics
     names = [f"subscription.{number}" for number in range(1, 5)]
     assert [subscription.name for subscription in topic.subscriptions] == names
-    assert [subscription.filters for subscription in topic.subscriptions] == [
-        (CorrelationFilter(properties={"ContentType": "application/json"}),),
-        (CorrelationFilter(application_properties={"prop1": "value1"}),),
-        (),
+    assert [subscription.rules for subscription in topic.subscriptions] == [
         (
-            CorrelationFilter(
-                properties={"MessageId": "123456"},
-                application_properties={"userProp1": "value1"},
+            Rule(
+                name="app-prop-filter-1",
+                filter=CorrelationFilter(
+                    properties={"ContentType": "application/json"}
+                ),
+            ),
+        ),
+        (
+            Rule(
+                name="user-prop-filter-1",
+                filter=CorrelationFilter(application_properties={"prop1": "value1"}),
+            ),
+        ),
+        (Rule(name="$Default", filter=TrueFilter()),),
+        (
+            Rule(
+                name="sql-filter-1",
+                filter=SqlFilter.of(
+                    "sys.MessageId = '123456' AND userProp1 = 'value1'"
+                ),
+                action=SqlAction.of("SET sys.To = 'Entity'"),
             ),
         ),
     ]
-    (remark,) = entities.remarks
-    assert remark == (
-        "Topics[0].Subscriptions[3].Rules[0].Properties.Action: SQL actions are not "
-        "supported: messages arrive unchanged"
+
+
+PLACE = "Topics[0].Subscriptions[0].Rules[0].Properties"
+
+
+def test_faulty_sql_filter_is_named_with_its_place() -> None:
+    (fault,) = faults(**with_sql("colour ="))
+
+    assert fault.startswith(
+        f"{PLACE}.SqlFilter: the SQL filter 'colour =' cannot be read: the text ends "
+        "too early; expected "
     )
+    assert fault.endswith(", at character 9")
 
 
-@pytest.mark.parametrize(
-    ("expression", "system", "application"),
-    [
-        ("sys.Label='x'", {"Label": "x"}, {}),
-        ("SYS.label = 'it''s'", {"Label": "it's"}, {}),
-        ("colour = 'red' and user.level = -3", {}, {"colour": "red", "level": -3}),
-        ("[no. 1] = TRUE AND a = false", {}, {"no. 1": True, "a": False}),
-        ("a = 'x' AND a = 'x'", {}, {"a": "x"}),
-        ("a = ' AND '", {}, {"a": " AND "}),
-    ],
-)
-def test_sql_filter_for_equality_is_a_correlation_filter(
-    expression: str, system: dict[str, str], application: dict[str, object]
-) -> None:
-    (topic,) = read(**with_sql(expression)).topics
+def test_faulty_sql_action_is_named_with_its_place() -> None:
+    (fault,) = faults(**with_sql("1=1", Action={"SqlExpression": "SET sys.Size = 1"}))
 
-    assert topic.subscriptions[0].filters == (
-        CorrelationFilter(properties=system, application_properties=application),
+    assert fault.startswith(
+        f"{PLACE}.Action: the SQL action 'SET sys.Size = 1' cannot be read: sys.Size "
+        "cannot be changed; allowed: ContentType, "
     )
+    assert fault.endswith(", at character 5")
 
 
-@pytest.mark.parametrize(
-    "expression",
-    [
-        "1=0",
-        "colour",
-        "colour LIKE 'r%'",
-        "colour = 'red' OR level = 3",
-        "colour = 'red' AND",
-        "AND colour = 'red'",
-        "colour = 'red' level = 3",
-        "NOT colour = 'red'",
-        "level > 3",
-        "level = 3.5",
-        "level = 3 + 1",
-        "colour = 'red' AND colour = 'blue'",
-        "colour = other",
-        "colour = 'red",
-        "sys.EnqueuedTimeUtc = 'x'",
-        "sys.Label = 3",
-    ],
-)
-def test_other_sql_filter_is_named_with_its_place(expression: str) -> None:
-    (fault,) = faults(**with_sql(expression))
+def test_filter_of_another_type_is_named() -> None:
+    (fault,) = faults(**with_rule({"FilterType": "Jms"}))
 
-    place = "Topics[0].Subscriptions[0].Rules[0].Properties.SqlFilter"
-    said = f"{place}: the SQL filter {expression!r} is not supported: only property = "
-    assert fault.startswith(said)
+    assert fault.endswith("FilterType 'Jms' is not one of 'Correlation', 'Sql'")
+
+
+def test_rules_have_names_of_their_own() -> None:
+    rule = {
+        "Name": "r",
+        "Properties": {"FilterType": "Sql", "SqlFilter": {"SqlExpression": "1=1"}},
+    }
+    subscription = {"Name": "s", "Rules": [rule, {**rule, "Name": "R"}]}
+
+    (fault,) = faults(topics=[{"Name": "t", "Subscriptions": [subscription]}])
+
+    assert fault.endswith("the name 'r' is given more than once")
 
 
 def test_correlation_filter_without_a_property_is_an_error() -> None:

@@ -7,15 +7,22 @@ import pytest
 from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.config import default_entities
 from bridge.simulator.servicebus.errors import Condition, RefusedError
+from bridge.simulator.servicebus.rules.rule import CorrelationFilter
 from bridge.simulator.servicebus.settings import (
-    CorrelationFilter,
     Entities,
     QueueSettings,
     SubscriptionSettings,
     TopicSettings,
 )
 from bridge.simulator.servicebus.topics import Topic
-from tests.simulator.servicebus_fixtures import START, Rig, locked, message
+from tests.simulator.servicebus_fixtures import (
+    START,
+    Rig,
+    locked,
+    message,
+    row,
+    rules_for,
+)
 
 RED_ALARM = CorrelationFilter(
     properties={"Label": "alarm"}, application_properties={"colour": "red"}
@@ -98,7 +105,7 @@ def test_topic_holds_scheduled_messages_until_their_time() -> None:
 
 
 def test_subscription_remembers_the_number_in_the_topic() -> None:
-    rig = topic_rig(SubscriptionSettings(name="s", filters=(RED_ALARM,)))
+    rig = topic_rig(SubscriptionSettings(name="s", rules=rules_for(RED_ALARM)))
     red = message("b", properties={"Label": "alarm"}, application_properties={})
     topic(rig).send([message("a"), red])
     topic(rig).send(
@@ -157,22 +164,25 @@ def test_filter_wants_all_of_its_properties(
         properties={"Label": label}, application_properties={"colour": colour}
     )
 
-    assert RED_ALARM.matches(sent) is admitted
+    assert RED_ALARM.matches(row(sent)) is admitted
 
 
 def test_filter_tells_true_from_one() -> None:
     urgent = CorrelationFilter(application_properties={"urgent": True})
 
-    assert urgent.matches(message(application_properties={"urgent": True}))
-    assert not urgent.matches(message(application_properties={"urgent": 1}))
+    assert urgent.matches(row(application_properties={"urgent": True}))
+    assert not urgent.matches(row(application_properties={"urgent": 1}))
 
 
 def test_one_matching_filter_of_several_is_enough() -> None:
     blue = CorrelationFilter(application_properties={"colour": "blue"})
-    subscription = SubscriptionSettings(name="s", filters=(RED_ALARM, blue))
+    rig = topic_rig(SubscriptionSettings(name="s", rules=rules_for(RED_ALARM, blue)))
 
-    assert subscription.admits(message(application_properties={"colour": "blue"}))
-    assert not subscription.admits(message())
+    topic(rig).send([message("a", application_properties={"colour": "blue"})])
+    topic(rig).send([message("b")])
+
+    assert locked(rig.queue(path()))[0].message.message_id == "a"
+    assert rig.queue(path()).counts().active == 1
 
 
 def test_forwarded_message_ends_up_in_the_target() -> None:

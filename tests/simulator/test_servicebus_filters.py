@@ -37,7 +37,7 @@ def with_filters(subscriptions: Mapping[str, Sequence[object]]) -> str:
     topic = {
         "Name": "t",
         "Subscriptions": [
-            {"Name": name, "Rules": [rule(each) for each in filters]}
+            {"Name": name, "Rules": [rule(n, each) for n, each in enumerate(filters)]}
             for name, filters in subscriptions.items()
         ],
     }
@@ -45,9 +45,9 @@ def with_filters(subscriptions: Mapping[str, Sequence[object]]) -> str:
     return orjson.dumps({"UserConfig": {"Namespaces": [namespace]}}).decode()
 
 
-def rule(correlation: object) -> object:
+def rule(number: int, correlation: object) -> object:
     properties = {"FilterType": "Correlation", "CorrelationFilter": correlation}
-    return {"Name": "r", "Properties": properties}
+    return {"Name": f"r{number}", "Properties": properties}
 
 
 def with_property(name: str, value: Any) -> ServiceBusMessage:

@@ -14,6 +14,10 @@ from pathlib import Path
 import pytest
 
 from bridge.simulator.imds.server import ImdsSimulator
+from bridge.simulator.servicebus.administration.door import (
+    Administration,
+    AdministrationPorts,
+)
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.doors import Doors
 from bridge.simulator.servicebus.http_control import broker_routes
@@ -22,7 +26,11 @@ from tests.simulator.servicebus_fixtures import SDK_ENTITIES
 
 NODE = shutil.which("node")
 SCRIPTS = Path(__file__).parent / "node"
-SCENARIOS = sorted(path.stem for path in SCRIPTS.glob("*.js") if path.stem != "common")
+# These are no scenarios of a ServiceBusClient.
+OTHERS = {"administration", "common"}
+SCENARIOS = sorted(
+    path.stem for path in SCRIPTS.glob("*.js") if path.stem not in OTHERS
+)
 LIMIT_SECONDS = 60
 
 
@@ -63,6 +71,17 @@ async def test_javascript_sdk_comes_in_by_tls(
             command.append("--experimental-websocket")
             more["OVER_WEBSOCKET"] = "1"
         await play(command, "send", connection, "", more=more)
+
+
+async def test_javascript_client_administers(
+    broker: Broker, node: str, tmp_path: Path
+) -> None:
+    files = make_certificate(tmp_path)
+    ports = AdministrationPorts(tls=files)
+    async with Administration(broker, ports=ports) as door:
+        string = door.addresses()["administrationTlsConnectionString"]
+        more = {"NODE_EXTRA_CA_CERTS": str(files.authority)}
+        await play([node], "administration", string, more=more)
 
 
 async def play(

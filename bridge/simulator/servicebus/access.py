@@ -195,6 +195,7 @@ def audience_path(audience: str) -> str:
     """Return the path of an audience, in lower case, whatever its host and port."""
     _, scheme, rest = audience.partition("://")
     path = rest.partition("/")[2] if scheme else audience.partition("/")[2]
+    path = path.partition("?")[0]  # the administration's clients keep their query
     return path.strip("/").lower().removesuffix(MANAGEMENT_SUFFIX)
 
 

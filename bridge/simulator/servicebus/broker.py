@@ -13,8 +13,9 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from bridge.simulator.servicebus.access import Access
+from bridge.simulator.servicebus.access import Access, Right
 from bridge.simulator.servicebus.backlog import Counts
+from bridge.simulator.servicebus.changes import Changes
 from bridge.simulator.servicebus.config import default_entities
 from bridge.simulator.servicebus.desk import Desk
 from bridge.simulator.servicebus.doors import Doors, Ports, open_doors
@@ -49,6 +50,8 @@ class Broker:
 
     Attributes:
         desk: looks into entities, and resubmits and purges messages.
+        changes: makes, changes and deletes entities.
+        clock: returns seconds since the epoch.
     """
 
     def __init__(  # noqa: PLR0913 - independent of each other, and each has a default
@@ -70,6 +73,8 @@ class Broker:
         self._access = Access(entities.access_rules(), clock)
         self._hub = Hub(self._namespace, clock, self._access)
         self.desk = Desk(self._hub, clock)
+        self.changes = Changes(self._hub)
+        self.clock = clock
         self._server: asyncio.Server | None = None
         self._open = AsyncExitStack()
 
@@ -126,6 +131,18 @@ class Broker:
             RefusedError: it does not exist, or takes none.
         """
         self.desk.put(entity, body)
+
+    def check_manager(self, token: str, path: str) -> None:
+        """Return if a token allows to manage what is at a path.
+
+        Without any rule of shared access, whatever is given does.
+
+        Raises:
+            RefusedError: it does not.
+        """
+        claims = self._access.claims()
+        claims.put(token, path)
+        claims.check(path, Right.MANAGE)
 
     async def __aenter__(self) -> Self:
         """Listen.

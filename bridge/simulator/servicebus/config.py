@@ -2,8 +2,7 @@
 
 The same Config.json works for the emulator and for this broker. Its defaults are those
 of the emulator's schema. Everything that this broker does not support is reported with
-its place. An unsupported filter is an error; an action is only a remark, because its
-messages arrive anyway, unchanged.
+its place.
 
 Shapes:  Config.json (with // comments) → Entities
 Source:  github.com/Azure/azure-service-bus-emulator-installer,
@@ -12,7 +11,7 @@ Source:  github.com/Azure/azure-service-bus-emulator-installer,
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
 
@@ -20,14 +19,22 @@ import orjson
 
 from bridge.simulator.servicebus.config_access import read_access
 from bridge.simulator.servicebus.config_fields import ConfigError, Fields, Findings
-from bridge.simulator.servicebus.config_sql import SYSTEM_PROPERTIES, parse_sql
-from bridge.simulator.servicebus.settings import (
+from bridge.simulator.servicebus.rules.row import SYSTEM_TEXTS
+from bridge.simulator.servicebus.rules.rule import (
     CorrelationFilter,
+    Filter,
+    Rule,
+    SqlAction,
+    SqlFilter,
+    TrueFilter,
+)
+from bridge.simulator.servicebus.settings import (
     Entities,
     QueueSettings,
     SubscriptionSettings,
     TopicSettings,
 )
+from bridge.simulator.sql.errors import SqlSyntaxError
 
 __all__ = ["ConfigError", "default_entities", "load_entities", "parse_entities"]
 
@@ -75,7 +82,7 @@ def parse_entities(text: str) -> Entities:
     faults = [*findings.faults, *_forwarding_faults(entities)]
     if faults:
         raise ConfigError(faults)
-    return replace(entities, remarks=tuple(findings.remarks))
+    return entities
 
 
 def _without_comment(match: re.Match[str]) -> str:
@@ -155,36 +162,33 @@ def _read_subscription(subscription: Fields) -> SubscriptionSettings:
         "AuthorizationRules", "a topic has rules of access, not its subscriptions"
     )
     queue = _read_queue(subscription, properties)
-    # A rule that admits everything makes all other rules irrelevant.
-    filters = () if None in rules else tuple(rule for rule in rules if rule is not None)
+    _check_names(subscription, [rule.name for rule in rules])
     return SubscriptionSettings(
         **{field.name: getattr(queue, field.name) for field in fields(queue)},
-        filters=filters,
+        rules=tuple(rules) or (Rule(),),
     )
 
 
-def _read_rule(rule: Fields) -> CorrelationFilter | None:
-    rule.text("Name")
+def _read_rule(rule: Fields) -> Rule:
+    name = rule.text("Name", required=True)
     properties = rule.section("Properties")
     kind = properties.text("FilterType", required=True)
-    properties.remark(
-        "Action", "SQL actions are not supported: messages arrive unchanged"
-    )
-    read = None
+    found: Filter = TrueFilter()
     if kind == "Correlation":
-        read = _read_correlation(properties.section("CorrelationFilter"))
+        found = _read_correlation(properties.section("CorrelationFilter"))
     elif kind == "Sql":
-        read = _read_sql(properties.section("SqlFilter"))
+        found = _read_sql(properties.section("SqlFilter"))
     elif kind:
         properties.fault(f"FilterType {kind!r} is not one of 'Correlation', 'Sql'")
     properties.ignore("CorrelationFilter", "SqlFilter")
+    action = _read_action(properties.section("Action"))
     properties.close()
     rule.close()
-    return read
+    return Rule(name=name, filter=found, action=action)
 
 
 def _read_correlation(correlation: Fields) -> CorrelationFilter:
-    system = {name: correlation.text(name) for name in SYSTEM_PROPERTIES}
+    system = {name: correlation.text(name) for name in SYSTEM_TEXTS}
     application = correlation.mapping("Properties")
     correlation.close()
     if not application and not any(system.values()):
@@ -195,13 +199,23 @@ def _read_correlation(correlation: Fields) -> CorrelationFilter:
     )
 
 
-def _read_sql(sql: Fields) -> CorrelationFilter | None:
+def _read_sql(sql: Fields) -> Filter:
     expression = sql.text("SqlExpression", required=True)
     sql.close()
     try:
-        return parse_sql(expression) if expression else None
-    except ValueError as error:
-        sql.fault(str(error))
+        return SqlFilter.of(expression) if expression else TrueFilter()
+    except SqlSyntaxError as error:
+        sql.fault(f"the SQL filter {expression!r} cannot be read: {error}")
+        return TrueFilter()
+
+
+def _read_action(sql: Fields) -> SqlAction | None:
+    expression = sql.text("SqlExpression")
+    sql.close()
+    try:
+        return SqlAction.of(expression) if expression else None
+    except SqlSyntaxError as error:
+        sql.fault(f"the SQL action {expression!r} cannot be read: {error}")
         return None
 
 

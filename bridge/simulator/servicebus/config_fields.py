@@ -1,4 +1,4 @@
-"""Read the fields of a JSON object one by one, and collect faults and remarks.
+"""Read the fields of a JSON object one by one, and collect faults.
 
 A reader asks for each field it knows; close() then reports the others. A faulty field
 reads as its default, so that one pass finds every fault.
@@ -31,27 +31,20 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Faults and remarks about a file, each with its place.
-
-    Attributes:
-        faults: why the file cannot be used.
-        remarks: what the file asks for and does not get, but can do without.
-    """
+    """The faults of a file, each with its place."""
 
     faults: list[str] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
 
 
 class Fields:
     """The fields of one object.
 
-    It is wide because it has one method for each type of field, and for each kind of
-    finding.
+    It is wide because it has one method for each type of field.
 
     Args:
         fields: the object.
         place: where it is, such as Queues[0].Properties.
-        findings: where to add faults and remarks.
+        findings: where to add faults.
     """
 
     def __init__(
@@ -93,11 +86,6 @@ class Fields:
         """Report a fault if a field is present."""
         if self._take(name) is not None:
             self._fault_at(name, why)
-
-    def remark(self, name: str, what: str) -> None:
-        """Report a remark if a field is present: it has no effect."""
-        if self._take(name) is not None:
-            self._findings.remarks.append(f"{self._at(name)}: {what}")
 
     def section(self, name: str) -> "Fields":
         """Return the fields of an inner object; none if it is absent."""

@@ -16,6 +16,8 @@ from bridge.simulator.servicebus.settings import (
     QueueSettings,
     SubscriptionSettings,
     TopicSettings,
+    check_receives,
+    check_sends,
 )
 from bridge.simulator.servicebus.storage import Target
 from bridge.simulator.servicebus.topics import Topic
@@ -23,6 +25,8 @@ from bridge.simulator.servicebus.topics import Topic
 
 class Namespace:
     """Queues, topics, subscriptions and their dead-letter queues.
+
+    It is wide because it finds, makes, changes and deletes each of them.
 
     Args:
         entities: the settings of the entities.
@@ -39,6 +43,92 @@ class Namespace:
         for topic in entities.topics:
             self._add_topic(topic)
         self._connect_forwarding()
+
+    def entities(self) -> tuple[Queue | Topic, ...]:
+        """Return all queues, topics and subscriptions, in the order of their making."""
+        return tuple(
+            entity
+            for entity in self._by_path.values()
+            if isinstance(entity, Topic) or entity.dead_letters is not None
+        )
+
+    def add_queue(self, settings: QueueSettings) -> Queue:
+        """Make a queue.
+
+        Raises:
+            RefusedError: the name is taken, or it forwards to what is not there.
+        """
+        self._check_new(settings.name)
+        self._check_forwarding(settings)
+        queue = self._add_queue(settings)
+        self._connect_forwarding()
+        return queue
+
+    def add_topic(self, settings: TopicSettings) -> Topic:
+        """Make a topic, with its subscriptions.
+
+        Raises:
+            RefusedError: the name is taken.
+        """
+        self._check_new(settings.name)
+        topic = self._add_topic(settings)
+        self._connect_forwarding()
+        return topic
+
+    def add_subscription(self, topic: Topic, settings: SubscriptionSettings) -> Queue:
+        """Make a subscription.
+
+        Raises:
+            RefusedError: the name is taken, or it forwards to what is not there.
+        """
+        path = subscription_path(topic.name, settings.name)
+        self._check_new(path)
+        self._check_forwarding(settings)
+        queue = self._add_queue(replace(settings, name=path))
+        topic.subscriptions.append(queue)
+        self._connect_forwarding()
+        return queue
+
+    def change(
+        self, entity: Queue | Topic, settings: QueueSettings | TopicSettings
+    ) -> None:
+        """Change the behaviour of an entity.
+
+        Raises:
+            RefusedError: it forwards to what is not there.
+        """
+        if isinstance(entity, Topic) and isinstance(settings, TopicSettings):
+            entity.change(settings)
+        elif isinstance(entity, Queue) and isinstance(settings, QueueSettings):
+            self._check_forwarding(settings)
+            entity.change(settings)
+            self._connect_forwarding()
+
+    def remove(self, entity: Queue | Topic) -> tuple[str, ...]:
+        """Delete an entity with its messages, and a topic with its subscriptions.
+
+        Returns:
+            The paths that are gone, with those of dead-letter queues.
+        """
+        gone = list(entity.subscriptions) if isinstance(entity, Topic) else [entity]
+        paths = [entity.name] if isinstance(entity, Topic) else []
+        for queue in gone:
+            paths += [queue.name, queue.name + DEAD_LETTER_SUFFIX]
+        for path in paths:
+            del self._by_path[path.lower()]
+        for topic in self._by_path.values():
+            if isinstance(topic, Topic):
+                topic.subscriptions[:] = [
+                    q for q in topic.subscriptions if q not in gone
+                ]
+        self._connect_forwarding()
+        # What is still to happen there, such as the end of a time to live, is for
+        # nobody: it must not reach another entity.
+        for queue in gone:
+            queue.storage.forward_to = None
+            if queue.dead_letters is not None:
+                queue.dead_letters.storage.forward_to = None
+        return tuple(paths)
 
     def find(self, path: str) -> Queue | Topic:
         """Return the entity with this path; case does not matter.
@@ -64,6 +154,7 @@ class Namespace:
             found.dead_letters is not None
             and not isinstance(found.settings, SubscriptionSettings)
         ):
+            check_sends(path, found.settings.status)
             return found
         raise RefusedError(Condition.NOT_ALLOWED, f"{path!r} cannot be sent to")
 
@@ -82,6 +173,7 @@ class Namespace:
             raise RefusedError(
                 Condition.NOT_ALLOWED, f"{path!r} forwards all of its messages"
             )
+        check_receives(path, found.settings.status)
         return found
 
     def run_due(self) -> None:
@@ -100,11 +192,7 @@ class Namespace:
 
     def snapshot(self) -> Mapping[str, Counts]:
         """Return the counts of every queue, topic and subscription by its path."""
-        return {
-            entity.name: entity.counts()
-            for entity in self._by_path.values()
-            if isinstance(entity, Topic) or entity.dead_letters is not None
-        }
+        return {entity.name: entity.counts() for entity in self.entities()}
 
     def _wake(self, queue: Queue) -> None:
         self._woken[queue] = None
@@ -128,23 +216,49 @@ class Namespace:
         self._by_path[settings.name.lower()] = queue
         return queue
 
-    def _add_topic(self, settings: TopicSettings) -> None:
+    def _add_topic(self, settings: TopicSettings) -> Topic:
         subscriptions = []
         for subscription in settings.subscriptions:
-            path = f"{settings.name}/Subscriptions/{subscription.name}"
-            queue = self._add_queue(replace(subscription, name=path))
-            subscriptions.append((subscription, queue))
-        self._by_path[settings.name.lower()] = Topic(
+            path = subscription_path(settings.name, subscription.name)
+            subscriptions.append(self._add_queue(replace(subscription, name=path)))
+        topic = Topic(
             settings, subscriptions, clock=self._clock, deadlines=self._deadlines
         )
+        self._by_path[settings.name.lower()] = topic
+        return topic
+
+    def _check_new(self, path: str) -> None:
+        if path.lower() in self._by_path:
+            raise RefusedError(
+                Condition.ENTITY_ALREADY_EXISTS, f"the entity {path!r} exists"
+            )
+
+    def _check_forwarding(self, settings: QueueSettings) -> None:
+        for target in (settings.forward_to, settings.forward_dead_letters_to):
+            if target is not None and target.lower() == settings.name.lower():
+                raise RefusedError(
+                    Condition.NOT_ALLOWED, f"{target!r} cannot forward to itself"
+                )
+            if target is not None:
+                self.find_target(target)
 
     def _connect_forwarding(self) -> None:
+        """Connect what forwards with its targets; a deleted target is none."""
         for queue in tuple(self._by_path.values()):
             if isinstance(queue, Topic) or queue.dead_letters is None:
                 continue
-            if queue.settings.forward_to is not None:
-                target = self.find_target(queue.settings.forward_to)
-                queue.storage.forward_to = target
-            if queue.settings.forward_dead_letters_to is not None:
-                target = self.find_target(queue.settings.forward_dead_letters_to)
-                queue.dead_letters.storage.forward_to = target
+            settings = queue.settings
+            queue.storage.forward_to = self._target(settings.forward_to)
+            queue.dead_letters.storage.forward_to = self._target(
+                settings.forward_dead_letters_to
+            )
+
+    def _target(self, path: str | None) -> Target | None:
+        if path is None or path.lower() not in self._by_path:
+            return None
+        return self.find(path)
+
+
+def subscription_path(topic: str, name: str) -> str:
+    """Return the path of a subscription."""
+    return f"{topic}/Subscriptions/{name}"

@@ -17,6 +17,7 @@ class Condition(StrEnum):
     CONNECTION_FORCED = "amqp:connection:forced"
     DECODE_ERROR = "amqp:decode-error"
     DETACH_FORCED = "amqp:link:detach-forced"
+    ENTITY_ALREADY_EXISTS = "com.microsoft:entity-already-exists"
     ENTITY_DISABLED = "com.microsoft:entity-disabled"
     MESSAGE_LOCK_LOST = "com.microsoft:message-lock-lost"
     MESSAGE_NOT_FOUND = "com.microsoft:message-not-found"

@@ -14,6 +14,7 @@ from typing import Protocol
 from bridge.simulator.servicebus.access import Access, Claims
 from bridge.simulator.servicebus.consumer import Consumer
 from bridge.simulator.servicebus.entities import Namespace
+from bridge.simulator.servicebus.errors import RefusedError
 from bridge.simulator.servicebus.faults import Faults
 from bridge.simulator.servicebus.queues import Queue
 
@@ -34,8 +35,8 @@ class Connection(Protocol):
     def close(self) -> None:
         """Close the connection as AMQP requires."""
 
-    def detach_links(self, path: str | None) -> None:
-        """Detach the links of one entity, or of all."""
+    def detach_links(self, path: str | None, why: RefusedError | None = None) -> None:
+        """Detach the links of one entity, or of all, with a reason."""
 
     def freeze(self, *, frozen: bool) -> None:
         """Stop reading, or continue."""
@@ -115,6 +116,13 @@ class Hub:
         for consumer in tuple(self._consumers.get(queue, ())):
             consumer.detach_if_lost()
 
+    def detach_links(self, path: str | None, why: RefusedError | None = None) -> None:
+        """Detach the links of one entity, or of all, with a reason."""
+        for connection in tuple(self.connections):
+            connection.detach_links(path, why)
+            self.touch(connection)
+        self.turn()
+
     def turn(self) -> None:
         """Do everything that follows from the last input."""
         self.namespace.run_due()
@@ -184,10 +192,7 @@ class _FaultControl:
 
     def detach_links(self, path: str | None) -> None:
         """Detach the links of one entity, or of all."""
-        for connection in tuple(self._hub.connections):
-            connection.detach_links(path)
-            self._hub.touch(connection)
-        self._hub.turn()
+        self._hub.detach_links(path)
 
     def expire_locks(self, path: str) -> None:
         """Expire the locks of an entity."""

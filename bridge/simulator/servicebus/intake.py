@@ -35,6 +35,10 @@ class DuplicateWindow:
         self._seconds = None if window is None else window.total_seconds()
         self._seen: OrderedDict[str, float] = OrderedDict()
 
+    def resize(self, window: timedelta | None) -> None:
+        """Store ids for another time from now on."""
+        self._seconds = None if window is None else window.total_seconds()
+
     def is_duplicate(self, message_id: str, now: float) -> bool:
         """Return whether the id is known; store it otherwise."""
         if self._seconds is None:
@@ -72,6 +76,10 @@ class Intake:
         self._numbers = count(1)
         self._scheduled: dict[int, _Scheduled] = {}
         self.size_bytes = 0
+
+    def detect_within(self, window: timedelta | None) -> None:
+        """Detect duplicates within another time."""
+        self._window.resize(window)
 
     def accept(self, message: Message, origin: Origin = SENT) -> int | None:
         """Enqueue or schedule the message.

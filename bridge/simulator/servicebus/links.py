@@ -97,13 +97,21 @@ class Links:
         for link in tuple(self._roles):
             self.close(link, dropped=dropped)
 
-    def detach(self, path: str | None) -> None:
-        """Detach the links of one entity, or of all."""
+    def detach(self, path: str | None, why: RefusedError | None = None) -> None:
+        """Detach the links of one entity, or of all.
+
+        Args:
+            path: of the entity; None: all.
+            why: told to the clients; None: the link was idle.
+        """
         idle = RefusedError(Condition.DETACH_FORCED, "the link was idle for too long")
         for link, role in tuple(self._roles.items()):
             concerned = role.path if path is None else role.path.lower() == path.lower()
             if concerned and link.is_open:
-                link.close(amqp_error(idle))
+                link.close(amqp_error(why or idle))
+                self.close(link)
+            elif concerned and why is not None:
+                link.refuse(amqp_error(why))  # it waits for a session
                 self.close(link)
 
     def _attach(self, link: Link) -> None:

@@ -21,6 +21,9 @@ class Locks:
         lock_duration: the duration of a message lock.
         lost: the condition for a token that locks nothing.
         expired: called with each entry whose lock has expired.
+
+    Attributes:
+        lock_seconds: the duration of new locks.
     """
 
     def __init__(
@@ -34,7 +37,7 @@ class Locks:
     ) -> None:
         self._clock = clock
         self._deadlines = deadlines
-        self._seconds = lock_duration.total_seconds()
+        self.lock_seconds = lock_duration.total_seconds()
         self._lost = lost
         self._expired = expired
         self._entries: dict[UUID, Entry] = {}
@@ -95,7 +98,7 @@ class Locks:
         return len(self._entries)
 
     def _start(self, entry: Entry) -> float:
-        until = self._clock() + self._seconds
+        until = self._clock() + self.lock_seconds
         entry.lock_deadline = self._deadlines.add(until, lambda: self._expire(entry))
         return until
 

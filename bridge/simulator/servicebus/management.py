@@ -8,12 +8,20 @@ Source: Azure Service Bus, AMQP request-response operations; if azure-servicebus
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeGuard
 from uuid import UUID
 
 from bridge.simulator.servicebus.access import Right
 from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.message import Delivery
 from bridge.simulator.servicebus.queues import Queue
+from bridge.simulator.servicebus.rules.requests import (
+    add_rule,
+    list_rules,
+    remove_rule,
+)
+from bridge.simulator.servicebus.rules.ruleset import RuleSet
+from bridge.simulator.servicebus.settings import SubscriptionSettings
 from bridge.simulator.servicebus.topics import Topic
 from bridge.simulator.servicebus.values import (
     elements,
@@ -41,6 +49,7 @@ _STATUS = {
     Condition.UNAUTHORIZED: 401,
     Condition.NOT_ALLOWED: 403,
     Condition.RESOURCE_LIMIT_EXCEEDED: 403,
+    Condition.ENTITY_ALREADY_EXISTS: 409,
     Condition.MESSAGE_NOT_FOUND: 404,
     Condition.NOT_FOUND: 404,
     Condition.MESSAGE_LOCK_LOST: 410,
@@ -87,6 +96,8 @@ def answer(operation: str, entity: Queue | Topic, body: object, owner: object) -
     """
     fields = body if isinstance(body, dict) else {}
     try:
+        if operation in _RULES and _is_subscription(entity):
+            return Reply(body=_RULES[operation](entity.rules, fields))
         if isinstance(entity, Queue) and operation in _RECEIVING:
             return _RECEIVING[operation](_Request(entity, fields, owner))
         if operation in _SENDING:
@@ -95,6 +106,12 @@ def answer(operation: str, entity: Queue | Topic, body: object, owner: object) -
         return Reply.refusal(error)
     return Reply.refusal(
         RefusedError(Condition.NOT_IMPLEMENTED, f"{operation} is not supported here")
+    )
+
+
+def _is_subscription(entity: Queue | Topic) -> TypeGuard[Queue]:
+    return isinstance(entity, Queue) and isinstance(
+        entity.settings, SubscriptionSettings
     )
 
 
@@ -255,6 +272,11 @@ def _number(body: Body, name: str) -> int:
 _SENDING: Mapping[str, Callable[[Queue | Topic, Body], Reply]] = {
     SCHEDULE: _schedule,
     "com.microsoft:cancel-scheduled-message": _cancel,
+}
+_RULES: Mapping[str, Callable[[RuleSet, Body], Body]] = {
+    "com.microsoft:add-rule": add_rule,
+    "com.microsoft:remove-rule": remove_rule,
+    "com.microsoft:enumerate-rules": list_rules,
 }
 _RECEIVING: Mapping[str, Callable[[_Request], Reply]] = {
     "com.microsoft:renew-lock": _renew_lock,

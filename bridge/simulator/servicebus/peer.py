@@ -80,9 +80,9 @@ class Peer(asyncio.Protocol):
         self.flush()
         self._outlet.close()
 
-    def detach_links(self, path: str | None) -> None:
+    def detach_links(self, path: str | None, why: RefusedError | None = None) -> None:
         """Detach the links of one entity, or of all."""
-        self._links.detach(path)
+        self._links.detach(path, why)
 
     def freeze(self, *, frozen: bool) -> None:
         """Stop reading, or continue."""

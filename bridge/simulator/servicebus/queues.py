@@ -26,8 +26,13 @@ from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.intake import Intake
 from bridge.simulator.servicebus.locks import Locks
 from bridge.simulator.servicebus.message import Delivery, Message, Origin
+from bridge.simulator.servicebus.rules.ruleset import RuleSet
 from bridge.simulator.servicebus.sessions import SessionLock, Sessions
-from bridge.simulator.servicebus.settings import QueueSettings
+from bridge.simulator.servicebus.settings import (
+    QueueSettings,
+    SubscriptionSettings,
+    check_sends,
+)
 from bridge.simulator.servicebus.storage import Storage
 from bridge.simulator.servicebus.wire import modify
 
@@ -52,6 +57,7 @@ class Queue:
         intake: what is scheduled, and the way in.
         sessions: the session locks and states.
         storage: the stored messages.
+        rules: what it admits of its topic; a queue has none.
     """
 
     def __init__(
@@ -65,6 +71,9 @@ class Queue:
     ) -> None:
         self.settings = settings
         self.dead_letters = dead_letters
+        self.rules = RuleSet(
+            settings.rules if isinstance(settings, SubscriptionSettings) else (), clock
+        )
         self._wake: Callable[[], None] = lambda: wake(self)
         self.storage = Storage(
             settings,
@@ -102,6 +111,14 @@ class Queue:
         """The path of the queue."""
         return self.settings.name
 
+    def change(self, settings: QueueSettings) -> None:
+        """Behave by other settings from now on; what is locked stays so."""
+        self.settings = settings
+        self.storage.change(settings)
+        self.intake.detect_within(settings.duplicate_window)
+        seconds = settings.lock_duration.total_seconds()
+        self._locks.lock_seconds = self.sessions.lock_seconds = seconds
+
     def send(self, messages: Sequence[Message]) -> tuple[int | None, ...]:
         """Accept messages from a sender: all or none.
 
@@ -109,8 +126,10 @@ class Queue:
             The sequence number of each; None for a duplicate, which is dropped.
 
         Raises:
-            RefusedError: the queue is full, or a message lacks its session id.
+            RefusedError: the queue is full or disabled, or a message lacks its session
+                id.
         """
+        check_sends(self.name, self.settings.status)
         needs_session = self.settings.requires_session
         if needs_session and any(message.session_id is None for message in messages):
             raise RefusedError(

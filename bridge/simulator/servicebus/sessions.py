@@ -67,6 +67,9 @@ class Sessions:
         lock_duration: the duration of a session lock.
         returned: called when a session is free again: its id, and whether its messages
             count as failed deliveries.
+
+    Attributes:
+        lock_seconds: the duration of new locks.
     """
 
     def __init__(
@@ -79,7 +82,7 @@ class Sessions:
     ) -> None:
         self._clock = clock
         self._deadlines = deadlines
-        self._seconds = lock_duration.total_seconds()
+        self.lock_seconds = lock_duration.total_seconds()
         self._returned = returned
         self._held: dict[str, _Held] = {}
         self._states: dict[str, _SessionState] = {}
@@ -178,7 +181,7 @@ class Sessions:
     def _hold(
         self, session_id: str, owner: object, on_lost: Callable[[], None]
     ) -> SessionLock:
-        until = self._clock() + self._seconds
+        until = self._clock() + self.lock_seconds
         deadline = self._deadlines.add(until, lambda: self.expire(session_id))
         lock = SessionLock(session_id, owner, until)
         self._held[session_id] = _Held(lock, deadline, on_lost)

@@ -5,43 +5,35 @@ The names are those of Service Bus, in Python's spelling.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
 
 from bridge.simulator.servicebus.access import ROOT, AccessRule
-from bridge.simulator.servicebus.message import Message
+from bridge.simulator.servicebus.errors import Condition, RefusedError
+from bridge.simulator.servicebus.rules.rule import Rule
 
 DEAD_LETTER_SUFFIX = "/$DeadLetterQueue"
 MAX_QUEUE_BYTES = 64 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CorrelationFilter:
-    """Admits a message to a subscription if every named property is equal.
+class Status(StrEnum):
+    """What clients may do with an entity, spelled as in Azure."""
 
-    Attributes:
-        properties: system properties by their names in the entity file, such as
-            Label or CorrelationId.
-        application_properties: the sender's own properties.
-    """
+    ACTIVE = "Active"
+    DISABLED = "Disabled"
+    SEND_DISABLED = "SendDisabled"
+    RECEIVE_DISABLED = "ReceiveDisabled"
 
-    properties: Mapping[str, str] = field(default_factory=dict)
-    application_properties: Mapping[str, object] = field(default_factory=dict)
+    @property
+    def can_send(self) -> bool:
+        """Whether it takes messages of clients."""
+        return self in {Status.ACTIVE, Status.RECEIVE_DISABLED}
 
-    def matches(self, message: Message) -> bool:
-        """Return whether the message has all of the properties."""
-        return all(
-            message.properties.get(name) == value
-            for name, value in self.properties.items()
-        ) and all(
-            _same(message.application_properties.get(name), value)
-            for name, value in self.application_properties.items()
-        )
-
-
-def _same(sent: object, wanted: object) -> bool:
-    # True == 1 in Python, but not in a filter.
-    return sent == wanted and isinstance(sent, bool) == isinstance(wanted, bool)
+    @property
+    def can_receive(self) -> bool:
+        """Whether clients get messages of it."""
+        return self in {Status.ACTIVE, Status.SEND_DISABLED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +52,7 @@ class QueueSettings:
         forward_dead_letters_to: the queue or topic that gets the dead letters.
         max_bytes: sends are refused above this amount of content.
         access: the rules of shared access that it has of its own.
+        status: what clients may do with it.
     """
 
     name: str
@@ -73,6 +66,7 @@ class QueueSettings:
     forward_dead_letters_to: str | None = None
     max_bytes: int = MAX_QUEUE_BYTES
     access: tuple[AccessRule, ...] = ()
+    status: Status = Status.ACTIVE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,14 +74,13 @@ class SubscriptionSettings(QueueSettings):
     """A subscription: a queue that a topic fills.
 
     Attributes:
-        filters: a message needs to match one of them; if empty, all are admitted.
+        rules: the first rules; a message is admitted by each that matches.
+        dead_letter_filter_errors: dead-letter a message that a rule cannot be applied
+            to, instead of dropping it.
     """
 
-    filters: tuple[CorrelationFilter, ...] = ()
-
-    def admits(self, message: Message) -> bool:
-        """Return whether the subscription accepts the message."""
-        return not self.filters or any(rule.matches(message) for rule in self.filters)
+    rules: tuple[Rule, ...] = (Rule(),)
+    dead_letter_filter_errors: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +92,7 @@ class TopicSettings:
     duplicate_window: timedelta | None = None
     default_time_to_live: timedelta | None = None
     access: tuple[AccessRule, ...] = ()
+    status: Status = Status.ACTIVE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,13 +101,11 @@ class Entities:
 
     Attributes:
         access: the rules of shared access for the whole namespace.
-        remarks: what their file asks for and does not get, each with its place.
     """
 
     queues: tuple[QueueSettings, ...] = ()
     topics: tuple[TopicSettings, ...] = ()
     access: tuple[AccessRule, ...] = ()
-    remarks: tuple[str, ...] = ()
 
     def access_rules(self) -> Mapping[str, tuple[AccessRule, ...]]:
         """Return all rules of shared access by path; none: everybody may do everything.
@@ -126,3 +118,23 @@ class Entities:
             return {}
         has_root = any(rule.name == ROOT.name for rule in self.access)
         return {**own, "": self.access if has_root else (ROOT, *self.access)}
+
+
+def check_sends(path: str, status: Status) -> None:
+    """Return if clients may send to an entity.
+
+    Raises:
+        RefusedError: they may not.
+    """
+    if not status.can_send:
+        raise RefusedError(Condition.ENTITY_DISABLED, f"{path!r} is {status}")
+
+
+def check_receives(path: str, status: Status) -> None:
+    """Return if clients may receive from an entity.
+
+    Raises:
+        RefusedError: they may not.
+    """
+    if not status.can_receive:
+        raise RefusedError(Condition.ENTITY_DISABLED, f"{path!r} is {status}")

@@ -69,6 +69,10 @@ class Storage:
         self._ready = ready
         self._dead_letters = dead_letters
 
+    def change(self, settings: QueueSettings) -> None:
+        """Treat messages by other settings from now on."""
+        self._settings = settings
+
     def enqueue(self, message: Message, number: int, origin: Origin) -> None:
         """Store a message, or forward it."""
         entry = Entry(

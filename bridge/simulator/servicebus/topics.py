@@ -9,9 +9,16 @@ from dataclasses import replace
 from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.deadlines import Deadlines
 from bridge.simulator.servicebus.intake import Intake
-from bridge.simulator.servicebus.message import Message, Origin
+from bridge.simulator.servicebus.message import DeadLetter, Message, Origin
 from bridge.simulator.servicebus.queues import Queue
-from bridge.simulator.servicebus.settings import SubscriptionSettings, TopicSettings
+from bridge.simulator.servicebus.rules.row import Arrival
+from bridge.simulator.servicebus.settings import (
+    SubscriptionSettings,
+    TopicSettings,
+    check_sends,
+)
+
+FILTER_FAILED = "FilterEvaluationException"
 
 
 class Topic:
@@ -19,21 +26,26 @@ class Topic:
 
     Args:
         settings: its behaviour.
-        subscriptions: each with its queue, in the order of the settings.
+        subscriptions: their queues, in the order of the settings.
         clock: returns seconds since the epoch.
         deadlines: where scheduled messages wait.
+
+    Attributes:
+        settings: its behaviour.
+        subscriptions: their queues.
     """
 
     def __init__(
         self,
         settings: TopicSettings,
-        subscriptions: Sequence[tuple[SubscriptionSettings, Queue]],
+        subscriptions: Sequence[Queue],
         *,
         clock: Callable[[], float],
         deadlines: Deadlines,
     ) -> None:
-        self._settings = settings
-        self._subscriptions = tuple(subscriptions)
+        self.settings = settings
+        self._clock = clock
+        self.subscriptions = list(subscriptions)
         self._intake = Intake(
             clock=clock,
             deadlines=deadlines,
@@ -44,7 +56,12 @@ class Topic:
     @property
     def name(self) -> str:
         """Its path."""
-        return self._settings.name
+        return self.settings.name
+
+    def change(self, settings: TopicSettings) -> None:
+        """Behave by other settings from now on."""
+        self.settings = settings
+        self._intake.detect_within(settings.duplicate_window)
 
     def send(self, messages: Sequence[Message]) -> tuple[int | None, ...]:
         """Accept messages from a sender: all or none.
@@ -53,10 +70,15 @@ class Topic:
             The sequence number of each; None for a duplicate, which is dropped.
 
         Raises:
-            RefusedError: a subscription is full.
+            RefusedError: it is disabled, or a subscription is full.
         """
-        for settings, queue in self._subscriptions:
-            queue.check_room([m for m in messages if settings.admits(m)])
+        check_sends(self.name, self.settings.status)
+        now = self._clock()
+        for queue in self.subscriptions:
+            room = [
+                queue.rules.admit(m, Arrival(number=0, at=now)).copies for m in messages
+            ]
+            queue.check_room([copy for copies in room for copy in copies])
         return tuple(self._intake.accept(message) for message in messages)
 
     def accept(self, message: Message, origin: Origin) -> None:
@@ -78,12 +100,21 @@ class Topic:
     def _publish(self, message: Message, number: int, origin: Origin) -> None:
         message = self._limit_time_to_live(message)
         origin = replace(origin, sequence_number=origin.sequence_number or number)
-        for settings, queue in self._subscriptions:
-            if settings.admits(message):
-                queue.accept(message, origin)
+        dead = origin.dead_letter
+        arrival = Arrival(
+            number=number,
+            at=self._clock(),
+            dead_letter_source=None if dead is None else dead.source,
+        )
+        for queue in self.subscriptions:
+            admitted = queue.rules.admit(message, arrival)
+            for copy in admitted.copies:
+                queue.accept(copy, origin)
+            if admitted.failures:
+                _dead_letter(queue, message, origin, "; ".join(admitted.failures))
 
     def _limit_time_to_live(self, message: Message) -> Message:
-        default = self._settings.default_time_to_live
+        default = self.settings.default_time_to_live
         if default is None:
             return message
         sent = message.time_to_live
@@ -91,3 +122,16 @@ class Topic:
         return replace(
             message, time_to_live=limit if sent is None else min(sent, limit)
         )
+
+
+def _dead_letter(queue: Queue, message: Message, origin: Origin, why: str) -> None:
+    """Dead-letter a message that a rule cannot be applied to, if so configured."""
+    settings, dead_letters = queue.settings, queue.dead_letters
+    is_wanted = isinstance(settings, SubscriptionSettings) and (
+        settings.dead_letter_filter_errors
+    )
+    if is_wanted and dead_letters is not None:
+        dead_letter = DeadLetter(
+            source=queue.name, reason=FILTER_FAILED, description=why
+        )
+        dead_letters.accept(message, replace(origin, dead_letter=dead_letter))

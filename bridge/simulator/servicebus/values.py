@@ -42,7 +42,12 @@ def value_end(buffer: bytes, offset: int) -> int:
 
 def encode_section(code: int, value: object) -> bytes:
     """Encode one section of a message, or another described type."""
-    return encode_value(Described(ULong(code), value))
+    return encode_value(described(code, value))
+
+
+def described(code: int, value: object) -> Described:
+    """Return a value of a described type."""
+    return Described(ULong(code), value)
 
 
 def to_timestamp(seconds: float) -> Timestamp:

@@ -168,6 +168,54 @@ def modify(message: Message, changes: Mapping[str, object]) -> Message:
     )
 
 
+def rewrite_message(
+    message: Message,
+    properties: Mapping[str, str | None],
+    application_properties: Mapping[str, object],
+) -> Message:
+    """Return a message with other properties.
+
+    Args:
+        message: the message before.
+        properties: all that a correlation filter can name; None removes one. A message
+            without a MessageId gets a new one.
+        application_properties: all of them.
+    """
+    sections = {s.code: s for s in split_sections(message.content)}
+    fields = list(_fields(sections.get(_PROPERTIES)))
+    fields += [None] * (max(_FILTER_FIELDS.values()) + 1 - len(fields))
+    for name, place in _FILTER_FIELDS.items():
+        text = properties.get(name)
+        if text != message.properties.get(name):
+            fields[place] = Symbol(text) if text and name == "ContentType" else text
+    fields[0] = str(uuid4()) if fields[0] is None else fields[0]
+    content = _replace_section(message.content, _PROPERTIES, fields)
+    content = _replace_section(
+        content, _APPLICATION_PROPERTIES, dict(application_properties)
+    )
+    texts = _texts(tuple(fields))
+    return replace(
+        message,
+        message_id=texts["MessageId"],
+        content=content,
+        session_id=texts.get("SessionId"),
+        properties=texts,
+        application_properties=application_properties,
+    )
+
+
+def with_time_to_live(
+    header: tuple[object, ...], seconds: float | None
+) -> tuple[object, ...]:
+    """Return a header with another time to live; None: without one."""
+    fields = [*header, *[None] * (_TTL_FIELD + 1 - len(header))]
+    most = 2**32 - 1
+    fields[_TTL_FIELD] = (
+        None if seconds is None else UInt(min(max(round(seconds * 1000), 0), most))
+    )
+    return tuple(fields)
+
+
 def encode_delivery(delivery: Delivery) -> bytes:
     """Return a message as its receiver gets it."""
     content = delivery.message.content

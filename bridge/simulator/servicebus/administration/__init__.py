@@ -1,0 +1,1 @@
+"""The administration API: entities and rules, as Atom over HTTP."""

@@ -1,0 +1,115 @@
+"""Settings of entities as values of descriptions, and back."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from bridge.simulator.servicebus.administration.authorization import (
+    AUTHORIZATION,
+    KeptRule,
+)
+from bridge.simulator.servicebus.administration.fields import (
+    QUEUE,
+    SUBSCRIPTION,
+    TOPIC,
+    Shape,
+    Values,
+)
+from bridge.simulator.servicebus.queues import Queue
+from bridge.simulator.servicebus.settings import (
+    QueueSettings,
+    SubscriptionSettings,
+    TopicSettings,
+)
+from bridge.simulator.servicebus.topics import Topic
+from bridge.simulator.servicebus.wire import entity_path
+
+Q = TypeVar("Q", bound=QueueSettings)
+S = TypeVar("S", bound=QueueSettings | TopicSettings)
+
+_WINDOW = "DuplicateDetectionHistoryTimeWindow"
+_DETECTS = "RequiresDuplicateDetection"
+# Elements whose value is that of a setting. Others are only kept and told again.
+_QUEUE_SETTINGS = {
+    "LockDuration": "lock_duration",
+    "RequiresSession": "requires_session",
+    "DefaultMessageTimeToLive": "default_time_to_live",
+    "DeadLetteringOnMessageExpiration": "dead_letter_expired",
+    "MaxDeliveryCount": "max_delivery_count",
+    "Status": "status",
+}
+_SUBSCRIPTION_SETTINGS = {
+    **_QUEUE_SETTINGS,
+    "DeadLetteringOnFilterEvaluationExceptions": "dead_letter_filter_errors",
+}
+_TOPIC_SETTINGS = {
+    "DefaultMessageTimeToLive": "default_time_to_live",
+    "Status": "status",
+}
+_FORWARDING = {
+    "ForwardTo": "forward_to",
+    "ForwardDeadLetteredMessagesTo": "forward_dead_letters_to",
+}
+
+
+def shape_of(entity: Queue | Topic) -> Shape:
+    """Return how an entity is described."""
+    if isinstance(entity, Topic):
+        return TOPIC
+    is_subscription = isinstance(entity.settings, SubscriptionSettings)
+    return SUBSCRIPTION if is_subscription else QUEUE
+
+
+def values_of(entity: Queue | Topic) -> Values:
+    """Return the values of an entity that was not made by a description."""
+    shape, settings = shape_of(entity), entity.settings
+    found = {field.name: field.default for field in shape.fields.values()}
+    found[AUTHORIZATION] = tuple(KeptRule.of(rule) for rule in settings.access)
+    for name, setting in {**_SUBSCRIPTION_SETTINGS, **_FORWARDING}.items():
+        if name in found and hasattr(settings, setting):
+            found[name] = getattr(settings, setting)
+    if _DETECTS in found and settings.duplicate_window is not None:
+        found |= {_DETECTS: True, _WINDOW: settings.duplicate_window}
+    return found
+
+
+def queue_settings(values: Values, before: Q) -> Q:
+    """Return the settings of a queue or subscription.
+
+    Args:
+        values: of its description.
+        before: has its name, and what a description does not say.
+    """
+    names = _QUEUE_SETTINGS
+    if isinstance(before, SubscriptionSettings):
+        names = _SUBSCRIPTION_SETTINGS
+    found = _changed(before, names, values)
+    return replace(
+        found,
+        duplicate_window=_window(values),
+        forward_to=_path(values["ForwardTo"]),
+        forward_dead_letters_to=_path(values["ForwardDeadLetteredMessagesTo"]),
+    )
+
+
+def topic_settings(values: Values, before: TopicSettings) -> TopicSettings:
+    """Return the settings of a topic; see ``queue_settings``."""
+    found = _changed(before, _TOPIC_SETTINGS, values)
+    return replace(found, duplicate_window=_window(values))
+
+
+def _changed(before: S, names: Mapping[str, str], values: Values) -> S:
+    # The values have the types of the settings: the fields' readers see to it.
+    changes: dict[str, Any] = {setting: values[name] for name, setting in names.items()}
+    return replace(before, **changes)
+
+
+def _window(values: Values) -> timedelta | None:
+    window = values.get(_WINDOW)
+    wanted = values.get(_DETECTS) is True
+    return window if wanted and isinstance(window, timedelta) else None
+
+
+def _path(address: object) -> str | None:
+    return entity_path(str(address)) if address else None

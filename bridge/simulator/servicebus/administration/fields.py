@@ -1,0 +1,280 @@
+"""The elements of descriptions: their order, their values, and what may change.
+
+Source: Azure Service Bus, REST: QueueDescription, TopicDescription,
+        SubscriptionDescription, and its quotas for the limits; azure-servicebus 7.15
+        (_model_workaround) for the order.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from xml.etree.ElementTree import Element
+
+from bridge.simulator.servicebus.administration.atom import child, element, local
+from bridge.simulator.servicebus.administration.authorization import (
+    AUTHORIZATION,
+    read_authorization,
+)
+from bridge.simulator.servicebus.administration.errors import bad
+from bridge.simulator.servicebus.administration.scalars import (
+    duration_from,
+    duration_within,
+    number_within,
+    read_flag,
+    text_within,
+    write_duration,
+    write_flag,
+    write_text,
+)
+from bridge.simulator.servicebus.settings import Status
+
+Values = Mapping[str, object]
+
+_SECOND, _MINUTE = timedelta(seconds=1), timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """An element with a value that a client gives.
+
+    Attributes:
+        name: of the element.
+        read: takes its text; ValueError says what is allowed.
+        write: returns the value's text.
+        default: its value when it is made without one.
+        is_fixed: whether it stays as it was made.
+        is_optional: whether it is left out when its value is None.
+    """
+
+    name: str
+    read: Callable[[str], object]
+    write: Callable[[object], str] = write_text
+    default: object = None
+    is_fixed: bool = False
+    is_optional: bool = False
+
+    def written(self, value: object) -> str:
+        """Return the element; empty: it is left out."""
+        if value is None and self.is_optional:
+            return ""
+        return element(self.name, self.write(value))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A description.
+
+    Attributes:
+        name: of its element.
+        kind: in errors.
+        most_name: the longest name of such an entity.
+        order: all elements as they are written; names without a field are what only
+            the service says.
+        fields: those that a client gives.
+        ignored: those that a client may send, and that have no effect.
+    """
+
+    name: str
+    kind: str
+    most_name: int
+    order: Sequence[str]
+    fields: Mapping[str, Field]
+    ignored: frozenset[str]
+
+
+def _flag(name: str, *, default: bool = False, is_fixed: bool = False) -> Field:
+    return Field(
+        name=name, read=read_flag, write=write_flag, default=default, is_fixed=is_fixed
+    )
+
+
+def _duration(
+    name: str, default: timedelta, least: timedelta, most: timedelta
+) -> Field:
+    read = duration_within(least, most)
+    return Field(name=name, read=read, write=write_duration, default=default)
+
+
+def _lasting(name: str, least: timedelta) -> Field:
+    return Field(name=name, read=duration_from(least), write=write_duration)
+
+
+def _read_status(text: str) -> Status:
+    try:
+        return Status(text)
+    except ValueError:
+        raise ValueError(f"is one of {', '.join(Status)}") from None
+
+
+def _target(name: str) -> Field:
+    return Field(name=name, read=text_within(2048), is_optional=True)
+
+
+_ALL = (
+    _duration("LockDuration", _MINUTE, _SECOND, 5 * _MINUTE),
+    Field(name="MaxSizeInMegabytes", read=number_within(1, 81920), default=1024),
+    _flag("RequiresDuplicateDetection", is_fixed=True),
+    _flag("RequiresSession", is_fixed=True),
+    _lasting("DefaultMessageTimeToLive", _SECOND),
+    _flag("DeadLetteringOnMessageExpiration"),
+    _flag("DeadLetteringOnFilterEvaluationExceptions", default=True),
+    _duration(
+        "DuplicateDetectionHistoryTimeWindow",
+        10 * _MINUTE,
+        20 * _SECOND,
+        timedelta(days=7),
+    ),
+    Field(name="MaxDeliveryCount", read=number_within(1, 2000), default=10),
+    _flag("EnableBatchedOperations", default=True),
+    _flag("FilteringMessagesBeforePublishing"),
+    Field(
+        name="Status",
+        read=_read_status,
+        default=Status.ACTIVE,
+    ),
+    _target("ForwardTo"),
+    _target("ForwardDeadLetteredMessagesTo"),
+    _flag("SupportOrdering", default=True),
+    _lasting("AutoDeleteOnIdle", 5 * _MINUTE),
+    _flag("EnablePartitioning", is_fixed=True),
+    _flag("EnableExpress"),
+    Field(name="UserMetadata", read=text_within(1024), is_optional=True),
+    Field(
+        name="MaxMessageSizeInKilobytes",
+        read=number_within(1, 102_400),
+        default=256,
+    ),
+)
+_BY_NAME = {field.name: field for field in _ALL}
+
+_QUEUE = [
+    "LockDuration",
+    "MaxSizeInMegabytes",
+    "RequiresDuplicateDetection",
+    "RequiresSession",
+    "DefaultMessageTimeToLive",
+    "DeadLetteringOnMessageExpiration",
+    "DuplicateDetectionHistoryTimeWindow",
+    "MaxDeliveryCount",
+    "EnableBatchedOperations",
+    "SizeInBytes",
+    "MessageCount",
+    "IsAnonymousAccessible",
+    "AuthorizationRules",
+    "Status",
+    "ForwardTo",
+    "UserMetadata",
+    "CreatedAt",
+    "UpdatedAt",
+    "AccessedAt",
+    "SupportOrdering",
+    "CountDetails",
+    "AutoDeleteOnIdle",
+    "EnablePartitioning",
+    "EntityAvailabilityStatus",
+    "ForwardDeadLetteredMessagesTo",
+    "EnableExpress",
+    "MaxMessageSizeInKilobytes",
+]
+_TOPIC = [
+    "DefaultMessageTimeToLive",
+    "MaxSizeInMegabytes",
+    "RequiresDuplicateDetection",
+    "DuplicateDetectionHistoryTimeWindow",
+    "EnableBatchedOperations",
+    "SizeInBytes",
+    "FilteringMessagesBeforePublishing",
+    "IsAnonymousAccessible",
+    "AuthorizationRules",
+    "Status",
+    "UserMetadata",
+    "CreatedAt",
+    "UpdatedAt",
+    "AccessedAt",
+    "SupportOrdering",
+    "CountDetails",
+    "SubscriptionCount",
+    "AutoDeleteOnIdle",
+    "EnablePartitioning",
+    "EntityAvailabilityStatus",
+    "EnableSubscriptionPartitioning",
+    "EnableExpress",
+    "MaxMessageSizeInKilobytes",
+]
+_SUBSCRIPTION = [
+    "LockDuration",
+    "RequiresSession",
+    "DefaultMessageTimeToLive",
+    "DeadLetteringOnMessageExpiration",
+    "DeadLetteringOnFilterEvaluationExceptions",
+    "MessageCount",
+    "MaxDeliveryCount",
+    "EnableBatchedOperations",
+    "Status",
+    "ForwardTo",
+    "CreatedAt",
+    "UpdatedAt",
+    "AccessedAt",
+    "CountDetails",
+    "UserMetadata",
+    "ForwardDeadLetteredMessagesTo",
+    "AutoDeleteOnIdle",
+    "EntityAvailabilityStatus",
+]
+_RULES_OF_ITS_OWN = frozenset({AUTHORIZATION, "DefaultRuleDescription"})
+
+
+def _shape(name: str, kind: str, most_name: int, order: Sequence[str]) -> Shape:
+    return Shape(
+        name=name,
+        kind=kind,
+        most_name=most_name,
+        order=order,
+        fields={each: _BY_NAME[each] for each in order if each in _BY_NAME},
+        ignored=frozenset(order) - _BY_NAME.keys() | _RULES_OF_ITS_OWN,
+    )
+
+
+QUEUE = _shape("QueueDescription", "queue", 260, _QUEUE)
+TOPIC = _shape("TopicDescription", "topic", 260, _TOPIC)
+SUBSCRIPTION = _shape("SubscriptionDescription", "subscription", 50, _SUBSCRIPTION)
+
+
+def read_values(shape: Shape, given: Element, before: Values | None) -> Values:
+    """Return the values of a description.
+
+    Args:
+        shape: what is described.
+        given: the description.
+        before: the values of what is changed; None: it is made.
+
+    Raises:
+        AdministrationError: a value is not allowed, or an element is unknown.
+    """
+    for inner in given:
+        name = local(inner)
+        if name not in shape.fields and name not in shape.ignored:
+            allowed = ", ".join(shape.fields)
+            raise bad(f"A {shape.kind} has no {name!r}; allowed: {allowed}.")
+    found: dict[str, object] = {AUTHORIZATION: read_authorization(given)}
+    for field in shape.fields.values():
+        was = None if before is None else before[field.name]
+        is_kept = field.is_fixed and before is not None
+        found[field.name] = _value(field, given, was if is_kept else field.default)
+        if is_kept and found[field.name] != was:
+            raise bad(
+                f"The value for the {field.name} property of an existing {shape.kind} "
+                "cannot be changed."
+            )
+    return found
+
+
+def _value(field: Field, given: Element, absent: object) -> object:
+    inner = child(given, field.name)
+    text = None if inner is None else (inner.text or "").strip()
+    if not text:
+        return absent
+    try:
+        return field.read(text)
+    except ValueError as error:
+        raise bad(f"{field.name} {error}, not {text[:100]!r}.") from error

@@ -1,0 +1,221 @@
+"""The administration API over HTTP, with the health of the broker.
+
+Addresses are those of a namespace of Service Bus; ``/health`` is that of Microsoft's
+emulator. Errors are XML, as the clients read them.
+
+Source: Azure Service Bus, REST. The emulator: GET /health on its port 5300.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from urllib.parse import urlencode
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from bridge.simulator.callers import for_callers_here
+from bridge.simulator.errors import ForeignCallerError
+from bridge.simulator.http_server import as_json
+from bridge.simulator.servicebus.administration.atom import (
+    Entry,
+    Page,
+    description,
+    element,
+    entry_document,
+    error_document,
+    feed_document,
+    moment,
+)
+from bridge.simulator.servicebus.administration.errors import (
+    AdministrationError,
+    bad,
+)
+from bridge.simulator.servicebus.administration.operations import Operations, Place
+from bridge.simulator.servicebus.errors import RefusedError
+
+HEALTH = "/health"
+NAMESPACE = "sbemulatorns"
+
+_MOST_BODY = 1024 * 1024
+_MOST_ON_A_PAGE = 100
+_ENTRY = "application/atom+xml;type=entry;charset=utf-8"
+_FEED = "application/atom+xml;type=feed;charset=utf-8"
+_XML = "application/xml; charset=utf-8"
+# What the service calls the list that it answers with for what is not there.
+_NOTHING = "Publicly Listed Services"
+_SUBSCRIPTION = re.compile(
+    r"(?P<entity>.+)/subscriptions/(?P<subscription>[^/]+)(?:/rules/(?P<rule>[^/]+))?",
+    re.IGNORECASE,
+)
+_RULES = re.compile(
+    r"(?P<entity>.+)/subscriptions/(?P<subscription>[^/]+)/rules", re.IGNORECASE
+)
+_SUBSCRIPTIONS = re.compile(r"(?P<entity>.+)/subscriptions", re.IGNORECASE)
+
+
+def administration(
+    operations: Operations,
+    *,
+    host: str,
+    clock: Callable[[], float],
+    check: Callable[[str, str], None],
+) -> web.Application:
+    """Return the application.
+
+    Args:
+        operations: of the broker.
+        host: the listening address.
+        clock: returns seconds since the epoch.
+        check: takes a token and the path it is for; raises RefusedError if the token
+            does not allow to manage it.
+    """
+    api = _Api(operations, clock())
+
+    @web.middleware
+    async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path != HEALTH:
+            check(request.headers.get("Authorization", ""), request.path.strip("/"))
+        return await handler(request)
+
+    app = web.Application(
+        middlewares=[_with_errors, checked], client_max_size=_MOST_BODY
+    )
+    routes = [
+        web.get(HEALTH, _health),
+        web.get("/$namespaceinfo", api.namespace),
+        web.get("/$Resources/{kind}", api.list_entities),
+        web.get("/{path:.+}", api.get, allow_head=False),
+        web.put("/{path:.+}", api.put),
+        web.delete("/{path:.+}", api.delete),
+    ]
+    app.add_routes(for_callers_here(routes, host=host))
+    return app
+
+
+async def _health(_request: web.Request) -> web.Response:
+    return as_json({"status": "healthy", "message": "Service healthy."})
+
+
+class _Api:
+    """Answers requests.
+
+    Args:
+        operations: of the broker.
+        started_at: seconds since the epoch.
+    """
+
+    def __init__(self, operations: Operations, started_at: float) -> None:
+        self._operations = operations
+        self._started_at = started_at
+
+    async def namespace(self, request: web.Request) -> web.Response:
+        """Tell about the namespace."""
+        parts = [
+            element("CreatedTime", moment(self._started_at)),
+            element("MessagingSKU", "Standard"),
+            element("ModifiedTime", moment(self._started_at)),
+            element("Name", NAMESPACE),
+            element("NamespaceType", "Messaging"),
+        ]
+        entry = Entry(
+            path="$namespaceinfo",
+            title=NAMESPACE,
+            content=description("NamespaceInfo", parts),
+            created_at=self._started_at,
+            updated_at=self._started_at,
+        )
+        return _answer(request, entry)
+
+    async def list_entities(self, request: web.Request) -> web.Response:
+        """List queues or topics."""
+        kind = request.match_info["kind"].lower()
+        lists = {"queues": self._operations.queues, "topics": self._operations.topics}
+        if kind not in lists:
+            raise bad(f"There are no {kind!r}; allowed: {', '.join(lists)}.")
+        return _listed(request, lists[kind]())
+
+    async def get(self, request: web.Request) -> web.Response:
+        """Show an entity or a rule, or list those below one."""
+        path = request.match_info["path"].rstrip("/")
+        if match := _SUBSCRIPTIONS.fullmatch(path):
+            return _listed(request, self._operations.subscriptions(match["entity"]))
+        if match := _RULES.fullmatch(path):
+            return _listed(request, self._operations.rules(Place(**match.groupdict())))
+        entry = self._operations.show(_place(path))
+        return _listed(request, []) if entry is None else _answer(request, entry)
+
+    async def put(self, request: web.Request) -> web.Response:
+        """Make an entity or a rule, or change it (If-Match: *)."""
+        is_change = "If-Match" in request.headers
+        place = _place(request.match_info["path"])
+        entry = self._operations.put(place, await request.read(), is_change=is_change)
+        status = HTTPStatus.OK if is_change else HTTPStatus.CREATED
+        return _answer(request, entry, status)
+
+    async def delete(self, request: web.Request) -> web.Response:
+        """Delete an entity or a rule."""
+        self._operations.delete(_place(request.match_info["path"]))
+        return web.Response()
+
+
+@web.middleware
+async def _with_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except AdministrationError as error:
+        return _refusal(error.status, error.detail)
+    except RefusedError as error:
+        return _refusal(HTTPStatus.UNAUTHORIZED, error.description)
+    except ForeignCallerError as error:
+        return _refusal(HTTPStatus.FORBIDDEN, f"{error}.")
+    except web.HTTPException as error:
+        return _refusal(HTTPStatus(error.status), f"{error.reason}.")
+
+
+def _refusal(status: HTTPStatus, detail: str) -> web.Response:
+    return web.Response(
+        status=status,
+        body=error_document(status, detail).encode(),
+        headers={"Content-Type": _XML},
+    )
+
+
+def _place(path: str) -> Place:
+    if match := _SUBSCRIPTION.fullmatch(path):
+        return Place(**match.groupdict())
+    return Place(entity=path)
+
+
+def _answer(
+    request: web.Request, entry: Entry, status: HTTPStatus = HTTPStatus.OK
+) -> web.Response:
+    text = entry_document(_base(request), entry)
+    return web.Response(
+        status=status, body=text.encode(), headers={"Content-Type": _ENTRY}
+    )
+
+
+def _listed(request: web.Request, entries: Sequence[Entry]) -> web.Response:
+    skip = _number(request, "$skip", 0)
+    top = _number(request, "$top", _MOST_ON_A_PAGE)
+    following = skip + top
+    query = {**request.query, "$skip": following, "$top": top}
+    page = Page(
+        path=request.match_info.get("path", request.path.strip("/")),
+        entries=entries[skip:following],
+        next_query=urlencode(query, safe="$") if following < len(entries) else None,
+    )
+    text = feed_document(_base(request), page, _NOTHING if not entries else page.path)
+    return web.Response(body=text.encode(), headers={"Content-Type": _FEED})
+
+
+def _number(request: web.Request, name: str, default: int) -> int:
+    text = request.query.get(name, str(default))
+    if not re.fullmatch(r"\d{1,9}", text):
+        raise bad(f"{name} is a whole number from 0, not {text[:100]!r}.")
+    return int(text)
+
+
+def _base(request: web.Request) -> str:
+    return f"{request.scheme}://{request.host}/"

@@ -1,0 +1,1 @@
+"""The rules of subscriptions: which messages they admit, and how they change them."""

@@ -1,0 +1,113 @@
+"""Values of AMQP as values of SQL, and back.
+
+Source: AMQP 1.0, part 1: 1.6 type definitions. The described types are those by which
+        the .NET client sends its own: com.microsoft:timespan, datetime-offset, uri.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from bridge.simulator.sql.errors import EvaluationError
+from bridge.simulator.sql.operators import Value
+from bridge.simulator.wire.values import (
+    Byte,
+    Decimal32,
+    Decimal64,
+    Decimal128,
+    Described,
+    Int32,
+    Short,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TICKS_AT_EPOCH = 621_355_968_000_000_000
+_TIMESPAN = "com.microsoft:timespan"
+_UNSIGNED: Mapping[type, int] = {UByte: 8, UShort: 16, UInt: 32, ULong: 64}
+_BITS: Mapping[type, int] = {**_UNSIGNED, Byte: 8, Short: 16, Int32: 32}
+_DECIMALS = (Decimal32, Decimal64, Decimal128)
+
+
+def to_value(sent: object) -> Value:
+    """Return an AMQP value as SQL sees it.
+
+    A value without a form in SQL (a decimal, say) becomes bytes: it exists, and equals
+    nothing.
+    """
+    if isinstance(sent, Timestamp):
+        return _moment(timedelta(milliseconds=int(sent)))
+    if isinstance(sent, _DECIMALS):
+        return repr(sent).encode()
+    if isinstance(sent, Described):
+        return _described(str(sent.descriptor), sent.value)
+    for kind in (bool, int, float, str):
+        if isinstance(sent, kind):
+            found: Value = kind(sent)
+            return found
+    if isinstance(sent, UUID | datetime | timedelta | bytes | None):
+        return sent
+    return repr(sent).encode()
+
+
+def from_value(value: Value, before: object) -> object:
+    """Return a value of SQL as AMQP sends it.
+
+    Args:
+        value: the new value.
+        before: the AMQP value that it replaces; its type stays if the value fits.
+    """
+    if isinstance(value, datetime):
+        return Timestamp((value - _EPOCH) // timedelta(milliseconds=1))
+    if isinstance(value, timedelta):
+        ticks = value // timedelta(microseconds=1) * 10
+        return Described(Symbol(_TIMESPAN), ticks)
+    if isinstance(value, bool | None):
+        return value
+    if isinstance(value, int) and isinstance(before, int | float):
+        return _as_before(value, before)
+    return value
+
+
+def _as_before(value: int, before: float) -> object:
+    if isinstance(before, float):
+        return type(before)(value)
+    bits = _BITS.get(type(before), 0)
+    least = 0 if type(before) in _UNSIGNED else -(2 ** (bits - 1))
+    most = 2**bits - 1 if type(before) in _UNSIGNED else 2 ** (bits - 1) - 1
+    return type(before)(value) if bits and least <= value <= most else value
+
+
+def _moment(since: timedelta) -> Value:
+    try:
+        return _EPOCH + since
+    except OverflowError as error:
+        raise EvaluationError("a time beyond the year 9999") from error
+
+
+def _described(name: str, value: object) -> Value:
+    convert = _DESCRIBED.get(name)
+    if convert is None or isinstance(value, bool) or not isinstance(value, int | str):
+        return repr(value).encode()
+    return convert(value)
+
+
+def _timespan(ticks: object) -> Value:
+    return timedelta(microseconds=int(str(ticks)) // 10)
+
+
+def _offset_time(ticks: object) -> Value:
+    since = timedelta(microseconds=(int(str(ticks)) - _TICKS_AT_EPOCH) // 10)
+    return _moment(since)
+
+
+_DESCRIBED: Mapping[str, Callable[[object], Value]] = {
+    _TIMESPAN: _timespan,
+    "com.microsoft:datetime-offset": _offset_time,
+    "com.microsoft:uri": str,
+}

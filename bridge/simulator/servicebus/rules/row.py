@@ -1,0 +1,237 @@
+"""A message as a row of SQL, and a draft of it, whose properties may be changed.
+
+Names are compared without regard to case.
+
+Source: Azure Service Bus, messages, payloads and serialization: message properties;
+        subscription rule SQL action syntax.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from bridge.simulator.servicebus.message import Message
+from bridge.simulator.servicebus.rules.amqp_values import from_value, to_value
+from bridge.simulator.servicebus.wire import rewrite_message, with_time_to_live
+from bridge.simulator.sql.errors import EvaluationError
+from bridge.simulator.sql.operators import Value, kind_of
+from bridge.simulator.sql.parser import SystemProperties
+from bridge.simulator.wire.values import Symbol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """What a topic knows of a message that has arrived.
+
+    Attributes:
+        number: its sequence number there.
+        at: seconds since the epoch.
+        dead_letter_source: where it was dead-lettered, if it comes from there.
+    """
+
+    number: int
+    at: float
+    dead_letter_source: str | None = None
+
+
+SYSTEM_TEXTS = (
+    "ContentType",
+    "CorrelationId",
+    "Label",
+    "MessageId",
+    "ReplyTo",
+    "ReplyToSessionId",
+    "SessionId",
+    "To",
+)
+"""The system properties that a correlation filter may name, too."""
+
+# Subject is the newer name of Label.
+_TEXTS = {name.lower(): name for name in SYSTEM_TEXTS} | {"subject": "Label"}
+_ANNOTATIONS = {
+    "partitionkey": Symbol("x-opt-partition-key"),
+    "viapartitionkey": Symbol("x-opt-via-partition-key"),
+}
+_SCHEDULED_TIME = Symbol("x-opt-scheduled-enqueue-time")
+_TIME_TO_LIVE = "timetolive"
+_WRITABLE = (
+    *SYSTEM_TEXTS,
+    "Subject",
+    "PartitionKey",
+    "ViaPartitionKey",
+    "TimeToLive",
+    "ScheduledEnqueueTimeUtc",
+)
+_READ_ONLY = (
+    "DeadLetterSource",
+    "DeliveryCount",
+    "EnqueuedSequenceNumber",
+    "EnqueuedTimeUtc",
+    "ExpiresAtUtc",
+    "SequenceNumber",
+    "Size",
+)
+
+SYSTEM = SystemProperties(readable=(*_WRITABLE, *_READ_ONLY), writable=_WRITABLE)
+"""The system properties that filters and actions may name."""
+
+
+class Row:
+    """The properties of one message.
+
+    Args:
+        message: as it was sent.
+        arrival: what is known of it since.
+
+    Attributes:
+        sent: the message.
+        arrival: what is known of it since.
+        time_to_live: in seconds; None: for ever.
+    """
+
+    def __init__(self, message: Message, arrival: Arrival) -> None:
+        self.sent = message
+        self.arrival = arrival
+        self.time_to_live = message.time_to_live
+        self._texts: Mapping[str, str | None] = message.properties
+        self._application = message.application_properties
+        self._annotations = message.annotations
+
+    def read(self, scope: str, name: str) -> Value:
+        """Return a property; None: it is absent or null.
+
+        Raises:
+            EvaluationError: there is no such system property.
+        """
+        if scope == "user":
+            return to_value(self._application.get(self._user_name(name)))
+        lowered = name.lower()
+        if lowered in _TEXTS:
+            return self._texts.get(_TEXTS[lowered])
+        if lowered in _ANNOTATIONS:
+            return to_value(self._annotations.get(_ANNOTATIONS[lowered]))
+        if (reader := _READERS.get(lowered)) is None:
+            raise EvaluationError(f"there is no system property {name!r}")
+        return reader(self)
+
+    def has(self, scope: str, name: str) -> bool:
+        """Return whether a property is there, even as null."""
+        if scope == "user":
+            return self._user_name(name) in self._application
+        return self.read(scope, name) is not None
+
+    def scheduled_for(self) -> Value:
+        """Return when the sender wanted it to be enqueued."""
+        return to_value(self._annotations.get(_SCHEDULED_TIME))
+
+    def _user_name(self, name: str) -> str:
+        """Return the property's name as the sender has written it."""
+        if name in self._application:
+            return name
+        lowered = name.lower()
+        return next((n for n in self._application if n.lower() == lowered), name)
+
+
+class Draft(Row):
+    """A message with changes, which ``message`` returns."""
+
+    def __init__(self, message: Message, arrival: Arrival) -> None:
+        super().__init__(message, arrival)
+        self._texts = self._new_texts = dict(self._texts)
+        self._application = self._new_application = dict(self._application)
+        self._annotations = self._new_annotations = dict(self._annotations)
+
+    def write(self, scope: str, name: str, value: Value) -> None:
+        """Set a property.
+
+        Raises:
+            EvaluationError: the value does not fit.
+        """
+        lowered = name.lower()
+        if scope == "user":
+            known = self._user_name(name)
+            before = self._application.get(known)
+            self._new_application[known] = from_value(value, before)
+        elif lowered in _TEXTS:
+            self._new_texts[_TEXTS[lowered]] = _text(name, value)
+        elif lowered in _ANNOTATIONS:
+            self._annotate(_ANNOTATIONS[lowered], _text(name, value))
+        elif lowered == _TIME_TO_LIVE:
+            self.time_to_live = _seconds(name, value)
+        else:
+            self._annotate(_SCHEDULED_TIME, _moment(name, value))
+
+    def remove(self, scope: str, name: str) -> None:
+        """Remove a property, if it is there."""
+        if scope == "user":
+            self._new_application.pop(self._user_name(name), None)
+        else:
+            self.write(scope, name, None)
+
+    def message(self) -> Message:
+        """Return the message with all changes. It is not scheduled any more."""
+        header, lives = self.sent.header, self.time_to_live
+        if lives != self.sent.time_to_live:
+            header = with_time_to_live(header, lives)
+        changed = replace(
+            self.sent,
+            header=header,
+            time_to_live=lives,
+            annotations=self._new_annotations,
+            scheduled_for=None,
+        )
+        return rewrite_message(changed, self._new_texts, self._new_application)
+
+    def _annotate(self, name: object, value: Value) -> None:
+        if value is None:
+            self._new_annotations.pop(name, None)
+        else:
+            self._new_annotations[name] = from_value(value, None)
+
+
+def _enqueued_at(row: Row) -> datetime:
+    return datetime.fromtimestamp(row.arrival.at, UTC)
+
+
+def _expires_at(row: Row) -> Value:
+    lives = _lives(row)
+    return None if lives is None else _enqueued_at(row) + lives
+
+
+def _lives(row: Row) -> timedelta | None:
+    lives = row.time_to_live
+    return None if lives is None else timedelta(seconds=lives)
+
+
+_READERS: Mapping[str, Callable[[Row], Value]] = {
+    "deadlettersource": lambda row: row.arrival.dead_letter_source,
+    "deliverycount": lambda _row: 0,
+    "enqueuedsequencenumber": lambda row: row.arrival.number,
+    "enqueuedtimeutc": _enqueued_at,
+    "expiresatutc": _expires_at,
+    "scheduledenqueuetimeutc": Row.scheduled_for,
+    "sequencenumber": lambda row: row.arrival.number,
+    "size": lambda row: len(row.sent.content),
+    _TIME_TO_LIVE: _lives,
+}
+
+
+def _text(name: str, value: Value) -> str | None:
+    if isinstance(value, UUID):
+        return str(value)
+    if not isinstance(value, str | None):
+        raise EvaluationError(f"sys.{name} takes a text, not {kind_of(value)}")
+    return value
+
+
+def _seconds(name: str, value: Value) -> float | None:
+    if not isinstance(value, timedelta | None):
+        raise EvaluationError(f"sys.{name} takes a duration, not {kind_of(value)}")
+    return None if value is None else value.total_seconds()
+
+
+def _moment(name: str, value: Value) -> datetime | None:
+    if not isinstance(value, datetime | None):
+        raise EvaluationError(f"sys.{name} takes a time, not {kind_of(value)}")
+    return value

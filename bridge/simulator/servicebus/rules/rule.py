@@ -1,0 +1,180 @@
+"""A rule of a subscription: a filter, and an action on what it admits.
+
+Source: Azure Service Bus, topic filters and actions.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, Self
+
+from bridge.simulator.servicebus.message import Message
+from bridge.simulator.servicebus.rules.amqp_values import to_value
+from bridge.simulator.servicebus.rules.row import SYSTEM, Draft, Row
+from bridge.simulator.sql.operators import Value, compare
+from bridge.simulator.sql.parser import Dialect, parse_action, parse_filter
+from bridge.simulator.sql.tree import AllOf, Condition, Statement
+
+DEFAULT_NAME = "$Default"
+RULE_NAME = "RuleName"
+_EVERYTHING = re.compile(r"\s*1\s*=\s*1\s*")
+
+
+class Filter(Protocol):
+    """Admits messages."""
+
+    def matches(self, row: Row) -> bool:
+        """Return whether it admits a message.
+
+        Raises:
+            EvaluationError: the message's values do not fit the filter.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class TrueFilter:
+    """Admits every message."""
+
+    def matches(self, row: Row) -> bool:  # noqa: ARG002 - the same for all
+        """Return true."""
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class FalseFilter:
+    """Admits no message."""
+
+    def matches(self, row: Row) -> bool:  # noqa: ARG002 - the same for all
+        """Return false."""
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorrelationFilter:
+    """Admits a message if every named property is equal.
+
+    Attributes:
+        properties: system properties by their names in the entity file, such as
+            Label or CorrelationId.
+        application_properties: the sender's own properties; their names are compared
+            with regard to case.
+    """
+
+    properties: Mapping[str, str] = field(default_factory=dict)
+    application_properties: Mapping[str, object] = field(default_factory=dict)
+
+    def matches(self, row: Row) -> bool:
+        """Return whether the message has all of the properties."""
+        sent = row.sent
+        return all(
+            sent.properties.get(name) == value
+            for name, value in self.properties.items()
+        ) and all(
+            compare(
+                "=", to_value(sent.application_properties.get(name)), to_value(value)
+            )
+            for name, value in self.application_properties.items()
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqlFilter:
+    """Admits a message if a condition is true; not if it is unknown.
+
+    Attributes:
+        expression: the condition as it is written.
+        parameters: the values of its @names.
+        condition: what was read of it.
+    """
+
+    expression: str
+    parameters: Mapping[str, Value] = field(default_factory=dict)
+    condition: Condition = field(repr=False, compare=False)
+
+    @classmethod
+    def of(cls, expression: str, parameters: Mapping[str, Value] | None = None) -> Self:
+        """Read a filter.
+
+        Raises:
+            SqlSyntaxError: it is none; the text says where.
+        """
+        given = parameters or {}
+        if _EVERYTHING.fullmatch(expression):
+            condition: Condition = AllOf(parts=())  # without a parser
+        else:
+            condition = parse_filter(
+                expression, Dialect(system=SYSTEM, parameters=given)
+            )
+        return cls(expression=expression, parameters=given, condition=condition)
+
+    def matches(self, row: Row) -> bool:
+        """Return whether the condition is true."""
+        return self.condition.truth(row) is True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqlAction:
+    """Changes a message.
+
+    Attributes:
+        expression: the statements as they are written.
+        parameters: the values of its @names.
+        statements: what was read of it.
+    """
+
+    expression: str
+    parameters: Mapping[str, Value] = field(default_factory=dict)
+    statements: tuple[Statement, ...] = field(repr=False, compare=False)
+
+    @classmethod
+    def of(cls, expression: str, parameters: Mapping[str, Value] | None = None) -> Self:
+        """Read an action.
+
+        Raises:
+            SqlSyntaxError: it is none; the text says where.
+        """
+        given = parameters or {}
+        dialect = Dialect(system=SYSTEM, parameters=given)
+        statements = parse_action(expression, dialect)
+        return cls(expression=expression, parameters=given, statements=statements)
+
+    def apply(self, draft: Draft) -> None:
+        """Change a message.
+
+        Raises:
+            EvaluationError: a value does not fit.
+        """
+        for statement in self.statements:
+            statement.apply(draft)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A rule.
+
+    Attributes:
+        name: unique in its subscription, without regard to case.
+        filter: which messages it admits.
+        action: how it changes them; None: not at all.
+        created_at: seconds since the epoch.
+    """
+
+    name: str = DEFAULT_NAME
+    filter: Filter = field(default_factory=TrueFilter)
+    action: SqlAction | None = None
+    created_at: float = field(default=0.0, compare=False)
+
+    def copy(self, row: Row) -> Message | None:
+        """Return the message as this rule admits it; None: it does not.
+
+        Raises:
+            EvaluationError: the message's values do not fit.
+        """
+        if not self.filter.matches(row):
+            return None
+        if self.action is None:
+            return row.sent
+        draft = Draft(row.sent, row.arrival)
+        self.action.apply(draft)
+        draft.write("user", RULE_NAME, self.name)
+        return draft.message()

@@ -1,0 +1,105 @@
+"""The rules of one subscription, which may change while messages arrive."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from bridge.simulator.servicebus.errors import Condition, RefusedError
+from bridge.simulator.servicebus.message import Message
+from bridge.simulator.servicebus.rules.row import Arrival, Row
+from bridge.simulator.servicebus.rules.rule import Rule
+from bridge.simulator.sql.errors import EvaluationError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """What the rules of a subscription make of one message.
+
+    Attributes:
+        copies: what it gets: one for all rules without an action, and one for each
+            rule with an action.
+        failures: why rules could not be applied.
+    """
+
+    copies: tuple[Message, ...] = ()
+    failures: tuple[str, ...] = ()
+
+
+class RuleSet:
+    """The rules by their names.
+
+    Args:
+        rules: the first ones.
+        clock: returns seconds since the epoch.
+    """
+
+    def __init__(self, rules: Iterable[Rule], clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._rules = dict[str, Rule]()
+        for rule in rules:
+            self.add(rule)
+
+    def __iter__(self) -> Iterator[Rule]:
+        return iter(tuple(self._rules.values()))
+
+    def find(self, name: str) -> Rule:
+        """Return a rule.
+
+        Raises:
+            RefusedError: there is none with this name.
+        """
+        found = self._rules.get(name.lower())
+        if found is None:
+            raise RefusedError(
+                Condition.NOT_FOUND, f"the rule {name!r} could not be found"
+            )
+        return found
+
+    def add(self, rule: Rule) -> None:
+        """Add a rule.
+
+        Raises:
+            RefusedError: there is one with this name.
+        """
+        if rule.name.lower() in self._rules:
+            raise RefusedError(
+                Condition.ENTITY_ALREADY_EXISTS, f"the rule {rule.name!r} exists"
+            )
+        self._rules[rule.name.lower()] = replace(rule, created_at=self._clock())
+
+    def change(self, rule: Rule) -> None:
+        """Replace the rule of the same name.
+
+        Raises:
+            RefusedError: there is none.
+        """
+        before = self.find(rule.name)
+        self._rules[rule.name.lower()] = replace(rule, created_at=before.created_at)
+
+    def remove(self, name: str) -> None:
+        """Remove a rule.
+
+        Raises:
+            RefusedError: there is none with this name.
+        """
+        self.find(name)
+        del self._rules[name.lower()]
+
+    def admit(self, message: Message, arrival: Arrival) -> Admitted:
+        """Return what the subscription gets of a message."""
+        row = Row(message, arrival)
+        plain: Message | None = None
+        changed, failures = list[Message](), list[str]()
+        for rule in self._rules.values():
+            try:
+                copy = rule.copy(row)
+            except EvaluationError as error:
+                failures.append(f"rule {rule.name}: {error}")
+                continue
+            if copy is None:
+                continue
+            if rule.action is None:
+                plain = copy
+            else:
+                changed.append(copy)
+        copies = changed if plain is None else [plain, *changed]
+        return Admitted(copies=tuple(copies), failures=tuple(failures))

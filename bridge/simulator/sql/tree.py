@@ -1,0 +1,297 @@
+"""What a parsed filter or action consists of, and how each part is evaluated.
+
+Conditions have a truth: true, false, or None for unknown. Expressions have a value,
+where None is both NULL and unknown.
+
+Source: Azure Service Bus, subscription rule SQL filter syntax: property evaluation
+        semantics (the tables of AND and OR).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+from bridge.simulator.sql.errors import EvaluationError
+from bridge.simulator.sql.operators import (
+    Truth,
+    Value,
+    calculate,
+    compare,
+    is_like,
+    negate,
+)
+
+
+class Row(Protocol):
+    """The properties of a message."""
+
+    def read(self, scope: str, name: str) -> Value:
+        """Return a property; None: it is absent or null.
+
+        Raises:
+            EvaluationError: there is no such system property.
+        """
+
+    def has(self, scope: str, name: str) -> bool:
+        """Return whether a property is there, even as null."""
+
+
+class Draft(Row, Protocol):
+    """A message that may be changed."""
+
+    def write(self, scope: str, name: str, value: Value) -> None:
+        """Set a property.
+
+        Raises:
+            EvaluationError: the value does not fit.
+        """
+
+    def remove(self, scope: str, name: str) -> None:
+        """Remove a property, if it is there."""
+
+
+class Condition:
+    """A part that is true, false or unknown."""
+
+    __slots__ = ()
+
+    def truth(self, row: Row) -> Truth:
+        """Evaluate it."""
+        raise NotImplementedError
+
+
+class Expression:
+    """A part that has a value."""
+
+    __slots__ = ()
+
+    def value(self, row: Row) -> Value:
+        """Evaluate it."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllOf(Condition):
+    """Conditions joined by AND: one that is false decides."""
+
+    parts: Sequence[Condition]
+
+    def truth(self, row: Row) -> Truth:
+        """Evaluate it."""
+        found: Truth = True
+        for part in self.parts:
+            truth = part.truth(row)
+            if truth is False:
+                return False
+            found = found and truth
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnyOf(Condition):
+    """Conditions joined by OR: one that is true decides."""
+
+    parts: Sequence[Condition]
+
+    def truth(self, row: Row) -> Truth:
+        """Evaluate it."""
+        found: Truth = False
+        for part in self.parts:
+            truth = part.truth(row)
+            if truth:
+                return True
+            found = None if truth is None else found
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Negated(Condition):
+    """NOT: what is unknown stays so."""
+
+    part: Condition
+
+    def truth(self, row: Row) -> Truth:
+        """Evaluate it."""
+        truth = self.part.truth(row)
+        return None if truth is None else not truth
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared(Condition):
+    """Two values, compared."""
+
+    sign: str
+    left: Expression
+    right: Expression
+
+    def truth(self, row: Row) -> Truth:
+        """Evaluate it."""
+        return compare(self.sign, self.left.value(row), self.right.value(row))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneOf(Condition):
+    """IN: equal to one of several values."""
+
+    left: Expression
+    among: Sequence[Expression]
+
+    def truth(self, row: Row) -> Truth:
+        """Evaluate it."""
+        left = self.left.value(row)
+        truths = [compare("=", left, each.value(row)) for each in self.among]
+        return True if True in truths else (None if None in truths else False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Like(Condition):
+    """LIKE: a text that fits a pattern."""
+
+    left: Expression
+    pattern: Expression
+    escape: Expression | None
+
+    def truth(self, row: Row) -> Truth:
+        """Evaluate it."""
+        escape = "" if self.escape is None else self.escape.value(row)
+        return is_like(self.left.value(row), self.pattern.value(row), escape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Property(Expression):
+    """A property of the message.
+
+    Attributes:
+        scope: sys or user.
+        name: as it is written.
+    """
+
+    scope: str
+    name: str
+
+    def value(self, row: Row) -> Value:
+        """Evaluate it."""
+        return row.read(self.scope, self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IsNull(Condition):
+    """IS NULL: a property that is absent or null."""
+
+    subject: Property
+
+    def truth(self, row: Row) -> Truth:
+        """Evaluate it."""
+        return self.subject.value(row) is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exists(Condition):
+    """EXISTS: a property that is there, even as null."""
+
+    subject: Property
+
+    def truth(self, row: Row) -> Truth:
+        """Evaluate it."""
+        return row.has(self.subject.scope, self.subject.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constant(Expression):
+    """A constant, or a parameter of the rule."""
+
+    constant: Value
+
+    def value(self, row: Row) -> Value:  # noqa: ARG002 - the same for all messages
+        """Evaluate it."""
+        return self.constant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calculated(Expression):
+    """Values joined by operators of the same rank, from the left."""
+
+    first: Expression
+    steps: Sequence[tuple[str, Expression]]
+
+    def value(self, row: Row) -> Value:
+        """Evaluate it."""
+        found = self.first.value(row)
+        for sign, part in self.steps:
+            found = calculate(sign, found, part.value(row))
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signed(Expression):
+    """A value with a minus or plus before it."""
+
+    sign: str
+    part: Expression
+
+    def value(self, row: Row) -> Value:
+        """Evaluate it."""
+        found = self.part.value(row)
+        return negate(found) if self.sign == "-" else calculate("+", 0, found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named(Expression):
+    """property(name): the property whose name is a value."""
+
+    name: Expression
+
+    def value(self, row: Row) -> Value:
+        """Evaluate it."""
+        name = self.name.value(row)
+        if name is None:
+            return None
+        if not isinstance(name, str):
+            raise EvaluationError(f"property() takes a name, not {name!r}")
+        scope, dot, rest = name.partition(".")
+        if dot and scope.lower() in {"sys", "user"}:
+            return row.read(scope.lower(), rest)
+        return row.read("user", name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewId(Expression):
+    """newid(): a new UUID each time."""
+
+    make: Callable[[], UUID]
+
+    def value(self, row: Row) -> Value:  # noqa: ARG002 - not of the message
+        """Evaluate it."""
+        return self.make()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """A statement of an action."""
+
+    subject: Property
+
+    def apply(self, draft: Draft) -> None:
+        """Change the message."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Set(Statement):
+    """SET: a property gets a value. An unknown value is null."""
+
+    source: Expression
+
+    def apply(self, draft: Draft) -> None:
+        """Change the message."""
+        draft.write(self.subject.scope, self.subject.name, self.source.value(draft))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remove(Statement):
+    """REMOVE: a property goes."""
+
+    def apply(self, draft: Draft) -> None:
+        """Change the message."""
+        draft.remove(self.subject.scope, self.subject.name)
