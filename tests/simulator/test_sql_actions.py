@@ -158,7 +158,7 @@ def test_system_properties_are_set_and_removed() -> None:
     )
 
     found = parse_message(message.content)
-    assert found.properties | {"MessageId": ""} == {
+    assert {**found.properties, "MessageId": ""} == {
         "To": "Entity",
         "Label": "blue",
         "SessionId": "s1",
