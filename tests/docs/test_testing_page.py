@@ -30,7 +30,12 @@ def test_pytest_runs_the_tests_of_the_page(folder: Path) -> None:
     done = subprocess.run(  # noqa: S603  # ourselves
         [*command, "-p", "no:cacheprovider", "-q"],
         cwd=folder,
-        env={"PATH": "", "PYTHONPATH": str(ROOT)},
+        env={
+            "PATH": "",
+            "PYTHONPATH": str(ROOT),
+            # Where it is installed, it would be registered twice.
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        },
         capture_output=True,
         text=True,
         check=False,

@@ -76,9 +76,14 @@ def run(folder: Path, tests: str, ini: str = "") -> subprocess.CompletedProcess[
     (folder / "test_it.py").write_text(tests)
     command = [sys.executable, "-m", "pytest", "-p", "bridge.simulator.pytest_plugin"]
     return subprocess.run(  # noqa: S603  # ourselves
-        [*command, "-p", "no:cacheprovider", "-p", "no:randomly", "-q"],
+        [*command, "-p", "no:cacheprovider", "-q"],
         cwd=folder,
-        env={"PATH": "", "PYTHONPATH": str(ROOT)},
+        env={
+            "PATH": "",
+            "PYTHONPATH": str(ROOT),
+            # Where it is installed, it would be registered twice.
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        },
         capture_output=True,
         text=True,
         check=False,
