@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from bridge.outbox.records import CHECKPOINT
 from bridge.outbox.tables.values import load
+from tests.simulation.edges import Shown
 from tests.simulation.oracle_commands import judge_successes
 from tests.simulation.rows import Row
 from tests.simulation.world import Kept
@@ -36,11 +37,12 @@ class Commits:
         if world.plan.has("commands"):
             judge_successes(life)
         checkpoint = load(life.database.keeper.connection, CHECKPOINT)
-        if checkpoint != self._checkpoint and life.imds.shown is not None:
+        shown = life.imds.shown
+        if checkpoint != self._checkpoint and shown and is_of(checkpoint, shown):
             is_durable = not life.database.is_degraded
-            world.shown.append(replace(life.imds.shown, is_durable=is_durable))
+            world.shown.append(replace(shown, is_durable=is_durable))
             if is_durable:
-                kept = Kept(life.now(), life.imds.shown.at, life.number)
+                kept = Kept(life.now(), shown.at, life.number)
                 world.kept.append(kept)
         self._checkpoint = checkpoint
 
@@ -79,3 +81,14 @@ class Commits:
         most = max(room + room // 10, self._taken_over)
         if waiting > most:
             world.blame(f"{waiting} events wait in memory, where {most} may")
+
+
+def is_of(checkpoint: bytes | None, shown: Shown) -> bool:
+    """Return whether a checkpoint holds a document.
+
+    It may hold an older one, and when that was seen last: while memory has no room for
+    the steps of the last.
+    """
+    if checkpoint is None:
+        return False
+    return bool(json.loads(checkpoint)["incarnation"] == shown.incarnation)

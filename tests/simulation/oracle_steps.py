@@ -170,8 +170,10 @@ def endings(world: "World", shown: Shown, key: str, last: Last) -> frozenset[str
     )
     is_asked = any(a.event_id.upper() == key for a in world.plan.approvals)
     is_asked = is_asked or not world.plan.is_calm("rules", "after")
+    kept = [look for look in world.shown if look.at < shown.at]
     must = (
         may
+        and kept[-1].incarnation == looks[-1].incarnation  # memory may have no room
         and not world.plan.jumps
         and gap <= WINDOW - 1
         and looks[-1].life == shown.life
