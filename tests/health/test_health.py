@@ -65,6 +65,7 @@ METRICS = {
     "sebridge_outbox_oldest_seconds",
     "sebridge_sink_parked",
     "sebridge_delivery_seconds",
+    "sebridge_batch_events",
     "sebridge_start_requests_total",
     "sebridge_commands_total",
     "sebridge_command_seconds",
