@@ -116,7 +116,8 @@ def _refuse(text: str, error: object) -> NoReturn:
     allowed = expected or getattr(error, "allowed", None) or ()
     words = sorted({WORDS.get(name, name) for name in allowed})
     token = getattr(error, "token", None)
-    place = len(text) if token == "" else getattr(error, "pos_in_stream", 0)
+    is_at_end = token is not None and not token
+    place = len(text) if is_at_end else getattr(error, "pos_in_stream", 0)
     found = _found(text, place)
     raise SqlSyntaxError(f"{found}; expected {_listed(words)}", place + 1) from None
 

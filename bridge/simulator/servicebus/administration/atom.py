@@ -10,8 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import quote
-from xml.etree.ElementTree import Element, ParseError, fromstring
-from xml.sax.saxutils import escape, quoteattr
+from xml.etree.ElementTree import (  # nosec B405 - no document type is read
+    Element,
+    ParseError,
+    fromstring,
+)
+from xml.sax.saxutils import escape, quoteattr  # they only write  # nosec B406
 
 from bridge.simulator.servicebus.administration.errors import bad
 

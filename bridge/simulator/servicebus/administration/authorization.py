@@ -7,7 +7,7 @@ Source: azure-servicebus 7.15 (AuthorizationRule) and @azure/service-bus 7.9
 """
 
 from dataclasses import dataclass
-from xml.etree.ElementTree import Element
+from xml.etree.ElementTree import Element  # the type alone  # nosec B405
 
 from bridge.simulator.servicebus.access import AccessRule, Right
 from bridge.simulator.servicebus.administration.atom import (

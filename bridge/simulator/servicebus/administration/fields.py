@@ -8,7 +8,7 @@ Source: Azure Service Bus, REST: QueueDescription, TopicDescription,
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from xml.etree.ElementTree import Element
+from xml.etree.ElementTree import Element  # the type alone  # nosec B405
 
 from bridge.simulator.servicebus.administration.atom import child, element, local
 from bridge.simulator.servicebus.administration.authorization import (

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
-from xml.etree.ElementTree import Element
+from xml.etree.ElementTree import Element  # the type alone  # nosec B405
 
 from bridge.simulator.servicebus.administration.atom import (
     Entry,

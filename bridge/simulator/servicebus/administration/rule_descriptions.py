@@ -6,7 +6,7 @@ Source: azure-servicebus 7.15 (_utils: serialize_key_values) and @azure/service-
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from xml.etree.ElementTree import Element
+from xml.etree.ElementTree import Element  # the type alone  # nosec B405
 
 from bridge.simulator.servicebus.administration.atom import (
     SCHEMA,
