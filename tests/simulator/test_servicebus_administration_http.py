@@ -158,6 +158,10 @@ TYPED = 'xmlns:i="http://www.w3.org/2001/XMLSchema-instance" i:type'
             f"The value of '@b' is not of type int: '{2**63}'.",
         ),
         (
+            action(pair("dateTime", "0001-01-01T00:00:00+14:00")),
+            "The value of '@b' is not of type dateTime: '0001-01-01T00:00:00+14:00'.",
+        ),
+        (
             action(pair("char", "x")),
             "The type of '@b' is 'char'; allowed: boolean, dateTime, double, duration",
         ),
@@ -170,6 +174,13 @@ async def test_rule_that_cannot_be_read_is_refused(
     status, text = await put(http, RULE, entry("RuleDescription", inner))
 
     assert (status, told in text) == (400, True), text
+
+
+async def test_latest_time_of_net_is_told_again(http: aiohttp.ClientSession) -> None:
+    latest = action(pair("dateTime", "9999-12-31T23:59:59.9999999Z"))
+    status, text = await put(http, RULE, entry("RuleDescription", latest))
+
+    assert (status, ">9999-12-31T23:59:59.999Z<" in text) == (201, True), text
 
 
 async def test_rule_without_a_filter_admits_everything(

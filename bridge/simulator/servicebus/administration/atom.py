@@ -108,8 +108,12 @@ def error_document(status: int, detail: str) -> str:
 
 def moment(seconds: float) -> str:
     """Return seconds since the epoch as ISO 8601, in UTC."""
-    found = datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
-    return found.isoformat(timespec="milliseconds") + "Z"
+    return written_moment(datetime.fromtimestamp(seconds, UTC))
+
+
+def written_moment(found: datetime) -> str:
+    """Return a time in UTC as ISO 8601."""
+    return found.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
 def read_description(body: bytes, name: str) -> Element:

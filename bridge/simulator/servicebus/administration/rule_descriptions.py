@@ -17,6 +17,7 @@ from bridge.simulator.servicebus.administration.atom import (
     moment,
     text_of,
     type_of,
+    written_moment,
 )
 from bridge.simulator.servicebus.administration.errors import bad
 from bridge.simulator.servicebus.administration.scalars import (
@@ -141,7 +142,7 @@ def _read_value(key: str, kind: str, text: str) -> Value:
         )
     try:
         return reader(text)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise bad(f"The value of {key!r} is not of type {kind}: {text!r}.") from error
 
 
@@ -240,7 +241,7 @@ def _text(value: object) -> tuple[str, str]:
         case float():
             return "double", repr(float(value))
         case datetime():
-            return "dateTime", moment(value.timestamp())
+            return "dateTime", written_moment(value)
         case timedelta():
             return "duration", write_duration(value)
         case _:
