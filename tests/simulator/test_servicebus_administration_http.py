@@ -15,8 +15,10 @@ from bridge.simulator.servicebus.administration.door import (
     AdministrationPorts,
 )
 from bridge.simulator.servicebus.broker import Broker
+from bridge.simulator.servicebus.rules.rule import CorrelationFilter, Rule
 from bridge.simulator.servicebus.settings import Entities, QueueSettings
 from bridge.simulator.tls_certificate import make_certificate
+from bridge.simulator.wire.values import Timestamp
 
 ATOM = "{http://www.w3.org/2005/Atom}"
 CONNECT = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
@@ -181,6 +183,22 @@ async def test_latest_time_of_net_is_told_again(http: aiohttp.ClientSession) -> 
     status, text = await put(http, RULE, entry("RuleDescription", latest))
 
     assert (status, ">9999-12-31T23:59:59.999Z<" in text) == (201, True), text
+
+
+async def test_time_in_a_rule_of_amqp_is_told_as_a_time(
+    http: aiohttp.ClientSession, broker: Broker
+) -> None:
+    """As a number of 64 bits, the client of JavaScript could list no rule."""
+    at = {"at": Timestamp(1_700_000_000_000)}
+    subscription = broker.changes.namespace.find_queue("news/Subscriptions/all")
+    admits = CorrelationFilter(application_properties=at)
+    subscription.rules.add(Rule(name="r", filter=admits))
+
+    async with http.get(RULE) as reply:
+        assert (
+            'dateTime" xmlns:d6p1="http://www.w3.org/2001/XMLSchema">2023-11-14T22'
+            in (await reply.text())
+        )
 
 
 async def test_rule_without_a_filter_admits_everything(

@@ -157,7 +157,8 @@ def type_of(found: Element) -> str:
 
 
 def _entry(base: str, entry: Entry, spaces: str) -> str:
-    href = base + quote(entry.path)
+    # Clients read names from it, and do not undo a quoted $.
+    href = base + quote(entry.path, safe="/$")
     parts = [
         element("id", href),
         element("title", entry.title, ' type="text"'),
