@@ -69,7 +69,8 @@ class Emulator:
         Raises:
             KeyError: it does not exist.
         """
-        return self._do(lambda: self._broker.snapshot()[entity])
+        found = self._do(self._broker.snapshot).items()
+        return {path.lower(): counts for path, counts in found}[entity.lower()]
 
     def messages(self, entity: str) -> tuple[MessageRow, ...]:
         """Return the first messages of a queue or subscription, and leave them there.

@@ -1,7 +1,4 @@
-"""The whole simulator: IMDS, Service Bus, inbox and ARM, opened together.
-
-Importing this module needs Qpid Proton, the AMQP library of the broker.
-"""
+"""The whole simulator: IMDS, Service Bus, inbox and ARM, opened together."""
 
 import asyncio
 import logging

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import azure.servicebus as sdk
 import pytest
@@ -71,6 +72,22 @@ def test_message_of_a_plain_function_is_seen(bus: Emulator) -> None:
         "active",
     )
     assert bus.counts("orders") == Counts(active=1)
+
+
+def test_text_is_no_body(bus: Emulator) -> None:
+    text: Any = "2 apples"
+
+    with pytest.raises(TypeError, match="bytes-like object is required, not 'str'"):
+        bus.put("orders", text)
+
+    assert bus.counts("orders") == Counts()
+
+
+def test_case_of_a_path_does_not_matter(bus: Emulator) -> None:
+    bus.put("ORDERS", b"x")
+
+    assert bus.counts("Orders") == Counts(active=1)
+    assert len(bus.messages("oRDERS")) == 1
 
 
 async def test_message_of_a_coroutine_is_seen(bus: Emulator, brisk_sdk: None) -> None:

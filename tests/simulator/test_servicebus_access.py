@@ -127,10 +127,18 @@ def test_both_keys_of_a_rule_are_good(key: str) -> None:
         token("orders-send", audience="sb://localhost/other"),
         token().replace("sig=", "sig=x"),
         token("Sender"),
+        token().replace("sig=", "sig=\udcff"),
+        token().replace("sr=", "sr=\udcff"),
     ],
 )
 def test_token_that_no_key_has_signed_is_refused(given: str) -> None:
     assert refusal(given, "").description.startswith("InvalidSignature")
+
+
+def test_name_of_a_field_may_be_quoted() -> None:
+    given = token().replace("sr=", "s%72=")
+
+    assert access().admit(given, "orders").rule.name == "sender"
 
 
 def test_token_whose_end_was_moved_is_refused() -> None:
@@ -159,6 +167,7 @@ def test_token_for_something_else_is_refused(path: str) -> None:
         ("SharedAccessSignature ", "lacks sr, sig, se, skn"),
         ("SharedAccessSignature sr=a&sig=b&se=c&skn=", "lacks skn"),
         (token().partition("&skn=")[0], "lacks skn"),
+        (token(ends=int("1" * 400)), "se is not a number of seconds"),
     ],
 )
 def test_what_is_no_token_is_refused_with_the_reason(given: object, part: str) -> None:
@@ -223,6 +232,19 @@ def test_claim_ends_with_its_token_and_is_renewed_by_another() -> None:
 
     claims.put(token(ends=START + 120), "orders")
     claims.check("orders", Right.SEND)
+
+
+def test_token_that_ended_does_not_hide_another_that_is_good() -> None:
+    """The sender of a topic has closed; a receiver below it goes on."""
+    clock = FakeClock()
+    claims = access(clock).claims()
+    claims.put(token("manager", audience="sb://localhost/news"), "news")
+    clock.advance(60)
+    below = "news/Subscriptions/all"
+    later = token("listener", audience=f"sb://localhost/{below}", ends=START + 120)
+    claims.put(later, below)
+
+    claims.check(below, Right.LISTEN)
 
 
 def test_claims_of_another_connection_do_not_help() -> None:

@@ -459,7 +459,7 @@ async def test_deleted_queue_detaches_its_links(
         await sender.send_messages(ServiceBusMessage("lost"))
         await admin.delete_queue("plain")
 
-        with pytest.raises(MessagingEntityNotFoundError):
+        with pytest.raises(MessagingEntityNotFoundError, match="could not be found"):
             await receiver.receive_messages(1, max_wait_time=5)
         with pytest.raises(ServiceBusError):
             await sender.send_messages(ServiceBusMessage("x"))

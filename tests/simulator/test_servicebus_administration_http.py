@@ -15,8 +15,10 @@ from bridge.simulator.servicebus.administration.door import (
     AdministrationPorts,
 )
 from bridge.simulator.servicebus.broker import Broker
+from bridge.simulator.servicebus.rules.rule import CorrelationFilter, Rule
 from bridge.simulator.servicebus.settings import Entities, QueueSettings
 from bridge.simulator.tls_certificate import make_certificate
+from bridge.simulator.wire.values import Timestamp
 
 ATOM = "{http://www.w3.org/2005/Atom}"
 CONNECT = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
@@ -158,6 +160,10 @@ TYPED = 'xmlns:i="http://www.w3.org/2001/XMLSchema-instance" i:type'
             f"The value of '@b' is not of type int: '{2**63}'.",
         ),
         (
+            action(pair("dateTime", "0001-01-01T00:00:00+14:00")),
+            "The value of '@b' is not of type dateTime: '0001-01-01T00:00:00+14:00'.",
+        ),
+        (
             action(pair("char", "x")),
             "The type of '@b' is 'char'; allowed: boolean, dateTime, double, duration",
         ),
@@ -170,6 +176,29 @@ async def test_rule_that_cannot_be_read_is_refused(
     status, text = await put(http, RULE, entry("RuleDescription", inner))
 
     assert (status, told in text) == (400, True), text
+
+
+async def test_latest_time_of_net_is_told_again(http: aiohttp.ClientSession) -> None:
+    latest = action(pair("dateTime", "9999-12-31T23:59:59.9999999Z"))
+    status, text = await put(http, RULE, entry("RuleDescription", latest))
+
+    assert (status, ">9999-12-31T23:59:59.999Z<" in text) == (201, True), text
+
+
+async def test_time_in_a_rule_of_amqp_is_told_as_a_time(
+    http: aiohttp.ClientSession, broker: Broker
+) -> None:
+    """As a number of 64 bits, the client of JavaScript could list no rule."""
+    at = {"at": Timestamp(1_700_000_000_000)}
+    subscription = broker.changes.namespace.find_queue("news/Subscriptions/all")
+    admits = CorrelationFilter(application_properties=at)
+    subscription.rules.add(Rule(name="r", filter=admits))
+
+    async with http.get(RULE) as reply:
+        assert (
+            'dateTime" xmlns:d6p1="http://www.w3.org/2001/XMLSchema">2023-11-14T22'
+            in (await reply.text())
+        )
 
 
 async def test_rule_without_a_filter_admits_everything(

@@ -119,6 +119,27 @@ async def test_session_id_has_128_characters_at_most(
             pass
 
 
+# -- where nothing can be sent to --------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["news/Subscriptions/all", "plain/$DeadLetterQueue"])
+async def test_nothing_is_scheduled_where_nothing_can_be_sent_to(
+    broker: Broker, path: str
+) -> None:
+    """The client of JavaScript schedules without a link for sending."""
+    reply = await request(
+        broker,
+        f"{path}/$management",
+        {"operation": "com.microsoft:schedule-message"},
+        {"messages": [{"message": encoded("x")}]},
+    )
+
+    told: Any = reply.properties
+    assert told["statusCode"] == 403
+    assert "cannot be sent to" in told["statusDescription"]
+    assert set(broker.snapshot().values()) == {Counts()}
+
+
 # -- deleting in a batch -----------------------------------------------------------
 
 

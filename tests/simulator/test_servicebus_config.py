@@ -144,6 +144,13 @@ def test_file_is_read_from_its_path(tmp_path: Path) -> None:
     assert load_entities(path) == parse_entities(SAMPLE)
 
 
+def test_byte_order_mark_of_a_windows_editor_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "Config.json"
+    path.write_text(SAMPLE, encoding="utf-8-sig")
+
+    assert load_entities(path) == parse_entities(SAMPLE)
+
+
 def with_sql(expression: str, **more: object) -> dict[str, object]:
     sql = {"FilterType": "Sql", "SqlFilter": {"SqlExpression": expression}}
     return with_rule({**sql, **more})
@@ -314,7 +321,9 @@ def test_text_of_another_shape_is_an_error(text: str) -> None:
         parse_entities(text)
 
 
-@pytest.mark.parametrize("duration", ["P", "PT", "P1Y", "P1M", "PT0S", "", "5"])
+@pytest.mark.parametrize(
+    "duration", ["P", "PT", "P1Y", "P1M", "PT0S", "", "5", "P9999999999D"]
+)
 def test_duration_is_refused(duration: str) -> None:
     properties = {"LockDuration": duration}
 

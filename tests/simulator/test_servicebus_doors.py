@@ -6,6 +6,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import aiohttp
@@ -274,6 +275,20 @@ async def test_port_in_use_is_told_and_nothing_stays_open(
             await broker.__aenter__()
     async with Broker(port=port):
         pass
+
+
+async def test_stopping_does_not_wait_for_a_web_socket_that_does_not_answer() -> None:
+    """It would get ten seconds to answer the close, and a frozen one for ever."""
+    broker = Broker(SDK_ENTITIES, doors=Doors(websocket_port=0))
+    async with aiohttp.ClientSession() as http:
+        async with broker:
+            at = broker.addresses["webSocket"]
+            socket = await http.ws_connect(at, protocols=["AMQPWSB10"])
+            broker.faults.freeze()
+            await socket.send_bytes(b"AMQP\x03\x01\x00\x00")
+            started = monotonic()
+
+        assert monotonic() - started < 8
 
 
 async def test_web_socket_takes_binary_messages_of_amqp_alone() -> None:

@@ -115,6 +115,17 @@ def test_request_that_makes_no_sense_is_refused(
     assert reply.condition == Condition.ARGUMENT_ERROR
 
 
+def test_message_that_is_too_large_is_not_scheduled() -> None:
+    queue = one_queue().queue()
+
+    reply = ask(
+        queue, "schedule-message", messages=[{"message": bytes(256 * 1024 + 1)}]
+    )
+
+    assert reply.condition == Condition.MESSAGE_SIZE_EXCEEDED
+    assert queue.counts() == Counts()
+
+
 def test_unknown_operation_is_not_implemented() -> None:
     reply = ask(one_queue().queue(), "add-rule")
 

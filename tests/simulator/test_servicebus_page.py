@@ -13,6 +13,7 @@ from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.http_control import broker_routes
 from bridge.simulator.servicebus.page import PURGE, RESUBMIT
+from bridge.simulator.servicebus.settings import QueueSettings
 from tests.simulator.servicebus_fixtures import opened
 from tests.support.browser import Browser, browser
 from tests.support.raw_amqp import encoded, send_raw
@@ -110,6 +111,14 @@ async def test_page_counts_what_is_in_each_entity(
     assert page.row("news")["Kind"] == "topic"
     assert page.row("news/Subscriptions/all")["Kind"] == "subscription"
     assert "script" not in page.tags
+
+
+async def test_queue_with_a_slash_in_its_name_is_a_queue(
+    url: str, broker: Broker
+) -> None:
+    broker.changes.namespace.add_queue(QueueSettings(name="team/orders"))
+
+    assert (await get(url)).row("team/orders")["Kind"] == "queue"
 
 
 async def test_messages_are_shown_and_stay(url: str, broker: Broker) -> None:
@@ -232,6 +241,7 @@ async def test_messages_and_dead_letters_are_purged_by_their_buttons(
         (PURGE, {}, 404, "could not be found"),
         (RESUBMIT, {"entity": "plain", "number": "7"}, 400, "no free dead letter 7"),
         (RESUBMIT, {"entity": "plain", "number": "x"}, 400, "in digits"),
+        (RESUBMIT, {"entity": "plain", "number": "9" * 5000}, 400, "in digits"),
         (RESUBMIT, {"entity": "plain/$DeadLetterQueue"}, 400, "has none itself"),
     ],
 )

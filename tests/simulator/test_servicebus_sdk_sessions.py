@@ -1,6 +1,7 @@
 """Sessions as the unmodified azure-servicebus client meets them."""
 
 import asyncio
+import gc
 from time import monotonic
 
 import pytest
@@ -20,6 +21,7 @@ from azure.servicebus.exceptions import (
 
 from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.broker import Broker
+from bridge.simulator.servicebus.consumer import Consumer
 from tests.simulator.servicebus_fixtures import WallClock, opened
 
 WAIT = 30.0
@@ -200,6 +202,20 @@ async def test_wait_for_a_session_ends_in_time(broker_client: ServiceBusClient) 
             pass
 
     assert monotonic() - started < 30  # the client's own time-out is a minute
+
+
+async def test_links_that_the_broker_has_closed_are_forgotten(
+    broker_client: ServiceBusClient,
+) -> None:
+    """A worker that polls for sessions does so for days, on one connection."""
+    async with broker_client.get_queue_receiver("sessions", session_id="s"):
+        with pytest.raises(OperationTimeoutError):
+            async with next_available(broker_client, wait=0.1):
+                pass
+        gc.collect()
+        kept = [each for each in gc.get_objects() if isinstance(each, Consumer)]
+
+    assert [each.path for each in kept] == ["sessions"]
 
 
 async def test_workers_share_the_sessions(

@@ -195,13 +195,15 @@ def test_removed_message_id_time_and_key_leave_a_valid_message() -> None:
         ("SET sys.PartitionKey = TRUE", "sys.PartitionKey takes a text, not a boole"),
         ("SET new = Priority - 1", "a text - a number has no value"),
         ("SET new = p('sys.Colour')", "there is no system property 'Colour'"),
+        ("SET new = @years + @years", "a duration beyond 64 bits"),
+        ("SET sys.ContentType = 'é'", "AMQP cannot say the message"),
     ],
 )
 def test_value_that_does_not_fit_is_an_error_of_evaluation(
     expression: str, told: str
 ) -> None:
     with pytest.raises(EvaluationError) as error:
-        changed(expression)
+        changed(expression, years=timedelta(days=10_675_199))
 
     assert told in str(error.value)
 

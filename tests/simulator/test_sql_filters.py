@@ -296,10 +296,11 @@ def test_property_without_a_form_in_sql_exists_and_equals_nothing() -> None:
             "money": Decimal128(bytes(16)),
             "small": Decimal32(bytes(4)),
             "odd": Described(Symbol("other:type"), 5),
+            "word": Described(Symbol("com.microsoft:timespan"), "soon"),
         },
     )
 
-    for name in ("money", "small", "odd"):
+    for name in ("money", "small", "odd", "word"):
         found = SqlFilter.of(f"EXISTS({name}) AND {name} IS NOT NULL AND {name} <> 5")
         assert found.matches(row(sent))
 
@@ -312,5 +313,16 @@ def test_types_of_the_net_client_are_understood() -> None:
     sent = Message(message_id="m", application_properties={"at": offset, "where": uri})
 
     assert SqlFilter.of("at = sys.EnqueuedTimeUtc AND where = 'sb://x'").matches(
+        row(sent)
+    )
+
+
+@pytest.mark.parametrize("lives", [9.2e11, 1e18])
+def test_message_that_lives_for_ever_expires_at_the_latest_time(lives: float) -> None:
+    """As in .NET, whose longest duration stands for "for ever"."""
+    sent = Message(message_id="m", time_to_live=lives)
+    latest = datetime.max.replace(tzinfo=UTC)
+
+    assert SqlFilter.of("sys.ExpiresAtUtc = @latest", {"@latest": latest}).matches(
         row(sent)
     )

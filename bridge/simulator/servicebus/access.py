@@ -179,12 +179,15 @@ class Claims:
         """
         if self._access.is_open:
             return
-        now = self._clock()
-        for grant in self._grants.values():
-            if grant.covers(path) and grant.rule.allows(right):
-                if now < grant.expires_at:
-                    return
-                raise _unauthorized(f"ExpiredToken: the token for {path!r} has expired")
+        ends = [
+            grant.expires_at
+            for grant in self._grants.values()
+            if grant.covers(path) and grant.rule.allows(right)
+        ]
+        if ends and self._clock() < max(ends):
+            return
+        if ends:
+            raise _unauthorized(f"ExpiredToken: the token for {path!r} has expired")
         raise _unauthorized(
             f"Unauthorized access. '{right}' claim(s) are required to perform this "
             f"operation. Resource: {path!r}."
@@ -227,6 +230,8 @@ def _is_by(key: str, fields: Mapping[str, str]) -> bool:
 
 def _parse(token: object) -> dict[str, str]:
     text = token.decode(errors="replace") if isinstance(token, bytes) else token
+    if isinstance(text, str):  # HTTP brings what is no UTF-8 as lone surrogates
+        text = text.encode(errors="replace").decode()
     if not isinstance(text, str) or not text.startswith(_SCHEME):
         raise _unauthorized(
             "MalformedToken: with rules configured, this broker knows only tokens that "
@@ -238,13 +243,13 @@ def _parse(token: object) -> dict[str, str]:
     fields["sig"] = fields.get("sig", "").replace(" ", "+")
     if missing := [name for name in _FIELDS if not fields.get(name)]:
         raise _unauthorized(f"MalformedToken: the token lacks {', '.join(missing)}")
-    return {**fields, "quoted": raw["sr"]}
+    return {**fields, "quoted": raw.get("sr", "")}
 
 
 def _seconds(expiry: str) -> float:
     try:
         return float(int(expiry))
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise _unauthorized(
             "MalformedToken: se is not a number of seconds since 1970"
         ) from error

@@ -52,7 +52,9 @@ class Changes:
     def remove(self, entity: Queue | Topic) -> None:
         """Delete an entity; its links are detached with "not found"."""
         for path in self.namespace.remove(entity):
+            # The clients know it by these words.
             gone = RefusedError(
-                Condition.NOT_FOUND, f"the messaging entity {path!r} has been deleted"
+                Condition.NOT_FOUND,
+                f"the messaging entity {path!r} could not be found: it was deleted",
             )
             self._hub.detach_links(path, gone)

@@ -64,7 +64,7 @@ def load_entities(path: Path) -> Entities:
         ConfigError: it is invalid, or asks for something that is not supported.
         OSError: it cannot be read.
     """
-    return parse_entities(path.read_text(encoding="utf-8"))
+    return parse_entities(path.read_text(encoding="utf-8-sig"))
 
 
 def parse_entities(text: str) -> Entities:

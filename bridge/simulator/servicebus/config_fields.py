@@ -172,4 +172,7 @@ def parse_duration(value: object) -> timedelta | None:
     if match is None:
         return None
     parts = {unit: float(number) for unit, number in match.groupdict("0").items()}
-    return timedelta(**parts) or None
+    try:
+        return timedelta(**parts) or None
+    except OverflowError:
+        return None

@@ -6,7 +6,6 @@ the lock lasts, as the SDK's own tests do, is not told that it has lost an empty
 """
 
 import asyncio
-from collections.abc import Callable
 from typing import Protocol
 from uuid import UUID
 
@@ -29,6 +28,16 @@ class Owner(Protocol):
         """Write everything that is ready to be sent."""
 
 
+class Keeper(Protocol):
+    """Keeps the links of a connection."""
+
+    def touch(self) -> None:
+        """Write to the client, soon: there is something."""
+
+    def close(self, link: Link) -> None:
+        """Forget a link that is closed."""
+
+
 class Consumer:
     """Sends messages on one link, as many as it has credit for.
 
@@ -37,7 +46,7 @@ class Consumer:
         queue: the source of the messages.
         owner: the connection of the link.
         faults: asked when the link breaks.
-        touched: called when there is something to write to the client.
+        keeper: keeps the link, and writes to the client.
     """
 
     def __init__(
@@ -47,13 +56,13 @@ class Consumer:
         *,
         owner: Owner,
         faults: Faults,
-        touched: Callable[[], None],
+        keeper: Keeper,
     ) -> None:
         self.queue = queue
         self._link = link
         self._owner = owner
         self._faults = faults
-        self._touched = touched
+        self._keeper = keeper
         self._session_id: str | None = None
         self._detaching: asyncio.TimerHandle | None = None
         self._deletes = link.is_presettled
@@ -84,14 +93,15 @@ class Consumer:
             return False
         self._session_id = lock.session_id
         accept_session(self._link, lock)
-        self._touched()
+        self._keeper.touch()
         return True
 
     def give_up(self) -> None:
         """Refuse the link: no session has become available in time."""
         timed_out = RefusedError(Condition.TIMEOUT, "no session has become available")
         self._link.refuse(amqp_error(timed_out))
-        self._touched()
+        self._keeper.close(self._link)
+        self._keeper.touch()
 
     def serve(self) -> bool:
         """Send the next message to the client; return whether there was one."""
@@ -102,7 +112,7 @@ class Consumer:
             return False
         tag = tag_of(taken.lock_token or UUID(int=taken.sequence_number))
         self._link.send(tag, encode_delivery(taken), taken.lock_token)
-        self._touched()
+        self._keeper.touch()
         return True
 
     def on_flow(self) -> None:
@@ -142,6 +152,7 @@ class Consumer:
             Condition.SESSION_LOCK_LOST, "the lock on the session has expired"
         )
         self._link.close(amqp_error(lost))
+        self._keeper.close(self._link)
         self._owner.flush()
 
     def _lose_session(self) -> None:

@@ -168,6 +168,7 @@ class Requests:
             self._owner.claims.check(path, right_of(operation))
             entity = self._namespace.find(path)
             if operation == SCHEDULE:
+                self._namespace.find_target(path)
                 self._faults.check_send(path)
         except RefusedError as error:
             return Reply.refusal(error)

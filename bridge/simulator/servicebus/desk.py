@@ -43,8 +43,9 @@ class Desk:
 
         Raises:
             RefusedError: it does not exist, or takes none.
+            TypeError: the body is a text: its encoding is for the caller to choose.
         """
-        encoded = encode_section(DATA, body)
+        encoded = encode_section(DATA, bytes(memoryview(body)))
         self._namespace.find_target(entity).send([parse_message(encoded)])
         self._hub.turn()
 

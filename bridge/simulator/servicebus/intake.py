@@ -20,6 +20,22 @@ from bridge.simulator.servicebus.message import (
     State,
 )
 
+MAX_MESSAGE_BYTES = 256 * 1024
+"""The limit of the Standard tier: a client that respects it fits all tiers."""
+
+
+def check_size(encoded: bytes) -> None:
+    """Return if a message or batch is not too large.
+
+    Raises:
+        RefusedError: it is.
+    """
+    if len(encoded) > MAX_MESSAGE_BYTES:
+        raise RefusedError(
+            Condition.MESSAGE_SIZE_EXCEEDED,
+            f"{len(encoded)} bytes are above the limit of {MAX_MESSAGE_BYTES}",
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class _Scheduled:

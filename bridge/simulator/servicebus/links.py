@@ -72,6 +72,10 @@ class Links:
         if role is not None:
             role.on_delivery(delivery)
 
+    def touch(self) -> None:
+        """Write to the client at the end of the turn."""
+        self._hub.touch(self._owner)
+
     def close(self, link: Link, *, dropped: bool = False) -> None:
         """Remove a link.
 
@@ -153,7 +157,7 @@ class Links:
             queue,
             owner=self._owner,
             faults=self._hub.faults,
-            touched=lambda: self._hub.touch(self._owner),
+            keeper=self,
         )
         if request is None:
             consumer.attach()

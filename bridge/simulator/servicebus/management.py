@@ -13,6 +13,7 @@ from uuid import UUID
 
 from bridge.simulator.servicebus.access import Right
 from bridge.simulator.servicebus.errors import Condition, RefusedError
+from bridge.simulator.servicebus.intake import check_size
 from bridge.simulator.servicebus.message import Delivery
 from bridge.simulator.servicebus.queues import Queue
 from bridge.simulator.servicebus.rules.requests import (
@@ -136,6 +137,7 @@ def _encoded(entry: object) -> bytes:
         raise RefusedError(
             Condition.ARGUMENT_ERROR, "each of messages is a map with message, a binary"
         )
+    check_size(found)
     return found
 
 

@@ -22,16 +22,18 @@ class Outlet:
         self._transport: asyncio.Transport | None = None
         self._delayed: deque[bytes | None] = deque()
         self._due = 0.0
+        self._is_closed = True
 
     @property
     def is_closed(self) -> bool:
-        """Whether the socket is gone."""
-        return self._transport is None
+        """Whether nothing can be written: the socket is gone, or will be."""
+        return self._is_closed
 
     def open(self, transport: asyncio.BaseTransport) -> None:
         """Start writing to a socket."""
         if isinstance(transport, asyncio.Transport):
             self._transport = transport
+            self._is_closed = False
 
     def write(self, written: bytes) -> None:
         """Write bytes, now or after the delay."""
@@ -42,7 +44,10 @@ class Outlet:
         self._put(None)
 
     def abort(self) -> None:
-        """Reset the connection: a broken network would not close it in order."""
+        """Reset the connection: a broken network would not close it in order.
+
+        Also one that is closed, and whose client does not answer.
+        """
         if self._transport is not None:
             connection: socket.socket = self._transport.get_extra_info("socket")
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
@@ -70,10 +75,10 @@ class Outlet:
 
     def _put_next(self) -> None:
         written = self._delayed.popleft()
-        if self._transport is None:
+        if self._transport is None or self._is_closed:
             return
         if written is not None:
             self._transport.write(written)
         else:
             self._transport.close()
-            self._transport = None
+            self._is_closed = True

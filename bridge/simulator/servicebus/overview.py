@@ -11,6 +11,7 @@ from bridge.simulator.servicebus.entities import Namespace
 from bridge.simulator.servicebus.errors import RefusedError
 from bridge.simulator.servicebus.message import Delivery, State
 from bridge.simulator.servicebus.queues import Queue
+from bridge.simulator.servicebus.settings import SubscriptionSettings
 from bridge.simulator.servicebus.topics import Topic
 from bridge.simulator.servicebus.wire import body_text
 
@@ -108,9 +109,11 @@ def _entities(namespace: Namespace) -> Iterator[EntityRow]:
 
 
 def _kind(namespace: Namespace, path: str) -> str:
-    if isinstance(namespace.find(path), Topic):
+    entity = namespace.find(path)
+    if isinstance(entity, Topic):
         return "topic"
-    return "subscription" if "/" in path else "queue"
+    is_inner = isinstance(entity.settings, SubscriptionSettings)
+    return "subscription" if is_inner else "queue"
 
 
 def _detail(namespace: Namespace, path: str) -> Detail | None:

@@ -13,6 +13,8 @@ from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.page import HEADERS, PURGE, RESUBMIT, link_to, page
 
+_MOST_DIGITS = 18
+
 
 def page_routes(broker: Broker) -> Sequence[web.RouteDef]:
     """Return the page at ``/`` and its two actions."""
@@ -76,6 +78,6 @@ def _number(text: str) -> int | None:
     """
     if not text:
         return None
-    if not text.isdecimal():
+    if not text.isdecimal() or len(text) > _MOST_DIGITS:
         raise BadInputError("number is a sequence number, in digits")
     return int(text)

@@ -1,14 +1,13 @@
 """The link by which a client sends to a queue or topic."""
 
 from bridge.simulator.servicebus.endpoints import Delivery, Link
-from bridge.simulator.servicebus.errors import Condition, RefusedError, amqp_error
+from bridge.simulator.servicebus.errors import RefusedError, amqp_error
 from bridge.simulator.servicebus.faults import Faults
+from bridge.simulator.servicebus.intake import MAX_MESSAGE_BYTES, check_size
 from bridge.simulator.servicebus.storage import Target
 from bridge.simulator.servicebus.wire import BATCH_FORMAT, parse_message, split_batch
 from bridge.simulator.wire.outcomes import Accepted, Rejected
 
-# The limit of the Standard tier: a client that respects it fits all tiers.
-MAX_MESSAGE_BYTES = 256 * 1024
 _CREDIT = 1000
 
 
@@ -53,10 +52,6 @@ class Producer:
 
     def _take(self, encoded: bytes, *, is_batch: bool) -> None:
         self._faults.check_send(self.path)
-        if len(encoded) > MAX_MESSAGE_BYTES:
-            raise RefusedError(
-                Condition.MESSAGE_SIZE_EXCEEDED,
-                f"{len(encoded)} bytes are above the limit of {MAX_MESSAGE_BYTES}",
-            )
+        check_size(encoded)
         parts = split_batch(encoded) if is_batch else [encoded]
         self._target.send([parse_message(part) for part in parts])

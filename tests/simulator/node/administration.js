@@ -85,6 +85,9 @@ async function topics(client) {
   assert.deepEqual(names, ["news", "t"]);
   const inner = await collect(client.listSubscriptions("t"));
   assert.deepEqual(inner.map((each) => each.subscriptionName), ["s"]);
+  await client.createSubscription("t", "plain");
+  const first = await collect(client.listRules("t", "plain"));
+  assert.deepEqual(first.map((each) => each.name), ["$Default"]);
 }
 
 async function rules(client) {

@@ -108,8 +108,12 @@ def error_document(status: int, detail: str) -> str:
 
 def moment(seconds: float) -> str:
     """Return seconds since the epoch as ISO 8601, in UTC."""
-    found = datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
-    return found.isoformat(timespec="milliseconds") + "Z"
+    return written_moment(datetime.fromtimestamp(seconds, UTC))
+
+
+def written_moment(found: datetime) -> str:
+    """Return a time in UTC as ISO 8601."""
+    return found.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
 def read_description(body: bytes, name: str) -> Element:
@@ -153,7 +157,8 @@ def type_of(found: Element) -> str:
 
 
 def _entry(base: str, entry: Entry, spaces: str) -> str:
-    href = base + quote(entry.path)
+    # Clients read names from it, and do not undo a quoted $.
+    href = base + quote(entry.path, safe="/$")
     parts = [
         element("id", href),
         element("title", entry.title, ' type="text"'),

@@ -17,6 +17,7 @@ from bridge.simulator.servicebus.administration.atom import (
     moment,
     text_of,
     type_of,
+    written_moment,
 )
 from bridge.simulator.servicebus.administration.errors import bad
 from bridge.simulator.servicebus.administration.scalars import (
@@ -25,6 +26,7 @@ from bridge.simulator.servicebus.administration.scalars import (
     write_duration,
     write_flag,
 )
+from bridge.simulator.servicebus.rules.amqp_values import to_value
 from bridge.simulator.servicebus.rules.row import SYSTEM_TEXTS
 from bridge.simulator.servicebus.rules.rule import (
     CorrelationFilter,
@@ -35,7 +37,7 @@ from bridge.simulator.servicebus.rules.rule import (
     SqlFilter,
     TrueFilter,
 )
-from bridge.simulator.sql.errors import SqlSyntaxError
+from bridge.simulator.sql.errors import EvaluationError, SqlSyntaxError
 from bridge.simulator.sql.operators import MOST_INT, Value
 
 RULE = "RuleDescription"
@@ -141,7 +143,7 @@ def _read_value(key: str, kind: str, text: str) -> Value:
         )
     try:
         return reader(text)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise bad(f"The value of {key!r} is not of type {kind}: {text!r}.") from error
 
 
@@ -226,9 +228,17 @@ def _written_pairs(name: str, pairs: Mapping[str, object]) -> str:
 
 
 def _written_value(value: object) -> str:
-    kind, text = _text(value)
+    kind, text = _text(_seen(value))
     attributes = attribute("i:type", f"d6p1:{kind}") + attribute("xmlns:d6p1", SCHEMA)
     return element("Value", text, attributes)
+
+
+def _seen(value: object) -> object:
+    """Return what a rule of AMQP has, as SQL sees it: a time is no number."""
+    try:
+        return to_value(value)
+    except EvaluationError:
+        return value
 
 
 def _text(value: object) -> tuple[str, str]:
@@ -240,7 +250,7 @@ def _text(value: object) -> tuple[str, str]:
         case float():
             return "double", repr(float(value))
         case datetime():
-            return "dateTime", moment(value.timestamp())
+            return "dateTime", written_moment(value)
         case timedelta():
             return "duration", write_duration(value)
         case _:

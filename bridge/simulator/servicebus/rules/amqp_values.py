@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from bridge.simulator.sql.errors import EvaluationError
-from bridge.simulator.sql.operators import Value
+from bridge.simulator.sql.operators import LEAST_INT, MOST_INT, Value
 from bridge.simulator.wire.values import (
     Byte,
     Decimal32,
@@ -29,6 +29,7 @@ from bridge.simulator.wire.values import (
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TICKS_AT_EPOCH = 621_355_968_000_000_000
 _TIMESPAN = "com.microsoft:timespan"
+_URI = "com.microsoft:uri"
 _UNSIGNED: Mapping[type, int] = {UByte: 8, UShort: 16, UInt: 32, ULong: 64}
 _BITS: Mapping[type, int] = {**_UNSIGNED, Byte: 8, Short: 16, Int32: 32}
 _DECIMALS = (Decimal32, Decimal64, Decimal128)
@@ -61,11 +62,16 @@ def from_value(value: Value, before: object) -> object:
     Args:
         value: the new value.
         before: the AMQP value that it replaces; its type stays if the value fits.
+
+    Raises:
+        EvaluationError: AMQP has no form for it.
     """
     if isinstance(value, datetime):
         return Timestamp((value - _EPOCH) // timedelta(milliseconds=1))
     if isinstance(value, timedelta):
         ticks = value // timedelta(microseconds=1) * 10
+        if not LEAST_INT <= ticks <= MOST_INT:
+            raise EvaluationError("a duration beyond 64 bits")
         return Described(Symbol(_TIMESPAN), ticks)
     if isinstance(value, bool | None):
         return value
@@ -91,23 +97,22 @@ def _moment(since: timedelta) -> Value:
 
 
 def _described(name: str, value: object) -> Value:
-    convert = _DESCRIBED.get(name)
-    if convert is None or isinstance(value, bool) or not isinstance(value, int | str):
-        return repr(value).encode()
-    return convert(value)
+    if isinstance(value, str) and name == _URI:
+        return str(value)
+    if isinstance(value, int) and name in _OF_TICKS:
+        return _OF_TICKS[name](value)
+    return repr(value).encode()
 
 
-def _timespan(ticks: object) -> Value:
-    return timedelta(microseconds=int(str(ticks)) // 10)
+def _timespan(ticks: int) -> Value:
+    return timedelta(microseconds=ticks // 10)
 
 
-def _offset_time(ticks: object) -> Value:
-    since = timedelta(microseconds=(int(str(ticks)) - _TICKS_AT_EPOCH) // 10)
-    return _moment(since)
+def _offset_time(ticks: int) -> Value:
+    return _moment(timedelta(microseconds=(ticks - _TICKS_AT_EPOCH) // 10))
 
 
-_DESCRIBED: Mapping[str, Callable[[object], Value]] = {
+_OF_TICKS: Mapping[str, Callable[[int], Value]] = {
     _TIMESPAN: _timespan,
     "com.microsoft:datetime-offset": _offset_time,
-    "com.microsoft:uri": str,
 }

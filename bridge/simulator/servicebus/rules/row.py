@@ -17,6 +17,7 @@ from bridge.simulator.servicebus.wire import rewrite_message, with_time_to_live
 from bridge.simulator.sql.errors import EvaluationError
 from bridge.simulator.sql.operators import Value, kind_of
 from bridge.simulator.sql.parser import SystemProperties
+from bridge.simulator.wire.errors import EncodeError
 from bridge.simulator.wire.values import Symbol
 
 
@@ -55,6 +56,9 @@ _ANNOTATIONS = {
 }
 _SCHEDULED_TIME = Symbol("x-opt-scheduled-enqueue-time")
 _TIME_TO_LIVE = "timetolive"
+# As in .NET: what would end later ends then.
+_LATEST = datetime.max.replace(tzinfo=UTC)
+_LONGEST_SECONDS = timedelta(days=10_675_199).total_seconds()
 _WRITABLE = (
     *SYSTEM_TEXTS,
     "Subject",
@@ -170,7 +174,11 @@ class Draft(Row):
             self.write(scope, name, None)
 
     def message(self) -> Message:
-        """Return the message with all changes. It is not scheduled any more."""
+        """Return the message with all changes. It is not scheduled any more.
+
+        Raises:
+            EvaluationError: AMQP has no form for a new value.
+        """
         header, lives = self.sent.header, self.time_to_live
         if lives != self.sent.time_to_live:
             header = with_time_to_live(header, lives)
@@ -181,7 +189,10 @@ class Draft(Row):
             annotations=self._new_annotations,
             scheduled_for=None,
         )
-        return rewrite_message(changed, self._new_texts, self._new_application)
+        try:
+            return rewrite_message(changed, self._new_texts, self._new_application)
+        except EncodeError as error:
+            raise EvaluationError(f"AMQP cannot say the message: {error}") from error
 
     def _annotate(self, name: object, value: Value) -> None:
         if value is None:
@@ -196,12 +207,16 @@ def _enqueued_at(row: Row) -> datetime:
 
 def _expires_at(row: Row) -> Value:
     lives = _lives(row)
-    return None if lives is None else _enqueued_at(row) + lives
+    if lives is None:
+        return None
+    return _enqueued_at(row) + min(lives, _LATEST - _enqueued_at(row))
 
 
 def _lives(row: Row) -> timedelta | None:
     lives = row.time_to_live
-    return None if lives is None else timedelta(seconds=lives)
+    if lives is None:
+        return None
+    return timedelta(seconds=min(max(lives, 0.0), _LONGEST_SECONDS))
 
 
 _READERS: Mapping[str, Callable[[Row], Value]] = {
