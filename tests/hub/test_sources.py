@@ -199,6 +199,7 @@ async def test_store_that_takes_nothing_costs_no_delivery(
         one = reader(bridges_source(broker), store, clock)
         opened = open_queue(one.config, one.config.origin, SystemClock())
         queue = await stack.enter_async_context(opened)
+        stack.callback(read_only, cluster, "off")  # others use it after this test
         await asyncio.to_thread(read_only, cluster, "on")
         await send(broker, "t", step("scheduled"))
         stepping = asyncio.create_task(one.step(queue, stop))
