@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -132,7 +133,9 @@ async def _outcome(
     clock: Clock = SystemClock()
     never, end = asyncio.Event(), clock.monotonic() + patience
     while True:
-        _, found = await hub.get(f"/api/v1/events/{quote(event_id, safe='')}")
+        found: dict[str, Any] = {}
+        with suppress(BridgeError):  # a hub that starts anew: the decision is kept
+            _, found = await hub.get(f"/api/v1/events/{quote(event_id, safe='')}")
         mine = [one for one in found.get("decisions", ()) if one["id"] == decision]
         state = mine[0]["state"] if mine else "unknown"
         if state in _OVER or clock.monotonic() >= end:

@@ -242,24 +242,25 @@ def _element(element: object) -> ScheduledEvent | str:
         return "has an EventId that is no Unicode text"
     if len(event_id) > _MAX_EVENT_ID:
         return f"has an EventId of more than {_MAX_EVENT_ID} characters"
-    if _is_deep(element):
+    if is_deep(element):
         return f"is nested more than {_MAX_DEPTH} levels deep"
     return ScheduledEvent(event_id=event_id, raw=element)
 
 
 def _shallow(root: dict[str, object], elements: list[object]) -> dict[str, object]:
     """Return the object without the values that are nested too deep for JSON tools."""
-    if not _is_deep(root):
+    if not is_deep(root):
         return root
     kept = {
         name: value
         for name, value in root.items()
-        if name != "Events" and not _is_deep(value)
+        if name != "Events" and not is_deep(value)
     }
-    return {**kept, "Events": [item for item in elements if not _is_deep(item)]}
+    return {**kept, "Events": [item for item in elements if not is_deep(item)]}
 
 
-def _is_deep(value: object) -> bool:
+def is_deep(value: object) -> bool:
+    """Whether a value is nested deeper than our JSON writer is sure to manage."""
     level = [value]
     for _ in range(_MAX_DEPTH):
         level = [

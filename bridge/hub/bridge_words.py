@@ -12,6 +12,7 @@ from datetime import datetime
 from bridge.events.document import ScheduledEvent
 from bridge.foundation.errors import UnreadableMessageError
 from bridge.hub.facts import (
+    AZURE,
     Address,
     Fact,
     Kind,
@@ -139,8 +140,11 @@ def _word(
 
 
 def _teller(reporter: Mapping[str, object]) -> Teller:
+    vm_id = text(reporter.get("vmId")).lower()
+    if vm_id == AZURE:  # its word comes by a source of its own, and overrules bridges
+        raise UnreadableMessageError("data.reporter.vmId is no id of a VM")
     return Teller(
-        vm_id=text(reporter.get("vmId")).lower(),
+        vm_id=vm_id,
         name=text(reporter.get("vmName")),
         resource_id=text(reporter.get("resourceId")),
     )

@@ -26,6 +26,7 @@ from bridge.hub.voting import ARM, Standing
 _PREFIX = "sebridge"  # of bridges whose own is not known
 _LEAST = timedelta(minutes=1)
 _NO_TIME = timedelta(hours=1)  # where NotBefore is not known
+_MOST = timedelta(days=30)  # a TimeToLive has 49 at most, and a date ends with 9999
 _MOST_BYTES = 56 * 1024  # so that more names and reasons have room
 _LONGEST_NAMES = 256
 _LONGEST_REASON = 1024
@@ -60,9 +61,9 @@ class Vote:
 
 
 def expiry(standing: Standing, now: datetime) -> datetime:
-    """Return until when an approval is of use: NotBefore, and a minute at least."""
-    not_before = standing.scheduled.not_before
-    return max(not_before or now + _NO_TIME, now + _LEAST)
+    """Return until when an approval is of use: NotBefore, in a minute to 30 days."""
+    not_before = standing.scheduled.not_before or now + _NO_TIME
+    return min(max(not_before, now + _LEAST), now + _MOST)
 
 
 def reason_of(votes: Sequence[Vote]) -> str:

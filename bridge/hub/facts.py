@@ -14,7 +14,7 @@ from enum import StrEnum
 import orjson
 
 from bridge.events.build import clean
-from bridge.events.document import ScheduledEvent
+from bridge.events.document import ScheduledEvent, is_deep
 from bridge.foundation.errors import UnreadableMessageError
 
 AZURE = "azure"  # the teller of Event Grid's events
@@ -22,6 +22,7 @@ _GROUP = re.compile(
     r"/subscriptions/([^/]+)/resourcegroups/([^/]+)(?:/|$)", re.IGNORECASE
 )
 _LONGEST_ID = 1024
+_FEW_BRACKETS = 64  # no deeper than that: what is nested has brackets
 
 
 class Kind(StrEnum):
@@ -178,6 +179,8 @@ def object_in(body: bytes) -> dict[str, object]:
         raise UnreadableMessageError("the body is no JSON") from error
     if not isinstance(found, dict):
         raise UnreadableMessageError("the body is no JSON object")
+    if body.count(b"[") + body.count(b"{") > _FEW_BRACKETS and is_deep(found):
+        raise UnreadableMessageError("the body is nested too deep")
     return found
 
 

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Protocol
 
 import orjson
@@ -30,7 +31,7 @@ from bridge.servicebus.sender import Message, Sender, short_id
 log = logging.getLogger(__name__)
 
 _EVERY = 0.5
-_AT_ONCE = 16
+_AT_ONCE = 64
 _PAUSE = 5.0
 _SECONDS = 40.0  # less than a claim lasts
 _MOST_SENDERS = 32
@@ -59,28 +60,43 @@ class Dispatcher:
     situation: Callable[[], Situation]
     hands: Mapping[str, Hand]
     name: str = "dispatcher"
+    _under_way: dict[str, asyncio.Task[bool]] = field(default_factory=dict)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Carry what is due, again and again."""
-        while not stop.is_set():
-            try:
-                pause = 0.0 if await self.step() else _EVERY
-            except HubStoreError as error:
-                log.warning("decisions cannot be read", extra={"fault": str(error)})
-                pause = _PAUSE
-            await self.clock.wait(stop, pause)
+        """Carry what is due, again and again; one that takes long holds up no other."""
+        async with asyncio.TaskGroup() as group:
+            while not stop.is_set():
+                pause = _EVERY
+                try:
+                    await self._begin(group)
+                except HubStoreError as error:
+                    log.warning("decisions cannot be read", extra={"fault": str(error)})
+                    pause = _PAUSE
+                await self.clock.wait(stop, pause)
 
     async def step(self) -> int:
-        """Carry what is due now; return how many it was.
+        """Carry what is due now, until all of it is carried; return how many it was.
 
         Raises:
             HubStoreError: the store cannot be used now.
         """
-        now = self.clock.now()
-        found = await self.store.read(lambda c: due_ones(c, now, _AT_ONCE))
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._safely(one)) for one in found]
+            tasks = await self._begin(group)
         return sum(task.result() for task in tasks)
+
+    async def _begin(self, group: asyncio.TaskGroup) -> list[asyncio.Task[bool]]:
+        """Begin to carry what is due, as far as there is room; return the attempts."""
+        now, busy = self.clock.now(), set(self._under_way)
+        found = await self.store.read(lambda c: due_ones(c, now, _AT_ONCE + len(busy)))
+        fresh = [one for one in found if one not in busy][: _AT_ONCE - len(busy)]
+        for one in fresh:
+            task = group.create_task(self._safely(one))
+            self._under_way[one] = task
+            task.add_done_callback(partial(self._ended, one))
+        return [self._under_way[one] for one in fresh]
+
+    def _ended(self, decision: str, _: "asyncio.Task[bool]") -> None:
+        del self._under_way[decision]
 
     async def _safely(self, decision: str) -> bool:
         """Carry a decision; where its end cannot be kept, it is carried again."""

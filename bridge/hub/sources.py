@@ -150,7 +150,7 @@ class SourceReader:
         try:
             await self.store.keep(batch)
         except HubStoreAwayError as error:
-            await self._wait_for_store(queue, stop, error)
+            await self._wait_for_store(queue, batch, stop, error)
             return
         self._count(batch)
         for message in messages:
@@ -158,15 +158,23 @@ class SourceReader:
                 await queue.complete(message)
 
     async def _wait_for_store(
-        self, queue: ApprovalQueue, stop: asyncio.Event, error: HubStoreAwayError
+        self,
+        queue: ApprovalQueue,
+        batch: Sequence[Incoming],
+        stop: asyncio.Event,
+        error: HubStoreAwayError,
     ) -> None:
-        """Close the receiver: what it holds is delivered again, and nothing counts."""
+        """Close the receiver: what it holds is delivered again, once it can be kept.
+
+        A store that answers and takes nothing (full, read-only) is away, too: were it
+        received again before, the broker would count that, and dead-letter it at last.
+        """
         self._lost(str(error))
         self.metrics.store_away.set(1)
         await queue.close()
         while not await self.clock.wait(stop, _PAUSE):
             try:
-                await self.store.keep([])
+                await self.store.keep(batch)
             except HubStoreAwayError:
                 continue
             self.metrics.store_away.set(0)

@@ -385,6 +385,18 @@ async def test_one_of_two_hubs_hands_on_and_the_other_after_it_died(
     assert await other.step() == 1
 
 
+async def test_clock_that_is_set_back_stops_no_other_hub(
+    handing: Handing, fleet: Fleet
+) -> None:
+    other = replace_holder(handing)
+    await handing.step()
+    fleet.clock.jump(-3600)
+    failed = Entry(time=at(-3600), event_key="E", event_id="E", life=1, what="failed")
+    await fleet.store.write(lambda c: add_alarm(c, failed))
+
+    assert await other.step() == 1
+
+
 def replace_holder(handing: Handing) -> Handing:
     return Handing(
         handing.store, handing.outbox, handing.clock, handing.context, "", "other"

@@ -214,6 +214,13 @@ async def test_event_of_which_names_were_left_out_is_not_decided(
     assert (status, "not all Resources" in found["error"]) == (409, True)
 
 
+async def test_event_of_very_many_machines_can_be_decided(opened: Opened) -> None:
+    desk = await opened(config())
+    await desk.scheduled(Resources=[f"web-{n}" for n in range(1500)])
+    assert "all 1500 machines" in await desk.get(f"/events/{EVENT_ID}")
+    assert (await desk.post())[0] == 200
+
+
 async def test_event_that_fits_into_no_message_is_told(opened: Opened) -> None:
     desk = await opened(config())
     await desk.scheduled(Description="x" * 60_000)

@@ -223,6 +223,31 @@ async def test_outcome_is_waited_for(desk: Desk, what: str, code: int) -> None:
     assert json.loads(found.stdout)["outcome"] == what
 
 
+async def test_hub_that_is_away_while_the_outcome_is_waited_for_is_asked_again() -> (
+    None
+):
+    looks = list[str]()
+
+    async def shown(request: web.Request) -> web.Response:
+        looks.append(request.path)
+        if len(looks) in {2, 3} and request.transport is not None:
+            request.transport.abort()
+        done = {"id": "d", "state": "done", "outcome": "relayed"}
+        found = {"eventId": EVENT_ID, "content": "c", "decisions": [done]}
+        return web.json_response(found)
+
+    async def decide(_: web.Request) -> web.Response:
+        return web.json_response({"state": "decided", "id": "d", "missing": 0})
+
+    path = "/api/v1/events/{id}"
+    routes = [web.get(path, shown), web.post(f"{path}/approval", decide)]
+    async with served(routes) as url:
+        found = await run("approve", EVENT_ID, "--hub", url, "--wait")
+
+    assert (found.exit_code, len(looks)) == (0, 4)
+    assert found.stdout == f"{EVENT_ID}: done, relayed\n"
+
+
 async def test_outcome_that_does_not_come_in_time_is_said(desk: Desk) -> None:
     await desk.scheduled()
     more = ("--wait", "--timeout", "0s")

@@ -16,6 +16,7 @@ from bridge.hub.decisions import DecisionState
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.sending import Dispatcher, message_of
 from bridge.hub.store.store import Store
+from tests.support.builders import EVENT_ID
 from tests.support.fleet import at, event, outcome, step, vm
 from tests.support.hub import Desk, access, beat, config, ended, offer, told
 
@@ -225,6 +226,37 @@ async def test_hand_that_hangs_is_let_go(desk: Desk) -> None:
     assert (await state(desk))[2] == "there is no way bridge"
 
 
+async def test_hand_that_takes_long_holds_up_no_other_decision(desk: Desk) -> None:
+    class Slow:
+        """Takes an event in hand that never comes to an end; others at once."""
+
+        begun = 0
+
+        async def carry(self, claimed: Claimed) -> Result:
+            self.begun += 1
+            if claimed.event_id == EVENT_ID:
+                await asyncio.Event().wait()
+            return Result(is_out=True)
+
+    stop, slow = asyncio.Event(), Slow()
+    await desk.post()
+    dispatcher = desk.dispatcher
+    dispatcher.hands = {"bridge": slow}
+    running = asyncio.create_task(dispatcher.run(stop))
+    async with asyncio.timeout(20):
+        while not slow.begun:
+            await asyncio.sleep(0.01)
+        desk.clock.pass_by(1)
+        await desk.store.keep([told(step("scheduled", event("OTHER")))])
+        await desk.post(event_id="OTHER")
+        while (await state(desk))[0] != "sent":
+            await desk.clock.advance(0.5)
+            await asyncio.sleep(0.01)
+    assert slow.begun == 2
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
 async def test_end_that_the_hand_tells_is_kept(desk: Desk) -> None:
     desk.hand.results = [ended(DecisionState.FAILED, "rejected", "HTTP 400")]
     await desk.post()
@@ -281,6 +313,17 @@ async def test_message_is_the_same_each_time_but_for_its_time_to_live(
     assert first.time_to_live == timedelta(seconds=900)
     assert late.time_to_live == timedelta(seconds=1)
     assert (first.subject, first.session_id) == ("sebridge.startrequest.v1", None)
+
+
+async def test_start_in_the_far_future_makes_no_endless_message(
+    store: Store,
+) -> None:
+    async with Desk(store, config()).open() as desk:
+        await desk.scheduled(NotBefore="Fri, 31 Dec 9999 23:59:59 GMT")
+        await desk.post()
+        await desk.dispatcher.step()
+        (sent,) = desk.hand.taken
+        assert message_of(sent, at(0)).time_to_live == timedelta(days=30)
 
 
 async def test_two_hubs_on_one_store_send_it_once(

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -33,6 +34,7 @@ from bridge.simulator.servicebus.settings import (
 from tests.support.fakes import FakeClock
 from tests.support.fleet import at, azure, event, step
 from tests.support.ports import free_port
+from tests.support.postgres import Cluster
 
 ENTITIES = Entities(
     queues=(QueueSettings(name="azure-events"),),
@@ -183,6 +185,47 @@ async def test_nothing_is_settled_while_the_store_is_away(
     assert len(await rows(kept, events)) == 1
     assert broker.snapshot()["t/Subscriptions/hub"].active == 0
     assert one.last_error is None
+
+
+async def test_store_that_takes_nothing_costs_no_delivery(
+    broker: Broker, cluster: Cluster
+) -> None:
+    """The broker counts deliveries, and dead-letters what it delivered too often."""
+    cluster.sql("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    stop, clock = asyncio.Event(), FakeClock()
+    async with AsyncExitStack() as stack:
+        config = HubConfig(store=Address(cluster.url, {}))
+        store = await stack.enter_async_context(open_store(config))
+        one = reader(bridges_source(broker), store, clock)
+        opened = open_queue(one.config, one.config.origin, SystemClock())
+        queue = await stack.enter_async_context(opened)
+        stack.callback(read_only, cluster, "off")  # others use it after this test
+        await asyncio.to_thread(read_only, cluster, "on")
+        await send(broker, "t", step("scheduled"))
+        stepping = asyncio.create_task(one.step(queue, stop))
+        for _ in range(3):
+            await until(lambda: _is(bool(clock.waits)))
+            assert not queue.attached
+            clock.waits.clear()
+            await clock.advance(5)
+        await asyncio.to_thread(read_only, cluster, "off")
+        while not stepping.done():
+            await clock.advance(5)
+            await asyncio.sleep(0.02)
+        assert len(await rows(store, events)) == 1
+        await one.step(queue, stop)
+
+    assert broker.snapshot()["t/Subscriptions/hub"].active == 0
+
+
+def read_only(cluster: Cluster, word: str) -> None:
+    """Let a database take nothing, as one that is failing over, or take it again."""
+    change = f"ALTER DATABASE postgres SET default_transaction_read_only = {word}"
+    cluster.sql(f"BEGIN READ WRITE; {change}; COMMIT")
+    cluster.sql(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE application_name = 'sebridge hub'"
+    )
 
 
 async def _is(value: bool) -> bool:  # noqa: FBT001 - of ``until``

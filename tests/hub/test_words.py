@@ -29,6 +29,13 @@ def changed(body: bytes, change: Change) -> bytes:
     return orjson.dumps(found)
 
 
+def nested(levels: int) -> list[Any]:
+    found = list[Any]()
+    for _ in range(levels):
+        found = [found]
+    return found
+
+
 def grid(body: bytes) -> Fact | None:
     return azure_words.read(body)
 
@@ -92,11 +99,20 @@ def test_list_that_was_cut_is_not_whole() -> None:
         lambda e: e.update(data=None),
         lambda e: e["data"].update(event={"EventId": ""}),
         lambda e: e["data"]["event"].update(EventId="x" * 1025),
+        lambda e: e["data"]["reporter"].update(vmId="Azure"),
+        lambda e: e["data"]["event"].update(Description=nested(65)),
     ],
 )
 def test_event_that_says_nothing_is_refused(change: Change) -> None:
     with pytest.raises(UnreadableMessageError):
         read(changed(step("scheduled"), change))
+
+
+def test_many_brackets_are_no_depth() -> None:
+    flat: list[list[Any]] = [[] for _ in range(200)]
+    body = changed(step("scheduled"), lambda e: e["data"]["event"].update(X=flat))
+
+    assert read(body).fact is not None
 
 
 @pytest.mark.parametrize("body", [b"", b"\0", b"[]", b"{", b'{"a":\xff}'])

@@ -161,7 +161,8 @@ def take_turn(
     """Take or renew the right to hand alarms on; False: another hub has it.
 
     It ends by itself, so that another hub goes on after a crash. Two clocks that differ
-    by more than that are no harm: an alarm comes twice then, under the same id.
+    by more than that are no harm: an alarm comes twice then, under the same id. Nor is
+    a clock that was set back: nobody holds it for longer than two turns.
     """
     fresh = f"{micros(now + timedelta(seconds=seconds))} {holder}"
     made = insert(meta).values(name=_LEASE, value=fresh).on_conflict_do_nothing()
@@ -169,7 +170,8 @@ def take_turn(
         return True
     query = select(meta.c.value).where(meta.c.name == _LEASE).with_for_update()
     until, _, who = str(connection.scalar(query)).partition(" ")
-    if who != holder and int(until) > micros(now):
+    left = int(until) - micros(now)
+    if who != holder and 0 < left <= 2 * seconds * 1e6:
         return False
     connection.execute(update(meta).where(meta.c.name == _LEASE).values(value=fresh))
     return True

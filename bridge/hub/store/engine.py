@@ -23,6 +23,34 @@ _STATEMENT_MS = 15_000
 _SILENT_MS = 10_000  # until a peer that does not answer counts as gone
 _BUSY_SECONDS = 5.0
 _READERS = 4
+_LIMIT = "54"  # class of errors: a name that is too long for an index, and its kin
+_CAUSES = (
+    "password authentication failed",
+    "no pg_hba.conf entry",
+    "connection refused",
+    "timeout expired",
+    "failed to resolve host",
+    "Name or service not known",
+    "does not exist",
+    "support SSL",
+    "SSL error",
+    "certificate verify failed",
+    "remaining connection slots are reserved",
+    "too many clients",
+    "starting up",
+    "shutting down",
+    "read-only transaction",
+    "permission denied",
+    "statement timeout",
+    "no space left on device",
+    "database or disk is full",
+    "database is locked",
+    "attempt to write a readonly database",
+    "unable to open database file",
+    "file is not a database",
+    "disk image is malformed",
+    "disk I/O error",
+)
 
 
 def open_sqlite(path: Path, *, writes: bool) -> Engine:
@@ -110,11 +138,19 @@ def store_errors() -> Iterator[None]:
 
 def is_away(error: Exception) -> bool:
     """Whether what was asked may work later, as it is."""
+    if str(getattr(getattr(error, "orig", None), "sqlstate", "")).startswith(_LIMIT):
+        return False
     kinds = (OperationalError, InternalError, PoolTimeoutError)
     is_lost = isinstance(error, DBAPIError) and error.connection_invalidated
     return is_lost or isinstance(error, kinds)
 
 
 def _named(error: Exception) -> str:
-    inner = getattr(error, "orig", None)
-    return type(inner or error).__name__
+    """Return the kind of an error, and its cause where that is a known one.
+
+    No more of the text: what it repeats may be a secret.
+    """
+    inner = getattr(error, "orig", None) or error
+    words, kind = str(inner).lower(), type(inner).__name__
+    cause = next((known for known in _CAUSES if known.lower() in words), None)
+    return f"{kind}: {cause}" if cause else kind

@@ -1,9 +1,10 @@
 """Reads what a decision depends on: the event as it stands, and who answers for it."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 
 from bridge.hub.config import HubConfig
 from bridge.hub.facts import Address
@@ -92,14 +93,7 @@ def surroundings_of(
         )
     ]
     named = or_(
-        *(
-            and_(
-                bridges.c.subscription == machine.subscription,
-                bridges.c.group == machine.group,
-                bridges.c.name == machine.name,
-            )
-            for machine in standing.machines
-        ),
+        *_of_machines(standing.machines),
         bridges.c.vm_id.in_([vm_id for _, vm_id in told]),
     )
     found = connection.execute(select(bridges).where(named)).all()
@@ -110,6 +104,19 @@ def surroundings_of(
         fleet=concerned,
         ways=tuple(ways(told, {bridge.vm_id: bridge for bridge in fleet})),
     )
+
+
+def _of_machines(machines: Iterable[Machine]) -> Iterator[ColumnElement[bool]]:
+    """Yield what is so of the bridges of machines: SQLite takes 1000 terms at most."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for one in machines:
+        names.setdefault((one.subscription, one.group), []).append(one.name)
+    for (subscription, group), these in names.items():
+        yield and_(
+            bridges.c.subscription == subscription,
+            bridges.c.group == group,
+            bridges.c.name.in_(these),
+        )
 
 
 def _place(bridge: BridgeRow) -> tuple[str, str, str]:

@@ -220,6 +220,17 @@ async def test_what_cannot_even_be_kept_aside_stops_nobody(store: Store) -> None
     assert len(await rows_of(store, events)) == 1
 
 
+async def test_name_that_no_index_takes_is_put_aside(store: Store) -> None:
+    """PostgreSQL calls that an operational error, as if it were away."""
+    name = "".join(chr(0x4E00 + n * 7919 % 20_000) for n in range(2000))
+    bad = told(step("scheduled", event("BAD", Resources=[name])))
+
+    await store.keep([told(step("scheduled")), bad])
+
+    found = len(await rows_of(store, events)), len(await rows_of(store, unreadable))
+    assert found == ((1, 1) if store.is_shared else (2, 0))
+
+
 async def test_two_writers_of_one_event_lose_nothing(hub_config: HubConfig) -> None:
     async with open_store(hub_config) as one, open_store(hub_config) as other:
         batches = [
@@ -266,6 +277,21 @@ async def test_place_that_is_not_there_is_told(tmp_path: Path) -> None:
         async with open_store(away):
             pass
     assert "hunter2" not in str(caught.value)
+
+
+async def test_cause_is_told_and_no_secret(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "hub.db").write_bytes(b"no database" * 100)
+    given = {
+        f"postgresql://u:hunter2@127.0.0.1:{cluster.port}/d": "does not exist",
+        "postgresql://u:hunter2@127.0.0.1:1/d": "connection refused",
+        f"sqlite:{tmp_path / 'hub.db'}": "file is not a database",
+    }
+    for place, words in given.items():
+        with pytest.raises(HubStoreError) as caught:
+            async with open_store(HubConfig(store=Address(place, {}))):
+                pass
+        assert words in str(caught.value)
+        assert "hunter2" not in str(caught.value)
 
 
 async def test_database_that_goes_away_and_comes_back(
