@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -144,7 +145,21 @@ def systemd() -> str:
 
 @contextmanager
 def machine_in(folder: Path) -> Iterator[Machine | None]:
-    """Yield such a machine; None where the kernel does not allow it."""
+    """Yield such a machine; None where the kernel does not allow it.
+
+    There is one at a time, whatever runs in parallel: with two, one systemd finds
+    processes in its units that are not its own, and cannot kill them.
+    """
+    import fcntl  # noqa: PLC0415 - does not exist on Windows
+
+    with (Path(tempfile.gettempdir()) / "sebridge-machine.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with _machine_in(folder) as found:
+            yield found
+
+
+@contextmanager
+def _machine_in(folder: Path) -> Iterator[Machine | None]:
     begin, python = folder / "begin", folder / "python"
     known = {
         "TARGETS": " ".join(TARGETS),
