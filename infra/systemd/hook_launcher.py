@@ -109,6 +109,7 @@ def read_at(folder: int, name: str) -> bytes:
         RefusedError: it is no plain file, or too long.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    # Path.open knows no folder that is open already, and follows symbolic links.
     with open(os.open(name, flags, dir_fd=folder), "rb") as file:  # noqa: PTH123
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise RefusedError(f"{name} is no plain file")
