@@ -31,7 +31,6 @@ from bridge.events.samples import marked_event
 from tests.infra.functions_world import (
     SIGNING_SECRET,
     Slack,
-    called,
     cloud_event,
     form,
     request,
@@ -217,10 +216,8 @@ def test_vector_of_slack_is_signed(monkeypatch: pytest.MonkeyPatch) -> None:
         signature(b"payload={}") | {"X-Slack-Signature": "v0=é"},
     ],
 )
-async def test_malformed_click_is_unauthorised(
-    headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    response = await clicked(b"payload={}", headers, monkeypatch)
+async def test_malformed_click_is_unauthorised(headers: dict[str, str]) -> None:
+    response = await clicked(b"payload={}", headers)
     assert response == 401
 
 
@@ -237,38 +234,32 @@ async def test_malformed_click_is_unauthorised(
         form({**CLICK, "actions": [{"action_id": "sebridge-approve"}]}),
     ],
 )
-async def test_signed_nonsense_is_unauthorised(
-    body: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_signed_nonsense_is_unauthorised(body: bytes) -> None:
     try:
         headers = signature(body)
     except UnicodeDecodeError:  # Slack itself could not sign it
         headers = signature(b"")
-    assert await clicked(body, headers, monkeypatch) == 401
+    assert await clicked(body, headers) == 401
 
 
 @pytest.mark.parametrize(
     "payload",
     [{"type": "view_submission"}, {**CLICK, "actions": [{"action_id": "other"}]}],
 )
-async def test_what_is_not_ours_is_let_pass(
-    payload: dict[str, object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_not_ours_is_let_pass(payload: dict[str, object]) -> None:
     body = form(payload)
-    assert await clicked(body, signature(body), monkeypatch) == 200
+    assert await clicked(body, signature(body)) == 200
 
 
-async def clicked(
-    body: bytes, headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> int:
+async def clicked(body: bytes, headers: dict[str, str]) -> int:
     """Return what Slack is answered by an app that has no Service Bus."""
     settings = Settings.from_environment(
         {**BUS, "SLACK_SIGNING_SECRET": SIGNING_SECRET, "BUTTON_SECRET": "b" * 32}
     )
     async with Handlers(settings) as handlers:
-        monkeypatch.setattr(function_app, "handlers", lambda: handlers)
-        response = await called("slack_click", request("slack", body, headers))
-    return int(response.status_code)
+        return int(
+            await handlers.accept_click(body, request("slack", body, headers).headers)
+        )
 
 
 @pytest.mark.parametrize(
