@@ -20,7 +20,13 @@ from bridge.pipeline.policy import RelayPolicy
 from bridge.pipeline.relay import Relay
 from bridge.telemetry.metrics import Metrics
 from tests.support.builders import ME, SINK, body_of, observed, router, told
-from tests.support.fakes import FakeClock, FakeMetadata, RecordingSink, settled
+from tests.support.fakes import (
+    FakeClock,
+    FakeMetadata,
+    RecordingSink,
+    one_thread,
+    settled,
+)
 
 
 class Rig:
@@ -79,7 +85,8 @@ class Rig:
 
 
 @pytest.fixture
-def rig(outbox: Outbox, event_context: EventContext, state_path: Path) -> Rig:
+async def rig(outbox: Outbox, event_context: EventContext, state_path: Path) -> Rig:
+    one_thread()  # the free space of the disk is read in another one
     return Rig(outbox, event_context, state_path, SINK)
 
 

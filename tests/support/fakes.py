@@ -5,6 +5,7 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -95,10 +96,19 @@ async def turns(count: int = 20) -> None:
 
 
 async def settled(outbox: Outbox) -> None:
-    """Let every task go on until nothing is left to do, in the outbox's thread too."""
+    """Let every task go on until nothing is left to do, in the outbox's thread too.
+
+    What asyncio runs in other threads is waited for where ``one_thread()`` was called.
+    """
     for _ in range(8):
         await outbox.database.run(lambda db: None)
+        await asyncio.to_thread(int)
         await turns()
+
+
+def one_thread() -> None:
+    """Let ``asyncio.to_thread`` run one call after the other, in this loop."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
 
 
 @dataclass
