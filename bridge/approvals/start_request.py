@@ -36,6 +36,7 @@ from bridge.approvals.policy import (
 from bridge.events.document import ScheduledEvent
 from bridge.events.look import Look
 from bridge.events.start_result import StartAnswer, StartResult
+from bridge.foundation.clock import Clock
 from bridge.foundation.errors import MetadataError, MetadataUnavailableError
 from bridge.foundation.retry import RetryPolicy
 from bridge.foundation.workers import unless
@@ -58,10 +59,22 @@ _RETURN_PATIENCE = 180.0  # after a reboot IMDS may take two minutes to answer
 
 @dataclass(frozen=True, slots=True)
 class _Anchor:
-    """When the last look was: ``now`` by the clock of IMDS, ``monotonic`` by ours."""
+    """When the last look was: ``now`` by the clock of IMDS, ``monotonic`` by ours.
+
+    It is a guess before the first look: ``now`` is by our wall clock then, which may be
+    wrong by hours.
+    """
 
     now: datetime
     monotonic: float
+    is_guess: bool = False
+
+    @classmethod
+    def at_first(cls, look: Look | None, clock: Clock) -> "_Anchor":
+        """Return the anchor of a new flow; ``look`` is the last one of the poller."""
+        if look is None or look.read.monotonic is None:
+            return cls(clock.now(), clock.monotonic(), is_guess=True)
+        return cls(look.now, look.read.monotonic)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,7 +117,7 @@ class StartRequestFlow:
     def __post_init__(self) -> None:
         clock = self.context.clock
         self.began = clock.monotonic()
-        self._anchor = _Anchor(clock.now(), self.began)
+        self._anchor = _Anchor.at_first(self.context.watcher.latest, clock)
         self._may_have_worked = self._is_marked = self.was_tried
 
     @property
@@ -289,7 +302,7 @@ class StartRequestFlow:
         not_before = event.not_before if event else None
         end = deadline(self.request, not_before, self.terms)
         left = (end - self._now()).total_seconds()
-        if not self.was_tried:
+        if not (self.was_tried or self._anchor.is_guess):
             return left
         return max(left, self.began + _RETURN_PATIENCE - self.context.clock.monotonic())
 

@@ -101,6 +101,36 @@ async def test_clock_of_imds_is_known_while_it_does_not_answer(world: World) -> 
     assert world.clock.now() - START <= 6 * MINUTE
 
 
+@pytest.mark.parametrize("looked_before", [True, False])
+async def test_no_clock_that_is_ahead_ends_an_approval_at_the_first_failure(
+    *, looked_before: bool, world: World
+) -> None:
+    """By the VM's clock NotBefore has passed, and IMDS does not answer once."""
+    soon = 5 * MINUTE - 2 * HOUR
+    world.imds.shows(imds_event(NotBefore=not_before(soon.total_seconds())))
+    world.imds.ahead = -2 * HOUR
+    if looked_before:
+        await world.imds.fresh()
+    world.imds.faults.append(MetadataUnavailableError("no answer", outcome="timeout"))
+    body = asked(expiresAt=(START - HOUR).isoformat())
+
+    await world.handle(message(body=body, enqueued_at=START - 2 * HOUR))
+
+    assert await world.kinds() == ["relayed"]
+
+
+async def test_imds_that_never_answers_is_waited_for_some_minutes(world: World) -> None:
+    """Nobody knows then which clock is right: that of the VM, or that of the bus."""
+    silent = MetadataUnavailableError("no answer", outcome="timeout")
+    world.imds.faults.extend([silent] * 1000)
+    body = asked(expiresAt=(START - HOUR).isoformat())
+
+    await world.handle(message(body=body, enqueued_at=START - 2 * HOUR))
+
+    assert await world.kinds() == ["failed"]
+    assert MINUTE <= world.clock.now() - START <= 4 * MINUTE
+
+
 @pytest.mark.parametrize(("waited", "kind"), [(30.0, None), (90.0, "expired")])
 async def test_decision_counts_the_time_since_the_look(
     waited: float, kind: str | None, world: World
