@@ -20,6 +20,11 @@ _MOST = 4
 _WAITS = (0.0, 0.5)  # seconds
 
 
+def wait_of(plan: Plan, sink: str) -> float:
+    """Return the seconds that a delivery waits for company at a sink of batches."""
+    return _WAITS[int(len(_WAITS) * plan.chance("batch wait", sink))]
+
+
 @dataclass(slots=True)
 class BatchedSink:
     """Gathers deliveries as the forwarder does, and lets the sink judge each of them.
@@ -38,8 +43,7 @@ class BatchedSink:
     _known: dict[str, Delivery] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        name = self.sink.name
-        wait = _WAITS[int(len(_WAITS) * self.plan.chance("batch wait", name))]
+        wait = wait_of(self.plan, self.sink.name)
         limits = BatchLimits(most=_MOST, size=10_000, wait=wait, requests=2, alone=2)
         self._batches = Batches(
             self, limits, self.clock, self._may_send, Spread(EVENTS)

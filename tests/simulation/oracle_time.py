@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
+from tests.simulation.batching import wait_of
 from tests.simulation.plan import POLL
 from tests.simulation.timeline import true_time
 
@@ -122,16 +123,17 @@ def judge_first(world: "World", tries: list["Tried"]) -> None:
     began = dict[int, float]()
     for tried in tries:
         began.setdefault(tried.delivery, tried.at)
-    ended = {one.delivery: one.at for one in world.taken if one.sink == "steady"}
+    answered = {tried.delivery: tried.ended for tried in tries if tried.error is None}
+    lately = 0.2 + wait_of(world.plan, "steady")  # for company, after it was chosen
     for tried in tries:
         if may_be_urgent(world, tried.delivery, tried.at):
             continue
         for row in rows:
-            waits = row.at < tried.at - 0.2 and began.get(row.id, 1e9) > tried.at
+            waits = row.at < tried.at - lately and began.get(row.id, 1e9) > tried.at
             if not (waits and row.life == tried.life and is_urgent(row, tried.at)):
                 continue
             is_head = all(
-                ended.get(other.id, 1e9) < tried.at - 0.2
+                answered.get(other.id, 1e9) < tried.at - lately
                 for other in rows
                 if other.key == row.key and other.id < row.id
             )

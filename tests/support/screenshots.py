@@ -43,7 +43,7 @@ from bridge.simulator.servicebus.settings import (
 from tests.infra import dashboards
 from tests.infra.teams_world import ALICE, CHANNEL, teams_stage
 from tests.sinks.test_webhook_alerts import firing_at, running, until_ready
-from tests.support import hub_picture
+from tests.support import discord_picture, hub_picture
 from tests.support.browser import find
 from tests.support.builders import imds_event, not_before
 from tests.support.fakes import START
@@ -432,6 +432,7 @@ async def _picture(url: str, height: int, width: int = _WIDTH) -> bytes:
 PICTURES: Final[Mapping[str, Callable[[], Awaitable[bytes]]]] = {
     "alertmanager": alertmanager,
     "dashboard": dashboard,
+    "discord": discord_picture.picture,
     "doctor": doctor,
     "email": email,
     "hub": hub_picture.picture,
