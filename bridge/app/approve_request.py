@@ -196,9 +196,9 @@ def reply_entity(config: ApprovalsConfig, targets: Iterable[Entity]) -> str:
     if (found := first_named(config.reply_to, rules)) is not None:
         return found
     raise ValueError(
-        "--wait needs a queue to be answered at: name one in approvals.reply_to, "
-        "here and for the bridge, without * ? [, that is neither the approval entity "
-        "nor a sink's"
+        "--wait needs a queue for the reply: set approvals.reply_to = "
+        '["replies"] in this file and in that of the bridge; a name without * ? [, '
+        "neither the approval entity nor the entity of a sink"
     )
 
 

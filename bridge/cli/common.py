@@ -117,7 +117,7 @@ hub_scope_option = click.option(
 allow_empty_option = click.option(
     "--allow-empty",
     is_flag=True,
-    help="Accept a configuration that has neither sinks nor approvals.",
+    help="Accept a configuration that has no sinks, no approvals and no probe.",
 )
 
 

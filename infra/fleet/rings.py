@@ -54,6 +54,11 @@ def in_rings(found: Iterable[Machine], sizes: Sequence[int]) -> list[list[Machin
     return rings
 
 
+def sizes_for(count: int) -> list[int]:
+    """Return the sizes of rings: a tenth, at most 20; half, at most 200; all."""
+    return [min(20, max(1, count // 10)), min(200, max(1, count // 2)), 0]
+
+
 @dataclass(slots=True)
 class Gate:
     """Counts what became of a ring, and says when to change nothing more.
@@ -80,7 +85,10 @@ class Gate:
         if self.failed * 100 > self.tried * self.percent:
             return f"{self.failed} of {self.tried} failed"
         if self.size and not self.tried:
-            return "no machine of this ring could be changed: it proves nothing"
+            return (
+                "no machine of this ring could be changed, so it proves nothing: "
+                "tag another one with the number of this ring"
+            )
         return ""
 
     def on_each(
@@ -211,9 +219,8 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--rings",
         type=sizes_of,
-        default=[20, 200, 0],
         metavar="SIZES",
-        help="(default: 20,200,all)",
+        help="as 20,200,all (default: a tenth, at most 20; half, at most 200; all)",
     )
     add(
         "--tag",
@@ -272,7 +279,8 @@ def main() -> int:
         parser().error("name an application: --linux, --arm64 or --windows")
     work = Work(applications, args.version, args.every, args.patience)
     try:
-        rings = in_rings(machines(args.group, args.tag), args.rings)
+        found = machines(args.group, args.tag)
+        rings = in_rings(found, args.rings or sizes_for(len(found)))
         if args.dry_run:
             show(rings, work)
             return 0

@@ -149,6 +149,24 @@ def test_every_machine_gets_the_version_ring_by_ring(fleet: Fleet) -> None:
     assert found.stdout.count(": ready\n") == 6
 
 
+@pytest.mark.parametrize(
+    ("count", "sizes"),
+    [(1, [1, 0, 0]), (3, [1, 1, 1]), (20, [2, 10, 8]), (300, [20, 150, 130])],
+)
+def test_first_ring_is_a_tenth_of_a_small_fleet(
+    count: int, sizes: list[int], fleet: Fleet
+) -> None:
+    for number in range(count):
+        fleet.vm(f"web-{number}")
+
+    found = fleet.run("--linux", LINUX, "--dry-run")
+
+    lines = [line for line in found.stdout.splitlines() if line.startswith("ring")]
+    assert lines == [
+        f"ring {number} of 3: {size} machines" for number, size in enumerate(sizes, 1)
+    ]
+
+
 def test_other_applications_and_a_configuration_of_its_own_stay(fleet: Fleet) -> None:
     fleet.vm("web-1", has="1.2.2")
     fleet.vm("web-2")
@@ -199,10 +217,10 @@ def test_bad_version_does_not_leave_the_first_ring(
 def test_way_back_is_the_version_before(fleet: Fleet) -> None:
     for number in range(2):
         fleet.vm(f"web-{number}", has="1.2.2", sick=["1.2.3"])
-    said = fleet.run("--linux", LINUX).stdout
+    said = fleet.run("--linux", LINUX, "--rings", "20,200,all").stdout
     assert "what was changed had: 1.2.2 on 2" in said
 
-    found = fleet.run("--linux", LINUX, "--version", "1.2.2")
+    found = fleet.run("--linux", LINUX, "--rings", "20,200,all", "--version", "1.2.2")
 
     assert found.returncode == 0
     assert set(map(tuple, fleet.logs().values())) == {("1.2.3", "1.2.2")}
@@ -213,8 +231,18 @@ def test_few_failures_of_a_large_ring_are_borne(fleet: Fleet) -> None:
         fleet.vm(f"web-{number}")
     fleet.vm("web-9", fails=["1.2.3"])
 
-    assert fleet.run("--linux", LINUX, "--failures", "10").returncode == 0
-    assert fleet.run("--linux", LINUX, "--failures", "9").returncode == 1
+    assert (
+        fleet.run(
+            "--linux", LINUX, "--rings", "20,200,all", "--failures", "10"
+        ).returncode
+        == 0
+    )
+    assert (
+        fleet.run(
+            "--linux", LINUX, "--rings", "20,200,all", "--failures", "9"
+        ).returncode
+        == 1
+    )
 
 
 def test_failures_are_counted_among_those_that_were_tried(fleet: Fleet) -> None:
@@ -223,7 +251,7 @@ def test_failures_are_counted_among_those_that_were_tried(fleet: Fleet) -> None:
     for number in range(1, 20):
         fleet.vm(f"web-{number}", power="deallocated")
 
-    found = fleet.run("--linux", LINUX)
+    found = fleet.run("--linux", LINUX, "--rings", "20,200,all")
 
     assert found.returncode == 1
     assert "ring 1: stopped: 1 of 1 failed" in found.stdout
@@ -246,7 +274,7 @@ def test_machine_that_cannot_be_changed_is_skipped_and_told(
     fleet.vm("web-1")
     fleet.vm("odd-1", **odd)
 
-    found = fleet.run("--linux", LINUX)
+    found = fleet.run("--linux", LINUX, "--rings", "20,200,all")
 
     assert found.returncode == 0
     assert f"web/odd-1: skipped: {why}" in found.stdout
