@@ -94,7 +94,7 @@ def init(path: Path, **said: str | bool) -> None:
     wishes = replace(wishes, by_unit=Service().is_installed)
     wishes, secrets = _set_apart(wishes, path.parent)
     try:
-        _write(path, first_text(wishes), secrets, is_open=wishes.is_open)
+        _write(path, first_text(wishes), secrets, is_open=wishes.has_no_secret)
     except OSError as error:
         what = f"{error.filename or path} cannot be written: {error.strerror}"
         raise BridgeError(what) from error

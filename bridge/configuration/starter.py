@@ -31,7 +31,8 @@ class Wishes:
         webhook: the URL that events are posted to, or a reference to it.
         servicebus: ``NAMESPACE/TOPIC``.
         command: the program that is run before an event, and again after it.
-        by_unit: whether root runs it as a hook, since the service as shipped may not.
+        by_unit: whether root runs it as a hook: the service itself has not the rights
+            that a hook needs.
         traffic: whether to answer the health probe of a load balancer.
     """
 
@@ -49,7 +50,7 @@ class Wishes:
         return name if self.by_unit and _NAME.fullmatch(name) else None
 
     @property
-    def is_open(self) -> bool:
+    def has_no_secret(self) -> bool:
         """Whether the file holds no secret; the path of a URL may hold one."""
         return not self.webhook or self.webhook.startswith(("env:", "file:"))
 

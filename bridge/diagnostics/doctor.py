@@ -240,7 +240,7 @@ class _Visit:
             text = f"{error}; {_NO_IDENTITY}"
             raise RefusedDeliveryError(text, error.reason) from error
         minutes = int((token.expires_on - self.clock.now().timestamp()) / 60)
-        return f"{target}: {tokens.bearer(token.token)}; valid for {minutes} min"
+        return f"{target}: {tokens.principal_of(token.token)}; valid for {minutes} min"
 
     async def replies(self, config: ApprovalsConfig, entity: str) -> str:
         """Open a link to a reply entity, and send nothing."""

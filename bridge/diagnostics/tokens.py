@@ -69,7 +69,7 @@ def _use_of(where: NamespaceConfig) -> TokenUse | None:
     )
 
 
-def bearer(token: str) -> str:
+def principal_of(token: str) -> str:
     """Return the principal of a token: only ids, which are no secrets.
 
     Source: https://learn.microsoft.com/entra/identity-platform/access-token-claims-reference

@@ -23,7 +23,7 @@ from bridge.telemetry.metrics import LogConfig
 
 _STATE = "/var/lib/sebridge/hub-state.db"
 _NO_SOURCES = "has no [[hub.sources]]: there would be nothing to show"
-_VM_ALONE = "is for a forwarder: the hub is on no VM"
+_VM_ALONE = "works only in the bridge.toml of a forwarder"
 
 
 class HubFile(Section, frozen=True, kw_only=True):
@@ -141,7 +141,7 @@ def _source(
     what = "is missing" if kind is None else f"{kind!r} is no type of source"
     reader.fault(f"{place}.type", f"{what}{hint}; allowed are {allowed}")
     shared = {key: table[key] for key in keys_of(SourceConfig) if key in table}
-    reader.section(SourceConfig, {**shared, "type": ""}, place)
+    reader.section(SourceConfig, {**shared, "type": ""}, place)  # only for its faults
     return None
 
 

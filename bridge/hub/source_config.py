@@ -22,7 +22,7 @@ class ApprovalTargets(Section, frozen=True, kw_only=True):
     entities: tuple[str, ...]
 
     def faults(self) -> Iterator[tuple[str, ...]]:
-        """Check that anything may be sent to."""
+        """Check that at least one entity is named, and none is empty."""
         if not self.entities:
             yield "entities", 'names nothing: such as ["vm-approvals*"]'
         for index, glob in enumerate(self.entities):
@@ -41,7 +41,7 @@ class SourceConfig(NamespaceConfig, frozen=True, kw_only=True):
     Attributes:
         name: how the source is called in logs, metrics and rows. Example:
             ``"bridges"``.
-        type: what speaks through it.
+        type: who sends its messages: ``"bridges"`` or ``"azure"``.
         queue: the queue that is read. Example: ``"azure-events"``.
         topic: the topic that is read, with subscription. Example:
             ``"scheduled-events"``.

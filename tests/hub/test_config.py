@@ -253,8 +253,8 @@ button_secret = "01234567890123456789012345678901"
     found = "\n".join(faults(tmp_path, text))
 
     assert "sinks.bus.queue: holds a placeholder" in found
-    assert "sinks.ops.buttons: is for a forwarder" in found
-    assert "sinks.hook.type: is for a forwarder" in found
+    assert "sinks.ops.buttons: works only in the bridge.toml of a forwarder" in found
+    assert "sinks.hook.type: works only in the bridge.toml of a forwarder" in found
 
 
 def test_environment_goes_before_the_file(tmp_path: Path) -> None:

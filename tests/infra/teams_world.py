@@ -147,7 +147,7 @@ class TeamsStage:
     @property
     def conversation(self) -> Conversation:
         """The channel."""
-        return self.inbox.teams.team.named(CHANNEL)
+        return self.inbox.teams.team.conversation(CHANNEL)
 
     def card(self, event: Mapping[str, object]) -> Post:
         """Return the message about an event, of which there is one."""

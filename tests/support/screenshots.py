@@ -170,7 +170,7 @@ async def teams() -> bytes:
 async def teams_bot() -> bytes:
     """Return the page of the local Teams: a reboot approved, a freeze to decide on."""
     async with teams_stage() as stage:
-        stage.inbox.teams.team.named(CHANNEL).name = "Operations"
+        stage.inbox.teams.team.conversation(CHANNEL).name = "Operations"
         notice = not_before(900, stage.now)
         reboot = imds_event(
             "C7061BAC-AFDC-4513-B24B-AA5F13A16123",

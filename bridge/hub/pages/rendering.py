@@ -49,7 +49,7 @@ class Templates:
             "Cross-Origin-Opener-Policy": "same-origin",
             "Cross-Origin-Resource-Policy": "same-origin",
             "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
-            # a form says where it comes from, and no other site is told of an event
+            # our own forms send Origin; no other site gets an address with an EventId
             "Referrer-Policy": "same-origin",
         }
         object.__setattr__(self, "headers", headers)

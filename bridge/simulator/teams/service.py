@@ -59,7 +59,7 @@ class Service:
             raise TeamsRefusalError(404, "NotFound", "there is nothing here")
         name, rest = unquote(found["conversation"]), found["rest"]
         app_id = self._tokens.check(request, f"{ISSUER}/.default", self._clock.now())
-        conversation = self._team.named(name)
+        conversation = self._team.conversation(name)
         if request.method == "GET" and rest == "pagedmembers":
             return as_json(self._members(request, conversation))
         if self.is_limited:

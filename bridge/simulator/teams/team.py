@@ -139,7 +139,7 @@ class Team:
         tenant: the tenant of all people.
         conversations: by their ids; those that were used so far.
         is_open: whether a conversation exists even if it was not configured.
-        groups: the members of each group: object ids, by the group's.
+        groups: the members of each group: object ids, by the object id of the group.
     """
 
     tenant: str = TENANT
@@ -148,20 +148,23 @@ class Team:
     groups: dict[str, frozenset[str]] = field(default_factory=dict)
     _count: "itertools.count[int]" = field(default_factory=itertools.count)
 
-    def named(self, name: str) -> Conversation:
+    def conversation(self, conversation_id: str) -> Conversation:
         """Return a conversation.
 
         Raises:
-            TeamsRefusalError: the bot is in none of this id.
+            TeamsRefusalError: the bot is in no conversation with this id.
         """
-        if name not in self.conversations and self.is_open and name.startswith("19:"):
-            short = name.removeprefix("19:").partition("@")[0]
-            self.conversations[name] = Conversation(id=name, name=short)
-        if name not in self.conversations:
+        is_new = conversation_id not in self.conversations and self.is_open
+        if is_new and conversation_id.startswith("19:"):
+            short = conversation_id.removeprefix("19:").partition("@")[0]
+            self.conversations[conversation_id] = Conversation(
+                id=conversation_id, name=short
+            )
+        if conversation_id not in self.conversations:
             raise TeamsRefusalError(
                 404, "ConversationNotFound", "Conversation not found."
             )
-        return self.conversations[name]
+        return self.conversations[conversation_id]
 
     def new_id(self, now: float) -> str:
         """Return an id for a message that is posted now."""
