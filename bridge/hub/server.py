@@ -7,7 +7,7 @@ nobody, ``/metrics`` a bearer token.
 import asyncio
 import hmac
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -27,6 +27,7 @@ _SHUTDOWN_SECONDS = 1.0
 _MOST_BYTES = 64 * 1024
 _NOBODY = {"/livez", "/readyz"}
 _METRICS = "/metrics"
+Middleware = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -42,12 +43,15 @@ class Hub:
     Attributes:
         missing: says what keeps the hub from being ready; nothing = it is.
         routes: of the API, and of the pages.
+        for_people: turns what is answered in JSON into a page, where a browser asks;
+            None = it does not.
     """
 
     config: HubConfig
     metrics: HubMetrics
     missing: Callable[[], list[str]]
     routes: Sequence[web.RouteDef]
+    for_people: Middleware | None = None
 
 
 def application(hub: Hub) -> web.Application:
@@ -83,9 +87,9 @@ def application(hub: Hub) -> web.Application:
             headers={"Content-Type": form.CONTENT_TYPE_LATEST},
         )
 
-    app = web.Application(
-        middlewares=[_guarded_headers, faults_told, known], client_max_size=_MOST_BYTES
-    )
+    people = [] if hub.for_people is None else [hub.for_people]
+    layers = [_guarded_headers, *people, faults_told, known]
+    app = web.Application(middlewares=layers, client_max_size=_MOST_BYTES)
     app.router.add_get("/livez", livez)
     app.router.add_get("/readyz", readyz)
     app.router.add_get(_METRICS, metrics)

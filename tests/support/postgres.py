@@ -3,6 +3,7 @@
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -59,6 +60,31 @@ class Cluster:
         log = str(self.folder / "log")
         data = str(self.folder / "data")
         _run(["pg_ctl", "-D", data, "-w", "-l", log, "-o", options, "start"])
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Stop every process of it as it stands: connections stay, nothing answers."""
+        stopped = self._processes()
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in stopped:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Kill every process of it, as a machine that loses its power does."""
+        for pid in self._processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _processes(self) -> list[int]:
+        """Return the postmaster and its children."""
+        head = int((self.folder / "data/postmaster.pid").read_text().split()[0])
+        children = Path(f"/proc/{head}/task/{head}/children").read_text().split()
+        return [head, *map(int, children)]
 
     def stop(self) -> None:
         data = str(self.folder / "data")
