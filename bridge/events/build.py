@@ -13,6 +13,7 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.events.config import FORBIDDEN
 from bridge.events.document import Document, ScheduledEvent
 from bridge.events.identity import Identity
+from bridge.events.link import link_to
 from bridge.events.routing import Subject
 from bridge.events.trace import trace
 from bridge.events.transitions import Transition, TransitionKind
@@ -50,12 +51,17 @@ class OutgoingEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventContext:
-    """What all events of this bridge share: type prefix, source, and this VM."""
+    """What all events of this bridge share: type prefix, source, and this VM.
+
+    Attributes:
+        link: the address of an event, with ``{event_id}``; "" = there is none.
+    """
 
     prefix: str
     source: str
     identity: Identity
     version: str
+    link: str = ""
 
     @property
     def reporter(self) -> dict[str, object]:
@@ -125,6 +131,7 @@ def from_transition(
         "affectsThisVm": event_context.identity.is_named_in(event.resources),
         "unobservedSeconds": transition.unobserved,
         "reporter": event_context.reporter,
+        **link_to(event_context.link, event.event_id),
     }
     if transition.kind is TransitionKind.ENDED:
         data["outcome"] = "unknown"
@@ -218,7 +225,10 @@ def from_outcome(
         time=rfc3339(observed_at),
         dataschema="urn:sebridge:schema:startrequest:v1",
         extensions=seen | severity("INFO" if is_good else "WARN"),
-        data=outcome.data(event_context, observed_at),
+        data={
+            **outcome.data(event_context, observed_at),
+            **link_to(event_context.link, spelled),
+        },
     )
     return OutgoingEvent(
         event=fitted(cloud_event),

@@ -12,8 +12,10 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
+from bridge.configuration.hub_records import APPROVALS
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import HubStoreAwayError
+from bridge.foundation.hashing import hash32
 from bridge.foundation.values import Address
 from bridge.hub import hub
 from bridge.hub.alarm_sinks import Handing, context_of, open_alarms, route_of
@@ -34,6 +36,7 @@ from bridge.sinks.slack.text import describe
 from bridge.sinks.webhook.presets.alert import Turn, alert
 from bridge.telemetry.metrics import Metrics
 from tests.bench.measuring import served
+from tests.configuration.test_schemas import faults, sent
 from tests.hub.test_hub import file_of
 from tests.hub.test_sources import until
 from tests.sinks.sink_fixtures import sink_config
@@ -188,12 +191,21 @@ async def test_watchman_goes_on_while_the_store_is_away(
     await running
 
 
+APPROVAL: dict[str, object] = {
+    "eventId": "A/B",
+    "decision": "d",
+    "via": "bridge",
+    "detail": "no answer",
+    "by": None,
+}
+
+
 # -- in words ----------------------------------------------------------------------
 
 
 def rows(kind: str, *found: dict[str, object]) -> list[AlarmRow]:
     return [
-        AlarmRow(id=f"{kind}-{n}", kind=kind, time=at(0), data=one)
+        AlarmRow(id=hash32([kind, n]), kind=kind, time=at(0), data=one)
         for n, one in enumerate(found)
     ]
 
@@ -244,9 +256,27 @@ def test_unreported_event_is_named_by_type_and_machines() -> None:
     assert found.extensions["severitytext"] == "ERROR"
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        rows("hub.bridge-silent", bridge(1)),
+        rows("hub.bridge-back", bridge(1, "alive")),
+        rows("hub.unreported", {"eventType": "", "machines": []}),
+        *(rows(f"hub.approval.{word}", APPROVAL) for word in APPROVALS),
+    ],
+    ids=lambda given: given[0].kind,
+)
+@pytest.mark.parametrize("url", [HUB, ""])
+def test_every_alarm_is_what_the_schema_says(given: list[AlarmRow], url: str) -> None:
+    context = context_of(HubFile(hub=replace(config(), public_url=url)))
+    around = Surroundings(context=context, public_url=url, silent=1)
+    (found,) = events_of(given, around, at(60))
+
+    assert faults("event", sent(found)) == []
+
+
 def approval(word: str) -> list[AlarmRow]:
-    more = {"decision": "d", "via": "bridge", "detail": "no answer", "by": None}
-    return rows(f"hub.approval.{word}", {"eventId": "A/B", **more})
+    return rows(f"hub.approval.{word}", APPROVAL)
 
 
 def test_approval_that_failed_is_told_with_its_event_and_reason() -> None:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from bridge.events.cloudevent import CloudEvent
+from bridge.events.link import link_of
 from bridge.events.samples import TEST_ATTRIBUTE
 
 _GONE = frozenset({"completed", "cancelled", "ended"})
@@ -59,6 +60,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
         replied: id of the last CloudEvent that was posted in the thread.
         buttons_until: when the buttons must be removed, seconds since the epoch; None =
             there are none that end by time.
+        link: where to read about it; "" = nowhere.
     """
 
     event: dict[str, object]
@@ -73,6 +75,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     ts: str = ""
     replied: str = ""
     buttons_until: float | None = None
+    link: str = ""
 
     @property
     def status(self) -> str:
@@ -219,6 +222,7 @@ def _fresh(event: CloudEvent, step: str) -> Card:
             isinstance(truncated, list) and any(cut in truncated for cut in _CUTS)
         ),
         is_test=event.text(TEST_ATTRIBUTE) is not None,
+        link=link_of(event),
     )
 
 
