@@ -79,6 +79,9 @@ class Cluster:
         for pid in self._processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        # Where nobody reaps it, its number is taken still: the next would not start.
+        (self.folder / "data/postmaster.pid").unlink()
+        (self.folder / f".s.PGSQL.{self.port}.lock").unlink()
 
     def _processes(self) -> list[int]:
         """Return the postmaster and its children."""
