@@ -140,6 +140,24 @@ async def open_store(
         await asyncio.to_thread(_dispose, writer, reader)
 
 
+async def glance(config: HubConfig, work: Callable[[Connection], T]) -> T:
+    """Read once from a store that a hub has made; its schema is left as it is.
+
+    Raises:
+        HubStoreError: it cannot be reached, or it is not there yet.
+    """
+    path = config.sqlite_file
+    if path is not None and not path.exists():
+        raise HubStoreError(f"hub.store: there is no {path} yet: a hub makes it")
+    writer, reader = _engines(config)
+    reading = Pool(1, "hub-glance")
+    try:
+        return await _in_thread(reading, reader, work)
+    finally:
+        await asyncio.to_thread(reading.close, _PATIENCE)
+        await asyncio.to_thread(_dispose, writer, reader)
+
+
 async def _in_thread(
     threads: Pool, database: Engine, work: Callable[[Connection], T]
 ) -> T:
