@@ -316,10 +316,14 @@ class Receiver:
 
     def __init__(self) -> None:
         self.got: list[Any] = []
+        self.asked = 0
+        self.status = 200
 
     async def take(self, request: web.Request) -> web.Response:
-        self.got.append(orjson.loads(await request.read()))
-        return web.Response()
+        self.asked += 1
+        if self.status == 200:
+            self.got.append(orjson.loads(await request.read()))
+        return web.Response(status=self.status)
 
 
 @asynccontextmanager
@@ -357,6 +361,31 @@ async def test_alarm_reaches_a_sink_and_is_not_handed_on_again(
     (got,) = receiver.got
     assert got["data"]["headline"] == "1 bridge is silent: web-0"
     assert await fleet.store.read(alarms.waiting) == []
+
+
+async def test_alarm_waits_for_a_sink_that_is_down(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    """The hub goes on; another life of it delivers what the first one could not."""
+    async with receiving() as (receiver, sink):
+        file, lives = file_with(tmp_path, sink), 0
+        receiver.status = 503
+        await add_one(file)
+        while not receiver.got:
+            stop, lives = asyncio.Event(), lives + 1
+            running = asyncio.create_task(hub.run(file, stop, clock))
+
+            async def was_asked(before: int = receiver.asked) -> bool:
+                await clock.advance(5)
+                return receiver.asked >= before + 2 or bool(receiver.got)
+
+            await until(was_asked)
+            receiver.status = 200
+            stop.set()
+            await clock.advance(1)
+            await running
+    assert lives == 2
+    assert [one["type"] for one in receiver.got] == ["sebridge.hub.approval.failed.v1"]
 
 
 async def test_hub_hands_its_alarms_on(tmp_path: Path, clock: FakeClock) -> None:
