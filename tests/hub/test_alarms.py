@@ -444,6 +444,28 @@ async def test_one_of_two_hubs_hands_on_and_the_other_after_it_died(
     assert await other.step() == 1
 
 
+async def test_hub_that_starts_again_has_its_turn_at_once(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    async with receiving() as (_, sink):
+        file, holders = file_with(tmp_path, sink), list[str]()
+        for _ in range(2):
+            opened = open_alarms(file, fleet.store, fleet.clock, Metrics(["s"], "1"))
+            async with opened as workers:
+                (handing,) = (one for one in workers if isinstance(one, Handing))
+                holders.append(handing.holder)
+                await add_failed(fleet)
+                assert await handing.step() == 1
+    assert len(set(holders)) == 1
+
+
+async def add_failed(fleet: Fleet) -> None:
+    fleet.clock.pass_by(1)
+    now, detail = fleet.clock.now(), str(fleet.clock.monotonic())
+    entry = Entry(time=now, event_key="E", event_id="E", life=1, what="failed")
+    await fleet.store.write(lambda c: add_alarm(c, entry.by("ann", detail)))
+
+
 async def test_clock_that_is_set_back_stops_no_other_hub(
     handing: Handing, fleet: Fleet
 ) -> None:
