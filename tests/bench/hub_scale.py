@@ -298,6 +298,6 @@ async def figures(size: Size) -> list[Figure]:
             words = "hub at scale: the file, SQLite"
             found.append(Figure.once(words, large, 1, "MiB"))
     if postgres.is_there() and wanted in {"", "postgresql"}:
-        with postgres.cluster() as cluster:
+        with postgres.cluster(is_durable=True) as cluster:
             found += await measure(cluster.url, "PostgreSQL", size)
     return found

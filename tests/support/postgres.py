@@ -40,10 +40,12 @@ class Cluster:
 
     Attributes:
         url: of its database.
+        is_durable: whether a commit waits for the disk; tests need none of that.
     """
 
     folder: Path
     port: int
+    is_durable: bool = False
 
     @property
     def url(self) -> str:
@@ -56,7 +58,8 @@ class Cluster:
 
     def start(self) -> None:
         options = f"-p {self.port} -k {self.folder} -c listen_addresses=127.0.0.1"
-        options += " -c fsync=off -c max_connections=60"
+        options += f" -c fsync={'on' if self.is_durable else 'off'}"
+        options += " -c max_connections=60"
         log = str(self.folder / "log")
         data = str(self.folder / "data")
         _run(["pg_ctl", "-D", data, "-w", "-l", log, "-o", options, "start"])
@@ -95,7 +98,7 @@ class Cluster:
 
 
 @contextmanager
-def cluster() -> Iterator[Cluster]:
+def cluster(*, is_durable: bool = False) -> Iterator[Cluster]:
     """Make a cluster, run it, and remove it."""
     folder = Path(tempfile.mkdtemp(prefix="hub-pg-"))
     try:
@@ -103,7 +106,7 @@ def cluster() -> Iterator[Cluster]:
             shutil.chown(folder, "postgres", "postgres")
         data = str(folder / "data")
         _run(["initdb", "-D", data, "-U", "postgres", "-A", "trust", "--no-sync"])
-        found = Cluster(folder, free_port())
+        found = Cluster(folder, free_port(), is_durable)
         found.start()
         try:
             yield found
