@@ -120,7 +120,7 @@ async def _examined(config: Config | HubFile) -> list[Finding]:
         from bridge.cli.hub import needs_extra  # noqa: PLC0415 - of a hub alone
 
         with needs_extra():
-            from bridge.diagnostics import hub_check  # noqa: PLC0415 - an extra
+            from bridge.cli import hub_check  # noqa: PLC0415 - an extra
         return await hub_check.examine(config.hub, SystemClock())
     answer = await status_query.running(config)
     found = await doctor.examine(config, SystemClock())

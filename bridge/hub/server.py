@@ -7,11 +7,12 @@ nobody, ``/metrics`` a bearer token.
 import asyncio
 import hmac
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from bridge.foundation.errors import BridgeError
 from bridge.hub.access import Asked, Refusal, is_meant, who_asks
@@ -27,7 +28,6 @@ _SHUTDOWN_SECONDS = 1.0
 _MOST_BYTES = 64 * 1024
 _NOBODY = {"/livez", "/readyz"}
 _METRICS = "/metrics"
-Middleware = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",

@@ -246,11 +246,8 @@ async def one_get(url: str) -> float:
 @asynccontextmanager
 async def desk_of(address: str) -> AsyncIterator[Desk]:
     """Open a hub without sources on a store."""
-    given = {
-        "store": Address(address, {}),
-        "access": AccessConfig(approvers=("local",)),
-    }
-    found = config(**given)
+    access = AccessConfig(approvers=("local",))
+    found = config(store=Address(address, {}), access=access)
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_store(found))
         yield await stack.enter_async_context(Desk(store, found).open())

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
+from bridge.cli.hub_check import examine
 from bridge.cli.main import main
-from bridge.diagnostics.hub_check import examine
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.values import Address, Secret
 from bridge.hub.config import HubConfig

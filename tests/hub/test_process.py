@@ -262,9 +262,9 @@ async def test_database_that_answers_no_more_is_told_to_people_and_programs(
         Desk(store, config()).open() as desk,
     ):
         await desk.scheduled()
-        asked = {"headers": {"User": "ann", **_HTML}}
+        asked = aiohttp.request("GET", f"{desk.url}/", headers={"User": "ann", **_HTML})
         with cluster.frozen():
-            async with aiohttp.request("GET", f"{desk.url}/", **asked) as got:
+            async with asked as got:
                 page = await got.text()
                 assert (got.status, got.headers["Refresh"]) == (503, "10")
                 assert "no answer for 0.5 s" in page

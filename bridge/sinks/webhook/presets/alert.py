@@ -11,10 +11,10 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from bridge.events.alarm import BACK, SILENT, UNREPORTED, what_of
-from bridge.events.build import DISRUPTIVE
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.cloudevent_rules import as_time
 from bridge.events.link import link_of
+from bridge.events.severity import DISRUPTIVE
 from bridge.foundation.hashing import hash32
 from bridge.sinks.webhook.presets.fields import Facts, clipped, facts, known, text
 
