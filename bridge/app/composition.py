@@ -91,6 +91,7 @@ class Forwarder:
             source=self.origin.source,
             identity=self.origin.identity,
             version=__version__,
+            link=self.config.events.link,
         )
 
     async def build_workers(self) -> list[Worker]:

@@ -180,6 +180,7 @@ async def _by_arm(far: Far, *, as_json: bool) -> bool:
         message=orjson.dumps({"path": path}),
         expires=now + _LIFETIME,
         attempt=_LAST,
+        until=now + _LIFETIME,
     )
     agent = f"scheduled-events-bridge/{__version__}"
     async with (

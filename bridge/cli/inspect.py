@@ -41,7 +41,8 @@ from bridge.telemetry.metrics import LogConfig, configure_logging, printable
 @click.option(
     "--connect",
     is_flag=True,
-    help="Also test the connections to IMDS, entities and endpoints. Nothing is sent.",
+    help="Also test the connections to IMDS, entities and endpoints; for a hub, to "
+    "its store and its sources, and whether somebody else decides. Nothing is sent.",
 )
 @click.option(
     "--json", "as_json", is_flag=True, help="Print JSON, including the faults."
@@ -60,14 +61,7 @@ def check(path: Path, *, connect: bool, as_json: bool, allow_empty: bool) -> Non
         _echo_report(path, faults=error.faults)
         sys.exit(WRONG)
     warnings, notes = config.warnings(), config.notes()
-    if connect and isinstance(config, HubFile):
-        raise click.UsageError("--connect is for the configuration of a forwarder.")
-    looking = (
-        shown(_examined(config), SystemClock())
-        if connect and isinstance(config, Config)
-        else None
-    )
-    findings = [] if looking is None else run(looking)
+    findings = run(shown(_examined(config), SystemClock())) if connect else []
     if as_json:
         _echo_report(path, warnings=warnings, notes=notes, findings=findings)
     else:
@@ -120,8 +114,14 @@ def _fault_as_json(fault: str) -> dict[str, str | int | None]:
     return {"line": None, "place": "", "text": fault}  # concerns the whole file
 
 
-async def _examined(config: Config) -> list[Finding]:
+async def _examined(config: Config | HubFile) -> list[Finding]:
     configure_logging(LogConfig(level="error", format="text"))  # the SDK logs a lot
+    if isinstance(config, HubFile):
+        from bridge.cli.hub import needs_extra  # noqa: PLC0415 - of a hub alone
+
+        with needs_extra():
+            from bridge.cli import hub_check  # noqa: PLC0415 - an extra
+        return await hub_check.examine(config.hub, SystemClock())
     answer = await status_query.running(config)
     found = await doctor.examine(config, SystemClock())
     found += host_checks.examine(config, os.environ, answer)

@@ -5,6 +5,8 @@ from bridge.configuration.schema_parts import (
     EVENT_ID,
     GROUP,
     IMDS_EVENT,
+    IMDS_MEANINGS,
+    LINK,
     TEXT,
     TEXT_OR_NULL,
     TEXTS,
@@ -22,19 +24,6 @@ from bridge.configuration.schema_parts import (
 )
 from bridge.events.transitions import TransitionKind
 from bridge.telemetry.metrics import COMMAND_OUTCOMES, OUTCOMES
-
-_IMDS_MEANINGS = {
-    "EventId": "The id of the event. Compare it without regard to case.",
-    "EventType": "Freeze, Reboot, Redeploy, Preempt, Terminate, or a future one.",
-    "ResourceType": "The kind of the affected resources.",
-    "Resources": "The names of the affected VMs.",
-    "EventStatus": "Scheduled or Started.",
-    "NotBefore": "The earliest time of the start; empty once the event has started.",
-    "Description": "Text about the event. Never trust it as markup.",
-    "EventSource": "Platform or User.",
-    "DurationInSeconds": "How long the impact lasts, in seconds; -1: not known.",
-}
-
 
 _OBSERVED_AT = said(TIME, "When this bridge observed it.", AT)
 
@@ -70,9 +59,9 @@ DEFINITIONS = {
         "ImdsEvent",
         {
             name: said(TEXT if name == "EventId" else {}, words, IMDS_EVENT[name])
-            for name, words in _IMDS_MEANINGS.items()
+            for name, words in IMDS_MEANINGS.items()
         },
-        optional=set(_IMDS_MEANINGS) - {"EventId"},
+        optional=set(IMDS_MEANINGS) - {"EventId"},
         description="The event as IMDS shows it, including fields not known yet.",
     ),
     "ApprovalRequest": record(
@@ -182,8 +171,9 @@ _SCHEDULED_EVENT = record(
             "This is a test event, sent by `sebridge send-test`.",
             *(True,),
         ),
+        "link": LINK,
     },
-    optional=("outcome", "truncated", "durable", "test"),
+    optional=("outcome", "truncated", "durable", "test", "link"),
 )
 
 
@@ -219,7 +209,9 @@ _START_REQUEST = record(
         "request": _REQUEST,
         "observedAt": _OBSERVED_AT,
         "reporter": _REPORTER,
+        "link": LINK,
     },
+    optional=("link",),
 )
 
 

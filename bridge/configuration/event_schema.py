@@ -6,6 +6,7 @@ of IMDS are passed on unchanged: they are described, but their types are not pro
 """
 
 from bridge.configuration.event_records import DEFINITIONS, KINDS
+from bridge.configuration.hub_records import HUB, HUB_DEFINITIONS, HUB_STEPS
 from bridge.configuration.schema_parts import (
     AT,
     DRAFT,
@@ -22,28 +23,30 @@ from bridge.configuration.schema_parts import (
 
 
 def event() -> Json:
-    """Return the schema of every CloudEvent that the bridge sends, structured.
+    """Return the schema of every CloudEvent of a bridge or a hub, structured.
 
     ``type`` decides what ``data`` is: the schema has one named branch for each kind.
     """
+    kinds = {**KINDS, "hub": ("HubEvent", HUB_STEPS, HUB)}
     events = {
         title: _cloud_event(title, kind, steps, data)
-        for kind, (title, steps, data) in KINDS.items()
+        for kind, (title, steps, data) in kinds.items()
     }
-    data = {data["title"]: data for _, _, data in KINDS.values()}
+    data = {data["title"]: data for _, _, data in kinds.values()}
     return {
         "$schema": DRAFT,
         "$id": "urn:sebridge:schema:event:v1",
         "title": "Event",
         "description": "An event of scheduled-events-bridge: a structured CloudEvent.",
         "oneOf": [ref(title) for title in events],
-        "$defs": {**events, **data, **DEFINITIONS},
+        "$defs": {**events, **data, **DEFINITIONS, **HUB_DEFINITIONS},
     }
 
 
 def _cloud_event(title: str, kind: str, steps: list[str], data: Json) -> Json:
     of_schema = f"urn:sebridge:schema:{kind}:v1"
-    pattern = f"^{PREFIX}\\.{kind}\\.({'|'.join(steps)})\\.v1$"
+    names = "|".join(steps).replace(".", r"\.")
+    pattern = f"^{PREFIX}\\.{kind}\\.({names})\\.v1$"
     types = [f"sebridge.{kind}.{step}.v1" for step in steps]
     attributes = {
         "specversion": said({"const": "1.0"}, "The version of CloudEvents.", "1.0"),
@@ -64,7 +67,7 @@ def _cloud_event(title: str, kind: str, steps: list[str], data: Json) -> Json:
         ),
         "subject": said(
             {"type": "string", "minLength": 1},
-            "The EventId; the vmId if the event is about the bridge.",
+            "The EventId; the vmId if the event is about the bridge; or none.",
             EVENT_ID,
         ),
         "time": said(TIME, "When this bridge observed it.", AT),

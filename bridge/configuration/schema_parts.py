@@ -32,11 +32,29 @@ IMDS_EVENT = {
     "EventSource": "User",
     "DurationInSeconds": -1,
 }
+IMDS_MEANINGS = {
+    "EventId": "The id of the event. Compare it without regard to case.",
+    "EventType": "Freeze, Reboot, Redeploy, Preempt, Terminate, or a future one.",
+    "ResourceType": "The kind of the affected resources.",
+    "Resources": "The names of the affected VMs.",
+    "EventStatus": "Scheduled or Started.",
+    "NotBefore": "The earliest time of the start; empty once the event has started.",
+    "Description": "Text about the event. Never trust it as markup.",
+    "EventSource": "Platform or User.",
+    "DurationInSeconds": "How long the impact lasts, in seconds; -1: not known.",
+}
 
 
 def said(schema: Json, description: str, *examples: object) -> Json:
     """Return a schema with its description and examples."""
     return {"description": description, **schema, "examples": list(examples)}
+
+
+LINK = said(
+    {"type": "string", "format": "uri"},
+    "Where people read about it: events.link, or the page of the hub.",
+    f"https://maintenance.contoso.com/events/{EVENT_ID}",
+)
 
 
 def record(

@@ -122,6 +122,7 @@ def event_context_of(config: Settings, identity: Identity) -> EventContext:
         source=config.events.source or identity.source or makeshift_source(),
         identity=identity,
         version=__version__,
+        link=config.events.link,
     )
 
 

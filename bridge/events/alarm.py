@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from bridge.events.build import OutgoingEvent, clean, rfc3339, severity
+from bridge.events.build import OutgoingEvent, clean, rfc3339
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.routing import Subject
+from bridge.events.severity import severity
 
 SILENT, BACK, UNREPORTED = "bridge-silent", "bridge-back", "unreported"
 _FAMILY = ".hub."

@@ -13,15 +13,15 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.events.config import FORBIDDEN
 from bridge.events.document import Document, ScheduledEvent
 from bridge.events.identity import Identity
+from bridge.events.link import link_to
 from bridge.events.routing import Subject
+from bridge.events.severity import severity, severity_of
 from bridge.events.trace import trace
 from bridge.events.transitions import Transition, TransitionKind
 from bridge.events.truncate import fitted
 from bridge.foundation.hashing import hash32
 
 _LONG_ATTRIBUTE = 256
-DISRUPTIVE = {"Reboot", "Redeploy", "Preempt", "Terminate"}
-_SEVERITY_NUMBERS = {"INFO": 9, "WARN": 13, "ERROR": 17}
 _WITHHELD = "withheld"
 
 
@@ -50,12 +50,17 @@ class OutgoingEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventContext:
-    """What all events of this bridge share: type prefix, source, and this VM."""
+    """What all events of this bridge share: type prefix, source, and this VM.
+
+    Attributes:
+        link: the address of an event, with ``{event_id}``; "" = there is none.
+    """
 
     prefix: str
     source: str
     identity: Identity
     version: str
+    link: str = ""
 
     @property
     def reporter(self) -> dict[str, object]:
@@ -125,6 +130,7 @@ def from_transition(
         "affectsThisVm": event_context.identity.is_named_in(event.resources),
         "unobservedSeconds": transition.unobserved,
         "reporter": event_context.reporter,
+        **link_to(event_context.link, event.event_id),
     }
     if transition.kind is TransitionKind.ENDED:
         data["outcome"] = "unknown"
@@ -135,7 +141,7 @@ def from_transition(
         subject=clean(event.event_id),
         time=rfc3339(observed_at),
         dataschema="urn:sebridge:schema:scheduledevent:v1",
-        extensions=attributes_of(event, own_id) | severity(_severity_of(transition)),
+        extensions=attributes_of(event, own_id) | severity(severity_of(transition)),
         data=data,
     )
     return OutgoingEvent(
@@ -218,7 +224,10 @@ def from_outcome(
         time=rfc3339(observed_at),
         dataschema="urn:sebridge:schema:startrequest:v1",
         extensions=seen | severity("INFO" if is_good else "WARN"),
-        data=outcome.data(event_context, observed_at),
+        data={
+            **outcome.data(event_context, observed_at),
+            **link_to(event_context.link, spelled),
+        },
     )
     return OutgoingEvent(
         event=fitted(cloud_event),
@@ -312,21 +321,6 @@ def _notice(event: ScheduledEvent, observed_at: datetime) -> int | None:
     if event.not_before is None:
         return None
     return int((event.not_before - observed_at).total_seconds() // 1)
-
-
-def _severity_of(transition: Transition) -> str:
-    kind, event = transition.kind, transition.event
-    if kind is TransitionKind.ENDED:
-        return "WARN"
-    has_impact = {TransitionKind.SCHEDULED, TransitionKind.STARTED}
-    if kind not in has_impact or event.duration == 0:
-        return "INFO"
-    return "ERROR" if event.event_type in DISRUPTIVE else "WARN"
-
-
-def severity(text: str) -> dict[str, str | int]:
-    """Return the extension attributes for a severity: INFO, WARN or ERROR."""
-    return {"severitytext": text, "severitynumber": _SEVERITY_NUMBERS[text]}
 
 
 def attributes_of(event: ScheduledEvent, own_id: str) -> dict[str, str | int]:

@@ -9,11 +9,11 @@ from bridge.events.build import (
     attributes_of,
     clean,
     rfc3339,
-    severity,
 )
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import ScheduledEvent
 from bridge.events.routing import Subject
+from bridge.events.severity import severity
 from bridge.events.truncate import fitted
 from bridge.foundation.hashing import hash32
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Literal
 
+from bridge.events.link import link_fault
 from bridge.foundation.sections import Section
 from bridge.foundation.values import Duration
 
@@ -29,6 +30,10 @@ class EventsConfig(Section, frozen=True, kw_only=True):
             document, too.
         heartbeat: how often to publish a bridge.heartbeat event, so that a receiver
             notices when the bridge is silent; 0 is never.
+        link: the address at which people read about an event, such as the page of a
+            hub; it becomes data.link, with the EventId in place of {event_id}. Slack,
+            Teams and mail show it. "" is none. Example:
+            ``"https://maintenance.contoso.com/events/{event_id}"``.
     """
 
     type_prefix: str = "sebridge"
@@ -36,12 +41,15 @@ class EventsConfig(Section, frozen=True, kw_only=True):
     scope: Literal["all", "own"] = "all"
     documents: bool = False
     heartbeat: Duration = Duration(0)
+    link: str = ""
 
     def faults(self) -> Iterator[tuple[str, str]]:
-        """Check the prefix and the source."""
+        """Check the prefix, the source, the heartbeat and the link."""
         if not re.fullmatch(r"[a-zA-Z0-9][a-zA-Z0-9.-]*", self.type_prefix):
             yield "type_prefix", "must be letters, digits, dots and hyphens"
         if re.search(r"[^\x21-\x7e]", self.source):
             yield "source", "must be a URI reference: no spaces, ASCII only"
         if 0 < self.heartbeat < 1:
             yield "heartbeat", 'must be "0s" (off) or at least 1s'
+        if self.link and (what := link_fault(self.link)):
+            yield "link", what

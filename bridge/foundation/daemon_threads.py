@@ -7,7 +7,9 @@ executor would delay the end of the process until their calls return.
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from functools import partial
+from queue import SimpleQueue
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -32,16 +34,62 @@ class _Threads(ThreadPoolExecutor):
         self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Future[T]:
         future: Future[T] = Future()
-
-        def live() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                result = fn(*args, **kwargs)
-            except Exception as error:  # noqa: BLE001 - passed to the caller
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-        threading.Thread(target=live, name="blocking", daemon=True).start()
+        call = partial(_settle, future, partial(fn, *args, **kwargs))
+        threading.Thread(target=call, name="blocking", daemon=True).start()
         return future
+
+
+class Pool(Executor):
+    """So many daemon threads: calls are begun in the order in which they came.
+
+    Args:
+        count: of threads; each is started when it is needed first.
+        name: of the threads.
+    """
+
+    def __init__(self, count: int, name: str) -> None:
+        self._count = count
+        self._name = name
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+
+    def submit(
+        self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Future[T]:
+        """Have a call made by one of the threads; only one thread may ask for that."""
+        future: Future[T] = Future()
+        self._calls.put(partial(_settle, future, partial(fn, *args, **kwargs)))
+        if len(self._threads) < self._count:
+            thread = threading.Thread(target=self._live, name=self._name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        return future
+
+    def _live(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+
+    def close(self, patience: float) -> None:
+        """End the threads after the calls that wait; leave alone what hangs.
+
+        Args:
+            patience: seconds to wait for a call that is being made.
+        """
+        for _ in self._threads:
+            self._calls.put(None)
+        for thread in self._threads:
+            thread.join(patience)
+            if thread.is_alive():
+                return
+
+
+def _settle(future: Future[T], call: Callable[[], T]) -> None:
+    """Make a call, unless nobody waits for it any more."""
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = call()
+    except Exception as error:  # noqa: BLE001 - passed to the caller
+        future.set_exception(error)
+    else:
+        future.set_result(result)

@@ -49,6 +49,7 @@ _EVERY = 5.0
 _TURN = 60.0  # seconds that the right to hand on is held
 _OLDEST = timedelta(days=1)  # an alarm of yesterday helps nobody
 _PREFIX = "sebridge"
+_OWN, _HOLDER = "(hub)", "holder"  # of no sink: none has such a name
 
 
 @dataclass(slots=True)
@@ -149,7 +150,20 @@ async def open_alarms(
             max_size=file.state.max_size,
         )
         handing = Handing(store, outbox, clock, context_of(file), file.hub.public_url)
+        handing.holder = await _same_holder(SinkMemory(database, _OWN, clock))
         yield [StateWatch(database), upkeep, *workers, handing]
+
+
+async def _same_holder(memory: SinkMemory) -> str:
+    """Return the name of this hub, the same in each of its lives.
+
+    So a hub that was killed has its turn again at once. Only one process at a time has
+    the state file that the name is in.
+    """
+    known = await memory.recall(_HOLDER)
+    holder = known.decode() if known else secrets.token_hex(8)
+    await memory.keep(_HOLDER, holder.encode())
+    return holder
 
 
 def context_of(file: HubFile) -> HubContext:

@@ -21,6 +21,7 @@ from bridge.hub.view_rows import PAGE, Filters, Situation
 
 _LONGEST = 1024
 PERSON = web.RequestKey("person", Person)
+WORDS = web.ResponseKey("words", str)  # of a fault: why
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -155,9 +156,11 @@ def fault(status: int, words: str, **more: object) -> web.Response:
     """Return why something is not answered."""
     body = orjson.dumps({"error": words, **more})
     headers = {"Cache-Control": "no-store"}
-    return web.Response(
+    found = web.Response(
         body=body, status=status, content_type="application/json", headers=headers
     )
+    found[WORDS] = words
+    return found
 
 
 @web.middleware

@@ -17,6 +17,7 @@ class Claimed:
         address: where to; None of ARM.
         message: the very bytes.
         attempt: its number, from 1.
+        until: when the claim ends, unless it is renewed.
     """
 
     id: str
@@ -27,6 +28,7 @@ class Claimed:
     message: bytes
     expires: datetime
     attempt: int
+    until: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

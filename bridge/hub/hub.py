@@ -9,8 +9,6 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
-from aiohttp import web
-
 from bridge import __version__
 from bridge.foundation import daemon_threads
 from bridge.foundation.clock import Clock
@@ -151,21 +149,19 @@ class Parts:
 
     def answering(self) -> Hub:
         """Return what the server answers from."""
+        hub, store = self.file.hub, self.store
+        pages = Pages(store, hub, self.clock, self.situation)
         return Hub(
-            config=self.file.hub,
+            config=hub,
             metrics=self.metrics,
             missing=self.missing,
-            routes=self.routes(),
+            routes=[
+                *Api(store, self.situation).routes(),
+                *Approving(store, hub, self.situation).routes(),
+                *pages.routes(),
+            ],
+            for_people=pages.for_people,
         )
-
-    def routes(self) -> list[web.RouteDef]:
-        """Return what is answered, and by whom."""
-        hub, store = self.file.hub, self.store
-        return [
-            *Api(store, self.situation).routes(),
-            *Approving(store, hub, self.situation).routes(),
-            *Pages(store, hub, self.clock, self.situation).routes(),
-        ]
 
     def missing(self) -> list[str]:
         """Return what keeps the hub from being ready; no name of an entity."""

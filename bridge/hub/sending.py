@@ -1,7 +1,7 @@
 """Carries decisions out: to the bridges of an event, or to ARM.
 
 claim, all rules judged again ──▶ send ──▶ keep that it was taken ──▶ outcome
-└─ a crash anywhere: the claim ends by itself, and the same bytes go again
+└─ a crash anywhere: the claim is not renewed and ends, and the same bytes go again
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from bridge.hub.config import HubConfig
 from bridge.hub.facts import Address
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.source_config import BridgesSource
-from bridge.hub.store.carrying import claim, due_ones, keep_result
+from bridge.hub.store.carrying import claim, due_ones, keep_result, renew
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import Situation
 from bridge.servicebus.sender import Message, Sender, short_id
@@ -33,7 +33,8 @@ log = logging.getLogger(__name__)
 _EVERY = 0.5
 _AT_ONCE = 64
 _PAUSE = 5.0
-_SECONDS = 40.0  # less than a claim lasts
+_SECONDS = 40.0
+_RENEW_EVERY = 5.0  # a third of what a claim lasts
 _MOST_SENDERS = 32
 
 
@@ -114,11 +115,28 @@ class Dispatcher:
         )
         if claimed is None:
             return False
-        result = await self._attempt(claimed)
+        async with asyncio.TaskGroup() as group:
+            holding = group.create_task(self._hold(claimed))
+            result = await self._attempt(claimed)
+            holding.cancel()
         now = self.clock.now()
         await self.store.write(lambda c: keep_result(c, claimed, result, now))
         self._tell(claimed, result)
         return True
+
+    async def _hold(self, claimed: Claimed) -> None:
+        """Renew a claim until cancelled, or until somebody else has it."""
+        held: Claimed | None = claimed
+        while held is not None:
+            await self.clock.wait(asyncio.Event(), _RENEW_EVERY)
+            try:
+                held = await self._renewed(held)
+            except HubStoreError:  # then it ends: what goes out twice is the same
+                return
+
+    async def _renewed(self, held: Claimed) -> Claimed | None:
+        now = self.clock.now()
+        return await self.store.write(lambda c: renew(c, held, now))
 
     async def _attempt(self, claimed: Claimed) -> Result:
         hand = self.hands.get(claimed.via)

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from bridge.foundation.errors import BridgeError
 from bridge.hub.access import Asked, Refusal, is_meant, who_asks
@@ -42,12 +43,15 @@ class Hub:
     Attributes:
         missing: says what keeps the hub from being ready; nothing = it is.
         routes: of the API, and of the pages.
+        for_people: turns what is answered in JSON into a page, where a browser asks;
+            None = it does not.
     """
 
     config: HubConfig
     metrics: HubMetrics
     missing: Callable[[], list[str]]
     routes: Sequence[web.RouteDef]
+    for_people: Middleware | None = None
 
 
 def application(hub: Hub) -> web.Application:
@@ -83,9 +87,9 @@ def application(hub: Hub) -> web.Application:
             headers={"Content-Type": form.CONTENT_TYPE_LATEST},
         )
 
-    app = web.Application(
-        middlewares=[_guarded_headers, faults_told, known], client_max_size=_MOST_BYTES
-    )
+    people = [] if hub.for_people is None else [hub.for_people]
+    layers = [_guarded_headers, *people, faults_told, known]
+    app = web.Application(middlewares=layers, client_max_size=_MOST_BYTES)
     app.router.add_get("/livez", livez)
     app.router.add_get("/readyz", readyz)
     app.router.add_get(_METRICS, metrics)

@@ -22,6 +22,7 @@ from tests.bench import (
     growth,
     hook,
     hub,
+    hub_scale,
     idle,
     latency,
     wires,
@@ -47,6 +48,9 @@ BENCHES: dict[str, Bench] = {
     "polls": lambda quick: growth.poll_cost(20 if quick else 200),
     "fleet": lambda quick: fleet.figures(10 if quick else 120, 5 if quick else 20),
     "hub": lambda quick: hub.figures(120 if quick else hub.MACHINES, 3),
+    "hub-scale": lambda quick: hub_scale.figures(
+        hub_scale.QUICK if quick else hub_scale.FULL
+    ),
     "start": lambda quick: growth.first_poll(5 if quick else 15),
 }
 

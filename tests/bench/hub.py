@@ -172,6 +172,6 @@ async def figures(machines: int, turns: int) -> list[Figure]:
     """Measure all of it; PostgreSQL where it is installed."""
     found = [await ingest(machines, turns)]
     if postgres.is_there():
-        with postgres.cluster() as cluster:
+        with postgres.cluster(is_durable=True) as cluster:
             found.append(await ingest(machines, turns, cluster.url))
     return [*found, *await pages(machines, turns)]

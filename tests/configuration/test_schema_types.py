@@ -10,17 +10,30 @@ from types import ModuleType
 import pytest
 
 from bridge.configuration import json_schema
+from bridge.configuration.hub_records import HUB_STEPS
+from bridge.events.alarm import Alarm, HubContext, from_alarm
 from bridge.events.cloudevent import CloudEvent
 from bridge.sinks.webhook.example_events import one_of_each
+from tests.support.fakes import START
 
+HUB = HubContext(prefix="sebridge", source="/hub", name="hub", version="1")
 CONFIG = Path(__file__).parents[2] / "config"
 EVENTS = {event.type: event for event in one_of_each(lifecycle=True)}
+ALARMS = [
+    from_alarm(
+        HUB,
+        Alarm(what=what, id="0" * 32, severity="INFO", headline="It is so.", more={}),
+        START,
+    ).event
+    for what in HUB_STEPS
+]
 CLASSES = {
     "scheduledevent": ("ScheduledEvent", "ScheduledEventData"),
     "startrequest": ("StartRequestOutcome", "StartRequestData"),
     "command": ("CommandResult", "CommandData"),
     "bridge": ("BridgeEvent", "BridgeData"),
     "document": ("DocumentEvent", "DocumentData"),
+    "hub": ("HubEvent", "HubData"),
 }
 
 
@@ -64,7 +77,8 @@ def test_there_is_an_event_of_each_type_of_the_schema() -> None:
     assert [f"#/$defs/{name}" for name, _ in CLASSES.values()] == [
         kind["$ref"] for kind in json_schema.event()["oneOf"]
     ]
-    assert {example for one in types for example in one["examples"]} == set(EVENTS)
+    told = {*EVENTS, *(alarm.type for alarm in ALARMS)}
+    assert {example for one in types for example in one["examples"]} == told
 
 
 @pytest.mark.parametrize("event", EVENTS.values(), ids=lambda event: event.type)
@@ -81,6 +95,16 @@ def test_event_of_each_type_is_read_as_that_type(
     again = json.loads(read.model_dump_json(exclude_unset=True))
     assert {**again, "data": None} == {**told, "data": None}
     assert set(again["data"]) == set(told["data"])
+
+
+@pytest.mark.parametrize("alarm", ALARMS, ids=lambda alarm: alarm.type)
+def test_alarm_of_a_hub_is_read_as_one(
+    alarm: CloudEvent, event_types: ModuleType
+) -> None:
+    read = event_types.Event.model_validate_json(alarm.to_json()).root
+
+    assert (type(read).__name__, type(read.data).__name__) == CLASSES["hub"]
+    assert (read.data.headline, read.data.reporter.vmName) == ("It is so.", "hub")
 
 
 def test_data_of_the_wrong_kind_is_refused(event_types: ModuleType) -> None:

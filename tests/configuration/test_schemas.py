@@ -348,6 +348,9 @@ ALL_TYPES = {
     *(f"bridge.imds-{what}" for what in ("unreachable", "recovered")),
     *(f"command.{outcome}" for outcome in COMMAND_OUTCOMES),
     "document.changed",
+    *(f"hub.{what}" for what in ("bridge-silent", "bridge-back", "unreported")),
+    *(f"hub.approval.{word}" for word in ("decided", "refused", "done")),
+    *(f"hub.approval.{word}" for word in ("failed", "void")),
 }
 
 
@@ -365,7 +368,7 @@ def test_types_are_an_enumeration_behind_a_prefix() -> None:
     for name in examples:
         for prefix in ("sebridge", "com.contoso-1.web"):
             told = name.replace("sebridge", prefix, 1)
-            assert [re.search(one["pattern"], told) for one in types].count(None) == 4
+            assert [re.search(one["pattern"], told) for one in types].count(None) == 5
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,10 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
+from bridge.configuration.hub_records import APPROVALS
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import HubStoreAwayError
+from bridge.foundation.hashing import hash32
 from bridge.foundation.values import Address
 from bridge.hub import hub
 from bridge.hub.alarm_sinks import Handing, context_of, open_alarms, route_of
@@ -34,6 +36,7 @@ from bridge.sinks.slack.text import describe
 from bridge.sinks.webhook.presets.alert import Turn, alert
 from bridge.telemetry.metrics import Metrics
 from tests.bench.measuring import served
+from tests.configuration.test_schemas import faults, sent
 from tests.hub.test_hub import file_of
 from tests.hub.test_sources import until
 from tests.sinks.sink_fixtures import sink_config
@@ -188,12 +191,21 @@ async def test_watchman_goes_on_while_the_store_is_away(
     await running
 
 
+APPROVAL: dict[str, object] = {
+    "eventId": "A/B",
+    "decision": "d",
+    "via": "bridge",
+    "detail": "no answer",
+    "by": None,
+}
+
+
 # -- in words ----------------------------------------------------------------------
 
 
 def rows(kind: str, *found: dict[str, object]) -> list[AlarmRow]:
     return [
-        AlarmRow(id=f"{kind}-{n}", kind=kind, time=at(0), data=one)
+        AlarmRow(id=hash32([kind, n]), kind=kind, time=at(0), data=one)
         for n, one in enumerate(found)
     ]
 
@@ -244,9 +256,27 @@ def test_unreported_event_is_named_by_type_and_machines() -> None:
     assert found.extensions["severitytext"] == "ERROR"
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        rows("hub.bridge-silent", bridge(1)),
+        rows("hub.bridge-back", bridge(1, "alive")),
+        rows("hub.unreported", {"eventType": "", "machines": []}),
+        *(rows(f"hub.approval.{word}", APPROVAL) for word in APPROVALS),
+    ],
+    ids=lambda given: given[0].kind,
+)
+@pytest.mark.parametrize("url", [HUB, ""])
+def test_every_alarm_is_what_the_schema_says(given: list[AlarmRow], url: str) -> None:
+    context = context_of(HubFile(hub=replace(config(), public_url=url)))
+    around = Surroundings(context=context, public_url=url, silent=1)
+    (found,) = events_of(given, around, at(60))
+
+    assert faults("event", sent(found)) == []
+
+
 def approval(word: str) -> list[AlarmRow]:
-    more = {"decision": "d", "via": "bridge", "detail": "no answer", "by": None}
-    return rows(f"hub.approval.{word}", {"eventId": "A/B", **more})
+    return rows(f"hub.approval.{word}", APPROVAL)
 
 
 def test_approval_that_failed_is_told_with_its_event_and_reason() -> None:
@@ -286,10 +316,14 @@ class Receiver:
 
     def __init__(self) -> None:
         self.got: list[Any] = []
+        self.asked = 0
+        self.status = 200
 
     async def take(self, request: web.Request) -> web.Response:
-        self.got.append(orjson.loads(await request.read()))
-        return web.Response()
+        self.asked += 1
+        if self.status == 200:
+            self.got.append(orjson.loads(await request.read()))
+        return web.Response(status=self.status)
 
 
 @asynccontextmanager
@@ -327,6 +361,31 @@ async def test_alarm_reaches_a_sink_and_is_not_handed_on_again(
     (got,) = receiver.got
     assert got["data"]["headline"] == "1 bridge is silent: web-0"
     assert await fleet.store.read(alarms.waiting) == []
+
+
+async def test_alarm_waits_for_a_sink_that_is_down(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    """The hub goes on; another life of it delivers what the first one could not."""
+    async with receiving() as (receiver, sink):
+        file, lives = file_with(tmp_path, sink), 0
+        receiver.status = 503
+        await add_one(file)
+        while not receiver.got:
+            stop, lives = asyncio.Event(), lives + 1
+            running = asyncio.create_task(hub.run(file, stop, clock))
+
+            async def was_asked(before: int = receiver.asked) -> bool:
+                await clock.advance(5)
+                return receiver.asked >= before + 2 or bool(receiver.got)
+
+            await until(was_asked)
+            receiver.status = 200
+            stop.set()
+            await clock.advance(1)
+            await running
+    assert lives == 2
+    assert [one["type"] for one in receiver.got] == ["sebridge.hub.approval.failed.v1"]
 
 
 async def test_hub_hands_its_alarms_on(tmp_path: Path, clock: FakeClock) -> None:
@@ -383,6 +442,28 @@ async def test_one_of_two_hubs_hands_on_and_the_other_after_it_died(
     await fleet.watchman.step()
     fleet.clock.pass_by(61)
     assert await other.step() == 1
+
+
+async def test_hub_that_starts_again_has_its_turn_at_once(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    async with receiving() as (_, sink):
+        file, holders = file_with(tmp_path, sink), list[str]()
+        for _ in range(2):
+            opened = open_alarms(file, fleet.store, fleet.clock, Metrics(["s"], "1"))
+            async with opened as workers:
+                (handing,) = (one for one in workers if isinstance(one, Handing))
+                holders.append(handing.holder)
+                await add_failed(fleet)
+                assert await handing.step() == 1
+    assert len(set(holders)) == 1
+
+
+async def add_failed(fleet: Fleet) -> None:
+    fleet.clock.pass_by(1)
+    now, detail = fleet.clock.now(), str(fleet.clock.monotonic())
+    entry = Entry(time=now, event_key="E", event_id="E", life=1, what="failed")
+    await fleet.store.write(lambda c: add_alarm(c, entry.by("ann", detail)))
 
 
 async def test_clock_that_is_set_back_stops_no_other_hub(

@@ -18,6 +18,7 @@ from bridge.hub.metrics import HubMetrics
 from bridge.hub.server import Hub, serve
 from bridge.hub.store.fleet_view import forget_bridge
 from bridge.hub.store.intake import Incoming
+from bridge.hub.store.statements import mark_changed
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import Filters, Situation
 from bridge.hub.views import overview
@@ -145,6 +146,24 @@ async def test_cursor_goes_on_where_it_was_and_tells_of_changes(
     assert seen == [f"E-{n}" for n in range(5)]
     changed = await window.events(f"cursor={last[0]}")
     assert [one["eventId"] for one in changed] == ["E-2"]
+
+
+async def test_cursor_stops_below_what_may_still_be_committed_before_it(
+    window: Window,
+) -> None:
+    """Another hub's change has an earlier version, and comes later."""
+    store = window.store
+    if not store.is_shared:
+        pytest.skip("SQLite has one writer")
+    await store.keep([told(step("scheduled", event("SLOW")))])
+    (slow,) = await window.events()
+
+    with store.writer.connect() as other, other.begin():
+        await asyncio.to_thread(mark_changed, other, "SLOW")
+        await store.keep([told(step("scheduled", event("FAST")))])
+        assert await window.events(f"cursor={slow['version']}") == []
+    found = await window.events(f"cursor={slow['version']}")
+    assert [one["eventId"] for one in found] == ["SLOW", "FAST"]
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ def claimed(endpoint_path: str = PATH, attempt: int = 1) -> Claimed:
         message=orjson.dumps({"id": "d", "path": endpoint_path}),
         expires=at(900),
         attempt=attempt,
+        until=at(15),
     )
 
 

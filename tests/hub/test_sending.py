@@ -1,7 +1,7 @@
 """A decision goes out once it may, again where nobody knows, and never otherwise."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -255,6 +255,59 @@ async def test_hand_that_takes_long_holds_up_no_other_decision(desk: Desk) -> No
     assert slow.begun == 2
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+class Held:
+    """A hand that takes its time: until a test has had enough."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.is_enough = asyncio.Event()
+
+    async def carry(self, _: Claimed) -> Result:
+        self.begun += 1
+        await self.is_enough.wait()
+        return Result(is_out=True)
+
+
+async def test_decision_of_a_hub_that_is_gone_is_carried_soon(desk: Desk) -> None:
+    held, dispatcher = Held(), desk.dispatcher
+    dispatcher.hands = {"bridge": held}
+    await desk.post()
+    dying = asyncio.create_task(dispatcher.step())
+    await until(lambda: held.begun == 1)
+    dying.cancel()
+    await asyncio.gather(dying, return_exceptions=True)
+
+    assert await desk.dispatcher.step() == 0, "the other one may still live"
+    desk.clock.pass_by(16)
+    assert await desk.dispatcher.step() == 1
+    assert (await state(desk))[0] == "sent"
+
+
+async def test_decision_of_a_hub_that_takes_long_is_its_own(desk: Desk) -> None:
+    held, dispatcher = Held(), desk.dispatcher
+    dispatcher.hands = {"bridge": held}
+    await desk.post()
+    going = asyncio.create_task(dispatcher.step())
+    await until(lambda: held.begun == 1)
+    for _ in range(8):
+        renewals = desk.clock.waits.count(5.0)
+        await desk.clock.advance(5)
+        await until(lambda: desk.clock.waits.count(5.0) > renewals)  # noqa: B023 - awaited
+        assert await desk.dispatcher.step() == 0
+
+    held.is_enough.set()
+    assert await going == 1
+    assert (await state(desk))[0] == "sent"
+    desk.clock.pass_by(29)
+    assert await desk.dispatcher.step() == 0, "the wait for the outcome stands"
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():
+            await asyncio.sleep(0.01)
 
 
 async def test_end_that_the_hand_tells_is_kept(desk: Desk) -> None:

@@ -68,6 +68,7 @@ def claimed(entity: str, session: str = "", name: str = "bridges") -> Claimed:
         message=body,
         expires=at(900),
         attempt=1,
+        until=at(15),
     )
 
 

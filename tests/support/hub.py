@@ -149,6 +149,7 @@ class Desk:
     @asynccontextmanager
     async def open(self) -> AsyncIterator["Desk"]:
         approving = Approving(self.store, self.config, self.situation)
+        pages = Pages(self.store, self.config, SystemClock(), self.situation)
         hub = Hub(
             config=self.config,
             metrics=HubMetrics(("b",), "1"),
@@ -156,8 +157,9 @@ class Desk:
             routes=[
                 *Api(self.store, self.situation).routes(),
                 *approving.routes(),
-                *Pages(self.store, self.config, SystemClock(), self.situation).routes(),
+                *pages.routes(),
             ],
+            for_people=pages.for_people,
         )
         async with AsyncExitStack() as stack:
             host, port = await stack.enter_async_context(serve(hub))

@@ -3,6 +3,7 @@
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -39,10 +40,12 @@ class Cluster:
 
     Attributes:
         url: of its database.
+        is_durable: whether a commit waits for the disk; tests need none of that.
     """
 
     folder: Path
     port: int
+    is_durable: bool = False
 
     @property
     def url(self) -> str:
@@ -55,10 +58,39 @@ class Cluster:
 
     def start(self) -> None:
         options = f"-p {self.port} -k {self.folder} -c listen_addresses=127.0.0.1"
-        options += " -c fsync=off -c max_connections=60"
+        options += f" -c fsync={'on' if self.is_durable else 'off'}"
+        options += " -c max_connections=60"
         log = str(self.folder / "log")
         data = str(self.folder / "data")
         _run(["pg_ctl", "-D", data, "-w", "-l", log, "-o", options, "start"])
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Stop every process of it as it stands: connections stay, nothing answers."""
+        stopped = self._processes()
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in stopped:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Kill every process of it, as a machine that loses its power does."""
+        for pid in self._processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        # Where nobody reaps it, its number is taken still: the next would not start.
+        (self.folder / "data/postmaster.pid").unlink()
+        (self.folder / f".s.PGSQL.{self.port}.lock").unlink()
+
+    def _processes(self) -> list[int]:
+        """Return the postmaster and its children."""
+        head = int((self.folder / "data/postmaster.pid").read_text().split()[0])
+        children = Path(f"/proc/{head}/task/{head}/children").read_text().split()
+        return [head, *map(int, children)]
 
     def stop(self) -> None:
         data = str(self.folder / "data")
@@ -66,7 +98,7 @@ class Cluster:
 
 
 @contextmanager
-def cluster() -> Iterator[Cluster]:
+def cluster(*, is_durable: bool = False) -> Iterator[Cluster]:
     """Make a cluster, run it, and remove it."""
     folder = Path(tempfile.mkdtemp(prefix="hub-pg-"))
     try:
@@ -74,7 +106,7 @@ def cluster() -> Iterator[Cluster]:
             shutil.chown(folder, "postgres", "postgres")
         data = str(folder / "data")
         _run(["initdb", "-D", data, "-U", "postgres", "-A", "trust", "--no-sync"])
-        found = Cluster(folder, free_port())
+        found = Cluster(folder, free_port(), is_durable)
         found.start()
         try:
             yield found

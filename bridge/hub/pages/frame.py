@@ -50,4 +50,6 @@ class Frame:
         self, request: web.Request, situation: Situation, title: str, status: int = 404
     ) -> web.Response:
         """Return the page of what is not there, or cannot be."""
-        return self.page(request, "fault.html", situation, status, title=title)
+        return self.page(
+            request, "fault.html", situation, status, title=title, words=""
+        )

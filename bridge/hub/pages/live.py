@@ -14,11 +14,11 @@ import orjson
 from aiohttp import web
 
 from bridge.foundation.clock import Clock
-from bridge.foundation.errors import HubStoreError
+from bridge.foundation.errors import HubStoreAwayError, HubStoreError
 from bridge.hub.pages.listing import Wanted
 
 _EVERY = 1.0
-_COMMENT_EVERY = 15  # looks: proxies cut what is silent for longer
+_COMMENT_EVERY = 15.0  # proxies cut what is silent for longer
 _PATIENCE = 5.0  # with a reader
 _MOST_READERS = 500
 _MOST_LISTS = 200
@@ -39,7 +39,7 @@ class Live:
     version: Callable[[], Awaitable[int]]
     render: Callable[[Wanted], Awaitable[str]]
     readers: int = 0
-    _version: tuple[float, int] = (-1.0, 0)
+    _version: tuple[float, int | None] = (-1.0, None)
     _made: dict[Wanted, tuple[tuple[int, float], str]] = field(default_factory=dict)
     _guard: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -66,22 +66,21 @@ class Live:
         return response
 
     async def _send(self, response: web.StreamResponse, wanted: Wanted) -> None:
-        seen, quiet, stop = "", 0, asyncio.Event()
+        seen, told, stop = "", self.clock.monotonic(), asyncio.Event()
         await _write(response, b"retry: 3000\n\n")
         while True:
             try:
                 number, text = await self._list(wanted)
             except HubStoreError:  # it comes back; until then the page stays
                 number, text = 0, seen
-            quiet += 1
             if _timeless(text) != _timeless(seen):
                 data = orjson.dumps(text).decode()
                 frame = f"id: {number}\nevent: rows\ndata: {data}\n\n"
                 await _write(response, frame.encode())
-                seen, quiet = text, 0
-            elif quiet >= _COMMENT_EVERY:
+                seen, told = text, self.clock.monotonic()
+            elif self.clock.monotonic() - told >= _COMMENT_EVERY:
                 await _write(response, b": still here\n\n")
-                quiet = 0
+                told = self.clock.monotonic()
             await self.clock.wait(stop, _EVERY)
 
     async def _list(self, wanted: Wanted) -> tuple[int, str]:
@@ -95,11 +94,24 @@ class Live:
             return number[0], self._made[wanted][1]
 
     async def _number(self) -> int:
-        """Return the number of the last change, asked for once a second."""
-        now = self.clock.monotonic()
-        if now - self._version[0] >= _EVERY or self._version[0] < 0:
-            self._version = (now, await self.version())
-        return self._version[1]
+        """Return the number of the last change, asked for once a second.
+
+        So often also where no answer comes: whoever waits here for another reader
+        waits for one answer, and not for one each.
+
+        Raises:
+            HubStoreError: it is not known.
+        """
+        asked, number = self._version
+        if asked < 0 or self.clock.monotonic() - asked >= _EVERY:
+            number = None
+            try:
+                number = await self.version()
+            finally:
+                self._version = (self.clock.monotonic(), number)
+        if number is None:
+            raise HubStoreAwayError("it did not answer a moment ago")
+        return number
 
 
 def _timeless(text: str) -> str:

@@ -18,6 +18,7 @@ from bridge.hub.approving import Approving, wish_from
 from bridge.hub.config import HubConfig
 from bridge.hub.facts import key_of
 from bridge.hub.pages import shown
+from bridge.hub.pages.faults import FaultPages
 from bridge.hub.pages.frame import FORM, Frame
 from bridge.hub.pages.listing import Wanted, framed, listed
 from bridge.hub.pages.live import Live
@@ -52,6 +53,9 @@ class Offer:
 class Pages:
     """Shows the hub in a browser.
 
+    Attributes:
+        for_people: shows faults as pages.
+
     Args:
         store: what is kept.
         config: who may decide, and where to.
@@ -71,6 +75,7 @@ class Pages:
         self._situation = situation
         self._approving = Approving(store, config, situation)
         self._frame = Frame(store)
+        self.for_people = FaultPages(self._frame.templates, clock).middleware
         self._live = Live(clock, self._version, self._rows)
         self._machines = MachinePages(
             self._frame, config.access, self._approving, situation

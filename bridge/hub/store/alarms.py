@@ -17,7 +17,7 @@ from bridge.foundation.hashing import hash32
 from bridge.hub.bridges import Liveness
 from bridge.hub.store.fleet_view import bridge_rows
 from bridge.hub.store.rows import dumped, json_of, micros, moment_of
-from bridge.hub.store.statements import Values, chunks, insert, lock
+from bridge.hub.store.statements import Values, insert, lock, put
 from bridge.hub.store.tables import alarms, bridges, meta
 from bridge.hub.view_rows import BridgeRow, EventRow, Situation
 
@@ -119,9 +119,7 @@ def _of_event(row: EventRow, now: datetime) -> Values:
 
 
 def _add(connection: Connection, values: Sequence[Values]) -> None:
-    for chunk in chunks(values):
-        statement = insert(alarms).values(list(chunk))
-        connection.execute(statement.on_conflict_do_nothing())
+    put(connection, insert(alarms).on_conflict_do_nothing(), values)
 
 
 def waiting(connection: Connection) -> list[AlarmRow]:

@@ -1,6 +1,8 @@
 """Keeps what bridges say of themselves, as part of keeping a batch."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import groupby
+from typing import Any
 
 from sqlalchemy import Connection, delete, select, update
 
@@ -8,7 +10,7 @@ from bridge.hub.bridge_words import BridgeWord
 from bridge.hub.bridges import BridgeState, of_word
 from bridge.hub.fold import kept_name
 from bridge.hub.store import rows
-from bridge.hub.store.statements import Values, chunks, insert, lock
+from bridge.hub.store.statements import Values, insert, lock, put
 from bridge.hub.store.tables import bridges
 
 
@@ -29,15 +31,12 @@ def keep_bridges(
         state, origin = told[row.vm_id]
         told[row.vm_id] = (old.joined(state), origin)
     values = [_bridge(*told[name]) for name in names]
-    for chunk in chunks(values):
-        statement = insert(bridges).values(list(chunk))
-        kept = set(chunk[0]) - {"vm_id", "was_silent", "forgotten"}
-        fresh = {name: statement.excluded[name] for name in kept}
-        connection.execute(
-            statement.on_conflict_do_update(index_elements=["vm_id"], set_=fresh)
-        )
-    for resource in sorted({str(value["resource"]) for value in values} - {""}):
-        _replace_older(connection, resource)
+    statement = insert(bridges)
+    kept = {c.name for c in bridges.c} - {"vm_id", "was_silent", "forgotten"}
+    fresh = {name: statement.excluded[name] for name in kept}
+    change = statement.on_conflict_do_update(index_elements=["vm_id"], set_=fresh)
+    put(connection, change, values)
+    _replace_older(connection, {str(value["resource"]) for value in values} - {""})
 
 
 def _bridge(state: BridgeState, origin: str) -> Values:
@@ -55,14 +54,19 @@ def _bridge(state: BridgeState, origin: str) -> Values:
     }
 
 
-def _replace_older(connection: Connection, resource: str) -> None:
-    """Let a machine that was made anew take the place of the one before it."""
-    kept = (bridges.c.vm_id, bridges.c.was_silent)
-    query = select(*kept).where(bridges.c.resource == resource)
-    order = (bridges.c.heard.desc(), bridges.c.vm_id.desc())
-    newest, *older = connection.execute(query.order_by(*order)).all()
-    if not older:
-        return
+def _replace_older(connection: Connection, resources: Collection[str]) -> None:
+    """Let machines that were made anew take the places of those before them."""
+    kept = (bridges.c.vm_id, bridges.c.resource, bridges.c.was_silent)
+    query = select(*kept).where(bridges.c.resource.in_(resources))
+    order = (bridges.c.resource, bridges.c.heard.desc(), bridges.c.vm_id.desc())
+    found = connection.execute(query.order_by(*order)).all()
+    for _, group in groupby(found, key=lambda row: row.resource):
+        newest, *older = group
+        if older:
+            _replace(connection, newest, older)
+
+
+def _replace(connection: Connection, newest: Any, older: Sequence[Any]) -> None:
     gone = bridges.c.vm_id.in_([row.vm_id for row in older])
     connection.execute(delete(bridges).where(gone))
     if any(row.was_silent for row in older):  # somebody was told, and waits for news

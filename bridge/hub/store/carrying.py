@@ -1,11 +1,11 @@
 """Takes decisions in hand, one by one, and keeps how far each has come.
 
 Whoever carries a decision claims it first: all rules are judged again in the same
-transaction, and that it may have gone out is on the disk before it goes. A claim ends
-by itself, so that another hub, or this one after a crash, carries on.
+transaction, and that it may have gone out is on the disk before it goes. A claim that
+is not renewed ends soon, so that another hub, or this one after a crash, carries on.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -26,7 +26,7 @@ from bridge.hub.store.tables import decisions
 from bridge.hub.view_rows import Situation
 from bridge.hub.voting import ARM, Standing, is_void, persons_for
 
-LEASE = timedelta(seconds=60)  # longer than any attempt
+LEASE = timedelta(seconds=15)  # renewed while an attempt goes on
 _AGAIN = 30.0  # without an outcome; then twice as long, and so on
 _MOST_AGAIN = 480.0
 _GRACE = timedelta(minutes=2)  # for an outcome that is on its way
@@ -165,9 +165,9 @@ def _postpone(connection: Connection, row: Any, now: datetime, why: str) -> None
 def _claimed(
     connection: Connection, row: Any, address: Address | None, now: datetime
 ) -> Claimed:
-    is_out = row.state == DecisionState.SENT
+    is_out, until = row.state == DecisionState.SENT, now + LEASE
     values: dict[str, object] = {
-        "due": micros(now + LEASE),
+        "due": micros(until),
         "attempts": row.attempts + 1,
         "outcome_reason": "",
         "state": (DecisionState.SENT if is_out else DecisionState.SENDING).value,
@@ -193,7 +193,17 @@ def _claimed(
         message=row.message,
         expires=moment_of(row.expires),
         attempt=row.attempts + 1,
+        until=until,
     )
+
+
+def renew(connection: Connection, claimed: Claimed, now: datetime) -> Claimed | None:
+    """Hold a claim for longer; None: it is no longer held."""
+    until = max(now + LEASE, claimed.until)
+    mine = (decisions.c.id == claimed.id) & (decisions.c.due == micros(claimed.until))
+    change = update(decisions).where(mine, decisions.c.state.in_(OUT))
+    done = connection.execute(change.values(due=micros(until)))
+    return replace(claimed, until=until) if done.rowcount else None
 
 
 def keep_result(

@@ -18,7 +18,7 @@ from bridge.hub.fold import State, fold
 from bridge.hub.store import rows
 from bridge.hub.store.bridge_intake import keep_bridges
 from bridge.hub.store.outcomes import settle
-from bridge.hub.store.statements import Values, chunks, insert, lock, marks
+from bridge.hub.store.statements import Values, insert, lock, marked, put
 from bridge.hub.store.tables import (
     addresses,
     events,
@@ -81,13 +81,13 @@ def _keep_events(connection: Connection, told: Sequence[Incoming]) -> None:
     _keep_addresses(connection, told)
     states = _folded(connection, keys)
     heard = _heard(told)
-    for chunk in chunks(
+    _upsert_events(
+        connection,
         [
             {**rows.event_row(states[key]), **_times(before.get(key), heard[key])}
             for key in keys
-        ]
-    ):
-        _upsert_events(connection, chunk)
+        ],
+    )
     _keep_machines(connection, states)
     _void_votes(connection, states)
     settle(connection, states)
@@ -110,18 +110,15 @@ def _keep_messages(connection: Connection, told: Sequence[Incoming]) -> None:
         name, row = (fact.key, fact.source, fact.id), _message(one, fact)
         if name not in first or _precedence(row) < _precedence(first[name]):
             first[name] = row
-    for chunk in chunks(list(first.values())):
-        statement = insert(messages).values(list(chunk))
-        new, old = statement.excluded, messages.c
-        names = ("time", "vm_id", "digest")
-        connection.execute(
-            statement.on_conflict_do_update(
-                index_elements=["event_key", "source", "id"],
-                set_={c: new[c] for c in chunk[0]},
-                where=tuple_(*(new[c] for c in names))
-                < tuple_(*(old[c] for c in names)),
-            )
-        )
+    statement = insert(messages)
+    new, old = statement.excluded, messages.c
+    names = ("time", "vm_id", "digest")
+    change = statement.on_conflict_do_update(
+        index_elements=["event_key", "source", "id"],
+        set_={column.name: new[column.name] for column in old if column.name != "seq"},
+        where=tuple_(*(new[c] for c in names)) < tuple_(*(old[c] for c in names)),
+    )
+    put(connection, change, list(first.values()))
 
 
 def _precedence(row: Values) -> tuple[object, ...]:
@@ -162,9 +159,7 @@ def _keep_addresses(connection: Connection, told: Sequence[Incoming]) -> None:
         }
         for (key, address, vm_id), heard in sorted(found.items())
     ]
-    for chunk in chunks(values):
-        statement = insert(addresses).values(list(chunk))
-        connection.execute(statement.on_conflict_do_nothing())
+    put(connection, insert(addresses).on_conflict_do_nothing(), values)
 
 
 def _folded(connection: Connection, keys: Sequence[str]) -> dict[str, State]:
@@ -225,14 +220,12 @@ def _times(before: Any, now: Values) -> Values:
     return found
 
 
-def _upsert_events(connection: Connection, chunk: Sequence[Values]) -> None:
-    pairs = zip(chunk, marks(connection, len(chunk)), strict=True)
-    values = [{**row, **mark} for row, mark in pairs]
-    statement = insert(events).values(values)
-    fresh = {name: statement.excluded[name] for name in values[0]}
-    connection.execute(
-        statement.on_conflict_do_update(index_elements=["event_key"], set_=fresh)
-    )
+def _upsert_events(connection: Connection, values: Sequence[Values]) -> None:
+    marks, found = marked(connection, values)
+    statement = insert(events).values(**marks)
+    fresh = {column.name: statement.excluded[column.name] for column in events.c}
+    change = statement.on_conflict_do_update(index_elements=["event_key"], set_=fresh)
+    put(connection, change, found)
 
 
 def _keep_machines(connection: Connection, states: Mapping[str, State]) -> None:
@@ -248,8 +241,7 @@ def _keep_machines(connection: Connection, states: Mapping[str, State]) -> None:
         if state.now
         for machine in state.now.machines
     ]
-    for chunk in chunks(values):
-        connection.execute(machines.insert(), list(chunk))
+    put(connection, machines.insert(), values)
 
 
 def _void_votes(connection: Connection, states: Mapping[str, State]) -> None:

@@ -1,13 +1,12 @@
-"""What writing has in common: rows in portions, conflicts, and locks in one order."""
+"""What writing has in common: many rows at once, conflicts, and locks in one order."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from sqlalchemy import Connection, Table, func, select, text, update
+from sqlalchemy import Connection, Executable, Table, func, select, text, update
 from sqlalchemy.dialects import postgresql
 
 from bridge.hub.store.tables import events
 
-_AT_ONCE = 400  # rows in one statement: SQLite takes 32,766 values
 _SALTS = {"events": 21, "bridges": 22}
 
 Values = dict[str, object]
@@ -18,10 +17,16 @@ def insert(table: Table) -> postgresql.Insert:
     return postgresql.insert(table)
 
 
-def chunks(found: Sequence[Values]) -> Iterator[Sequence[Values]]:
-    """Yield rows in portions that one statement takes."""
-    for start in range(0, len(found), _AT_ONCE):
-        yield found[start : start + _AT_ONCE]
+def put(
+    connection: Connection, statement: Executable, values: Sequence[Values]
+) -> None:
+    """Run a statement for each of some rows, maybe none: it is prepared once.
+
+    The values are no part of the statement, which would be made anew for each number
+    of rows: that costs more than the rows.
+    """
+    if values:
+        connection.execute(statement, list(values))
 
 
 def lock(connection: Connection, names: Sequence[str], kind: str) -> None:
@@ -42,20 +47,27 @@ def lock(connection: Connection, names: Sequence[str], kind: str) -> None:
     ).all()
 
 
-def marks(connection: Connection, count: int) -> list[Values]:
-    """Return what marks rows of events as changed last: version and transaction."""
+def marked(
+    connection: Connection, values: Sequence[Values]
+) -> tuple[Values, Sequence[Values]]:
+    """Mark rows of events as changed last: by their version and their transaction.
+
+    Returns:
+        What is the same for all rows, as part of the statement; and the rows.
+    """
     if connection.dialect.name == "postgresql":
-        mark: Values = {
+        marks: Values = {
             "version": text("nextval('event_versions')"),
             "xid": text("pg_current_xact_id()::text::bigint"),
         }
-        return [mark] * count
+        return marks, values
     newest = connection.scalar(select(func.max(events.c.version))) or 0
-    return [{"version": newest + n, "xid": 0} for n in range(1, count + 1)]
+    numbered = enumerate(values, newest + 1)
+    return {"xid": 0}, [{**row, "version": number} for number, row in numbered]
 
 
 def mark_changed(connection: Connection, key: str) -> None:
     """Let whoever follows the changes see an event again."""
-    (mark,) = marks(connection, 1)
+    marks, (row,) = marked(connection, [{}])
     change = update(events).where(events.c.event_key == key)
-    connection.execute(change.values(**mark))
+    connection.execute(change.values(**marks, **row))

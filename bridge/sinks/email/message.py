@@ -88,7 +88,7 @@ def _local(event_id: str) -> str:
 def plain(words: Words) -> str:
     """Return a mail as text."""
     facts = (f"{name}: {value}" for name, value in words.facts)
-    paragraphs = (f"\n{text}" for text in words.paragraphs)
+    paragraphs = [f"\n{text}" for text in (*words.paragraphs, words.link) if text]
     return "\n".join((words.headline, "", *facts, *paragraphs, "", "-- ", words.footer))
 
 
@@ -101,6 +101,8 @@ def html(event: CloudEvent, words: Words) -> str:
         for name, value in words.facts
     )
     paragraphs = "".join(f"<p>{escape(text)}</p>" for text in words.paragraphs)
+    if words.link:
+        paragraphs += f'<p><a href="{escape(words.link)}">Open</a></p>'
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<body style="font:15px/1.5 sans-serif;color:#202124;margin:16px">'

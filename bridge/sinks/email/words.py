@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from bridge.events.alarm import headline_of
 from bridge.events.cloudevent import CloudEvent
+from bridge.events.link import link_of
 from bridge.events.routing import resources_of
 
 _NAME, _LINE, _PARAGRAPH = 100, 300, 2000
@@ -63,6 +64,7 @@ class Words:
         facts: names and values.
         paragraphs: longer texts.
         footer: which event it is, and who tells.
+        link: where to read about it; "" = nowhere.
     """
 
     subject: str
@@ -70,6 +72,7 @@ class Words:
     facts: tuple[tuple[str, str], ...]
     paragraphs: tuple[str, ...]
     footer: str
+    link: str = ""
 
 
 def tell(event: CloudEvent) -> Words:
@@ -86,6 +89,7 @@ def tell(event: CloudEvent) -> Words:
         facts=tuple((name, value) for name, value in facts if value),
         paragraphs=tuple(text for text in paragraphs if text),
         footer=_footer(event),
+        link=link_of(event),
     )
 
 

@@ -137,8 +137,14 @@ def _blocks(wording: Wording, more: "Iterable[Block]" = ()) -> "list[Block]":
         blocks.append(SectionBlock(fields=facts))
     blocks.extend(_section(words) for words in wording.paragraphs)
     blocks.extend(more)
-    blocks.append(ContextBlock(elements=[_text(wording.footer)]))
+    more_of_it = [_text(_link(wording.link))] if wording.link else []
+    blocks.append(ContextBlock(elements=[_text(wording.footer), *more_of_it]))
     return blocks
+
+
+def _link(url: str) -> str:
+    escaped = url.replace("&", "&amp;")  # there is no other sign of markup in it
+    return f"<{escaped}|Open>"
 
 
 def _section(mrkdwn: str) -> "Block":

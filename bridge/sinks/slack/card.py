@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from bridge.events.cloudevent import CloudEvent
+from bridge.events.link import link_of
 from bridge.events.samples import TEST_ATTRIBUTE
 
 _GONE = frozenset({"completed", "cancelled", "ended"})
@@ -45,6 +46,8 @@ class Ruling(msgspec.Struct, frozen=True, kw_only=True):
 class Card(msgspec.Struct, frozen=True, kw_only=True):
     """The message of one EventId: everything that is needed to draw it.
 
+    It is wide because it is kept as one value, which is read by itself later.
+
     Attributes:
         event: the IMDS object, as last published.
         step: the last transition; "" if only an approval named the event so far.
@@ -59,6 +62,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
         replied: id of the last CloudEvent that was posted in the thread.
         buttons_until: when the buttons must be removed, seconds since the epoch; None =
             there are none that end by time.
+        link: where to read about it; "" = nowhere.
     """
 
     event: dict[str, object]
@@ -73,6 +77,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     ts: str = ""
     replied: str = ""
     buttons_until: float | None = None
+    link: str = ""
 
     @property
     def status(self) -> str:
@@ -219,6 +224,7 @@ def _fresh(event: CloudEvent, step: str) -> Card:
             isinstance(truncated, list) and any(cut in truncated for cut in _CUTS)
         ),
         is_test=event.text(TEST_ATTRIBUTE) is not None,
+        link=link_of(event),
     )
 
 

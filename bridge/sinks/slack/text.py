@@ -6,11 +6,12 @@ Slack's mrkdwn requires. Every text is cut to a length that fits everywhere.
 Source: https://api.slack.com/reference/surfaces/formatting
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from bridge.events.alarm import headline_of
 from bridge.events.cloudevent import CloudEvent
+from bridge.events.link import link_of, shown_link
 from bridge.sinks.slack.card import Card, Ruling, command_of, family_of
 from bridge.sinks.slack.phrases import (
     LINE,
@@ -83,6 +84,7 @@ class Wording:
         facts: names and values.
         paragraphs: longer texts.
         footer: an id for searching.
+        link: where to read about it; "" = nowhere.
     """
 
     sign: str
@@ -90,6 +92,7 @@ class Wording:
     facts: tuple[tuple[str, str], ...]
     paragraphs: tuple[str, ...]
     footer: str
+    link: str = ""
 
 
 def describe(event: CloudEvent, now: datetime | None = None) -> Wording:
@@ -99,6 +102,10 @@ def describe(event: CloudEvent, now: datetime | None = None) -> Wording:
         event: the event.
         now: when it is read, for "in 14 min"; None = when it was observed.
     """
+    return replace(_describe(event, now), link=link_of(event))
+
+
+def _describe(event: CloudEvent, now: datetime | None) -> Wording:
     family, what = family_of(event.type)
     if family == "scheduledevent":
         return _describe_transition(event, what, now)
@@ -135,6 +142,7 @@ def describe_card(card: Card, now: datetime) -> Wording:
         facts=known_facts(facts),
         paragraphs=(*paragraphs_of(raw), *map(_ruling, card.rulings)),
         footer=_signed(text_of(raw.get("EventId"), LINE) or "-", card.event_context),
+        link=shown_link(card.link),
     )
 
 

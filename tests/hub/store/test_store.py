@@ -10,6 +10,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import func, select, text
+from sqlalchemy.event import listens_for, remove
 
 from bridge.foundation.errors import HubStoreAwayError, HubStoreError
 from bridge.foundation.values import Address
@@ -151,6 +152,41 @@ async def test_machine_that_was_made_anew_takes_the_place(store: Store) -> None:
         await store.keep(batch)
 
     assert [row.vm_id for row in await rows_of(store, bridges)] == [anew.vm_id]
+
+
+async def test_many_machines_made_anew_in_one_batch(store: Store) -> None:
+    old = [told(life("heartbeat", who=vm(n)), 1) for n in range(3)]
+    anew = [
+        replace(vm(n), vm_id=f"99999999-0000-0000-0000-00000000000{n}") for n in (0, 2)
+    ]
+    await store.keep(old)
+    await store.keep([told(life("started", who=who), 50) for who in anew])
+
+    found = {row.name: row.vm_id for row in await rows_of(store, bridges)}
+    wanted = {"web-0": anew[0].vm_id, "web-1": vm(1).vm_id, "web-2": anew[1].vm_id}
+    assert found == wanted
+
+
+async def test_batch_takes_as_many_statements_however_large_it_is(
+    store: Store,
+) -> None:
+    """A way to the database for each message would halve what a hub keeps a second."""
+
+    async def statements(machines: range) -> int:
+        made: list[str] = []
+
+        @listens_for(store.writer, "before_cursor_execute")
+        def note(*given: Any) -> None:
+            made.append(given[2])
+
+        numbers = list(machines)
+        steps = [step("scheduled", event(f"E-{n}"), who=vm(n)) for n in numbers]
+        lives = [life("heartbeat", who=vm(n)) for n in numbers]
+        await store.keep([told(body, reply_to="q") for body in (*steps, *lives)])
+        remove(store.writer, "before_cursor_execute", note)
+        return len(made)
+
+    assert await statements(range(2)) == await statements(range(100, 160))
 
 
 async def test_bridge_is_joined_whatever_the_order(store: Store) -> None:

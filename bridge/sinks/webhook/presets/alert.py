@@ -11,9 +11,10 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from bridge.events.alarm import BACK, SILENT, UNREPORTED, what_of
-from bridge.events.build import DISRUPTIVE
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.cloudevent_rules import as_time
+from bridge.events.link import link_of
+from bridge.events.severity import DISRUPTIVE
 from bridge.foundation.hashing import hash32
 from bridge.sinks.webhook.presets.fields import Facts, clipped, facts, known, text
 
@@ -162,6 +163,7 @@ def details(event: CloudEvent, seen: Facts) -> dict[str, str]:
         "Because": seen.request.get("reason"),
         "Reason": event.data.get("reason"),
         "Output": event.data.get("output"),
+        "Link": link_of(event),
         "EventId": event.text("correlationid"),
         "Told by": seen.reporter.get("vmName"),
         "Told at": event.time,

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import orjson
 
 from bridge.events.cloudevent import CloudEvent
+from bridge.events.link import link_of
 from bridge.sinks.webhook.content_mode import Rendered
 from bridge.sinks.webhook.presets.fields import Facts, facts, text
 from bridge.sinks.webhook.presets.preset import Preset
@@ -50,6 +51,8 @@ def _card(event: CloudEvent) -> dict[str, object]:
     for name, value in _named(event, seen):
         lines.append(_line(_run(f"{name}: ", weight="Bolder"), _run(value)))
     lines.append(_line(_run(_footer(event, seen), isSubtle=True, size="Small")))
+    link = link_of(event)
+    opens = {"type": "Action.OpenUrl", "title": "Open", "url": link}
     return {
         "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
         "type": "AdaptiveCard",
@@ -57,6 +60,7 @@ def _card(event: CloudEvent) -> dict[str, object]:
         "fallbackText": _safe(seen.headline, _LINE),
         "msteams": {"width": "Full"},
         "body": lines,
+        **({"actions": [opens]} if link else {}),
     }
 
 

@@ -1,0 +1,61 @@
+"""Finds out who else decides: outcomes of approvals that no hub on this store sent."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import orjson
+from sqlalchemy import Connection, select
+
+from bridge.events.build import clean
+from bridge.hub.facts import Kind, table, text
+from bridge.hub.store.rows import moment_of
+from bridge.hub.store.tables import decisions, messages
+
+_MOST = 500  # of the newest outcomes: it tells whether, not how often
+_LONGEST = 100
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stranger:
+    """Somebody who has approved on another way than this hub.
+
+    Attributes:
+        name: as the approval claimed; "" = it named nobody.
+        heard: when its last outcome came.
+        event_id: that it was about.
+    """
+
+    name: str
+    heard: datetime
+    event_id: str
+
+
+def strangers(connection: Connection) -> list[Stranger]:
+    """Return who else has approved, each once, the last one first.
+
+    What a rule of a bridge approves has no message, and is not meant.
+    """
+    of = messages.c
+    query = select(of.body, of.heard, of.event_key)
+    outcomes = query.where(of.kind == Kind.OUTCOME.value).order_by(of.seq.desc())
+    rows = connection.execute(outcomes.limit(_MOST)).all()
+    asked = [(row, _request(row.body)) for row in rows]
+    ids = {message_id for _, (message_id, _) in asked if message_id}
+    known = select(decisions.c.id).where(decisions.c.id.in_(ids))
+    ours = set(connection.scalars(known))
+    found: dict[str, Stranger] = {}
+    for row, (message_id, name) in asked:
+        if message_id and message_id not in ours:
+            heard = moment_of(row.heard)
+            one = Stranger(name=name, heard=heard, event_id=row.event_key)
+            found.setdefault(name, one)
+    return list(found.values())
+
+
+def _request(body: bytes) -> tuple[str, str]:
+    """Return the MessageId of an approval, and who sent it as they claim."""
+    data = table(orjson.loads(body.removeprefix(_BOM)).get("data"))
+    asked = table(data.get("request"))
+    name = clean(text(asked.get("approvedBy"))[:_LONGEST])
+    return text(asked.get("messageId")), name

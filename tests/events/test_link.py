@@ -1,0 +1,164 @@
+"""The link of an event: made of the configuration, shown where people look."""
+
+import email
+from dataclasses import replace
+from datetime import UTC, datetime
+from email.policy import default
+from typing import Any
+
+import orjson
+import pytest
+
+from bridge.configuration import load as configuration
+from bridge.events.build import Outcome, from_outcome, from_transition
+from bridge.events.cloudevent import CloudEvent
+from bridge.events.link import link_fault, link_of, link_to
+from bridge.events.transitions import Transition, TransitionKind
+from bridge.foundation.errors import ConfigError
+from bridge.sinks.email.message import message
+from bridge.sinks.slack.blocks import render, render_card, render_step
+from bridge.sinks.slack.card import Card, after
+from bridge.sinks.webhook.presets import alert, teams
+from tests.configuration.test_schemas import faults
+from tests.support.builders import EVENT_ID, document, event_context_of, imds_event
+from tests.support.fakes import START
+
+PAGE = "https://hub.example/events/{event_id}?from=a&to=b"
+LINK = f"https://hub.example/events/{EVENT_ID}?from=a&to=b"
+
+
+def told(link: str = PAGE) -> CloudEvent:
+    transition = Transition(
+        kind=TransitionKind.SCHEDULED,
+        event=next(iter(document(imds_event()).events.values())),
+        previous=None,
+        changes=(),
+        announced=True,
+        unobserved=0,
+    )
+    return from_transition(
+        replace(event_context_of(), link=link),
+        transition,
+        incarnation=2,
+        observed_at=START,
+        repeats=0,
+    ).event
+
+
+def test_every_step_and_outcome_has_the_link_of_its_event() -> None:
+    event_context = replace(event_context_of(), link=PAGE)
+    found = Outcome(
+        outcome="expired",
+        event_id=EVENT_ID,
+        event=None,
+        imds_status=None,
+        confirmed=None,
+        reason=None,
+        request=dict.fromkeys(
+            ("messageId", "enqueuedAt", "approvedBy", "reason", "expiresAt")
+        ),
+        origin=("q", "m", 1),
+    )
+    outcome = from_outcome(event_context, found, START).event
+
+    for one in (told(), outcome):
+        assert one.data["link"] == link_of(one) == LINK
+        assert faults("event", orjson.loads(one.to_json())) == []
+
+
+def test_link_is_no_part_of_the_id_and_absent_unless_configured() -> None:
+    assert told().id == told("").id
+    assert "link" not in told("").data
+
+
+@pytest.mark.parametrize(
+    ("event_id", "path"),
+    [
+        ("A/../B", "A%2F..%2FB"),
+        ("<https://evil|x>", "%3Chttps%3A%2F%2Fevil%7Cx%3E"),
+        ("é\n\"'", "%C3%A9%0A%22%27"),
+        ("\ud800", "%3F"),
+    ],
+)
+def test_event_id_is_one_part_of_the_path(event_id: str, path: str) -> None:
+    found = link_to("https://h/{event_id}", event_id)
+    assert found == {"link": f"https://h/{path}"}
+
+
+def test_event_id_that_is_too_long_makes_no_link() -> None:
+    assert link_to("https://h/{event_id}", "x" * 3000) == {}
+    assert link_to("https://h/{event_id}", None) == {}
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "https://hub.example/events",
+        "ftp://hub.example/{event_id}",
+        "{event_id}://hub.example/",
+        "https://{event_id}",
+        "https://hub.example/{event_id}/{vm_id}",
+        "https://hub.example/ {event_id}",
+        "javascript:alert('{event_id}')",
+    ],
+)
+def test_what_makes_no_link_is_a_fault(template: str) -> None:
+    assert link_fault(template) is not None
+    with pytest.raises(ConfigError, match=r"events\.link: must be a URL with"):
+        configuration.parse(
+            {"events": {"link": template}}, file="bridge.toml", environ={}
+        )
+
+
+@pytest.mark.parametrize(
+    "value", ["javascript:alert(1)", "https://x/<b>", "https://x/|y", 7, None, "x" * 9]
+)
+def test_what_is_no_link_is_not_shown(value: Any) -> None:
+    found = told("")
+    assert link_of(replace(found, data={**found.data, "link": value})) == ""
+
+
+def elements(blocks: Any) -> list[str]:
+    return [e["text"] for b in blocks if b["type"] == "context" for e in b["elements"]]
+
+
+def test_slack_shows_it() -> None:
+    one, now = told(), datetime(2026, 3, 2, 12, tzinfo=UTC)
+    first = after(None, one)
+    assert first is not None
+    card = Card.from_bytes(first.to_bytes())
+    assert card is not None
+    shown = f"<{LINK.replace('&', '&amp;')}|Open>"
+
+    for found in (render(one), render_card(card, now, None).message):
+        assert elements(found["blocks"])[-1] == shown
+    assert shown not in elements(render_step(one, now)["blocks"])
+    assert len(elements(render(told(""))["blocks"])) == 1
+
+
+def test_teams_opens_it() -> None:
+    def actions(event: CloudEvent) -> Any:
+        body = orjson.loads(teams.render(event)[1])
+        return body["attachments"][0]["content"].get("actions")
+
+    opens = {"type": "Action.OpenUrl", "title": "Open", "url": LINK}
+    assert actions(told()) == [opens]
+    assert actions(told("")) is None
+
+
+def test_mail_has_it_as_text_and_as_html() -> None:
+    sent = message(told(), sender="a@x.example", recipients=["b@x.example"])
+    plain, html, *_ = (
+        part.get_content()
+        for part in email.message_from_bytes(sent, policy=default).walk()
+        if not part.is_multipart()
+    )
+
+    assert LINK in plain.splitlines()
+    assert f'<a href="{LINK.replace("&", "&amp;")}">Open</a>' in html
+
+
+def test_services_of_alerts_are_told_it() -> None:
+    found = alert.alert(told())
+    assert found is not None
+    assert found.details["Link"] == LINK

@@ -1,0 +1,276 @@
+"""The hub as a process of its own, and its database: either may die at any moment."""
+
+import asyncio
+import os
+import random
+import signal
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from azure.servicebus.aio import ServiceBusClient
+
+from bridge.foundation.values import Address
+from bridge.hub.config import HubConfig
+from bridge.hub.store.store import open_store
+from bridge.hub.store.tables import events
+from bridge.simulator.servicebus.broker import Broker
+from bridge.simulator.servicebus.settings import (
+    Entities,
+    QueueSettings,
+    SubscriptionSettings,
+    TopicSettings,
+)
+from tests.hub.test_sources import rows, send, until
+from tests.support.fleet import event, life, outcome, step
+from tests.support.hub import Desk, config, offer
+from tests.support.ports import free_port
+from tests.support.postgres import Cluster
+from tests.system.processes import kill_rest, started
+
+pytestmark = pytest.mark.integration
+_ENTITY = "vm-approvals"
+_ENTITIES = Entities(
+    queues=(QueueSettings(name=_ENTITY),),
+    topics=(
+        TopicSettings(
+            name="t",
+            subscriptions=(SubscriptionSettings(name="hub", max_delivery_count=100),),
+        ),
+    ),
+)
+_HTML = {"Accept": "text/html,*/*;q=0.8"}
+
+
+@pytest.fixture
+async def broker(brisk_sdk: None) -> AsyncIterator[Broker]:
+    async with Broker(_ENTITIES, port=free_port()) as running:
+        yield running
+    kill_rest()
+
+
+def toml(store: str, broker: Broker, port: int) -> str:
+    return f"""
+[hub]
+listen = "127.0.0.1:{port}"
+store = "{store}"
+[[hub.sources]]
+name = "b"
+type = "bridges"
+connection_string = "{broker.connection_string}"
+topic = "t"
+subscription = "hub"
+[hub.sources.approvals]
+entities = ["{_ENTITY}"]
+[hub.access]
+approvers = ["local"]
+"""
+
+
+@dataclass
+class Fleet:
+    """A hub that is started and killed, its bridges, and people who decide.
+
+    Attributes:
+        told: the EventIds that bridges have told of.
+        decided: the ids of the decisions that the hub has confirmed, by EventId.
+        taken: what bridges were sent, by MessageId: each body, and how often.
+    """
+
+    broker: Broker
+    path: Path
+    url: str
+    told: set[str] = field(default_factory=set)
+    decided: dict[str, str] = field(default_factory=dict)
+    taken: dict[str, Counter[bytes]] = field(default_factory=dict)
+
+    @asynccontextmanager
+    async def hub(self) -> AsyncIterator[asyncio.subprocess.Process]:
+        """Run the hub; it is killed at the end."""
+        command = (sys.executable, "-m", "bridge", "hub", "-c", str(self.path))
+        process = await started(
+            *command,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        assert process.stdout is not None
+        try:
+            line = await asyncio.wait_for(process.stdout.readline(), 60)
+            assert line.decode().strip() == self.url
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGKILL)
+            await process.wait()
+
+    async def get(self, path: str, **headers: str) -> Any:
+        async with aiohttp.request("GET", f"{self.url}{path}", headers=headers) as got:
+            is_json = got.content_type == "application/json"
+            return got.status, await (got.json() if is_json else got.text())
+
+    async def events(self) -> list[Any]:
+        found: list[Any] = []
+        cursor = "0"
+        while cursor is not None:
+            _, page = await self.get(f"/api/v1/events?cursor={cursor}")
+            found += page["events"]
+            cursor = page["next"]
+        return found
+
+    async def tell(self, count: int) -> None:
+        """Let a bridge tell of new events."""
+        names = [f"E-{len(self.told) + n}" for n in range(count)]
+        self.told.update(names)
+        bodies = [step("scheduled", event(name)) for name in names]
+        await send(self.broker, "t", *bodies)
+
+    async def decide(self) -> None:
+        """Approve whatever waits, until cancelled; the hub may die meanwhile."""
+        while True:
+            with suppress(aiohttp.ClientError, KeyError):
+                for one in await self.events():
+                    if one["eventId"] not in self.decided:
+                        await self._approve(one)
+            await asyncio.sleep(0.02)
+
+    async def _approve(self, one: Any) -> None:
+        path = f"{self.url}/api/v1/events/{one['eventId']}/approval"
+        wish = {"decision": "approve", "content": one["content"]}
+        asked = aiohttp.request("POST", path, json=wish, headers={"X-Sebridge": "1"})
+        async with asked as found:
+            if found.status == 200:
+                self.decided[one["eventId"]] = (await found.json())["id"]
+
+    async def relay(self) -> None:
+        """Take approvals as a bridge does, and tell what became of them."""
+        client = ServiceBusClient.from_connection_string(self.broker.connection_string)
+        async with client, client.get_queue_receiver(_ENTITY) as receiver:
+            while True:
+                for message in await receiver.receive_messages(20, max_wait_time=1):
+                    name = str(message.message_id)
+                    bodies = self.taken.setdefault(name, Counter())
+                    bodies[b"".join(message.body)] += 1
+                    raw = event(str(message.correlation_id))
+                    told = outcome("relayed", name, raw, seconds=9)
+                    await send(self.broker, "t", told)
+                    await receiver.complete_message(message)
+
+
+@pytest.fixture
+def fleet(hub_config: HubConfig, broker: Broker, tmp_path: Path) -> Fleet:
+    path, port = tmp_path / "hub.toml", free_port()
+    path.write_text(toml(hub_config.store.reveal(), broker, port))
+    return Fleet(broker, path, f"http://127.0.0.1:{port}")
+
+
+async def test_hub_that_is_killed_again_and_again_loses_nothing(fleet: Fleet) -> None:
+    dice = random.Random(21)  # noqa: S311 - the same each time
+    started_ = life("started", approvals=offer(), intervalSeconds=0.0)
+    await send(fleet.broker, "t", started_)
+    async with asyncio.TaskGroup() as group:
+        others = [group.create_task(fleet.decide()), group.create_task(fleet.relay())]
+        for _ in range(4):
+            async with fleet.hub():
+                telling = group.create_task(fleet.tell(8))
+                await asyncio.sleep(dice.uniform(0.2, 1.5))
+            await telling
+        async with fleet.hub():
+
+            async def decisions() -> list[Any]:
+                _, page = await fleet.get("/api/v1/decisions?limit=200")
+                found: list[Any] = page["decisions"]
+                return found
+
+            async def is_done() -> bool:
+                names = {one["eventId"] for one in await fleet.events()}
+                shown = await decisions()
+                done = {one["eventId"] for one in shown if one["state"] == "done"}
+                return names == done == fleet.told
+
+            async with asyncio.timeout(120):
+                while not await is_done():
+                    await asyncio.sleep(0.2)
+            shown = await decisions()
+            for task in others:
+                task.cancel()
+
+    ids = {one["eventId"]: one["id"] for one in shown}
+    assert len(shown) == len(ids) == len(fleet.told), "one for each event"
+    assert fleet.decided.items() <= ids.items(), "what was confirmed is kept"
+    assert set(fleet.taken) == set(ids.values())
+    assert all(len(bodies) == 1 for bodies in fleet.taken.values()), "the same bytes"
+    left = fleet.broker.snapshot()["t/Subscriptions/hub"]
+    assert (left.active, left.dead) == (0, 0)
+
+
+@pytest.mark.parametrize("hub_config", ["postgresql"], indirect=True)
+async def test_database_that_is_killed_costs_no_message(
+    fleet: Fleet, cluster: Cluster
+) -> None:
+    def waiting() -> int:
+        return fleet.broker.snapshot()["t/Subscriptions/hub"].active
+
+    async def is_shown() -> bool:
+        with suppress(KeyError, aiohttp.ClientError):
+            return {e["eventId"] for e in await fleet.events()} == fleet.told
+        return False
+
+    async with fleet.hub():
+        await fleet.tell(3)
+        await until(is_shown)
+        await asyncio.to_thread(cluster.kill)
+        await fleet.tell(4)
+        status, page = await fleet.get("/", **_HTML)
+        assert (status, "cannot reach its database" in page) == (503, True)
+        assert (await fleet.get("/livez"))[0] == 200
+        assert waiting() == 4, "nothing is settled that is not kept"
+        await asyncio.to_thread(cluster.start)
+        async with asyncio.timeout(60):
+            while not await is_shown() or waiting():
+                await asyncio.sleep(0.2)
+
+
+@pytest.mark.parametrize("hub_config", ["postgresql"], indirect=True)
+async def test_hub_ends_when_asked_while_its_database_is_frozen(
+    fleet: Fleet, cluster: Cluster
+) -> None:
+    async with fleet.hub() as process:
+        await fleet.tell(1)
+        with cluster.frozen():
+            await fleet.tell(1)
+            asking = asyncio.create_task(fleet.get("/", **_HTML))
+            await asyncio.sleep(0.5)
+            os.kill(process.pid, signal.SIGTERM)
+            async with asyncio.timeout(30):
+                assert await process.wait() == 0
+            await asyncio.gather(asking, return_exceptions=True)
+
+
+async def test_database_that_answers_no_more_is_told_to_people_and_programs(
+    cluster: Cluster,
+) -> None:
+    cluster.sql("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    found = HubConfig(store=Address(cluster.url, {}))
+    async with (
+        open_store(found, longest=0.5) as store,
+        Desk(store, config()).open() as desk,
+    ):
+        await desk.scheduled()
+        asked = aiohttp.request("GET", f"{desk.url}/", headers={"User": "ann", **_HTML})
+        with cluster.frozen():
+            async with asked as got:
+                page = await got.text()
+                assert (got.status, got.headers["Refresh"]) == (503, "10")
+                assert "no answer for 0.5 s" in page
+                assert "default-src 'none'" in got.headers["Content-Security-Policy"]
+            assert "no answer" in (await desk.get("/api/v1/events"))["error"]
+        async with asyncio.timeout(20):
+            while "error" in (await desk.get("/api/v1/events")):
+                await asyncio.sleep(0.1)
+        assert len(await rows(store, events)) == 1
