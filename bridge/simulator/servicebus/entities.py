@@ -6,6 +6,7 @@ Pure: no I/O, an injected clock. It holds the whole state of a broker.
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from bridge.simulator.servicebus.access import AccessRule
 from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.deadlines import Deadlines
 from bridge.simulator.servicebus.errors import Condition, RefusedError
@@ -31,10 +32,16 @@ class Namespace:
     Args:
         entities: the settings of the entities.
         clock: returns seconds since the epoch.
+
+    Attributes:
+        access: the rules of shared access by path in lower case; "" has those of the
+            whole namespace. What has none is not there.
     """
 
     def __init__(self, entities: Entities, clock: Callable[[], float]) -> None:
         self._clock = clock
+        self.access: dict[str, tuple[AccessRule, ...]] = {}
+        self._keep_access("", entities.access)
         self._deadlines = Deadlines()
         self._woken: dict[Queue, None] = {}
         self._by_path: dict[str, Queue | Topic] = {}
@@ -103,6 +110,7 @@ class Namespace:
             self._check_forwarding(settings)
             entity.change(settings)
             self._connect_forwarding()
+        self._keep_access(entity.name, entity.settings.access)
 
     def remove(self, entity: Queue | Topic) -> tuple[str, ...]:
         """Delete an entity with its messages, and a topic with its subscriptions.
@@ -116,6 +124,7 @@ class Namespace:
             paths += [queue.name, queue.name + DEAD_LETTER_SUFFIX]
         for path in paths:
             del self._by_path[path.lower()]
+            self._keep_access(path, ())
         for topic in self._by_path.values():
             if isinstance(topic, Topic):
                 topic.subscriptions[:] = [
@@ -202,6 +211,7 @@ class Namespace:
             name=settings.name + DEAD_LETTER_SUFFIX,
             lock_duration=settings.lock_duration,
         )
+        self._keep_access(settings.name, settings.access)
         dead_letters = self._new_queue(dead, None)
         return self._new_queue(settings, dead_letters)
 
@@ -225,7 +235,13 @@ class Namespace:
             settings, subscriptions, clock=self._clock, deadlines=self._deadlines
         )
         self._by_path[settings.name.lower()] = topic
+        self._keep_access(settings.name, settings.access)
         return topic
+
+    def _keep_access(self, path: str, rules: tuple[AccessRule, ...]) -> None:
+        self.access.pop(path.lower(), None)
+        if rules:
+            self.access[path.lower()] = rules
 
     def _check_new(self, path: str) -> None:
         if path.lower() in self._by_path:

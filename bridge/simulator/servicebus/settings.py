@@ -4,12 +4,11 @@ Pure values: config.py reads them from the emulator's file, tests write them dir
 The names are those of Service Bus, in Python's spelling.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
-from bridge.simulator.servicebus.access import ROOT, AccessRule
+from bridge.simulator.servicebus.access import AccessRule
 from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.rules.rule import Rule
 
@@ -106,18 +105,6 @@ class Entities:
     queues: tuple[QueueSettings, ...] = ()
     topics: tuple[TopicSettings, ...] = ()
     access: tuple[AccessRule, ...] = ()
-
-    def access_rules(self) -> Mapping[str, tuple[AccessRule, ...]]:
-        """Return all rules of shared access by path; none: everybody may do everything.
-
-        The namespace (path "") has ``ROOT`` beside those that it was given.
-        """
-        own = {queue.name: queue.access for queue in self.queues}
-        own |= {topic.name: topic.access for topic in self.topics}
-        if not self.access and not any(own.values()):
-            return {}
-        has_root = any(rule.name == ROOT.name for rule in self.access)
-        return {**own, "": self.access if has_root else (ROOT, *self.access)}
 
 
 def check_sends(path: str, status: Status) -> None:

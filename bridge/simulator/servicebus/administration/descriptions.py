@@ -5,10 +5,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from bridge.simulator.servicebus.administration.authorization import (
-    AUTHORIZATION,
-    KeptRule,
-)
+from bridge.simulator.servicebus.access import AccessRule
+from bridge.simulator.servicebus.administration.authorization import AUTHORIZATION
 from bridge.simulator.servicebus.administration.fields import (
     QUEUE,
     SUBSCRIPTION,
@@ -65,7 +63,7 @@ def values_of(entity: Queue | Topic) -> Values:
     """Return the values of an entity that was not made by a description."""
     shape, settings = shape_of(entity), entity.settings
     found = {field.name: field.default for field in shape.fields.values()}
-    found[AUTHORIZATION] = tuple(KeptRule.of(rule) for rule in settings.access)
+    found[AUTHORIZATION] = settings.access
     for name, setting in {**_SUBSCRIPTION_SETTINGS, **_FORWARDING}.items():
         if name in found and hasattr(settings, setting):
             found[name] = getattr(settings, setting)
@@ -88,6 +86,7 @@ def queue_settings(values: Values, before: Q) -> Q:
     return replace(
         found,
         duplicate_window=_window(values),
+        access=_rules(values, before),
         forward_to=_path(values["ForwardTo"]),
         forward_dead_letters_to=_path(values["ForwardDeadLetteredMessagesTo"]),
     )
@@ -96,13 +95,23 @@ def queue_settings(values: Values, before: Q) -> Q:
 def topic_settings(values: Values, before: TopicSettings) -> TopicSettings:
     """Return the settings of a topic; see ``queue_settings``."""
     found = _changed(before, _TOPIC_SETTINGS, values)
-    return replace(found, duplicate_window=_window(values))
+    return replace(
+        found, duplicate_window=_window(values), access=_rules(values, before)
+    )
 
 
 def _changed(before: S, names: Mapping[str, str], values: Values) -> S:
     # The values have the types of the settings: the fields' readers see to it.
     changes: dict[str, Any] = {setting: values[name] for name, setting in names.items()}
     return replace(before, **changes)
+
+
+def _rules(
+    values: Values, before: QueueSettings | TopicSettings
+) -> tuple[AccessRule, ...]:
+    rules = values[AUTHORIZATION]
+    is_inner = isinstance(before, SubscriptionSettings)
+    return rules if isinstance(rules, tuple) and not is_inner else ()
 
 
 def _window(values: Values) -> timedelta | None:
