@@ -71,6 +71,38 @@ def options(broker: Broker, way: str) -> dict[str, Any]:
 SDK_HABIT = pytest.mark.filterwarnings("ignore:ssl=None is deprecated")
 
 
+@pytest.mark.parametrize("way", WAYS[1:])
+@pytest.mark.parametrize(
+    ("headers", "told"),
+    [
+        ({"Origin": "https://evil.example"}, "a page of another site"),
+        ({"Origin": "http://localhost:1"}, "a page of another site"),
+        ({"Origin": "null"}, "a page of another site"),
+        ({"Sec-Fetch-Site": "same-site"}, "a page of another site"),
+        ({"Host": "evil.example"}, "Host is 'evil.example'"),
+    ],
+)
+async def test_page_of_another_site_opens_no_websocket(
+    way: str, headers: dict[str, str], told: str, files: TlsFiles
+) -> None:
+    async with broker_by(way, files) as broker, aiohttp.ClientSession() as http:
+        url = broker.addresses["webSocket"].replace("ws", "http", 1)
+        upgrade = {
+            "Connection": "Upgrade",
+            "Upgrade": "websocket",
+            "Sec-WebSocket-Version": "13",
+            "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+            "Sec-WebSocket-Protocol": "AMQPWSB10",
+        }
+        context = ssl.create_default_context(cafile=files.authority)
+        async with http.get(url, headers=upgrade | headers, ssl=context) as refused:
+            assert refused.status == 403
+            assert told in await refused.text()
+        own = {"Origin": url.partition("/$")[0]}
+        async with http.get(url, headers=upgrade | own, ssl=context) as taken:
+            assert taken.status == 101
+
+
 @SDK_HABIT
 @pytest.mark.parametrize("way", WAYS)
 async def test_message_goes_and_comes(
