@@ -95,4 +95,5 @@ class Desk:
             raise RefusedError(
                 Condition.NOT_ALLOWED, f"{entity!r} is a topic, and keeps no messages"
             )
+        found.use.touch()
         return found

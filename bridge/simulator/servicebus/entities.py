@@ -10,6 +10,7 @@ from bridge.simulator.servicebus.access import AccessRule
 from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.deadlines import Deadlines
 from bridge.simulator.servicebus.errors import Condition, RefusedError
+from bridge.simulator.servicebus.idleness import Idleness
 from bridge.simulator.servicebus.queues import Queue
 from bridge.simulator.servicebus.settings import (
     DEAD_LETTER_SUFFIX,
@@ -34,6 +35,8 @@ class Namespace:
         clock: returns seconds since the epoch.
 
     Attributes:
+        on_idle: called with an entity that was unused for its AutoDeleteOnIdle; as long
+            as nobody has set it, the entity is deleted.
         access: the rules of shared access by path in lower case; "" has those of the
             whole namespace. What has none is not there.
     """
@@ -43,6 +46,12 @@ class Namespace:
         self.access: dict[str, tuple[AccessRule, ...]] = {}
         self._keep_access("", entities.access)
         self._deadlines = Deadlines()
+        self.on_idle: Callable[[Queue | Topic], object] = self.remove
+        self._idleness = Idleness(
+            clock=clock,
+            deadlines=self._deadlines,
+            delete=self._delete_idle,
+        )
         self._woken: dict[Queue, None] = {}
         self._by_path: dict[str, Queue | Topic] = {}
         for queue in entities.queues:
@@ -93,6 +102,7 @@ class Namespace:
         self._check_forwarding(settings)
         queue = self._add_queue(replace(settings, name=path))
         topic.subscriptions.append(queue)
+        queue.use.above = topic.use
         self._connect_forwarding()
         return queue
 
@@ -111,6 +121,7 @@ class Namespace:
             entity.change(settings)
             self._connect_forwarding()
         self._keep_access(entity.name, entity.settings.access)
+        self._idleness.watch(entity)
 
     def remove(self, entity: Queue | Topic) -> tuple[str, ...]:
         """Delete an entity with its messages, and a topic with its subscriptions.
@@ -120,7 +131,9 @@ class Namespace:
         """
         gone = list(entity.subscriptions) if isinstance(entity, Topic) else [entity]
         paths = [entity.name] if isinstance(entity, Topic) else []
+        self._idleness.forget(entity)
         for queue in gone:
+            self._idleness.forget(queue)
             paths += [queue.name, queue.name + DEAD_LETTER_SUFFIX]
         for path in paths:
             del self._by_path[path.lower()]
@@ -203,6 +216,9 @@ class Namespace:
         """Return the counts of every queue, topic and subscription by its path."""
         return {entity.name: entity.counts() for entity in self.entities()}
 
+    def _delete_idle(self, entity: Queue | Topic) -> None:
+        self.on_idle(entity)
+
     def _wake(self, queue: Queue) -> None:
         self._woken[queue] = None
 
@@ -213,7 +229,10 @@ class Namespace:
         )
         self._keep_access(settings.name, settings.access)
         dead_letters = self._new_queue(dead, None)
-        return self._new_queue(settings, dead_letters)
+        queue = self._new_queue(settings, dead_letters)
+        dead_letters.use = queue.use
+        self._idleness.watch(queue)
+        return queue
 
     def _new_queue(self, settings: QueueSettings, dead_letters: Queue | None) -> Queue:
         queue = Queue(
@@ -234,7 +253,10 @@ class Namespace:
         topic = Topic(
             settings, subscriptions, clock=self._clock, deadlines=self._deadlines
         )
+        for queue in subscriptions:
+            queue.use.above = topic.use
         self._by_path[settings.name.lower()] = topic
+        self._idleness.watch(topic)
         self._keep_access(settings.name, settings.access)
         return topic
 

@@ -34,6 +34,7 @@ from bridge.simulator.servicebus.settings import (
     check_sends,
 )
 from bridge.simulator.servicebus.storage import Storage
+from bridge.simulator.servicebus.usage import Use
 from bridge.simulator.servicebus.wire import modify
 
 Changes = Mapping[str, object]
@@ -58,6 +59,7 @@ class Queue:
         sessions: the session locks and states.
         storage: the stored messages.
         rules: what it admits of its topic; a queue has none.
+        use: when it was used; shared with its dead-letter queue.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Queue:
     ) -> None:
         self.settings = settings
         self.dead_letters = dead_letters
+        self.use = Use(clock)
         self.rules = RuleSet(
             settings.rules if isinstance(settings, SubscriptionSettings) else (), clock
         )
@@ -137,6 +140,7 @@ class Queue:
                 f"{self.name} requires a session id on each message",
             )
         self.check_room(messages)
+        self.use.touch()
         return tuple(self.intake.accept(message) for message in messages)
 
     def check_room(self, messages: Sequence[Message]) -> None:

@@ -50,6 +50,8 @@ class QueueSettings:
         forward_to: the queue or topic that gets every message instead.
         forward_dead_letters_to: the queue or topic that gets the dead letters.
         max_bytes: sends are refused above this amount of content.
+        auto_delete_on_idle: how long it may be unused before it is deleted; None: for
+            ever.
         access: the rules of shared access that it has of its own.
         status: what clients may do with it.
     """
@@ -64,6 +66,7 @@ class QueueSettings:
     forward_to: str | None = None
     forward_dead_letters_to: str | None = None
     max_bytes: int = MAX_QUEUE_BYTES
+    auto_delete_on_idle: timedelta | None = None
     access: tuple[AccessRule, ...] = ()
     status: Status = Status.ACTIVE
 
@@ -90,6 +93,7 @@ class TopicSettings:
     subscriptions: tuple[SubscriptionSettings, ...] = ()
     duplicate_window: timedelta | None = None
     default_time_to_live: timedelta | None = None
+    auto_delete_on_idle: timedelta | None = None
     access: tuple[AccessRule, ...] = ()
     status: Status = Status.ACTIVE
 

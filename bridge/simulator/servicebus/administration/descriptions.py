@@ -33,6 +33,7 @@ _QUEUE_SETTINGS = {
     "LockDuration": "lock_duration",
     "RequiresSession": "requires_session",
     "DefaultMessageTimeToLive": "default_time_to_live",
+    "AutoDeleteOnIdle": "auto_delete_on_idle",
     "DeadLetteringOnMessageExpiration": "dead_letter_expired",
     "MaxDeliveryCount": "max_delivery_count",
     "Status": "status",
@@ -43,6 +44,7 @@ _SUBSCRIPTION_SETTINGS = {
 }
 _TOPIC_SETTINGS = {
     "DefaultMessageTimeToLive": "default_time_to_live",
+    "AutoDeleteOnIdle": "auto_delete_on_idle",
     "Status": "status",
 }
 _FORWARDING = {
