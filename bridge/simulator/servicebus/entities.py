@@ -14,6 +14,7 @@ from bridge.simulator.servicebus.idleness import Idleness
 from bridge.simulator.servicebus.queues import Queue
 from bridge.simulator.servicebus.settings import (
     DEAD_LETTER_SUFFIX,
+    TRANSFER_SUFFIX,
     Entities,
     QueueSettings,
     SubscriptionSettings,
@@ -156,9 +157,15 @@ class Namespace:
         """Return the entity with this path; case does not matter.
 
         Raises:
-            RefusedError: it does not exist.
+            RefusedError: it does not exist, or is a queue of transfer dead letters.
         """
         found = self._by_path.get(path.lower())
+        if found is None and is_transfer(path):
+            raise RefusedError(
+                Condition.NOT_IMPLEMENTED,
+                "this broker keeps no transfer dead letters: a message for a target of "
+                "forwarding that is not there stays in its queue",
+            )
         if found is None:
             raise RefusedError(
                 Condition.NOT_FOUND, f"the messaging entity {path!r} could not be found"
@@ -295,6 +302,11 @@ class Namespace:
         if path is None or path.lower() not in self._by_path:
             return None
         return self.find(path)
+
+
+def is_transfer(path: str) -> bool:
+    """Return whether a path is that of transfer dead letters."""
+    return path.lower().endswith(TRANSFER_SUFFIX.lower())
 
 
 def subscription_path(topic: str, name: str) -> str:

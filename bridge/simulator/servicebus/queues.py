@@ -26,6 +26,7 @@ from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.intake import Intake
 from bridge.simulator.servicebus.locks import Locks
 from bridge.simulator.servicebus.message import Delivery, Message, Origin
+from bridge.simulator.servicebus.partitions import check_partition
 from bridge.simulator.servicebus.rules.ruleset import RuleSet
 from bridge.simulator.servicebus.sessions import SessionLock, Sessions
 from bridge.simulator.servicebus.settings import (
@@ -139,6 +140,8 @@ class Queue:
                 Condition.NOT_ALLOWED,
                 f"{self.name} requires a session id on each message",
             )
+        if self.settings.is_partitioned:
+            check_partition(self.name, messages)
         self.check_room(messages)
         self.use.touch()
         return tuple(self.intake.accept(message) for message in messages)

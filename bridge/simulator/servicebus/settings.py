@@ -13,6 +13,7 @@ from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.rules.rule import Rule
 
 DEAD_LETTER_SUFFIX = "/$DeadLetterQueue"
+TRANSFER_SUFFIX = "/$Transfer/$DeadLetterQueue"
 MAX_QUEUE_BYTES = 64 * 1024 * 1024
 
 
@@ -52,6 +53,7 @@ class QueueSettings:
         max_bytes: sends are refused above this amount of content.
         auto_delete_on_idle: how long it may be unused before it is deleted; None: for
             ever.
+        is_partitioned: whether messages of one batch need the same partition key.
         access: the rules of shared access that it has of its own.
         status: what clients may do with it.
     """
@@ -67,6 +69,7 @@ class QueueSettings:
     forward_dead_letters_to: str | None = None
     max_bytes: int = MAX_QUEUE_BYTES
     auto_delete_on_idle: timedelta | None = None
+    is_partitioned: bool = False
     access: tuple[AccessRule, ...] = ()
     status: Status = Status.ACTIVE
 
@@ -94,6 +97,7 @@ class TopicSettings:
     duplicate_window: timedelta | None = None
     default_time_to_live: timedelta | None = None
     auto_delete_on_idle: timedelta | None = None
+    is_partitioned: bool = False
     access: tuple[AccessRule, ...] = ()
     status: Status = Status.ACTIVE
 

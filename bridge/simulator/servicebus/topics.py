@@ -10,6 +10,7 @@ from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.deadlines import Deadlines
 from bridge.simulator.servicebus.intake import Intake
 from bridge.simulator.servicebus.message import DeadLetter, Message, Origin
+from bridge.simulator.servicebus.partitions import check_partition
 from bridge.simulator.servicebus.queues import Queue
 from bridge.simulator.servicebus.rules.row import Arrival
 from bridge.simulator.servicebus.settings import (
@@ -77,6 +78,8 @@ class Topic:
             RefusedError: it is disabled, or a subscription is full.
         """
         check_sends(self.name, self.settings.status)
+        if self.settings.is_partitioned:
+            check_partition(self.name, messages)
         now = self._clock()
         for queue in self.subscriptions:
             room = [

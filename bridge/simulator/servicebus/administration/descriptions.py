@@ -29,7 +29,7 @@ S = TypeVar("S", bound=QueueSettings | TopicSettings)
 _WINDOW = "DuplicateDetectionHistoryTimeWindow"
 _DETECTS = "RequiresDuplicateDetection"
 # Elements whose value is that of a setting. Others are only kept and told again.
-_QUEUE_SETTINGS = {
+_COMMON_SETTINGS = {
     "LockDuration": "lock_duration",
     "RequiresSession": "requires_session",
     "DefaultMessageTimeToLive": "default_time_to_live",
@@ -38,11 +38,13 @@ _QUEUE_SETTINGS = {
     "MaxDeliveryCount": "max_delivery_count",
     "Status": "status",
 }
+_QUEUE_SETTINGS = {**_COMMON_SETTINGS, "EnablePartitioning": "is_partitioned"}
 _SUBSCRIPTION_SETTINGS = {
-    **_QUEUE_SETTINGS,
+    **_COMMON_SETTINGS,
     "DeadLetteringOnFilterEvaluationExceptions": "dead_letter_filter_errors",
 }
 _TOPIC_SETTINGS = {
+    "EnablePartitioning": "is_partitioned",
     "DefaultMessageTimeToLive": "default_time_to_live",
     "AutoDeleteOnIdle": "auto_delete_on_idle",
     "Status": "status",
@@ -66,7 +68,8 @@ def values_of(entity: Queue | Topic) -> Values:
     shape, settings = shape_of(entity), entity.settings
     found = {field.name: field.default for field in shape.fields.values()}
     found[AUTHORIZATION] = settings.access
-    for name, setting in {**_SUBSCRIPTION_SETTINGS, **_FORWARDING}.items():
+    known = _QUEUE_SETTINGS | _SUBSCRIPTION_SETTINGS | _FORWARDING
+    for name, setting in known.items():
         if name in found and hasattr(settings, setting):
             found[name] = getattr(settings, setting)
     if _DETECTS in found and settings.duplicate_window is not None:
