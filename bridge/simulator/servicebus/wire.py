@@ -39,16 +39,18 @@ _BODIES = range(_DATA, _LAST_SECTION)
 
 _TTL_FIELD = 2
 _DELIVERY_COUNT_FIELD = 4
-_SESSION_FIELD = 10
+SUBJECT_FIELD, SESSION_FIELD = 3, 10
+"""The places of two properties in their section."""
+
 # The properties a correlation filter can name, with their place in the section.
 _FILTER_FIELDS = {
     "MessageId": 0,
     "To": 2,
-    "Label": 3,
+    "Label": SUBJECT_FIELD,
     "ReplyTo": 4,
     "CorrelationId": 5,
     "ContentType": 6,
-    "SessionId": _SESSION_FIELD,
+    "SessionId": SESSION_FIELD,
     "ReplyToSessionId": 12,
 }
 _LOCK_TOKEN = Symbol("x-opt-lock-token")
