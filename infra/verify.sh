@@ -19,7 +19,8 @@ debian13   deliveries pending, a version that does not start, rollback, remove, 
 rpm        the .rpm by rpm itself, in a root of Debian 13: the same without a service
 image      the image, unpacked by umoci and run by runc
 pythons    the tests of tests/{foundation,events,outbox} on each Python from 3.11 that pyenv has
-readme     the first command of README in a Debian 12 that has no compiler; needs the network
+readme     the first command of README, and all that it installs with pip, in a Debian 12 that
+           has no compiler; needs the network
 TEXT
 }
 
@@ -364,7 +365,7 @@ in_clone() {
 }
 
 readme() {
-  local command file
+  local command file extras
   root_of bookworm
   step "README's first command on Debian $(cat "$work/bookworm/etc/debian_version")"
   rm -rf "$work/clone"
@@ -386,6 +387,9 @@ readme() {
      ! find / -xdev -name Python.h | grep .'
   ok "$command" in_clone sh -c "$command"
   sed 's/^/       | /' "$work/last.log"
+  for extras in $(grep -o "'\.\[[a-z,]*\]'" "$top/README.md" | tr -d "'" | sort -u); do
+    ok "pip install $extras" in_clone .venv/bin/pip install -q -c constraints.txt "$extras"
+  done
   rm -rf "$work/clone"
 }
 
