@@ -25,12 +25,15 @@ async def figures(turns: int) -> list[Figure]:
         await played(wire)  # what is compiled at the first start
     found = await in_turns(lambda: played("python"), lambda: played("proton"), turns)
     return [
-        Figure(what=what, ours=mine, bare=theirs, unit="s", wanted="<= 1")
-        for what, (mine, theirs) in zip(ROWS, found, strict=True)
+        Figure(what=what, ours=mine, bare=theirs, unit="s", wanted=wanted)
+        for (what, wanted), (mine, theirs) in zip(ROWS, found, strict=True)
     ]
 
 
-ROWS = ("demo: from its start to its end", "demo: CPU of its processes")
+ROWS = (
+    ("demo: from its start to its end", "<= 1.02"),  # no slower, but for the noise
+    ("demo: CPU of its processes", ""),
+)
 
 
 async def played(wire: str) -> Sequence[float]:
