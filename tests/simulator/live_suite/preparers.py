@@ -156,6 +156,7 @@ class ServiceBusQueuePreparer(_Preparer):
             name=self.name(),
             lock_duration=lock or timedelta(seconds=30),
             requires_session=bool(given.get("requires_session")),
+            is_partitioned=bool(given.get("enable_partitioning")),
             dead_letter_expired=bool(given.get("dead_lettering_on_message_expiration")),
             duplicate_window=(
                 timedelta(minutes=10)
