@@ -11,7 +11,7 @@ usage() {
 usage: infra/verify.sh [--work FOLDER] [WHAT]…
 
   --work FOLDER  keep what was built and bootstrapped, for the next time (default: a new one)
-  WHAT           of twice, debian12, debian13, rpm, image, pythons (default: all)
+  WHAT           of twice, debian12, debian13, rpm, image, pythons, readme (default: all)
 
 twice      every artefact is built two times, and has the same bytes
 debian12   the .deb: install, check, run against the simulator, downgrade and upgrade with
@@ -19,6 +19,8 @@ debian13   deliveries pending, a version that does not start, rollback, remove, 
 rpm        the .rpm by rpm itself, in a root of Debian 13: the same without a service
 image      the image, unpacked by umoci and run by runc
 pythons    the tests of tests/{foundation,events,outbox} on each Python from 3.11 that pyenv has
+readme     the first command of README, and all that it installs with pip, in a Debian 12 that
+           has no compiler; needs the network
 TEXT
 }
 
@@ -31,15 +33,17 @@ while [ $# -gt 0 ]; do
       work=$2
       shift
       ;;
-    twice | debian12 | debian13 | rpm | image | pythons) what+=("$1") ;;
+    twice | debian12 | debian13 | rpm | image | pythons | readme) what+=("$1") ;;
     -h | --help) usage && exit 0 ;;
     *) usage >&2 && exit 2 ;;
   esac
   shift
 done
-[ ${#what[@]} -gt 0 ] || what=(twice debian12 debian13 rpm image pythons)
+[ ${#what[@]} -gt 0 ] || what=(twice debian12 debian13 rpm image pythons readme)
 [ "$(id -u)" = 0 ] || { echo "verify.sh: must be run as root" >&2 && exit 1; }
-for tool in sebridge debootstrap dpkg-deb rpmbuild rpm umoci skopeo runc unshare nsenter; do
+tools=(sebridge debootstrap dpkg-deb rpmbuild rpm umoci skopeo runc unshare nsenter)
+[ "${what[*]}" != readme ] || tools=(debootstrap unshare)
+for tool in "${tools[@]}"; do
   command -v "$tool" >/dev/null || { echo "verify.sh: $tool is missing" >&2 && exit 1; }
 done
 if [ -z "$work" ]; then
@@ -347,6 +351,46 @@ pythons() {
     (cd "$top" && "$work/env-${python//\//_}/bin/python" -m pytest -q -p no:cacheprovider \
       tests/foundation tests/events tests/outbox 2>&1 | tail -n 5)
   done
+}
+
+# in_clone COMMAND…: in a root with this source in /clone and the network of this machine,
+# and nothing else of it. pip is told here what it is told outside, but for other places of
+# packages: they may have been compiled there.
+in_clone() {
+  local told=(PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root DEBIAN_FRONTEND=noninteractive) one
+  while IFS= read -r one; do told+=("$one"); done < <(env | grep -E '^(PIP_(CERT|INDEX_URL|DEFAULT_TIMEOUT)|SSL_CERT_FILE|[a-zA-Z]+_(proxy|PROXY))=')
+  # shellcheck disable=SC2016 # the shell in the namespace reads it
+  unshare -m bash -c 'mount -t proc proc "$0/proc" && mount --bind /dev "$0/dev" &&
+    exec chroot "$0" env -i -C /clone "$@"' "$work/clone" "${told[@]}" "$@" </dev/null
+}
+
+readme() {
+  local command file extras
+  root_of bookworm
+  step "README's first command on Debian $(cat "$work/bookworm/etc/debian_version")"
+  rm -rf "$work/clone"
+  cp -a "$work/bookworm" "$work/clone"
+  cp -L /etc/resolv.conf "$work/clone/etc/resolv.conf"
+  for file in ${SSL_CERT_FILE:+"$SSL_CERT_FILE"} ${PIP_CERT:+"$PIP_CERT"}; do
+    command install -D -m 0644 "$file" "$work/clone$file"
+  done
+  mkdir "$work/clone/clone"
+  git -C "$top" archive HEAD | tar -x -C "$work/clone/clone"
+  command=$(sed -n '/<!-- command: demo -->/,/^```$/p' "$top/README.md" | grep '^python3 ')
+  ok "without Python's venv it says what is missing" no in_clone sh -c "$command"
+  sed 's/^/       | /' "$work/last.log"
+  ok "apt-get install -y python3-venv, as README says" in_clone sh -c \
+    'apt-get update -q && apt-get install -q -y --no-install-recommends python3-venv'
+  # shellcheck disable=SC2016 # the shell there reads it
+  ok "no compiler, and no headers of Python" in_clone sh -c \
+    'for one in gcc cc c89 c99 g++ clang tcc make x86_64-linux-gnu-gcc; do ! command -v $one || exit 1; done
+     ! find / -xdev -name Python.h | grep .'
+  ok "$command" in_clone sh -c "$command"
+  sed 's/^/       | /' "$work/last.log"
+  for extras in $(grep -o "'\.\[[a-z,]*\]'" "$top/README.md" | tr -d "'" | sort -u); do
+    ok "pip install $extras" in_clone .venv/bin/pip install -q -c constraints.txt "$extras"
+  done
+  rm -rf "$work/clone"
 }
 
 for one in "${what[@]}"; do

@@ -13,7 +13,7 @@ one of its own.
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -55,13 +55,39 @@ class Emulator:
 
     # -- what is in it -----------------------------------------------------------------
 
-    def put(self, entity: str, body: bytes) -> None:
+    def put(
+        self,
+        entity: str,
+        body: bytes,
+        *,
+        subject: str | None = None,
+        session_id: str | None = None,
+        application_properties: Mapping[str, object] | None = None,
+    ) -> None:
         """Send a message to a queue or topic.
 
+        Args:
+            entity: its path.
+            body: one data section.
+            subject: None: none.
+            session_id: needed where sessions are.
+            application_properties: texts, numbers, booleans, bytes, UUIDs, times with a
+                zone, durations or None by name.
+
         Raises:
-            RefusedError: it does not exist, or takes none.
+            RefusedError: the entity does not exist, or takes no such message; or a
+                property is none that AMQP has.
+            TypeError: the body is a text: its encoding is for the caller to choose.
         """
-        self._do(lambda: self._broker.put(entity, body))
+        self._do(
+            lambda: self._broker.desk.put(
+                entity,
+                body,
+                subject=subject,
+                session_id=session_id,
+                application_properties=application_properties or {},
+            )
+        )
 
     def counts(self, entity: str) -> Counts:
         """Return how many messages an entity holds, by state.
@@ -74,6 +100,8 @@ class Emulator:
 
     def messages(self, entity: str) -> tuple[MessageRow, ...]:
         """Return the first messages of a queue or subscription, and leave them there.
+
+        Each has the sender's ``application_properties`` beside what the broker knows.
 
         Raises:
             KeyError: it does not exist, or is a topic.

@@ -249,11 +249,14 @@ def _tls_files(options: SimulatorOptions) -> Iterator[TlsFiles | None]:
     """Yield the certificate that the options ask for; a made one is deleted after.
 
     Raises:
-        SimulatorError: only one of certificate and key is given.
+        SimulatorError: only one of certificate and key is given, or a port of TLS
+            without TLS.
     """
     certificate, key = options.tls_certificate, options.tls_key
     if (certificate is None) != (key is None):
         raise SimulatorError("--tls-certificate and --tls-key belong together")
+    if certificate is None and not options.tls:
+        _check_no_port_of_tls(options)
     if certificate is not None and key is not None:
         yield TlsFiles(certificate=certificate, key=key)
     elif options.tls:
@@ -263,6 +266,19 @@ def _tls_files(options: SimulatorOptions) -> Iterator[TlsFiles | None]:
             yield make_certificate(Path(folder))
     else:
         yield None
+
+
+def _check_no_port_of_tls(options: SimulatorOptions) -> None:
+    ports = {
+        "--servicebus-tls-port": options.servicebus_tls_port,
+        "--servicebus-https-port": options.servicebus_https_port,
+    }
+    for name, port in ports.items():
+        if port:
+            raise SimulatorError(
+                f"{name} {port} has no effect without TLS: give --tls, or "
+                "--tls-certificate and --tls-key"
+            )
 
 
 def _settings(options: SimulatorOptions) -> ImdsSettings:

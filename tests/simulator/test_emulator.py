@@ -4,9 +4,10 @@ import asyncio
 import gc
 import time
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import azure.servicebus as sdk
 import pytest
@@ -33,6 +34,7 @@ SAMPLE = Path(__file__).parent / "servicebus-config.json"
 ENTITIES = Entities(
     queues=(
         QueueSettings(name="orders", lock_duration=timedelta(minutes=1)),
+        QueueSettings(name="sessions", requires_session=True),
         QueueSettings(name="late", default_time_to_live=timedelta(minutes=5)),
     ),
     topics=(TopicSettings(name="news"),),
@@ -72,6 +74,66 @@ def test_message_of_a_plain_function_is_seen(bus: Emulator) -> None:
         "active",
     )
     assert bus.counts("orders") == Counts(active=1)
+
+
+OWN = {
+    "shop": "north",
+    "count": 3,
+    "price": 2.5,
+    "paid": True,
+    "note": None,
+    "blob": b"\x00",
+    "id": UUID(int=7),
+    "at": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+    "took": timedelta(minutes=10),
+}
+
+
+def test_application_properties_are_seen_as_they_were_sent(bus: Emulator) -> None:
+    with client(bus) as own, own.get_queue_sender("orders") as sender:
+        texts: dict[Any, Any] = {"shop": "north", "count": 3, "price": 2.5}
+        sender.send_messages(ServiceBusMessage("x", application_properties={**texts}))
+    bus.put("orders", b"x", application_properties=OWN)
+
+    sent, put = bus.messages("orders")
+    assert sent.application_properties == texts
+    assert put.application_properties == OWN
+
+
+def test_message_that_a_test_puts_has_what_a_client_reads(bus: Emulator) -> None:
+    bus.put(
+        "sessions",
+        b"2 apples",
+        subject="order",
+        session_id="s1",
+        application_properties={"shop": "north"},
+    )
+    with (
+        client(bus) as own,
+        own.get_queue_receiver("sessions", session_id="s1") as receiver,
+    ):
+        (message,) = receiver.receive_messages(1, max_wait_time=30)
+
+    assert (str(message), message.subject) == ("2 apples", "order")
+    assert message.application_properties == {b"shop": b"north"}
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ({1}, "a message cannot have a set there"),
+        ([1], "a message cannot have a list there"),
+        (2**63, "this value is out of the range of its type int"),
+        (datetime(2026, 1, 2), "a message cannot have a datetime there"),  # noqa: DTZ001 - that is what is refused
+    ],
+)
+def test_property_that_no_message_can_have_is_named(
+    bus: Emulator, value: object, told: str
+) -> None:
+    with pytest.raises(RefusedError, match=f"the application property 'shop': {told}"):
+        bus.put("orders", b"x", application_properties={"shop": value})
+
+    assert bus.counts("orders") == Counts()
 
 
 def test_text_is_no_body(bus: Emulator) -> None:

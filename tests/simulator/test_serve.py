@@ -270,3 +270,21 @@ async def test_certificate_that_is_not_there_is_told(tmp_path: Path) -> None:
 
     with pytest.raises(SimulatorError, match=r"absent\.pem cannot be read: No such"):
         await serve(options, asyncio.Event(), Output())
+
+
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [
+        ("servicebus_tls_port", "--servicebus-tls-port"),
+        ("servicebus_https_port", "--servicebus-https-port"),
+    ],
+)
+async def test_port_of_tls_needs_tls(option: str, name: str) -> None:
+    given: dict[str, Any] = {option: 5671}
+    with pytest.raises(SimulatorError) as caught:
+        await serve(SimulatorOptions(**given), asyncio.Event(), Output())
+
+    assert str(caught.value) == (
+        f"{name} 5671 has no effect without TLS: give --tls, or "
+        "--tls-certificate and --tls-key"
+    )

@@ -29,6 +29,7 @@ from bridge.simulator.servicebus.access import (
 from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.config import ConfigError, parse_entities
+from bridge.simulator.servicebus.entities import Namespace
 from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.settings import (
     Entities,
@@ -76,7 +77,12 @@ def token(
 
 
 def access(clock: FakeClock | None = None) -> Access:
-    return Access(RULES.access_rules(), clock or FakeClock())
+    return access_to(RULES, clock)
+
+
+def access_to(entities: Entities, clock: FakeClock | None = None) -> Access:
+    clock = clock or FakeClock()
+    return Access(Namespace(entities, clock).access, clock)
 
 
 # -- tokens ------------------------------------------------------------------------
@@ -256,9 +262,7 @@ def test_claims_of_another_connection_do_not_help() -> None:
 
 
 def test_without_rules_everything_is_allowed() -> None:
-    claims = Access(
-        Entities(queues=(QueueSettings(name="q"),)).access_rules(), FakeClock()
-    ).claims()
+    claims = access_to(Entities(queues=(QueueSettings(name="q"),))).claims()
     claims.put("anything", "q")
 
     claims.check("q", Right.MANAGE)
@@ -271,7 +275,7 @@ def test_root_rule_is_there_as_soon_as_there_is_another() -> None:
     claims.check("orders", Right.MANAGE)
 
     own = rule(ROOT.name, Right.MANAGE, keys=("own",))
-    found = Access(replace(RULES, access=(own,)).access_rules(), FakeClock())
+    found = access_to(replace(RULES, access=(own,)))
     assert found.root is own
     with pytest.raises(RefusedError, match="InvalidSignature"):
         found.admit(given, "orders")
@@ -404,7 +408,7 @@ def test_entity_file_names_rules() -> None:
     assert found.queues[0].access == (rule("q-send", Right.SEND, keys=("p", "s")),)
     (topic,) = found.topics
     assert topic.access == (rule("t-all", Right.SEND, Right.LISTEN, keys=("p",)),)
-    assert set(found.access_rules()) == {"", "q", "t"}
+    assert set(Namespace(found, FakeClock()).access) == {"", "q", "t"}
 
 
 @pytest.mark.parametrize(

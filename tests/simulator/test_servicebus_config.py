@@ -1,5 +1,6 @@
 """The emulator's entity file: what is read, and what is named as wrong."""
 
+import json
 import re
 from datetime import timedelta
 from pathlib import Path
@@ -239,6 +240,49 @@ def test_correlation_filter_without_a_property_is_an_error() -> None:
     assert fault.endswith("CorrelationFilter: names no property to compare")
 
 
+@pytest.mark.parametrize(
+    "number",
+    [str(2**63), str(-(2**63) - 1), str(2**64), "1" + 400 * "0", "-1" + 5000 * "0"],
+)
+def test_whole_number_beyond_64_bits_is_named_with_its_place(number: str) -> None:
+    """JSON has no limit, and the properties of messages have one."""
+    filters = {"CorrelationFilter": {"Properties": {"level": 0}}}
+    text = json.dumps(document(**with_rule({"FilterType": "Correlation"} | filters)))
+    text = text.replace('"level": 0', f'"level": {number}')
+
+    with pytest.raises(ConfigError) as caught:
+        parse_entities(text)
+
+    place = (
+        "Topics[0].Subscriptions[0].Rules[0].Properties.CorrelationFilter.Properties"
+    )
+    allowed = "a whole number from -9223372036854775808 to 9223372036854775807"
+    assert caught.value.faults == (f"{place}.level: should be {allowed}",)
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, -(2**63), 1e300, 2.0**64])
+def test_number_that_a_property_can_have_is_read(number: float) -> None:
+    filters = {"CorrelationFilter": {"Properties": {"level": number}}}
+    found = read(**with_rule({"FilterType": "Correlation"} | filters))
+
+    (rule,) = found.topics[0].subscriptions[0].rules
+    assert rule.filter == CorrelationFilter(application_properties={"level": number})
+
+
+@pytest.mark.parametrize("count", [0, 2**31, 10**400, True, 1.0])
+def test_delivery_count_is_a_number_that_can_be_counted_to(count: float) -> None:
+    queue = {"Name": "q", "Properties": {"MaxDeliveryCount": 0}}
+    text = json.dumps(document(queues=[queue])).replace(": 0", f": {json.dumps(count)}")
+
+    with pytest.raises(ConfigError) as caught:
+        parse_entities(text)
+
+    place = "Queues[0].Properties.MaxDeliveryCount"
+    assert caught.value.faults == (
+        f"{place}: should be a whole number from 1 to 2147483647",
+    )
+
+
 def test_all_faults_are_named_at_once() -> None:
     properties = {
         "LockDuration": "1 minute",
@@ -252,7 +296,7 @@ def test_all_faults_are_named_at_once() -> None:
 
     assert [fault.removeprefix("Queues[0].Properties.") for fault in found] == [
         "LockDuration: should be a duration such as PT1M, in days or less",
-        "MaxDeliveryCount: should be a whole number from 1",
+        "MaxDeliveryCount: should be a whole number from 1 to 2147483647",
         "RequiresSession: should be true or false",
         "ForwardTo: should be a text",
         "Colour: unknown field",
@@ -314,7 +358,19 @@ def test_names_are_unique_without_regard_to_case() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "[]", "{}", '{"UserConfig": {"Namespaces": 5}}', '"text"']
+    "text",
+    [
+        *("{", "[]", "{}", '{"UserConfig": {"Namespaces": 5}}', '"text"'),
+        *(
+            "NaN",
+            '{"UserConfig": NaN}',
+            r'{"UserConfig": "\ud800"}',
+            "[" * 1010,
+            "[" * 100_000,
+            "[1e999]",
+            "9" * 5000,
+        ),
+    ],
 )
 def test_text_of_another_shape_is_an_error(text: str) -> None:
     with pytest.raises(ConfigError):

@@ -20,7 +20,9 @@ from bridge.simulator.errors import ListenError, SimulatorError
 from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.doors import Doors
-from bridge.simulator.tls import TlsFiles
+from bridge.simulator.servicebus.faults import Faults
+from bridge.simulator.servicebus.outlet import Outlet
+from bridge.simulator.tls import TlsFiles, server_context
 from bridge.simulator.tls_certificate import make_certificate
 from tests.simulator.servicebus_fixtures import SDK_ENTITIES
 from tests.support.ports import free_port
@@ -69,6 +71,38 @@ def options(broker: Broker, way: str) -> dict[str, Any]:
 
 # The SDK passes ssl=None to aiohttp when it uses no TLS.
 SDK_HABIT = pytest.mark.filterwarnings("ignore:ssl=None is deprecated")
+
+
+@pytest.mark.parametrize("way", WAYS[1:])
+@pytest.mark.parametrize(
+    ("headers", "told"),
+    [
+        ({"Origin": "https://evil.example"}, "a page of another site"),
+        ({"Origin": "http://localhost:1"}, "a page of another site"),
+        ({"Origin": "null"}, "a page of another site"),
+        ({"Sec-Fetch-Site": "same-site"}, "a page of another site"),
+        ({"Host": "evil.example"}, "Host is 'evil.example'"),
+    ],
+)
+async def test_page_of_another_site_opens_no_websocket(
+    way: str, headers: dict[str, str], told: str, files: TlsFiles
+) -> None:
+    async with broker_by(way, files) as broker, aiohttp.ClientSession() as http:
+        url = broker.addresses["webSocket"].replace("ws", "http", 1)
+        upgrade = {
+            "Connection": "Upgrade",
+            "Upgrade": "websocket",
+            "Sec-WebSocket-Version": "13",
+            "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+            "Sec-WebSocket-Protocol": "AMQPWSB10",
+        }
+        context = ssl.create_default_context(cafile=files.authority)
+        async with http.get(url, headers=upgrade | headers, ssl=context) as refused:
+            assert refused.status == 403
+            assert told in await refused.text()
+        own = {"Origin": url.partition("/$")[0]}
+        async with http.get(url, headers=upgrade | own, ssl=context) as taken:
+            assert taken.status == 101
 
 
 @SDK_HABIT
@@ -306,3 +340,44 @@ async def test_web_socket_takes_binary_messages_of_amqp_alone() -> None:
 
     assert answer.startswith(b"AMQP\x03")
     assert closed.type in {aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.CLOSE}
+
+
+class Held(asyncio.Protocol):
+    """The broker's end of a connection, as far as it is broken."""
+
+    def __init__(self, faults: Faults) -> None:
+        self.outlet = Outlet(faults)
+        self.made: asyncio.Future[asyncio.BaseTransport] = asyncio.Future()
+        self.lost = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.outlet.open(transport)
+        self.made.set_result(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.set()
+
+
+async def test_connection_that_is_just_gone_can_be_broken(files: TlsFiles) -> None:
+    """A broker that stops breaks what is left, also what went at this moment.
+
+    TLS knows it one turn of the loop before the broker is told, and has no socket then.
+    """
+    held = Held(Broker(SDK_ENTITIES).faults)
+    server = await asyncio.get_running_loop().create_server(
+        lambda: held, "127.0.0.1", 0, ssl=server_context(files)
+    )
+    context = ssl.create_default_context(cafile=files.authority)
+    port = server.sockets[0].getsockname()[1]
+    async with asyncio.timeout(30):
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        transport = await held.made
+        writer.transport.abort()
+        while transport.get_extra_info("socket") is not None:
+            await asyncio.sleep(0)
+        assert not held.lost.is_set()
+
+        held.outlet.abort()
+
+        await held.lost.wait()
+    server.close()

@@ -1,5 +1,6 @@
 """Bytes in, bytes out: frames, values and messages."""
 
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -12,7 +13,7 @@ from bridge.simulator.servicebus.frames import (
     FrameSplitter,
     message_format,
 )
-from bridge.simulator.servicebus.message import DeadLetter, Delivery
+from bridge.simulator.servicebus.message import DeadLetter, Delivery, State
 from bridge.simulator.servicebus.values import (
     decode_value,
     encode_section,
@@ -241,8 +242,22 @@ def test_delivery_tells_what_the_broker_knows() -> None:
         "x-opt-enqueue-sequence-number": 5,
         "x-opt-enqueued-time": 1000500,
         "x-opt-locked-until": 2000000,
-        "x-opt-message-state": 0,
     }
+
+
+def test_delivery_says_no_more_than_the_cloud_of_a_message_that_is_active() -> None:
+    """Its first number only if it was forwarded, its state only if it is another."""
+    fresh = replace(delivery(proton_message()), enqueued_sequence_number=7)
+
+    told = decoded(encode_delivery(fresh)).annotations
+    other = decoded(encode_delivery(replace(fresh, state=State.DEFERRED))).annotations
+
+    assert set(told) == {
+        "x-opt-sequence-number",
+        "x-opt-enqueued-time",
+        "x-opt-locked-until",
+    }
+    assert other == {**told, "x-opt-message-state": 1}
 
 
 def test_annotations_of_the_sender_are_kept() -> None:

@@ -29,6 +29,8 @@ from bridge.simulator.sql.errors import SqlSyntaxError
         ("_a = 1", 1, "'_a' is not expected"),
         ("a = 12x", 5, "'12x' is not expected"),
         ("a = 9223372036854775808", 5, "does not fit into 64 bits"),
+        ("a = -9223372036854775809", 6, "does not fit into 64 bits"),
+        ("a = 1-9223372036854775808", 7, "does not fit into 64 bits"),
         ("NOT a", 5, "a condition is expected, not a value"),
         ("(a = 1) = 1", 2, "a value is expected, not a condition"),
         ("a = 1 AND b", 11, "a condition is expected, not a value"),

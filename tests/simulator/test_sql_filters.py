@@ -56,6 +56,7 @@ OWN = {
     "guid": UUID(int=1),
     "blob": b"x",
     "long": 2**63 - 1,
+    "least": -(2**63),
     "single": Float32(0.5),
     "sign": Char("c"),
 }
@@ -144,6 +145,8 @@ def admits(expression: str, **parameters: Value) -> bool:
         # LIKE.
         ("letters LIKE 'A__D'", True),
         ("letters LIKE 'A_D'", False),
+        ("least = -9223372036854775808 AND least < 0", True),
+        ("least = - 9223372036854775808 AND long > -9223372036854775808", True),
         ("letters LIKE '%%A%B%%D%'", True),
         ("letters LIKE ''", False),
         ("letters NOT LIKE 'a%'", True),

@@ -84,7 +84,8 @@ class Access:
     """The rules of a broker.
 
     Args:
-        rules: those of the namespace (path "") and of its entities, by their paths.
+        rules: those of the namespace (path "") and of its entities, by their paths in
+            lower case. Whoever owns it may change it: that counts at once.
         clock: returns seconds since the epoch.
     """
 
@@ -93,7 +94,7 @@ class Access:
         rules: Mapping[str, Sequence[AccessRule]],
         clock: Callable[[], float],
     ) -> None:
-        self._rules = {path.lower(): tuple(found) for path, found in rules.items()}
+        self._rules = rules
         self._clock = clock
 
     @property
@@ -137,13 +138,18 @@ class Access:
     def _signer(self, fields: Mapping[str, str], scope: str) -> AccessRule:
         name = fields["skn"]
         for place in _places(scope):
-            for rule in self._rules.get(place, ()):
+            for rule in self._at(place):
                 if rule.name == name and any(_is_by(key, fields) for key in rule.keys):
                     return rule
         raise _unauthorized(
             f"InvalidSignature: the token is not signed with a key of a rule {name!r} "
             f"of {scope or 'the namespace'!r} or of what it belongs to"
         )
+
+    def _at(self, place: str) -> Sequence[AccessRule]:
+        """Return the rules of a place: the namespace has the root's in any case."""
+        found = self._rules.get(place, ())
+        return found if place or self.root in found else (*found, self.root)
 
 
 class Claims:
@@ -162,13 +168,18 @@ class Claims:
     def put(self, token: object, audience: str) -> None:
         """Keep a token, in place of the earlier one for the same audience.
 
-        Without any rule, it is not looked at.
+        Without any rule, a bad one does no harm. A good one is kept: the first rule may
+        be made while the connection is open.
 
         Raises:
             RefusedError: it is no good; see ``Access.admit``.
         """
-        if not self._access.is_open:
+        try:
             grant = self._access.admit(token, audience)
+        except RefusedError:
+            if not self._access.is_open:
+                raise
+        else:
             self._grants[grant.scope] = grant
 
     def check(self, path: str, right: Right) -> None:

@@ -70,7 +70,7 @@ class Broker:
         self._doors = doors or Doors()
         entities = entities or default_entities()
         self._namespace = Namespace(entities, clock)
-        self._access = Access(entities.access_rules(), clock)
+        self._access = Access(self._namespace.access, clock)
         self._hub = Hub(self._namespace, clock, self._access)
         self.desk = Desk(self._hub, clock)
         self.changes = Changes(self._hub)

@@ -12,7 +12,7 @@ from bridge.simulator.servicebus.topics import Topic
 
 
 class Changes:
-    """Changes and deletes entities.
+    """Changes and deletes entities, also those that nobody has used for their time.
 
     Args:
         hub: the connections.
@@ -23,6 +23,7 @@ class Changes:
 
     def __init__(self, hub: Hub) -> None:
         self.namespace = hub.namespace
+        self.namespace.on_idle = self.remove
         self._hub = hub
 
     def change(
@@ -30,8 +31,8 @@ class Changes:
     ) -> None:
         """Change the behaviour of an entity.
 
-        Its links are detached if it is disabled for anything, and if it forwards from
-        now on.
+        Its receivers are detached if it is disabled for anything, and if it forwards
+        from now on. What a sender may no longer send is refused.
 
         Raises:
             RefusedError: it forwards to what is not there.
@@ -50,7 +51,10 @@ class Changes:
         self._hub.turn()
 
     def remove(self, entity: Queue | Topic) -> None:
-        """Delete an entity; its links are detached with "not found"."""
+        """Delete an entity; its links are detached with "not found".
+
+        Those of senders with their next message, which is refused so, too.
+        """
         for path in self.namespace.remove(entity):
             # The clients know it by these words.
             gone = RefusedError(

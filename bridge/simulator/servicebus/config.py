@@ -9,13 +9,12 @@ Source:  github.com/Azure/azure-service-bus-emulator-installer,
          ServiceBus-Emulator/Schema/Config-schema.json
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
-
-import orjson
 
 from bridge.simulator.servicebus.config_access import read_access
 from bridge.simulator.servicebus.config_fields import ConfigError, Fields, Findings
@@ -38,6 +37,7 @@ from bridge.simulator.sql.errors import SqlSyntaxError
 
 __all__ = ["ConfigError", "default_entities", "load_entities", "parse_entities"]
 
+_MOST_DIGITS = 40
 _STRING_OR_COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*')
 
 
@@ -73,16 +73,40 @@ def parse_entities(text: str) -> Entities:
     Raises:
         ConfigError: it is invalid, or asks for something that is not supported.
     """
-    try:
-        document = orjson.loads(_STRING_OR_COMMENT.sub(_without_comment, text))
-    except orjson.JSONDecodeError as error:
-        raise ConfigError([f"this is not JSON: {error}"]) from error
+    document = _parse_json(_STRING_OR_COMMENT.sub(_without_comment, text))
     findings = Findings()
     entities = _read_document(Fields.of(document, "", findings))
     faults = [*findings.faults, *_forwarding_faults(entities)]
     if faults:
         raise ConfigError(faults)
     return entities
+
+
+def _parse_json(text: str) -> object:
+    """Return the document.
+
+    Whole numbers keep their digits: orjson would turn those beyond 64 bits into others,
+    without a word.
+
+    Raises:
+        ConfigError: this is not JSON, or has half of a surrogate pair.
+    """
+    try:
+        found: object = json.loads(
+            text, parse_int=_read_int, parse_constant=_refuse_constant
+        )
+        json.dumps(found, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise ConfigError([f"this is not JSON: {error}"]) from error
+    return found
+
+
+def _read_int(text: str) -> int:
+    return int(text[:_MOST_DIGITS])  # one that is cut is too large in any case
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
 
 
 def _without_comment(match: re.Match[str]) -> str:

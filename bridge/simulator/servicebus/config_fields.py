@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Self
 
+_MOST_INT32 = 2**31 - 1
+_LEAST_INT64, _MOST_INT64 = -(2**63), 2**63 - 1
 # Years and months have no fixed length, so they are not accepted.
 _DURATION = re.compile(
     r"P(?=.)(?:(?P<days>\d+)D)?"
@@ -131,10 +133,11 @@ class Fields:
         value = self._take(name)
         if value is None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            self._fault_at(name, "should be a whole number from 1")
-            return default
-        return value
+        is_flag = isinstance(value, bool)
+        if isinstance(value, int) and not is_flag and 1 <= value <= _MOST_INT32:
+            return value
+        self._fault_at(name, f"should be a whole number from 1 to {_MOST_INT32}")
+        return default
 
     def duration(self, name: str, default: str) -> timedelta:
         """Return an ISO 8601 duration above zero."""
@@ -153,6 +156,11 @@ class Fields:
         for key, item in (value or {}).items():
             if not isinstance(item, str | int | float):
                 self._fault_at(f"{name}.{key}", "should be a text, number or boolean")
+            elif isinstance(item, int) and not _LEAST_INT64 <= item <= _MOST_INT64:
+                self._fault_at(
+                    f"{name}.{key}",
+                    f"should be a whole number from {_LEAST_INT64} to {_MOST_INT64}",
+                )
         return value or {}
 
     def _take(self, name: str) -> object:

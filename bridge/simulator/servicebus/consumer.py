@@ -7,7 +7,6 @@ the lock lasts, as the SDK's own tests do, is not told that it has lost an empty
 
 import asyncio
 from typing import Protocol
-from uuid import UUID
 
 from bridge.simulator.servicebus.attaching import accept_session, tag_of
 from bridge.simulator.servicebus.endpoints import Delivery, Link
@@ -66,6 +65,7 @@ class Consumer:
         self._session_id: str | None = None
         self._detaching: asyncio.TimerHandle | None = None
         self._deletes = link.is_presettled
+        self._is_using = False
 
     @property
     def path(self) -> str:
@@ -74,6 +74,7 @@ class Consumer:
 
     def attach(self) -> None:
         """Accept the link: it receives from the whole queue."""
+        self._begin()
         self._link.accept()
 
     def attach_to_session(self, session_id: str | None) -> bool:
@@ -92,6 +93,7 @@ class Consumer:
         if lock is None:
             return False
         self._session_id = lock.session_id
+        self._begin()
         accept_session(self._link, lock)
         self._keeper.touch()
         return True
@@ -110,7 +112,7 @@ class Consumer:
         taken = self.queue.receive(self._session_id, delete=self._deletes)
         if taken is None:
             return False
-        tag = tag_of(taken.lock_token or UUID(int=taken.sequence_number))
+        tag = b"" if taken.lock_token is None else tag_of(taken.lock_token)
         self._link.send(tag, encode_delivery(taken), taken.lock_token)
         self._keeper.touch()
         return True
@@ -142,6 +144,9 @@ class Consumer:
         self._session_id = None
         if self._detaching is not None:
             self._detaching.cancel()
+        if self._is_using:
+            self._is_using = False
+            self.queue.use.end()
 
     def detach_if_lost(self) -> None:
         """Detach the link now, if the lock on its session has ended."""
@@ -154,6 +159,10 @@ class Consumer:
         self._link.close(amqp_error(lost))
         self._keeper.close(self._link)
         self._owner.flush()
+
+    def _begin(self) -> None:
+        self._is_using = True
+        self.queue.use.begin()
 
     def _lose_session(self) -> None:
         # Without a connection (see hold_session_locks) there is no client to inform.

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from bridge.simulator.servicebus.access import MANAGEMENT_SUFFIX
 from bridge.simulator.servicebus.endpoints import Delivery, Link
-from bridge.simulator.servicebus.entities import Namespace
+from bridge.simulator.servicebus.entities import Namespace, is_transfer
 from bridge.simulator.servicebus.errors import Condition, RefusedError, amqp_error
 from bridge.simulator.servicebus.faults import Faults
 from bridge.simulator.servicebus.hub import Connection
@@ -151,7 +151,9 @@ class Requests:
             path = entity_path(str(named.get("name") or "")).lower()
             path = path.removesuffix(MANAGEMENT_SUFFIX)
             self._owner.claims.put(request.body, path)
-            if path:  # otherwise the token is for the whole namespace
+            # Without a path, it is for the whole namespace. What the broker does not do
+            # is refused at the link, whose words a client shows.
+            if path and not is_transfer(path):
                 self._namespace.find(path)
         except RefusedError as error:
             refused = Reply.refusal(error)

@@ -1,16 +1,18 @@
 """What a person does at a broker, without a connection: look, put, resubmit, purge."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from bridge.simulator.servicebus.clearing import purge, resubmit
 from bridge.simulator.servicebus.entities import Namespace
 from bridge.simulator.servicebus.errors import Condition, RefusedError
+from bridge.simulator.servicebus.handmade import compose
 from bridge.simulator.servicebus.hub import Hub
 from bridge.simulator.servicebus.overview import Overview, overview
 from bridge.simulator.servicebus.queues import Queue
-from bridge.simulator.servicebus.values import encode_section
 from bridge.simulator.servicebus.wire import parse_message
-from bridge.simulator.wire.message import DATA
+
+_NONE: Mapping[str, object] = MappingProxyType({})
 
 
 class Desk:
@@ -38,14 +40,35 @@ class Desk:
         """Do what is due by now: after the clock was set ahead."""
         self._hub.turn()
 
-    def put(self, entity: str, body: bytes) -> None:
+    def put(
+        self,
+        entity: str,
+        body: bytes,
+        *,
+        subject: str | None = None,
+        session_id: str | None = None,
+        application_properties: Mapping[str, object] = _NONE,
+    ) -> None:
         """Send a message to a queue or topic.
 
+        Args:
+            entity: its path.
+            body: one data section.
+            subject: None: none, as for the others.
+            session_id: needed where sessions are.
+            application_properties: see ``handmade.compose``.
+
         Raises:
-            RefusedError: it does not exist, or takes none.
+            RefusedError: the entity does not exist, or takes no such message; or AMQP
+                has no form for a property.
             TypeError: the body is a text: its encoding is for the caller to choose.
         """
-        encoded = encode_section(DATA, bytes(memoryview(body)))
+        encoded = compose(
+            body,
+            subject=subject,
+            session_id=session_id,
+            application_properties=application_properties,
+        )
         self._namespace.find_target(entity).send([parse_message(encoded)])
         self._hub.turn()
 
@@ -95,4 +118,5 @@ class Desk:
             raise RefusedError(
                 Condition.NOT_ALLOWED, f"{entity!r} is a topic, and keeps no messages"
             )
+        found.use.touch()
         return found

@@ -88,6 +88,6 @@ async def _websocket_door(
         yield None
         return
     name, port = "the broker's WebSocket", doors.websocket_port
-    app = websocket_app(new_protocol)
+    app = websocket_app(new_protocol, host=host)
     async with listening(app, name=name, host=host, port=port, tls=context) as url:
         yield int(url.rpartition(":")[2])

@@ -6,12 +6,15 @@ Pure: no I/O, an injected clock. It holds the whole state of a broker.
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from bridge.simulator.servicebus.access import AccessRule
 from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.deadlines import Deadlines
 from bridge.simulator.servicebus.errors import Condition, RefusedError
+from bridge.simulator.servicebus.idleness import Idleness
 from bridge.simulator.servicebus.queues import Queue
 from bridge.simulator.servicebus.settings import (
     DEAD_LETTER_SUFFIX,
+    TRANSFER_SUFFIX,
     Entities,
     QueueSettings,
     SubscriptionSettings,
@@ -31,11 +34,25 @@ class Namespace:
     Args:
         entities: the settings of the entities.
         clock: returns seconds since the epoch.
+
+    Attributes:
+        on_idle: called with an entity that was unused for its AutoDeleteOnIdle; as long
+            as nobody has set it, the entity is deleted.
+        access: the rules of shared access by path in lower case; "" has those of the
+            whole namespace. What has none is not there.
     """
 
     def __init__(self, entities: Entities, clock: Callable[[], float]) -> None:
         self._clock = clock
+        self.access: dict[str, tuple[AccessRule, ...]] = {}
+        self._keep_access("", entities.access)
         self._deadlines = Deadlines()
+        self.on_idle: Callable[[Queue | Topic], object] = self.remove
+        self._idleness = Idleness(
+            clock=clock,
+            deadlines=self._deadlines,
+            delete=self._delete_idle,
+        )
         self._woken: dict[Queue, None] = {}
         self._by_path: dict[str, Queue | Topic] = {}
         for queue in entities.queues:
@@ -86,6 +103,7 @@ class Namespace:
         self._check_forwarding(settings)
         queue = self._add_queue(replace(settings, name=path))
         topic.subscriptions.append(queue)
+        queue.use.above = topic.use
         self._connect_forwarding()
         return queue
 
@@ -103,6 +121,8 @@ class Namespace:
             self._check_forwarding(settings)
             entity.change(settings)
             self._connect_forwarding()
+        self._keep_access(entity.name, entity.settings.access)
+        self._idleness.watch(entity)
 
     def remove(self, entity: Queue | Topic) -> tuple[str, ...]:
         """Delete an entity with its messages, and a topic with its subscriptions.
@@ -112,10 +132,13 @@ class Namespace:
         """
         gone = list(entity.subscriptions) if isinstance(entity, Topic) else [entity]
         paths = [entity.name] if isinstance(entity, Topic) else []
+        self._idleness.forget(entity)
         for queue in gone:
+            self._idleness.forget(queue)
             paths += [queue.name, queue.name + DEAD_LETTER_SUFFIX]
         for path in paths:
             del self._by_path[path.lower()]
+            self._keep_access(path, ())
         for topic in self._by_path.values():
             if isinstance(topic, Topic):
                 topic.subscriptions[:] = [
@@ -134,9 +157,15 @@ class Namespace:
         """Return the entity with this path; case does not matter.
 
         Raises:
-            RefusedError: it does not exist.
+            RefusedError: it does not exist, or is a queue of transfer dead letters.
         """
         found = self._by_path.get(path.lower())
+        if found is None and is_transfer(path):
+            raise RefusedError(
+                Condition.NOT_IMPLEMENTED,
+                "this broker keeps no transfer dead letters: a message for a target of "
+                "forwarding that is not there stays in its queue",
+            )
         if found is None:
             raise RefusedError(
                 Condition.NOT_FOUND, f"the messaging entity {path!r} could not be found"
@@ -194,6 +223,9 @@ class Namespace:
         """Return the counts of every queue, topic and subscription by its path."""
         return {entity.name: entity.counts() for entity in self.entities()}
 
+    def _delete_idle(self, entity: Queue | Topic) -> None:
+        self.on_idle(entity)
+
     def _wake(self, queue: Queue) -> None:
         self._woken[queue] = None
 
@@ -202,8 +234,12 @@ class Namespace:
             name=settings.name + DEAD_LETTER_SUFFIX,
             lock_duration=settings.lock_duration,
         )
+        self._keep_access(settings.name, settings.access)
         dead_letters = self._new_queue(dead, None)
-        return self._new_queue(settings, dead_letters)
+        queue = self._new_queue(settings, dead_letters)
+        dead_letters.use = queue.use
+        self._idleness.watch(queue)
+        return queue
 
     def _new_queue(self, settings: QueueSettings, dead_letters: Queue | None) -> Queue:
         queue = Queue(
@@ -224,8 +260,17 @@ class Namespace:
         topic = Topic(
             settings, subscriptions, clock=self._clock, deadlines=self._deadlines
         )
+        for queue in subscriptions:
+            queue.use.above = topic.use
         self._by_path[settings.name.lower()] = topic
+        self._idleness.watch(topic)
+        self._keep_access(settings.name, settings.access)
         return topic
+
+    def _keep_access(self, path: str, rules: tuple[AccessRule, ...]) -> None:
+        self.access.pop(path.lower(), None)
+        if rules:
+            self.access[path.lower()] = rules
 
     def _check_new(self, path: str) -> None:
         if path.lower() in self._by_path:
@@ -257,6 +302,11 @@ class Namespace:
         if path is None or path.lower() not in self._by_path:
             return None
         return self.find(path)
+
+
+def is_transfer(path: str) -> bool:
+    """Return whether a path is that of transfer dead letters."""
+    return path.lower().endswith(TRANSFER_SUFFIX.lower())
 
 
 def subscription_path(topic: str, name: str) -> str:

@@ -75,6 +75,10 @@ class Intake:
         deadlines: where scheduled messages wait.
         window: how long duplicates are detected.
         enqueue: called with each due message, its number and its origin.
+
+    Attributes:
+        size_bytes: of the content of scheduled messages.
+        activated_at: when a scheduled message was enqueued last; 0: never.
     """
 
     def __init__(
@@ -92,6 +96,7 @@ class Intake:
         self._numbers = count(1)
         self._scheduled: dict[int, _Scheduled] = {}
         self.size_bytes = 0
+        self.activated_at = 0.0
 
     def detect_within(self, window: timedelta | None) -> None:
         """Detect duplicates within another time."""
@@ -161,6 +166,7 @@ class Intake:
         self.size_bytes += len(message.content)
 
     def _activate(self, number: int) -> None:
+        self.activated_at = self._clock()
         self._enqueue(self._drop(number).message, self.next_number(), SENT)
 
     def _drop(self, number: int) -> _Scheduled:

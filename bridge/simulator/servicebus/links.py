@@ -104,6 +104,9 @@ class Links:
     def detach(self, path: str | None, why: RefusedError | None = None) -> None:
         """Detach the links of one entity, or of all.
 
+        A sender is told why with its next message, which it would lose otherwise
+        without an answer: clients look at a link that only sends when they send.
+
         Args:
             path: of the entity; None: all.
             why: told to the clients; None: the link was idle.
@@ -111,7 +114,9 @@ class Links:
         idle = RefusedError(Condition.DETACH_FORCED, "the link was idle for too long")
         for link, role in tuple(self._roles.items()):
             concerned = role.path if path is None else role.path.lower() == path.lower()
-            if concerned and link.is_open:
+            if concerned and why is not None and isinstance(role, Producer):
+                role.end(why)
+            elif concerned and link.is_open:
                 link.close(amqp_error(why or idle))
                 self.close(link)
             elif concerned and why is not None:

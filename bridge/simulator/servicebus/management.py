@@ -96,6 +96,7 @@ def answer(operation: str, entity: Queue | Topic, body: object, owner: object) -
         owner: the connection of the request; it must hold the session in question.
     """
     fields = body if isinstance(body, dict) else {}
+    entity.use.touch()
     try:
         if operation in _RULES and _is_subscription(entity):
             return Reply(body=_RULES[operation](entity.rules, fields))

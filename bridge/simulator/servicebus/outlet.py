@@ -46,12 +46,15 @@ class Outlet:
     def abort(self) -> None:
         """Reset the connection: a broken network would not close it in order.
 
-        Also one that is closed, and whose client does not answer.
+        Also one that is closed, and whose client does not answer. One that is gone has
+        no socket any more: below TLS and WebSockets, that is known a little earlier.
         """
-        if self._transport is not None:
-            connection: socket.socket = self._transport.get_extra_info("socket")
+        if self._transport is None:
+            return
+        connection: socket.socket | None = self._transport.get_extra_info("socket")
+        if connection is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
-            self._transport.abort()
+        self._transport.abort()
 
     def pause_reading(self, *, paused: bool) -> None:
         """Stop reading from the socket, or continue."""

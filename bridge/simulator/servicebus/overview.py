@@ -4,11 +4,12 @@ Looking changes nothing: messages are peeked, not received.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bridge.simulator.servicebus.backlog import Counts, Entry
 from bridge.simulator.servicebus.entities import Namespace
 from bridge.simulator.servicebus.errors import RefusedError
+from bridge.simulator.servicebus.handmade import plain_properties
 from bridge.simulator.servicebus.message import Delivery, State
 from bridge.simulator.servicebus.queues import Queue
 from bridge.simulator.servicebus.settings import SubscriptionSettings
@@ -39,6 +40,7 @@ class MessageRow:
         enqueued_at: seconds since the epoch.
         body: its beginning, as text.
         reason: why it is a dead letter, and the sentence with it.
+        application_properties: the sender's own, in types of Python.
     """
 
     number: int
@@ -50,6 +52,7 @@ class MessageRow:
     enqueued_at: float
     body: str
     reason: str = ""
+    application_properties: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +154,7 @@ def _message(delivery: Delivery) -> MessageRow:
         enqueued_at=delivery.enqueued_at,
         body=body_text(message.content, _MOST_CHARACTERS),
         reason=": ".join(text for text in told if text),
+        application_properties=plain_properties(message),
     )
 
 

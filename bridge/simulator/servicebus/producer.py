@@ -1,7 +1,7 @@
 """The link by which a client sends to a queue or topic."""
 
 from bridge.simulator.servicebus.endpoints import Delivery, Link
-from bridge.simulator.servicebus.errors import RefusedError, amqp_error
+from bridge.simulator.servicebus.errors import Condition, RefusedError, amqp_error
 from bridge.simulator.servicebus.faults import Faults
 from bridge.simulator.servicebus.intake import MAX_MESSAGE_BYTES, check_size
 from bridge.simulator.servicebus.storage import Target
@@ -24,6 +24,7 @@ class Producer:
         self._link = link
         self._target = target
         self._faults = faults
+        self._gone: RefusedError | None = None
         link.accept(max_message_bytes=MAX_MESSAGE_BYTES)
         link.grant(_CREDIT)
 
@@ -31,6 +32,14 @@ class Producer:
     def path(self) -> str:
         """The entity's path."""
         return self._target.name
+
+    def end(self, why: RefusedError) -> None:
+        """Detach the link with its next message, if its target is gone.
+
+        What only is disabled refuses each message by itself, until it is enabled.
+        """
+        if why.condition is Condition.NOT_FOUND:
+            self._gone = why
 
     def on_flow(self) -> None:
         """Do nothing: sending does not depend on the client's flow."""
@@ -44,6 +53,8 @@ class Producer:
             self._take(delivery.encoded, is_batch=is_batch)
         except RefusedError as error:
             delivery.settle(Rejected(amqp_error(error)))
+            if error is self._gone and self._link.is_open:
+                self._link.close(amqp_error(error))
         else:
             delivery.settle(Accepted())
 
@@ -51,6 +62,8 @@ class Producer:
         """Do nothing: there is no state to clean up."""
 
     def _take(self, encoded: bytes, *, is_batch: bool) -> None:
+        if self._gone is not None:
+            raise self._gone
         self._faults.check_send(self.path)
         check_size(encoded)
         parts = split_batch(encoded) if is_batch else [encoded]

@@ -26,6 +26,7 @@ from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.intake import Intake
 from bridge.simulator.servicebus.locks import Locks
 from bridge.simulator.servicebus.message import Delivery, Message, Origin
+from bridge.simulator.servicebus.partitions import check_partition
 from bridge.simulator.servicebus.rules.ruleset import RuleSet
 from bridge.simulator.servicebus.sessions import SessionLock, Sessions
 from bridge.simulator.servicebus.settings import (
@@ -34,6 +35,7 @@ from bridge.simulator.servicebus.settings import (
     check_sends,
 )
 from bridge.simulator.servicebus.storage import Storage
+from bridge.simulator.servicebus.usage import Use
 from bridge.simulator.servicebus.wire import modify
 
 Changes = Mapping[str, object]
@@ -58,6 +60,7 @@ class Queue:
         sessions: the session locks and states.
         storage: the stored messages.
         rules: what it admits of its topic; a queue has none.
+        use: when it was used; shared with its dead-letter queue.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Queue:
     ) -> None:
         self.settings = settings
         self.dead_letters = dead_letters
+        self.use = Use(clock)
         self.rules = RuleSet(
             settings.rules if isinstance(settings, SubscriptionSettings) else (), clock
         )
@@ -136,7 +140,10 @@ class Queue:
                 Condition.NOT_ALLOWED,
                 f"{self.name} requires a session id on each message",
             )
+        if self.settings.is_partitioned:
+            check_partition(self.name, messages)
         self.check_room(messages)
+        self.use.touch()
         return tuple(self.intake.accept(message) for message in messages)
 
     def check_room(self, messages: Sequence[Message]) -> None:

@@ -4,16 +4,16 @@ Pure values: config.py reads them from the emulator's file, tests write them dir
 The names are those of Service Bus, in Python's spelling.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
-from bridge.simulator.servicebus.access import ROOT, AccessRule
+from bridge.simulator.servicebus.access import AccessRule
 from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.rules.rule import Rule
 
 DEAD_LETTER_SUFFIX = "/$DeadLetterQueue"
+TRANSFER_SUFFIX = "/$Transfer/$DeadLetterQueue"
 MAX_QUEUE_BYTES = 64 * 1024 * 1024
 
 
@@ -51,6 +51,9 @@ class QueueSettings:
         forward_to: the queue or topic that gets every message instead.
         forward_dead_letters_to: the queue or topic that gets the dead letters.
         max_bytes: sends are refused above this amount of content.
+        auto_delete_on_idle: how long it may be unused before it is deleted; None: for
+            ever.
+        is_partitioned: whether messages of one batch need the same partition key.
         access: the rules of shared access that it has of its own.
         status: what clients may do with it.
     """
@@ -65,6 +68,8 @@ class QueueSettings:
     forward_to: str | None = None
     forward_dead_letters_to: str | None = None
     max_bytes: int = MAX_QUEUE_BYTES
+    auto_delete_on_idle: timedelta | None = None
+    is_partitioned: bool = False
     access: tuple[AccessRule, ...] = ()
     status: Status = Status.ACTIVE
 
@@ -91,6 +96,8 @@ class TopicSettings:
     subscriptions: tuple[SubscriptionSettings, ...] = ()
     duplicate_window: timedelta | None = None
     default_time_to_live: timedelta | None = None
+    auto_delete_on_idle: timedelta | None = None
+    is_partitioned: bool = False
     access: tuple[AccessRule, ...] = ()
     status: Status = Status.ACTIVE
 
@@ -106,18 +113,6 @@ class Entities:
     queues: tuple[QueueSettings, ...] = ()
     topics: tuple[TopicSettings, ...] = ()
     access: tuple[AccessRule, ...] = ()
-
-    def access_rules(self) -> Mapping[str, tuple[AccessRule, ...]]:
-        """Return all rules of shared access by path; none: everybody may do everything.
-
-        The namespace (path "") has ``ROOT`` beside those that it was given.
-        """
-        own = {queue.name: queue.access for queue in self.queues}
-        own |= {topic.name: topic.access for topic in self.topics}
-        if not self.access and not any(own.values()):
-            return {}
-        has_root = any(rule.name == ROOT.name for rule in self.access)
-        return {**own, "": self.access if has_root else (ROOT, *self.access)}
 
 
 def check_sends(path: str, status: Status) -> None:

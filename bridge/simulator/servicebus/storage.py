@@ -15,6 +15,7 @@ from bridge.simulator.servicebus.deadlines import Deadlines
 from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.message import DeadLetter, Message, Origin
 from bridge.simulator.servicebus.settings import QueueSettings
+from bridge.simulator.servicebus.usage import Use
 
 _MAX_HOPS = 4
 _MOST_DELETED = 4000
@@ -26,6 +27,10 @@ class Target(Protocol):
     @property
     def name(self) -> str:
         """Its path."""
+
+    @property
+    def use(self) -> Use:
+        """When it was used."""
 
     def send(self, messages: Sequence[Message]) -> tuple[int | None, ...]:
         """Accept messages from a sender: all or none."""
@@ -179,6 +184,7 @@ class Storage:
             dead_letter=entry.dead_letter,
             hops=entry.hops + 1,
         )
+        target.use.touch()
         target.accept(entry.message, origin)
 
     def _start_time_to_live(self, entry: Entry) -> None:

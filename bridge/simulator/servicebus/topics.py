@@ -10,6 +10,7 @@ from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.deadlines import Deadlines
 from bridge.simulator.servicebus.intake import Intake
 from bridge.simulator.servicebus.message import DeadLetter, Message, Origin
+from bridge.simulator.servicebus.partitions import check_partition
 from bridge.simulator.servicebus.queues import Queue
 from bridge.simulator.servicebus.rules.row import Arrival
 from bridge.simulator.servicebus.settings import (
@@ -17,6 +18,7 @@ from bridge.simulator.servicebus.settings import (
     TopicSettings,
     check_sends,
 )
+from bridge.simulator.servicebus.usage import Use
 
 FILTER_FAILED = "FilterEvaluationException"
 
@@ -33,6 +35,8 @@ class Topic:
     Attributes:
         settings: its behaviour.
         subscriptions: their queues.
+        intake: what is scheduled, and the way in.
+        use: when it was used.
     """
 
     def __init__(
@@ -46,7 +50,8 @@ class Topic:
         self.settings = settings
         self._clock = clock
         self.subscriptions = list(subscriptions)
-        self._intake = Intake(
+        self.use = Use(clock)
+        self.intake = Intake(
             clock=clock,
             deadlines=deadlines,
             window=settings.duplicate_window,
@@ -61,7 +66,7 @@ class Topic:
     def change(self, settings: TopicSettings) -> None:
         """Behave by other settings from now on."""
         self.settings = settings
-        self._intake.detect_within(settings.duplicate_window)
+        self.intake.detect_within(settings.duplicate_window)
 
     def send(self, messages: Sequence[Message]) -> tuple[int | None, ...]:
         """Accept messages from a sender: all or none.
@@ -73,17 +78,20 @@ class Topic:
             RefusedError: it is disabled, or a subscription is full.
         """
         check_sends(self.name, self.settings.status)
+        if self.settings.is_partitioned:
+            check_partition(self.name, messages)
         now = self._clock()
         for queue in self.subscriptions:
             room = [
                 queue.rules.admit(m, Arrival(number=0, at=now)).copies for m in messages
             ]
             queue.check_room([copy for copies in room for copy in copies])
-        return tuple(self._intake.accept(message) for message in messages)
+        self.use.touch()
+        return tuple(self.intake.accept(message) for message in messages)
 
     def accept(self, message: Message, origin: Origin) -> None:
         """Accept a message from another entity, even if a subscription is full."""
-        self._intake.accept(message, origin)
+        self.intake.accept(message, origin)
 
     def cancel_scheduled(self, numbers: Sequence[int]) -> None:
         """Drop scheduled messages.
@@ -91,11 +99,11 @@ class Topic:
         Raises:
             RefusedError: one of them is not scheduled; then none is dropped.
         """
-        self._intake.cancel(numbers)
+        self.intake.cancel(numbers)
 
     def counts(self) -> Counts:
         """Return the number of scheduled messages in the topic itself."""
-        return Counts(scheduled=len(self._intake))
+        return Counts(scheduled=len(self.intake))
 
     def _publish(self, message: Message, number: int, origin: Origin) -> None:
         message = self._limit_time_to_live(message)

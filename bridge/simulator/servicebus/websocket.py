@@ -1,6 +1,8 @@
 """AMQP over WebSockets: the bytes of a connection, in binary messages.
 
-The cut of the bytes into messages means nothing: both sides read a stream.
+The cut of the bytes into messages means nothing: both sides read a stream. A browser
+lets a page of any site open a WebSocket to this machine, and names the site in Origin:
+such a page is refused, as by the simulator's other addresses.
 
 Source: AMQP WebSocket binding, version 1.0. Azure Service Bus, AMQP 1.0 protocol guide:
         the path, and the subprotocol.
@@ -8,8 +10,13 @@ Source: AMQP WebSocket binding, version 1.0. Azure Service Bus, AMQP 1.0 protoco
 
 import asyncio
 from collections.abc import Callable
+from http import HTTPStatus
 
 from aiohttp import WSMsgType, web
+from aiohttp.typedefs import Handler
+
+from bridge.simulator.callers import for_callers_here
+from bridge.simulator.errors import ForeignCallerError
 
 PATH = "/$servicebus/websocket"
 
@@ -19,11 +26,14 @@ _PIECE_BYTES = 64 * 1024
 _BINARY_LIMIT = 4 * 1024 * 1024
 
 
-def websocket_app(new_protocol: Callable[[], asyncio.Protocol]) -> web.Application:
+def websocket_app(
+    new_protocol: Callable[[], asyncio.Protocol], *, host: str
+) -> web.Application:
     """Return an application that serves AMQP at ``PATH``.
 
     Args:
         new_protocol: makes the broker's end of a connection.
+        host: the listening address.
     """
 
     async def serve(request: web.Request) -> web.StreamResponse:
@@ -34,10 +44,20 @@ def websocket_app(new_protocol: Callable[[], asyncio.Protocol]) -> web.Applicati
         await _carry(request, socket, new_protocol())
         return socket
 
-    app = web.Application()
-    app.router.add_get(PATH, serve, allow_head=False)
-    app.router.add_get(f"{PATH}/", serve, allow_head=False)
+    app = web.Application(middlewares=[_refuse_foreign_pages])
+    routes = [web.get(path, serve, allow_head=False) for path in (PATH, f"{PATH}/")]
+    app.add_routes(for_callers_here(routes, host=host))
     return app
+
+
+@web.middleware
+async def _refuse_foreign_pages(
+    request: web.Request, handler: Handler
+) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except ForeignCallerError as error:
+        return web.Response(status=HTTPStatus.FORBIDDEN, text=f"{error}.\n")
 
 
 async def _carry(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from bridge.simulator.servicebus.errors import Condition, RefusedError
-from bridge.simulator.servicebus.message import DeadLetter, Delivery, Message
+from bridge.simulator.servicebus.message import DeadLetter, Delivery, Message, State
 from bridge.simulator.servicebus.sessions import check_session_id
 from bridge.simulator.servicebus.values import (
     decode_value,
@@ -39,16 +39,18 @@ _BODIES = range(_DATA, _LAST_SECTION)
 
 _TTL_FIELD = 2
 _DELIVERY_COUNT_FIELD = 4
-_SESSION_FIELD = 10
+SUBJECT_FIELD, SESSION_FIELD = 3, 10
+"""The places of two properties in their section."""
+
 # The properties a correlation filter can name, with their place in the section.
 _FILTER_FIELDS = {
     "MessageId": 0,
     "To": 2,
-    "Label": 3,
+    "Label": SUBJECT_FIELD,
     "ReplyTo": 4,
     "CorrelationId": 5,
     "ContentType": 6,
-    "SessionId": _SESSION_FIELD,
+    "SessionId": SESSION_FIELD,
     "ReplyToSessionId": 12,
 }
 _LOCK_TOKEN = Symbol("x-opt-lock-token")
@@ -256,10 +258,13 @@ def _annotate_delivery(delivery: Delivery) -> dict[object, object]:
 def _annotate(delivery: Delivery) -> dict[object, object]:
     added: dict[str, object] = {
         "x-opt-sequence-number": delivery.sequence_number,
-        "x-opt-enqueue-sequence-number": delivery.enqueued_sequence_number,
         "x-opt-enqueued-time": to_timestamp(delivery.enqueued_at),
-        "x-opt-message-state": Int32(delivery.state),
     }
+    # The SDK's own tests find neither of these on a message that was just sent.
+    if delivery.enqueued_sequence_number != delivery.sequence_number:
+        added["x-opt-enqueue-sequence-number"] = delivery.enqueued_sequence_number
+    if delivery.state is not State.ACTIVE:
+        added["x-opt-message-state"] = Int32(delivery.state)
     if delivery.locked_until is not None:
         added["x-opt-locked-until"] = to_timestamp(delivery.locked_until)
     if delivery.dead_letter is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from bridge.simulator.sql.errors import SqlSyntaxError
-from bridge.simulator.sql.operators import MOST_INT, Value
+from bridge.simulator.sql.operators import LEAST_INT, MOST_INT, Value
 from bridge.simulator.sql.tree import (
     AllOf,
     AnyOf,
@@ -175,8 +175,10 @@ class Builder:
 
     def signed(self, tree: "Tree[Token]") -> Expression:
         """Return a value with a sign."""
-        sign = str(_tokens(tree)[0])
-        return Signed(sign=sign, part=self._expression(_trees(tree)[0]))
+        sign, (part,) = str(_tokens(tree)[0]), _trees(tree)
+        if sign == "-" and part.data == "whole" and int(_tokens(part)[0]) == -LEAST_INT:
+            return Constant(constant=LEAST_INT)  # without its sign, it does not fit
+        return Signed(sign=sign, part=self._expression(part))
 
     def named(self, tree: "Tree[Token]") -> Expression:
         """Return a property."""

@@ -151,11 +151,12 @@ class ServiceBusQueuePreparer(_Preparer):
 
     def prepare(self, wanted: Wanted) -> None:
         given = self.options
-        lock = parse_duration(given.get("lock_duration") or "PT60S")
+        lock = parse_duration(given.get("lock_duration") or "PT30S")
         queue = QueueSettings(
             name=self.name(),
-            lock_duration=lock or timedelta(minutes=1),
+            lock_duration=lock or timedelta(seconds=30),
             requires_session=bool(given.get("requires_session")),
+            is_partitioned=bool(given.get("enable_partitioning")),
             dead_letter_expired=bool(given.get("dead_lettering_on_message_expiration")),
             duplicate_window=(
                 timedelta(minutes=10)

@@ -5,10 +5,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from bridge.simulator.servicebus.administration.authorization import (
-    AUTHORIZATION,
-    KeptRule,
-)
+from bridge.simulator.servicebus.access import AccessRule
+from bridge.simulator.servicebus.administration.authorization import AUTHORIZATION
 from bridge.simulator.servicebus.administration.fields import (
     QUEUE,
     SUBSCRIPTION,
@@ -31,20 +29,24 @@ S = TypeVar("S", bound=QueueSettings | TopicSettings)
 _WINDOW = "DuplicateDetectionHistoryTimeWindow"
 _DETECTS = "RequiresDuplicateDetection"
 # Elements whose value is that of a setting. Others are only kept and told again.
-_QUEUE_SETTINGS = {
+_COMMON_SETTINGS = {
     "LockDuration": "lock_duration",
     "RequiresSession": "requires_session",
     "DefaultMessageTimeToLive": "default_time_to_live",
+    "AutoDeleteOnIdle": "auto_delete_on_idle",
     "DeadLetteringOnMessageExpiration": "dead_letter_expired",
     "MaxDeliveryCount": "max_delivery_count",
     "Status": "status",
 }
+_QUEUE_SETTINGS = {**_COMMON_SETTINGS, "EnablePartitioning": "is_partitioned"}
 _SUBSCRIPTION_SETTINGS = {
-    **_QUEUE_SETTINGS,
+    **_COMMON_SETTINGS,
     "DeadLetteringOnFilterEvaluationExceptions": "dead_letter_filter_errors",
 }
 _TOPIC_SETTINGS = {
+    "EnablePartitioning": "is_partitioned",
     "DefaultMessageTimeToLive": "default_time_to_live",
+    "AutoDeleteOnIdle": "auto_delete_on_idle",
     "Status": "status",
 }
 _FORWARDING = {
@@ -65,8 +67,9 @@ def values_of(entity: Queue | Topic) -> Values:
     """Return the values of an entity that was not made by a description."""
     shape, settings = shape_of(entity), entity.settings
     found = {field.name: field.default for field in shape.fields.values()}
-    found[AUTHORIZATION] = tuple(KeptRule.of(rule) for rule in settings.access)
-    for name, setting in {**_SUBSCRIPTION_SETTINGS, **_FORWARDING}.items():
+    found[AUTHORIZATION] = settings.access
+    known = _QUEUE_SETTINGS | _SUBSCRIPTION_SETTINGS | _FORWARDING
+    for name, setting in known.items():
         if name in found and hasattr(settings, setting):
             found[name] = getattr(settings, setting)
     if _DETECTS in found and settings.duplicate_window is not None:
@@ -88,6 +91,7 @@ def queue_settings(values: Values, before: Q) -> Q:
     return replace(
         found,
         duplicate_window=_window(values),
+        access=_rules(values, before),
         forward_to=_path(values["ForwardTo"]),
         forward_dead_letters_to=_path(values["ForwardDeadLetteredMessagesTo"]),
     )
@@ -96,13 +100,23 @@ def queue_settings(values: Values, before: Q) -> Q:
 def topic_settings(values: Values, before: TopicSettings) -> TopicSettings:
     """Return the settings of a topic; see ``queue_settings``."""
     found = _changed(before, _TOPIC_SETTINGS, values)
-    return replace(found, duplicate_window=_window(values))
+    return replace(
+        found, duplicate_window=_window(values), access=_rules(values, before)
+    )
 
 
 def _changed(before: S, names: Mapping[str, str], values: Values) -> S:
     # The values have the types of the settings: the fields' readers see to it.
     changes: dict[str, Any] = {setting: values[name] for name, setting in names.items()}
     return replace(before, **changes)
+
+
+def _rules(
+    values: Values, before: QueueSettings | TopicSettings
+) -> tuple[AccessRule, ...]:
+    rules = values[AUTHORIZATION]
+    is_inner = isinstance(before, SubscriptionSettings)
+    return rules if isinstance(rules, tuple) and not is_inner else ()
 
 
 def _window(values: Values) -> timedelta | None:

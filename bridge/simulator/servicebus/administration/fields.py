@@ -256,7 +256,9 @@ def read_values(shape: Shape, given: Element, before: Values | None) -> Values:
         if name not in shape.fields and name not in shape.ignored:
             allowed = ", ".join(shape.fields)
             raise bad(f"A {shape.kind} has no {name!r}; allowed: {allowed}.")
-    found: dict[str, object] = {AUTHORIZATION: read_authorization(given)}
+    is_kept = before is not None and child(given, AUTHORIZATION) is None
+    rules = before[AUTHORIZATION] if before and is_kept else read_authorization(given)
+    found: dict[str, object] = {AUTHORIZATION: rules}
     for field in shape.fields.values():
         was = None if before is None else before[field.name]
         is_kept = field.is_fixed and before is not None

@@ -215,6 +215,7 @@ class Operations:
             queue.rules.change(rule)
         else:
             queue.rules.add(rule)
+        queue.use.touch()
         return self._rule_entry(queue, queue.rules.find(name))
 
     def _all(self) -> Iterator[Queue | Topic]:

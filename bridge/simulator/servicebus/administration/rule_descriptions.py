@@ -38,7 +38,7 @@ from bridge.simulator.servicebus.rules.rule import (
     TrueFilter,
 )
 from bridge.simulator.sql.errors import EvaluationError, SqlSyntaxError
-from bridge.simulator.sql.operators import MOST_INT, Value
+from bridge.simulator.sql.operators import LEAST_INT, MOST_INT, Value
 
 RULE = "RuleDescription"
 
@@ -149,7 +149,7 @@ def _read_value(key: str, kind: str, text: str) -> Value:
 
 def _read_int(text: str) -> Value:
     found = int(text)
-    if abs(found) > MOST_INT:
+    if not LEAST_INT <= found <= MOST_INT:
         raise ValueError("does not fit into 64 bits")
     return found
 
