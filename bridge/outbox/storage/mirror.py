@@ -313,6 +313,7 @@ def _empty() -> Connection:
     db.text_factory = readable
     db.is_part = True
     db.execute(f"PRAGMA page_size = {_PAGE}")
+    db.execute("PRAGMA secure_delete = OFF")  # that is for disks
     migrate(db)
     for statement in _SETTLED:
         db.execute(statement)
