@@ -49,6 +49,8 @@ class Extent:
 EXTENT = Extent()
 _PAGE = 1024  # small: most of the thirty tables and indexes are nearly empty
 _MOST_FREE = 4 * 1024 * 1024
+_SHORT = 0.05  # seconds of loading that nobody notices
+_LEAST_LIFE = 20  # times as long as it took to load
 _BUSY_MILLISECONDS = 100  # after that, a locked file is read without the lock
 
 # Settled rows stay on the disk; here they are deleted, but their count stays.
@@ -171,6 +173,7 @@ class Mirror:
     extent: Extent = EXTENT
     is_whole: bool = True
     _done: int = 0  # statements since it was loaded
+    _may_end_at: float = 0.0  # monotonic; see ``_is_outgrown``
 
     @classmethod
     def load(cls, path: Path, extent: Extent = EXTENT) -> "Mirror":
@@ -179,12 +182,16 @@ class Mirror:
         Raises:
             sqlite3.Error: it cannot be read.
         """
+        began = time.monotonic()
         mirror = cls(_empty(), extent)
         try:
             mirror._copy(f"{path.absolute().as_uri()}?mode=ro")
         except sqlite3.Error:
             mirror.connection.close()
             raise
+        now = time.monotonic()
+        if (seconds := now - began) > _SHORT:
+            mirror._may_end_at = now + _LEAST_LIFE * seconds
         return mirror
 
     @classmethod
@@ -238,12 +245,19 @@ class Mirror:
             return False
 
     def _is_outgrown(self) -> bool:
+        """Return whether to load it again: at once if it is too large.
+
+        What would only be better then waits for its time: no job is done meanwhile, so
+        it must not take much of the time while a long backlog is delivered.
+        """
         used, free = self.bytes()
-        if free > used + _MOST_FREE:
-            return True  # SQLite does not free memory by itself
-        if self.is_whole:
-            return used > self.extent.bytes
-        return self._done > self.extent.statements or used > 2 * self.extent.bytes
+        if used > self.extent.bytes * (1 if self.is_whole else 2):
+            return True
+        # SQLite does not free memory by itself.
+        is_better = free > used + _MOST_FREE or (
+            not self.is_whole and self._done > self.extent.statements
+        )
+        return is_better and time.monotonic() >= self._may_end_at
 
     def bytes(self) -> tuple[int, int]:
         """Return how many bytes are in use, and how many are free."""
