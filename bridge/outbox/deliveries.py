@@ -66,9 +66,7 @@ class Deliveries:
 
         An earlier step is urgent, too, as soon as a later one is.
         """
-        return await self.database.read(
-            lambda db: deliveries.has_urgent(db, sink, now)
-        )
+        return await self.database.read(lambda db: deliveries.has_urgent(db, sink, now))
 
     async def waiting_for_sink(
         self, sink: str, *, now: float, limit: int, but: Iterable[int] = ()

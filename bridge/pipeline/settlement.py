@@ -56,7 +56,8 @@ class Settling:
         self._seconds.observe(max(0.0, now - delivery.created))
         if delivery.not_before is not None and now > delivery.not_before:
             self.metrics.late.labels(self.sink).inc()
-        log.info("delivered", extra=fields_of(delivery))
+        if log.isEnabledFor(logging.INFO):  # the fields cost more than the rest
+            log.info("delivered", extra=fields_of(delivery))
 
     def failed(self, error: DeliveryError) -> None:
         """Count a failed attempt."""

@@ -36,6 +36,9 @@ class Extent:
         memories: so many rows of each other table at most, the newest ones.
         bytes: a larger mirror is loaded again, which makes it smaller.
         statements: after so many it is loaded again if it holds a part only.
+        noticed: a load that takes so many seconds must not be frequent.
+        life: then the next one, if it is no more than useful, comes after so many times
+            as long.
     """
 
     rows: int = 30_000
@@ -44,13 +47,13 @@ class Extent:
     memories: int = 10_000
     bytes: int = 16 * 1024 * 1024
     statements: int = 20_000
+    noticed: float = 0.05
+    life: float = 20.0
 
 
 EXTENT = Extent()
 _PAGE = 1024  # small: most of the thirty tables and indexes are nearly empty
 _MOST_FREE = 4 * 1024 * 1024
-_SHORT = 0.05  # seconds of loading that nobody notices
-_LEAST_LIFE = 20  # times as long as it took to load
 _BUSY_MILLISECONDS = 100  # after that, a locked file is read without the lock
 
 # Settled rows stay on the disk; here they are deleted, but their count stays.
@@ -190,8 +193,8 @@ class Mirror:
             mirror.connection.close()
             raise
         now = time.monotonic()
-        if (seconds := now - began) > _SHORT:
-            mirror._may_end_at = now + _LEAST_LIFE * seconds
+        if (seconds := now - began) > extent.noticed:
+            mirror._may_end_at = now + extent.life * seconds
         return mirror
 
     @classmethod
