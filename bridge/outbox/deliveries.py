@@ -61,6 +61,13 @@ class Deliveries:
         left_out += tuple(delivery.id for delivery in damaged)
         return await self.due(sink, now=now, limit=limit, but=left_out)
 
+    async def has_urgent(self, sink: str, *, now: float) -> bool:
+        """Return whether any pending delivery of a sink is urgent, also one in flight.
+
+        An earlier step is urgent, too, as soon as a later one is.
+        """
+        return await self.database.read(lambda db: deliveries.has_urgent(db, sink, now))
+
     async def waiting_for_sink(
         self, sink: str, *, now: float, limit: int, but: Iterable[int] = ()
     ) -> list[Delivery]:

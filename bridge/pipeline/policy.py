@@ -43,7 +43,12 @@ class RelayPolicy:
         Those that are read again before their attempt begins are few then; and those
         that wait in memory are not too many.
         """
-        return max(2 * self.slots, min(8 * self.slots, _MOST_AHEAD))
+        return max(2 * self.slots, min(32 * self.slots, _MOST_AHEAD))
+
+    @property
+    def enough(self) -> int:
+        """With so many ready deliveries it is time to read more, ahead of need."""
+        return max(self.slots, self.ahead // 4)
 
     def delay(
         self, delivery: Delivery, error: DeliveryError, *, now: float, unit: float

@@ -27,6 +27,7 @@ from bridge.pipeline.settlement import Settling
 from bridge.telemetry.metrics import Metrics
 
 _LONGEST_WAIT = 60.0
+_PLENTY = 16  # so many ready deliveries are a backlog
 _MOST_RELEASED = 10_000  # deliveries per transaction, so that each one is short
 
 
@@ -57,6 +58,8 @@ class Relay:
     _trying: Trying = field(init=False)
     _launcher: Launcher = field(init=False)
     _heartbeat: HeartbeatSlot = field(init=False)
+    _is_more_due: bool = False  # than was read, so far as is known
+    _is_plenty: bool = False  # much was due at the last look, and nothing was urgent
     _running: asyncio.Lock = field(default_factory=asyncio.Lock)
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -158,6 +161,10 @@ class Relay:
             self.sink, now=now, limit=self.policy.ahead, but=trying.under_way
         )
         self._launcher.ready = deque(due)
+        self._is_more_due = len(due) >= self.policy.ahead
+        self._is_plenty = len(due) >= _PLENTY and not (
+            await self.outbox.deliveries.has_urgent(self.sink, now=now)
+        )
         if not self._stop.is_set():
             is_idle = not due and not len(trying.attempts)
             is_alone = is_idle and next_due is None
@@ -209,10 +216,25 @@ class Relay:
             self._launcher.begin(tasks)
         is_early = self.clock.monotonic() < self.pace.opens_at  # step must wait again
         is_over = error is None and not attempt.is_void
-        if not is_over or not self._launcher.ready or is_early:
+        ready = len(self._launcher.ready)
+        is_low = self._is_more_due and ready < self.policy.enough
+        if not is_over or not ready or is_early or is_low:
+            self._is_more_due = False  # until it is read
             self.outbox.wakeups.of(self.sink).set()
-        if is_over and len(settling.landed) == 1:
-            await settling.note_landed(self._noted)
+        if is_over:
+            has_time = tasks is not None and self._has_time(attempt.delivery)
+            await settling.note_landed(self._noted, has_time=has_time)
+
+    def _has_time(self, delivery: Delivery) -> bool:
+        """Return whether nobody waits for the record that a delivery is made.
+
+        Somebody does if the process is to stop, if a later delivery of the same key may
+        be urgent, or if few deliveries are ready.
+        """
+        if self._stop.is_set() or delivery.urgent_until is not None:
+            return False
+        is_much = len(self._launcher.ready) >= max(self.policy.slots, _PLENTY)
+        return self._is_plenty and is_much
 
     def _noted(self, is_followed: bool) -> None:  # noqa: FBT001 - a callback
         """Look again after successes were recorded, but only if that may help.

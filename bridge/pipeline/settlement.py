@@ -1,5 +1,11 @@
-"""Records the result of an attempt: in the outbox, in the metrics, and in the log."""
+"""Records the result of an attempt: in the outbox, in the metrics, and in the log.
 
+One success is recorded at once. Under a backlog the successes of a moment are recorded
+in one transaction, because each transaction costs a write to the disk. If the process
+is killed in that moment, these deliveries are made a second time.
+"""
+
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,6 +18,9 @@ from bridge.telemetry.counters import Count, Spread
 from bridge.telemetry.metrics import Metrics, failure_label
 
 log = logging.getLogger(__name__)
+
+_MOMENT = 0.02  # seconds
+_MOST_LANDED = 500  # deliveries per transaction
 
 
 @dataclass(slots=True)
@@ -29,6 +38,9 @@ class Settling:
     metrics: Metrics
     landed: dict[int, Delivery] = field(default_factory=dict)
     is_parked: bool = False
+    _is_recording: bool = False
+    _has_time: bool = False  # whether the next transaction may wait for company
+    _hurry: asyncio.Event = field(default_factory=asyncio.Event)
     _delivered: Count = field(init=False)
     _seconds: Spread = field(init=False)
 
@@ -44,23 +56,43 @@ class Settling:
         self._seconds.observe(max(0.0, now - delivery.created))
         if delivery.not_before is not None and now > delivery.not_before:
             self.metrics.late.labels(self.sink).inc()
-        log.info("delivered", extra=fields_of(delivery))
+        if log.isEnabledFor(logging.INFO):  # the fields cost more than the rest
+            log.info("delivered", extra=fields_of(delivery))
 
     def failed(self, error: DeliveryError) -> None:
         """Count a failed attempt."""
         reason = failure_label(error.reason)
         self.metrics.delivery_failures.labels(self.sink, reason).inc()
 
-    async def note_landed(self, news: Callable[[bool], None]) -> None:
-        """Record deliveries as delivered in the outbox, many in one transaction.
+    async def note_landed(
+        self, news: Callable[[bool], None], *, has_time: bool
+    ) -> None:
+        """See to it that what has landed is recorded as delivered in the outbox.
 
-        Meanwhile other attempts go on.
+        The first caller records, also what lands until it is ready; meanwhile other
+        attempts go on. The call returns at once if another one records.
 
         Args:
             news: called after each transaction, with whether another delivery of the
                 same key follows, which is due now.
+            has_time: whether there is so much to do that nobody waits for the record.
         """
+        self._has_time = has_time and len(self.landed) < _MOST_LANDED
+        if not self._has_time:
+            self._hurry.set()
+        if self._is_recording:
+            return
+        self._is_recording = True
+        try:
+            await self._record(news)
+        finally:
+            self._is_recording = False
+
+    async def _record(self, news: Callable[[bool], None]) -> None:
         while self.landed:
+            if self._has_time:
+                self._hurry.clear()
+                await self.clock.wait(self._hurry, _MOMENT)
             landed = tuple(self.landed.values())
             now = self.clock.now().timestamp()
             try:

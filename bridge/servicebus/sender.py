@@ -4,6 +4,8 @@ Problems of the SDK, and what this file does about them:
 
 * A sender breaks or hangs if two coroutines use it. So only one sends at a time, and it
   sends all messages that wait at that moment, as one batch.
+* To pack a batch takes the SDK longer than to send it. So a batch is packed while the
+  one before it is on its way.
 * Opening takes half a second. So a sender is opened once and kept open. Networks drop
   idle connections silently. So an idle sender is opened again every few minutes.
 * A sender may be dead when it is used (link detached, token expired, connection
@@ -39,10 +41,11 @@ from bridge.servicebus.errors import (
 )
 from bridge.servicebus.link import close, first_open, linked
 from bridge.servicebus.namespace import NamespaceConfig
+from bridge.servicebus.packing import Waiting, pack_ahead, transfer
 from bridge.servicebus.timings import TIMINGS, Timings
 
 if TYPE_CHECKING:
-    from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+    from azure.servicebus import ServiceBusMessage
     from azure.servicebus.aio import ServiceBusSender
 
 _MOST_AT_ONCE = 100
@@ -70,21 +73,6 @@ class Message:
     application_properties: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(slots=True, eq=False)
-class _Waiting:
-    """A message for which a caller of ``send`` waits, and its result."""
-
-    message: "ServiceBusMessage"
-    size: int
-    is_done: bool = False
-    error: Exception | None = None
-
-    @property
-    def session(self) -> str | None:
-        """The SessionId, which is the partition key, too."""
-        return self.message.session_id
-
-
 class _Mix(Enum):
     """Which messages the entity takes in one transfer, as its answers have shown."""
 
@@ -109,7 +97,7 @@ class Sender:
         self._entity = entity
         self._target = f"Service Bus entity {entity}"
         self._guard = asyncio.Lock()
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[Waiting] = deque()
         self._stack = AsyncExitStack()
         self._sender: ServiceBusSender | None = None
         self._is_suspect = False
@@ -140,9 +128,11 @@ class Sender:
 
         The errors are those of ``send``.
         """
-        mine = [_Waiting(_sdk_message(one), len(one.body)) for one in messages]
+        mine = [Waiting(_sdk_message(one), len(one.body)) for one in messages]
         self._waiting.extend(mine)
         try:
+            if len(mine) > 1 and self._guard.locked() and self._sender is not None:
+                await pack_ahead(self._sender, mine)
             async with self._guard:
                 # The previous holder of the guard may have sent these messages in its
                 # batch. If that holder was cancelled, no result was set: send again.
@@ -200,7 +190,7 @@ class Sender:
                         return  # the same messages are tried again, by session
                 await self._one_by_one(batch)
 
-    async def _one_by_one(self, batch: list[_Waiting]) -> None:
+    async def _one_by_one(self, batch: list[Waiting]) -> None:
         for place, waiting in enumerate(batch):
             try:
                 self._settle([waiting][: await self._attempt([waiting])])
@@ -210,13 +200,13 @@ class Sender:
                     return
                 self._settle([waiting], error)
 
-    def _settle(self, batch: list[_Waiting], error: Exception | None = None) -> None:
+    def _settle(self, batch: list[Waiting], error: Exception | None = None) -> None:
         for waiting in batch:
             waiting.is_done, waiting.error = True, error
             if waiting in self._waiting:  # else its caller was cancelled
                 self._waiting.remove(waiting)
 
-    async def _attempt(self, batch: list[_Waiting]) -> int:
+    async def _attempt(self, batch: list[Waiting]) -> int:
         """Send a batch; if the open sender turns out to be dead, send it again."""
         if self._sender is None or self._is_suspect:
             return await self._send_anew(batch)
@@ -228,17 +218,17 @@ class Sender:
                 raise
             return await self._send_anew(batch)
 
-    async def _send_anew(self, batch: list[_Waiting]) -> int:
+    async def _send_anew(self, batch: list[Waiting]) -> int:
         await self._drop()
         async with asyncio.timeout(self.timings.attempt):
             sender = await self._open()
             return await self._transmit(sender, batch)
 
-    async def _transmit(self, sender: "ServiceBusSender", batch: list[_Waiting]) -> int:
+    async def _transmit(self, sender: "ServiceBusSender", batch: list[Waiting]) -> int:
         """Send as many of ``batch`` as fit into one transfer; return how many."""
         self._is_suspect = True  # stays so after a cancellation, which may break it
         try:
-            sent = await _transfer(sender, batch, self.timings.attempt)
+            sent = await transfer(sender, batch, self.timings.attempt)
         except failures() as error:
             self._is_suspect = not leaves_link_whole(error)
             raise
@@ -262,7 +252,7 @@ class Sender:
         await close(stack, self.timings)
 
 
-def _meaning(one: _Waiting, target: str) -> DeliveryError | None:
+def _meaning(one: Waiting, target: str) -> DeliveryError | None:
     if one.error is None:
         return None
     error = as_delivery_error(one.error, target, size=one.size)
@@ -270,7 +260,7 @@ def _meaning(one: _Waiting, target: str) -> DeliveryError | None:
     return error
 
 
-def _together(waiting: deque[_Waiting], mix: _Mix, most: int) -> list[_Waiting]:
+def _together(waiting: deque[Waiting], mix: _Mix, most: int) -> list[Waiting]:
     """Return the messages that go next, as the entity takes them together."""
     first = waiting[0]
     if mix is _Mix.NONE:
@@ -280,7 +270,7 @@ def _together(waiting: deque[_Waiting], mix: _Mix, most: int) -> list[_Waiting]:
     return list(islice(fitting, most))
 
 
-def _less(mix: _Mix, batch: list[_Waiting]) -> _Mix:
+def _less(mix: _Mix, batch: list[Waiting]) -> _Mix:
     """Return which messages to send together after a batch was refused.
 
     An entity with partitions refuses a batch with several sessions, now and later.
@@ -300,28 +290,6 @@ def _is_cancelled() -> bool:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-async def _transfer(
-    sender: "ServiceBusSender", batch: list[_Waiting], seconds: float
-) -> int:
-    if len(batch) > 1:
-        packed = await sender.create_message_batch()
-        count = _pack(packed, batch)
-        if count > 1:
-            await sender.send_messages(packed, timeout=seconds)
-            return count
-    await sender.send_messages(batch[0].message, timeout=seconds)
-    return 1
-
-
-def _pack(packed: "ServiceBusMessageBatch", batch: list[_Waiting]) -> int:
-    for count, waiting in enumerate(batch):
-        try:
-            packed.add_message(waiting.message)
-        except ValueError:  # MessageSizeExceededError, a subclass: the batch is full
-            return count
-    return len(batch)
 
 
 def _sdk_message(message: Message) -> "ServiceBusMessage":

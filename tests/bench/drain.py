@@ -1,8 +1,11 @@
 """A backlog drained: to a webhook, to Service Bus, to many sinks with one hanging."""
 
 import asyncio
+import shutil
 import tempfile
 import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
@@ -31,6 +34,22 @@ async def backlog(path: Path, sinks: list[str], count: int) -> None:
             await outbox.commit(events, now=time.time())
 
 
+@asynccontextmanager
+async def stored(sink: str, count: int) -> AsyncIterator[Callable[[], Path]]:
+    """Write a backlog once; yields what returns a copy of it, the last one is gone."""
+    with tempfile.TemporaryDirectory() as folder:
+        first, place = Path(folder) / "first.db", Path(folder) / "turn"
+        await backlog(first, [sink], count)
+
+        def copy() -> Path:
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir()
+            shutil.copy(first, place / "state.db")
+            return place / "state.db"
+
+        yield copy
+
+
 async def webhook(count: int, turns: int) -> list[Figure]:
     """Drain to a webhook, against a bare POST loop with as many at a time."""
     counter = Counter()
@@ -38,19 +57,19 @@ async def webhook(count: int, turns: int) -> list[Figure]:
     before = resident()
     async with served(routes) as url:
 
-        async def ours() -> list[float]:
-            with tempfile.TemporaryDirectory() as folder:
-                state = Path(folder) / "state.db"
-                await backlog(state, ["hook"], count)
-                began = time.perf_counter()
-                async with running(tables(url, state, ["hook"])):
-                    await counter.expect(count)
-                    return [count / (time.perf_counter() - began)]
-
         async def bare() -> list[float]:
             return [await bare_posts(f"{url}/hook", count, counter)]
 
-        ((mine, least),) = await in_turns(ours, bare, turns)
+        async with stored("hook", count) as copy:
+
+            async def ours() -> list[float]:
+                config = tables(url, copy(), ["hook"])
+                began = time.perf_counter()
+                async with running(config):
+                    await counter.expect(count)
+                    return [count / (time.perf_counter() - began)]
+
+            ((mine, least),) = await in_turns(ours, bare, turns)
     return [
         Figure(
             what="backlog to a webhook, events per second",
@@ -146,11 +165,12 @@ async def bare_sends(connection_string: str, count: int) -> float:
         return count / (time.perf_counter() - began)
 
 
-async def drained(state: Path, count: int) -> None:
-    """Return as soon as the backlog is delivered."""
+async def drained(state: Path, count: int) -> int:
+    """Return as soon as so many are delivered, and how many these are."""
     async with Outbox.open(state, router({})) as outbox:
-        while (await outbox.deliveries.tallies())["bus"].delivered < count:
-            await asyncio.sleep(0.05)
+        while (n := (await outbox.deliveries.tallies())["bus"].delivered) < count:
+            await asyncio.sleep(0.01)
+        return n
 
 
 async def fan_out(count: int) -> list[Figure]:

@@ -458,6 +458,20 @@ async def test_memory_that_is_free_again_is_given_back(state_path: Path) -> None
         assert sum(mirror.bytes()) < 500_000
 
 
+async def test_load_that_takes_its_time_is_not_frequent(state_path: Path) -> None:
+    """Nothing is recorded meanwhile, and a long backlog would make it frequent."""
+    extent = Extent(noticed=0.0, life=1e9)
+    async with opened(state_path, extent=extent, patience=WITHIN) as outbox:
+        loaded = outbox.database.keeper.mirror
+        large = [told(str(n), data={"x": "y" * 50_000}) for n in range(120)]
+        await outbox.commit(large, now=NOW)
+        assert len(await deliver(outbox)) == 120
+        await put(outbox, "one more")
+        await outbox.observations.load("x")  # the mirror follows after the answer
+
+        assert outbox.database.keeper.mirror is loaded
+
+
 async def test_part_that_is_held_becomes_another_with_time(state_path: Path) -> None:
     extent = Extent(bodies=2, statements=10)
     async with opened(state_path) as outbox:

@@ -910,6 +910,51 @@ async def test_large_backlog_is_drained_in_one_go(rig: Rig) -> None:
     assert len(rig.sink.taken) == 50
 
 
+async def test_success_in_a_backlog_waits_a_moment_for_others_to_be_recorded(
+    rig: Rig,
+) -> None:
+    """Each transaction costs a write to the disk."""
+    gates = {str(n): rig.sink.gate(str(n)) for n in range(30)}
+    await rig.put(*(told(name) for name in gates))
+    await rig.look()
+
+    gates["0"].set()
+    await settled(rig.outbox)
+    before = (await rig.tally).delivered
+    rig.clock.pass_by(0.02)
+    await settled(rig.outbox)
+
+    assert (before, (await rig.tally).delivered) == (0, 1)
+
+
+async def test_success_is_recorded_at_once_if_little_is_due(rig: Rig) -> None:
+    gates = {str(n): rig.sink.gate(str(n)) for n in range(10)}
+    await rig.put(*(told(name) for name in gates))
+    await rig.look()
+
+    gates["0"].set()
+    await settled(rig.outbox)
+
+    assert (await rig.tally).delivered == 1
+
+
+async def test_success_in_a_backlog_is_recorded_at_once_when_it_stops(
+    outbox: Outbox,
+) -> None:
+    async with rig_of(outbox) as rig:
+        gates = {str(n): rig.sink.gate(str(n)) for n in range(30)}
+        await rig.put(*(told(name) for name in gates))
+        stop = asyncio.Event()
+        running = asyncio.create_task(rig.relay.run(stop))
+        await settled(outbox)
+        stop.set()
+        for gate in gates.values():
+            gate.set()
+        await running
+
+        assert (await rig.tally).delivered == len(rig.sink.taken) == 4
+
+
 # -- the clock -----------------------------------------------------------------
 
 

@@ -36,6 +36,9 @@ class Extent:
         memories: so many rows of each other table at most, the newest ones.
         bytes: a larger mirror is loaded again, which makes it smaller.
         statements: after so many it is loaded again if it holds a part only.
+        noticed: a load that takes so many seconds must not be frequent.
+        life: then the next one, if it is no more than useful, comes after so many times
+            as long.
     """
 
     rows: int = 30_000
@@ -44,6 +47,8 @@ class Extent:
     memories: int = 10_000
     bytes: int = 16 * 1024 * 1024
     statements: int = 20_000
+    noticed: float = 0.05
+    life: float = 20.0
 
 
 EXTENT = Extent()
@@ -171,6 +176,7 @@ class Mirror:
     extent: Extent = EXTENT
     is_whole: bool = True
     _done: int = 0  # statements since it was loaded
+    _may_end_at: float = 0.0  # monotonic; see ``_is_outgrown``
 
     @classmethod
     def load(cls, path: Path, extent: Extent = EXTENT) -> "Mirror":
@@ -179,12 +185,16 @@ class Mirror:
         Raises:
             sqlite3.Error: it cannot be read.
         """
+        began = time.monotonic()
         mirror = cls(_empty(), extent)
         try:
             mirror._copy(f"{path.absolute().as_uri()}?mode=ro")
         except sqlite3.Error:
             mirror.connection.close()
             raise
+        now = time.monotonic()
+        if (seconds := now - began) > extent.noticed:
+            mirror._may_end_at = now + extent.life * seconds
         return mirror
 
     @classmethod
@@ -238,12 +248,19 @@ class Mirror:
             return False
 
     def _is_outgrown(self) -> bool:
+        """Return whether to load it again: at once if it is too large.
+
+        What would only be better then waits for its time: no job is done meanwhile, so
+        it must not take much of the time while a long backlog is delivered.
+        """
         used, free = self.bytes()
-        if free > used + _MOST_FREE:
-            return True  # SQLite does not free memory by itself
-        if self.is_whole:
-            return used > self.extent.bytes
-        return self._done > self.extent.statements or used > 2 * self.extent.bytes
+        if used > self.extent.bytes * (1 if self.is_whole else 2):
+            return True
+        # SQLite does not free memory by itself.
+        is_better = free > used + _MOST_FREE or (
+            not self.is_whole and self._done > self.extent.statements
+        )
+        return is_better and time.monotonic() >= self._may_end_at
 
     def bytes(self) -> tuple[int, int]:
         """Return how many bytes are in use, and how many are free."""
@@ -313,6 +330,7 @@ def _empty() -> Connection:
     db.text_factory = readable
     db.is_part = True
     db.execute(f"PRAGMA page_size = {_PAGE}")
+    db.execute("PRAGMA secure_delete = OFF")  # that is for disks
     migrate(db)
     for statement in _SETTLED:
         db.execute(statement)

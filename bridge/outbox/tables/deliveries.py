@@ -232,6 +232,17 @@ def due(
     return [*found, *(d for d in rest if d.id not in urgent)][:limit]
 
 
+def has_urgent(db: sqlite3.Connection, sink: str, now: float) -> bool:
+    """Return whether any delivery is urgent now, also if it is not due or in flight."""
+    (has_one,) = db.execute(
+        """SELECT EXISTS (SELECT 1 FROM deliveries WHERE sink = ?
+           AND state = 'pending' AND is_head
+           AND urgent_until > ? AND urgent_from <= ?)""",
+        (sink, now, now),
+    ).fetchone()
+    return bool(has_one)
+
+
 def next_due(db: sqlite3.Connection, sink: str, now: float) -> float | None:
     """Return when the next delivery that is not due yet will be due."""
     row: tuple[float | None] = db.execute(
