@@ -19,6 +19,7 @@ from bridge.foundation.clock import Clock
 log = logging.getLogger(__name__)
 
 _PER_WATCHDOG = 3  # of three signs of life, one may be late and one may be lost
+_LONGEST_SLACK = 1.0
 
 
 class Supervisor(Protocol):
@@ -165,8 +166,8 @@ async def _notify_of_stop(stop: asyncio.Event, supervisor: Supervisor) -> None:
 async def _send_signs_of_life(
     supervisor: Supervisor, clock: Clock, is_alive: Callable[[], bool]
 ) -> None:
-    never = asyncio.Event()
+    never, interval = asyncio.Event(), supervisor.interval
     while True:
         if is_alive():
             supervisor.alive()
-        await clock.wait(never, supervisor.interval)
+        await clock.wait(never, interval, slack=min(interval / 2, _LONGEST_SLACK))

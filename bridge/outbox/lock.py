@@ -20,6 +20,11 @@ def identity_of(path: Path) -> FileId | None:
     return found.st_dev, found.st_ino
 
 
+def lock_of(path: Path) -> Path:
+    """Return the file that is locked for a state file."""
+    return Path(f"{path}.lock")
+
+
 @dataclass(slots=True)
 class StateLock:
     """Reserves a state file for this process, with a lock on a file beside it.
@@ -39,7 +44,7 @@ class StateLock:
     @property
     def file(self) -> Path:
         """The file that is locked."""
-        return Path(f"{self.path}.lock")
+        return lock_of(self.path)
 
     def take(self) -> None:
         """Take the lock; give up the one that was taken before.

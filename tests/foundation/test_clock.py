@@ -40,6 +40,45 @@ async def test_system_wait_of_a_time_that_has_passed_ends_at_once() -> None:
     assert await SystemClock().wait(asyncio.Event(), -5) is False
 
 
+async def test_system_wait_with_slack_ends_together_with_another() -> None:
+    clock = SystemClock()
+    patient = asyncio.ensure_future(clock.wait(asyncio.Event(), 60, slack=60))
+    await turns()
+
+    await clock.wait(asyncio.Event(), 0)
+    await turns()
+
+    assert patient.done()
+    assert patient.result() is False
+
+
+async def test_system_wait_does_not_end_before_its_slack_begins() -> None:
+    clock = SystemClock()
+    patient = asyncio.ensure_future(clock.wait(asyncio.Event(), 120, slack=60))
+    await turns()
+
+    await clock.wait(asyncio.Event(), 0)
+    await turns()
+
+    assert not patient.done()
+    patient.cancel()
+
+
+async def test_system_wait_does_not_end_with_one_that_ends_by_its_event() -> None:
+    clock, event = SystemClock(), asyncio.Event()
+    patient = asyncio.ensure_future(clock.wait(asyncio.Event(), 60, slack=60))
+    asyncio.get_running_loop().call_soon(event.set)
+    await clock.wait(event, 60)
+    await turns()
+
+    assert not patient.done()
+    patient.cancel()
+
+
+async def test_system_wait_with_slack_ends_alone_when_the_time_is_over() -> None:
+    assert await SystemClock().wait(asyncio.Event(), 0.0, slack=1.0) is False
+
+
 async def test_fake_time_passes_only_when_told(clock: FakeClock) -> None:
     waiting = asyncio.ensure_future(clock.wait(asyncio.Event(), 10))
     await clock.advance(9.9)
