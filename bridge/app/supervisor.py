@@ -10,11 +10,12 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from typing import Protocol
 
+from msgspec import Struct
+
 from bridge.foundation.background import in_background
-from bridge.foundation.clock import Clock
+from bridge.foundation.clock import Bell, Clock
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +44,7 @@ class Supervisor(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class NoSupervisor:
+class NoSupervisor(Struct, frozen=True):
     """Stands for a missing service manager: notifies nothing."""
 
     interval: float = 0.0
@@ -62,8 +62,7 @@ class NoSupervisor:
 NO_SUPERVISOR = NoSupervisor()
 
 
-@dataclass(frozen=True, slots=True)
-class Systemd:
+class Systemd(Struct, frozen=True):
     """systemd, for a unit with ``Type=notify``.
 
     Attributes:
@@ -166,7 +165,7 @@ async def _notify_of_stop(stop: asyncio.Event, supervisor: Supervisor) -> None:
 async def _send_signs_of_life(
     supervisor: Supervisor, clock: Clock, is_alive: Callable[[], bool]
 ) -> None:
-    never, interval = asyncio.Event(), supervisor.interval
+    never, interval = Bell(), supervisor.interval
     while True:
         if is_alive():
             supervisor.alive()

@@ -2,8 +2,9 @@
 
 import os
 import sqlite3
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from bridge.foundation.errors import OutboxError, OutboxLockedError
 from bridge.outbox.storage.connection import make_private
@@ -25,8 +26,7 @@ def lock_of(path: Path) -> Path:
     return Path(f"{path}.lock")
 
 
-@dataclass(slots=True)
-class StateLock:
+class StateLock(Struct):
     """Reserves a state file for this process, with a lock on a file beside it.
 
     It uses a lock of SQLite, which works on every system and ends with the process. The

@@ -1,8 +1,9 @@
 """Notices what other processes do to the state file, such as ``sebridge outbox``."""
 
 import sqlite3
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from bridge.outbox.lock import FileId, identity_of, lock_of
 from bridge.outbox.storage.database import Database
@@ -11,8 +12,7 @@ from bridge.outbox.tables import values
 Stamp = tuple[int, int, FileId | None, FileId | None]
 
 
-@dataclass(frozen=True, slots=True)
-class OtherProcesses:
+class OtherProcesses(Struct, frozen=True):
     """Answers whether another process has written, and what it asks for."""
 
     database: Database

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
+
 from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import OutboxCorruptError, OutboxError
@@ -31,8 +33,7 @@ _STEP = 500
 _JUMP = 60.0  # rows are kept for days: a smaller jump of the clock does not matter
 
 
-@dataclass(slots=True)
-class _OutsideChanges:
+class _OutsideChanges(msgspec.Struct):
     """Notices what other processes did to the deliveries, and wakes the relays.
 
     Attributes:
@@ -50,8 +51,8 @@ class _OutsideChanges:
     version: int | None = None
     stamp: Stamp | None = None
     ask_at: float = float("-inf")
-    retries: dict[str | None, int] = field(default_factory=dict)
-    discarded: dict[str, int] = field(default_factory=dict)
+    retries: dict[str | None, int] = msgspec.field(default_factory=dict)
+    discarded: dict[str, int] = msgspec.field(default_factory=dict)
 
     async def look(self) -> None:
         """Check whether another process has changed something since the last look."""
@@ -90,8 +91,7 @@ class _OutsideChanges:
         self.retries = retries
 
 
-@dataclass(slots=True)
-class _Pruning:
+class _Pruning(msgspec.Struct):
     """Deletes rows that are old, or too many."""
 
     housekeeping: "Housekeeping"
@@ -217,8 +217,7 @@ class Housekeeping:
         self._offset = offset
 
 
-@dataclass(frozen=True, slots=True)
-class StateWatch:
+class StateWatch(msgspec.Struct, frozen=True):
     """Ends the forwarder when the thread of the state file has died."""
 
     database: Database

@@ -3,8 +3,9 @@
 import asyncio
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from bridge.events.build import EventContext, OutgoingEvent, from_bridge
 from bridge.foundation.clock import Clock
@@ -18,8 +19,7 @@ _LOOK_EVERY, _SLACK = 5.5, 1.0  # about every 5 s, with a look at IMDS
 _DISK_PATIENCE = 1.0
 
 
-@dataclass(slots=True)
-class LifecycleEvents:
+class LifecycleEvents(Struct):
     """Publishes the events about the bridge itself.
 
     Attributes:

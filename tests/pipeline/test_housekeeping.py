@@ -616,7 +616,7 @@ async def test_trouble_is_told_again_after_it_was_over(
     assert len(caplog.messages) == 2
 
 
-class DamagedFile(Pruning):
+class DamagedFile(Pruning, frozen=True):
     """A file that turns out to be damaged when it is pruned."""
 
     async def prune(
