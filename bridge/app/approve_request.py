@@ -9,12 +9,13 @@ Source: config/approvals.md.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Self
 from urllib.parse import quote
 
 import orjson
+from msgspec.structs import replace
 
 from bridge.approvals.config import ApprovalsConfig
 from bridge.approvals.message import parse

@@ -7,10 +7,12 @@ known. The others (lifecycle events, approvals) need the identity.
 import random
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
+import msgspec
+from msgspec.structs import replace
 from msgspec.structs import replace as with_fields
 
 from bridge import __version__
@@ -328,8 +330,7 @@ class Forwarder:
             raise ConfigError([f"approvals.sessions: {error}"]) from error
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(msgspec.Struct, frozen=True):
     """What is known now, for sinks that act; see ``bridge.sinks.acting.Outlook``."""
 
     forwarder: Forwarder

@@ -11,8 +11,9 @@ events that cannot wait are delivered. The other workers begin when it is known.
 import asyncio
 import logging
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from bridge import __version__
 from bridge.app.composition import Forwarder
@@ -161,8 +162,7 @@ async def _run_on_state(
         return finder.other
 
 
-@dataclass(slots=True)
-class IdentityFinder:
+class IdentityFinder(Struct):
     """Finds out the identity of this VM while the document is read already.
 
     Attributes:

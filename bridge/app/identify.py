@@ -11,11 +11,12 @@ import asyncio
 import logging
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Protocol
 from urllib.parse import quote
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from bridge.events.identity import Identity, IdentityConfig
 from bridge.foundation.clock import Clock
@@ -106,8 +107,7 @@ async def _asked(
     return Identity.from_metadata(compute).overridden(config)
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """The identity and the source for the EventContext."""
 
     identity: Identity

@@ -10,15 +10,17 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from typing import Protocol
 
+from msgspec import Struct
+
 from bridge.foundation.background import in_background
-from bridge.foundation.clock import Clock
+from bridge.foundation.clock import Bell, Clock
 
 log = logging.getLogger(__name__)
 
 _PER_WATCHDOG = 3  # of three signs of life, one may be late and one may be lost
+_LONGEST_SLACK = 1.0
 
 
 class Supervisor(Protocol):
@@ -42,8 +44,7 @@ class Supervisor(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class NoSupervisor:
+class NoSupervisor(Struct, frozen=True):
     """Stands for a missing service manager: notifies nothing."""
 
     interval: float = 0.0
@@ -61,8 +62,7 @@ class NoSupervisor:
 NO_SUPERVISOR = NoSupervisor()
 
 
-@dataclass(frozen=True, slots=True)
-class Systemd:
+class Systemd(Struct, frozen=True):
     """systemd, for a unit with ``Type=notify``.
 
     Attributes:
@@ -165,8 +165,8 @@ async def _notify_of_stop(stop: asyncio.Event, supervisor: Supervisor) -> None:
 async def _send_signs_of_life(
     supervisor: Supervisor, clock: Clock, is_alive: Callable[[], bool]
 ) -> None:
-    never = asyncio.Event()
+    never, interval = Bell(), supervisor.interval
     while True:
         if is_alive():
             supervisor.alive()
-        await clock.wait(never, supervisor.interval)
+        await clock.wait(never, interval, slack=min(interval / 2, _LONGEST_SLACK))

@@ -1,7 +1,8 @@
 """The parts of the process that do not depend on the identity of this VM."""
 
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from bridge.app.identify import PATIENCE
 from bridge.app.supervisor import Supervisor
@@ -35,8 +36,7 @@ class Probe(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timings:
+class Timings(Struct, frozen=True, kw_only=True):
     """The time limits of what the forwarder asks.
 
     Attributes:
@@ -51,8 +51,7 @@ class Timings:
 TIMINGS = Timings()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True, kw_only=True):
     """The parts that are opened before the state file.
 
     Attributes:

@@ -40,7 +40,7 @@ from bridge.outbox.records import Decision
 
 log = logging.getLogger(__name__)
 
-_LOOK_EVERY = 1.0
+_LOOK_EVERY, _SLACK = 1.25, 0.5  # about each second, with a look at IMDS
 _REST = 30.0  # after a decision or a failure, the event is not considered for so long
 
 
@@ -82,7 +82,7 @@ class AutoApprover:
                 self._begin(intent.event_id, initiative, stop, flows)
             while not stop.is_set():
                 await self.step(stop, flows)
-                await self.context.clock.wait(stop, _LOOK_EVERY)
+                await self.context.clock.wait(stop, _LOOK_EVERY, slack=_SLACK)
 
     async def step(self, stop: asyncio.Event, flows: asyncio.TaskGroup) -> None:
         """Begin flows for the events to approve now, and publish what is withheld.

@@ -9,11 +9,11 @@ Worse: another EventType, a longer or newly unknown duration, or a further resou
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
 import msgspec
+from msgspec import Struct, field
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import ScheduledEvent
@@ -32,8 +32,7 @@ class Lack(StrEnum):
     WAITS = "CommandWaits"  # a run is pending, or in progress
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class Evidence(Struct, frozen=True, kw_only=True):
     """The result of one command for an event with its present content.
 
     Attributes:
@@ -76,8 +75,7 @@ def names_others(event: ScheduledEvent, me: Identity) -> bool:
     return any(bare(name) != own for name in event.resources)
 
 
-@dataclass(slots=True)
-class SuccessCheck:
+class SuccessCheck(Struct):
     """Decides which successes of commands count for an event now."""
 
     _since: dict[str, tuple[float, Moment]] = field(default_factory=dict)

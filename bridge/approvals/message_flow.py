@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import orjson
+from msgspec.structs import replace as with_fields
 
 from bridge.approvals.context import ApprovalContext
 from bridge.approvals.message import Approval, parse
@@ -313,7 +314,7 @@ def _conclusion_of(kind: OutcomeKind, earlier: Decision) -> Conclusion:
 def _as_before(outgoing: OutgoingEvent, data: dict[str, object]) -> OutgoingEvent:
     """Return an event about an outcome with the data and time of an earlier one."""
     event = replace(outgoing.event, data=data, time=str(data["observedAt"]))
-    return replace(outgoing, event=event)
+    return with_fields(outgoing, event=event)
 
 
 def _claims(request: Mapping[str, object]) -> dict[str, object]:

@@ -3,8 +3,9 @@
 In a file of its own, so that a bridge without approvals does not load them.
 """
 
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from bridge.events.document import ScheduledEvent
 
@@ -30,8 +31,7 @@ class Rotation(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Stays:
+class _Stays(Struct, frozen=True):
     """Stands for a missing traffic probe: changes nothing."""
 
     def leave(self, event: ScheduledEvent, *, settles: bool) -> float:  # noqa: ARG002 - see the protocol

@@ -22,10 +22,11 @@ event without waiting for the commands.
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Literal
+
+from msgspec import Struct
 
 from bridge.approvals.evidence import (
     NO_EVIDENCE,
@@ -144,8 +145,7 @@ class Rule(Section, frozen=True, kw_only=True):
         return all(limit is None for limit in limits)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ruling:
+class Ruling(Struct, frozen=True, kw_only=True):
     """What the rules decide about an event at one moment.
 
     Attributes:

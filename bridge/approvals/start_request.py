@@ -19,6 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from msgspec.structs import replace as with_fields
+
 from bridge.approvals.context import ApprovalContext
 from bridge.approvals.evidence import NO_EVIDENCE, Evidences
 from bridge.approvals.policy import (
@@ -157,7 +159,7 @@ class StartRequestFlow:
         """Decide by a look, for the present time even if the look is older."""
         now = self.context.clock.monotonic()
         since_read = now - (look.read.monotonic or now)
-        look = replace(look, now=look.now + timedelta(seconds=since_read))
+        look = with_fields(look, now=look.now + timedelta(seconds=since_read))
         self._anchor = _Anchor(look.now, now)
         event = look.document.events.get(self.key)
         self._event = event or self._event

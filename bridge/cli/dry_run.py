@@ -5,11 +5,11 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
 import click
+from msgspec.structs import replace
 from msgspec.structs import replace as with_fields
 
 from bridge.cli import completion

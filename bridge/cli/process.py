@@ -17,7 +17,7 @@ from typing import NoReturn
 from bridge.app import forwarder as app
 from bridge.app.supervisor import supervisor_of
 from bridge.configuration import load as configuration
-from bridge.foundation.clock import SystemClock
+from bridge.foundation.clock import Bell, SystemClock
 from bridge.foundation.errors import BridgeError, ConfigError
 from bridge.telemetry.metrics import configure_logging, printable
 
@@ -112,7 +112,7 @@ def first_of(errors: BaseExceptionGroup[BridgeError]) -> BaseException:
 
 
 async def _until_signal(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
-    stop = asyncio.Event()
+    stop = Bell()
     loop = asyncio.get_running_loop()
     signals = [signal.SIGINT, signal.SIGTERM]
 

@@ -5,7 +5,8 @@ run (``sebridge render``) hardly needs them.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from bridge.foundation.values import Secret
 
@@ -26,8 +27,7 @@ _FOR_TLS = frozenset({"ca_file", "client_certificate", "client_key"})
 _SHOWN = "<secret>"
 
 
-@dataclass(slots=True)
-class StandIns:
+class StandIns(Struct):
     """Replaces the missing secrets in tables of a configuration.
 
     Attributes:

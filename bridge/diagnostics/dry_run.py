@@ -6,10 +6,11 @@ Nothing here changes the outbox: a forwarder may run with the same configuration
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
+from msgspec.structs import replace
 from msgspec.structs import replace as with_fields
 
 from bridge import __version__

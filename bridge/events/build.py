@@ -6,8 +6,9 @@ Source: config/events.md.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
+
+from msgspec import Struct
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.config import FORBIDDEN
@@ -25,8 +26,7 @@ _LONG_ATTRIBUTE = 256
 _WITHHELD = "withheld"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutgoingEvent:
+class OutgoingEvent(Struct, frozen=True, kw_only=True):
     """A CloudEvent for the outbox, and what the outbox must know about it.
 
     Attributes:
@@ -48,8 +48,7 @@ class OutgoingEvent:
     is_last: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventContext:
+class EventContext(Struct, frozen=True, kw_only=True):
     """What all events of this bridge share: type prefix, source, and this VM.
 
     Attributes:
@@ -158,8 +157,7 @@ def from_transition(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     """The result of an approval for one EventId.
 
     Attributes:

@@ -4,9 +4,9 @@ Monotonic times are left out: they mean nothing after a restart.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import msgspec
+from msgspec.structs import replace
 
 from bridge.events.watch import Moment, Watch
 

@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
 from typing import Self
 from urllib.parse import quote
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from bridge.foundation.sections import Section
 from bridge.foundation.values import PLACEHOLDERS
@@ -39,8 +41,7 @@ class IdentityConfig(Section, frozen=True, kw_only=True):
         return bool(self.vm_name and self.vm_id and self.resource_id)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class Identity(Struct, frozen=True, kw_only=True):
     """What is known about this VM; None for each value that is not known.
 
     Source: https://learn.microsoft.com/azure/virtual-machines/instance-metadata-service

@@ -1,16 +1,16 @@
 """What approvals need from IMDS: a fresh document, and the POST. Pure."""
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
+
+from msgspec import Struct
 
 from bridge.events.document import Document
 from bridge.events.start_result import StartAnswer
 from bridge.events.watch import Moment, Watch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class Look(Struct, frozen=True, kw_only=True):
     """One reading of the document, and what is known after it.
 
     Attributes:

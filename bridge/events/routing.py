@@ -6,9 +6,11 @@ A sink receives an event if there is no obstacle. Each obstacle is a reason in w
 
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.events.identity import Identity, bare
 from bridge.foundation.sections import Section
@@ -58,8 +60,7 @@ class When(Section, frozen=True, kw_only=True):
                 yield key, "must not be empty; leave it out for no limit"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class Subject(Struct, frozen=True, kw_only=True):
     """The values of one outgoing event that routing decides by.
 
     Attributes:
@@ -74,8 +75,7 @@ class Subject:
     is_lifecycle: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Obstacle:
+class Obstacle(Struct, frozen=True, kw_only=True):
     """A condition because of which a sink does not receive an event.
 
     Attributes:
@@ -95,8 +95,7 @@ class Obstacle:
         return f"{self.key} wants {self.wants}; {before}{self.has}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class Route(Struct, frozen=True, kw_only=True):
     """A ``When`` with the defaults of its sink filled in.
 
     Attributes:
@@ -152,8 +151,7 @@ class Route:
         yield from _out_of_scope("when.scope", self.scope, names, identity, default)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Router:
+class Router(Struct, frozen=True, kw_only=True):
     """Decides which sinks receive an event.
 
     Attributes:

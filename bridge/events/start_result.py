@@ -3,8 +3,9 @@
 No decision after this point depends on the HTTP status.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 
 class StartResult(StrEnum):
@@ -16,8 +17,7 @@ class StartResult(StrEnum):
     IN_DOUBT = "in-doubt"  # no usable answer: the POST may or may not have worked
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartAnswer:
+class StartAnswer(Struct, frozen=True, kw_only=True):
     """The answer to one POST.
 
     Attributes:

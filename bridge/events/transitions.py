@@ -16,9 +16,11 @@ Source:    config/events.md; an event's life at the service: simulator/imds/docu
 
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.events.document import (
     SCHEDULED,
@@ -45,8 +47,7 @@ class TransitionKind(StrEnum):
     ENDED = "ended"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transition:
+class Transition(Struct, frozen=True, kw_only=True):
     """One change in the life of one scheduled event.
 
     Attributes:
@@ -146,8 +147,7 @@ def same_again(watch: Watch, now: Moment) -> Watch:
     return replace(watch, known=in_document, seen=now)
 
 
-@dataclass(slots=True)
-class _Look:
+class _Look(Struct):
     """One comparison: the questions that the transitions depend on."""
 
     watch: Watch

@@ -1,14 +1,15 @@
 """What is known of the scheduled events from all documents read so far. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from bridge.events.document import ScheduledEvent
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class Moment(Struct, frozen=True, kw_only=True):
     """A point in time.
 
     Attributes:
@@ -63,8 +64,7 @@ class Moment:
         return Moment(at=self.at + timedelta(seconds=added), monotonic=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class Known(Struct, frozen=True, kw_only=True):
     """A scheduled event as it was last seen.
 
     Attributes:
@@ -86,16 +86,14 @@ class Known:
         return 0.0 if self.since is None else self.since.least_elapsed(now)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fall:
+class Fall(Struct, frozen=True, kw_only=True):
     """The incarnation number went down: the VM moved or the service was off."""
 
     to: int
     seen: Moment
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watch:
+class Watch(Struct, frozen=True, kw_only=True):
     """All that has been observed so far: the content of the checkpoint.
 
     Attributes:

@@ -1,12 +1,11 @@
 """Limits how often something may begin. Pure: the time is passed in."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 _SLACK = 0.05
 
 
-@dataclass(slots=True)
-class Pace:
+class Pace(Struct):
     """A rate limit that spreads the beginnings evenly over each second.
 
     If more than twenty a second are allowed, a late beginning may be followed sooner by

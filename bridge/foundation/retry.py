@@ -1,12 +1,11 @@
 """How long to wait after a failed attempt. Pure: the random number is passed in."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 LONGEST_WISH = 3600.0  # a wrong Retry-After must not stop a sink for days
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryPolicy:
+class RetryPolicy(Struct, frozen=True, kw_only=True):
     """Exponential backoff with full jitter.
 
     Attributes:

@@ -9,12 +9,12 @@ would need a quarter of the forwarder's memory.
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from enum import StrEnum
 from types import NoneType, UnionType
 from typing import Any, Literal, Self, TypeVar, Union, get_args, get_origin
 
 import msgspec
+from msgspec import Struct, field
 
 from bridge.foundation.errors import ConfigError
 from bridge.foundation.values import (
@@ -81,8 +81,7 @@ class Fault(str):
         return fault
 
 
-@dataclass(slots=True)
-class Reader:
+class Reader(Struct):
     """Converts tables into sections, and collects the faults.
 
     Attributes:

@@ -10,7 +10,8 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from bridge.foundation.background import in_background
 from bridge.foundation.errors import BridgeError
@@ -61,8 +62,7 @@ def _addresses(server: asyncio.Server) -> list[str]:
     return [":".join(map(str, name[:2])) for name in names]
 
 
-@dataclass(slots=True)
-class _Door:
+class _Door(Struct):
     """Passes connections to the HTTP server, as soon as that is loaded.
 
     Attributes:

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
 import orjson
+from msgspec import Struct, field
 
 from bridge.events.build import EventContext, rfc3339
 from bridge.events.identity import Identity
@@ -117,8 +117,7 @@ class Standing(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class StatusSource:
+class StatusSource(Struct):
     """The parts of a running bridge that the status is read from.
 
     The fields are set when the parts are built.

@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Literal
 
 import aiohttp
+import msgspec
 import orjson
 
 from bridge.events.document import MAX_BYTES, parse_time
@@ -84,8 +85,7 @@ class ImdsConfig(Section, frozen=True, kw_only=True):
                 yield key, "must be more than 0"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """A successful response to a GET of the document.
 
     Attributes:

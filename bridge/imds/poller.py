@@ -10,10 +10,12 @@ import logging
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
+
 from bridge.events.document import Document
 from bridge.events.look import Look
 from bridge.events.watch import Moment, Watch
-from bridge.foundation.clock import Clock
+from bridge.foundation.clock import Bell, Clock
 from bridge.foundation.errors import (
     MalformedDocumentError,
     MetadataError,
@@ -104,8 +106,7 @@ class Observer(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class _Patience:
+class _Patience(msgspec.Struct):
     """The recent answers of IMDS, and when and how to send the next request.
 
     Attributes:
@@ -161,8 +162,7 @@ class _Patience:
 class Poller:
     """The loop that reads the document.
 
-    It is wide because it keeps nine values between two requests. The first four fields
-    are given at the start.
+    It is wide because it keeps nine values between two requests; four are given.
 
     Attributes:
         observer: receives every document.
@@ -181,7 +181,7 @@ class Poller:
     _unconditional: float = float("-inf")
     _waiting: list["asyncio.Future[Look]"] = field(default_factory=list)
     _is_over: bool = False
-    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _wake: Bell = field(default_factory=Bell)
     _patience: _Patience = field(init=False)
 
     def __post_init__(self) -> None:

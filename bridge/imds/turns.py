@@ -18,8 +18,9 @@ import heapq
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import MetadataError
@@ -35,8 +36,7 @@ class Kind(StrEnum):
     POST = "post"
 
 
-@dataclass(slots=True, eq=False)
-class Place:
+class Place(Struct, eq=False):
     """A place in the line; made by ``Turns``.
 
     Attributes:

@@ -2,8 +2,9 @@
 
 import ssl
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from bridge.foundation.errors import Reason, RefusedDeliveryError
 from bridge.foundation.values import FilePath
@@ -11,8 +12,7 @@ from bridge.foundation.values import FilePath
 _Stamp = tuple[int, int, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsFiles:
+class TlsFiles(Struct, frozen=True, kw_only=True):
     """The files that TLS uses, all in PEM.
 
     Attributes:
@@ -53,8 +53,7 @@ class TlsFiles:
                 yield key, str(error)
 
 
-@dataclass(slots=True)
-class Tls:
+class Tls(Struct):
     """The TLS of one sink."""
 
     files: TlsFiles

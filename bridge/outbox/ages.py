@@ -1,14 +1,14 @@
 """The running time of each sink, by which its deliveries grow older."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from bridge.outbox.storage.database import Database
 from bridge.outbox.tables import ages
 
 
-@dataclass(slots=True)
-class Ages:
+class Ages(Struct):
     """The running times, in seconds. What they are: ``bridge.outbox.tables.ages``.
 
     Attributes:

@@ -1,14 +1,13 @@
 """What was decided on approvals."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from bridge.outbox.records import Decision
 from bridge.outbox.storage.database import Database
 from bridge.outbox.tables import decisions
 
 
-@dataclass(slots=True)
-class Approvals:
+class Approvals(Struct):
     """The intents and outcomes of approval messages and of rules."""
 
     database: Database

@@ -1,15 +1,15 @@
 """What commands did."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bridge.outbox.records import CommandStanding, Success
 from bridge.outbox.storage.database import Database
 from bridge.outbox.tables import successes
 
 
-@dataclass(frozen=True, slots=True)
-class Commands:
+class Commands(Struct, frozen=True):
     """The successes and results of the commands of all sinks."""
 
     database: Database

@@ -2,8 +2,9 @@
 
 import os
 import sqlite3
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from bridge.foundation.errors import OutboxError, OutboxLockedError
 from bridge.outbox.storage.connection import make_private
@@ -20,8 +21,12 @@ def identity_of(path: Path) -> FileId | None:
     return found.st_dev, found.st_ino
 
 
-@dataclass(slots=True)
-class StateLock:
+def lock_of(path: Path) -> Path:
+    """Return the file that is locked for a state file."""
+    return Path(f"{path}.lock")
+
+
+class StateLock(Struct):
     """Reserves a state file for this process, with a lock on a file beside it.
 
     It uses a lock of SQLite, which works on every system and ends with the process. The
@@ -39,7 +44,7 @@ class StateLock:
     @property
     def file(self) -> Path:
         """The file that is locked."""
-        return Path(f"{self.path}.lock")
+        return lock_of(self.path)
 
     def take(self) -> None:
         """Take the lock; give up the one that was taken before.

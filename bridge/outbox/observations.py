@@ -1,15 +1,15 @@
 """What was observed and published, and values that are kept under a name."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bridge.outbox.records import Checkpoint
 from bridge.outbox.storage.database import Database
 from bridge.outbox.tables import observations, values
 
 
-@dataclass(slots=True)
-class Observations:
+class Observations(Struct):
     """What the bridge has to know of its earlier lives.
 
     Attributes:

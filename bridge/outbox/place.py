@@ -8,8 +8,9 @@ another file is in its place or another forwarder has the lock.
 
 import sqlite3
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from bridge.foundation.errors import OutboxUnavailableError
 from bridge.outbox.lock import FileId, StateLock, identity_of
@@ -19,8 +20,7 @@ from bridge.outbox.storage.connection import Connection, make_private
 _RESTORED = ".restored"  # suffix of a file that is being written
 
 
-@dataclass(slots=True)
-class Place:
+class Place(Struct):
     """The place of a state file.
 
     Attributes:

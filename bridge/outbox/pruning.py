@@ -1,14 +1,14 @@
 """Keeps the state file small."""
 
 import sqlite3
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bridge.outbox.storage.database import Database
 from bridge.outbox.tables import clock_jumps, pruning
 
 
-@dataclass(frozen=True, slots=True)
-class Pruning:
+class Pruning(Struct, frozen=True):
     """Deletes what is settled: what is old, and what is too much."""
 
     database: Database

@@ -1,17 +1,16 @@
 """Values that the outbox stores and returns."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 CHECKPOINT = "checkpoint"
 TRAFFIC = "traffic"  # whether this VM is in rotation, and whether that was published
 REPLIES = "$replies"  # stands for a sink; no sink can have a $ in its name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class Reply(Struct, frozen=True, kw_only=True):
     """A reply to an approval.
 
     Attributes:
@@ -23,8 +22,7 @@ class Reply:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(Struct, frozen=True, kw_only=True):
     """What was decided on one EventId of one approval message.
 
     Attributes:
@@ -48,8 +46,7 @@ class Decision:
     rule: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Success:
+class Success(Struct, frozen=True, kw_only=True):
     """The last success of a command for an EventId.
 
     Attributes:
@@ -67,8 +64,7 @@ class Success:
     at: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandStanding:
+class CommandStanding(Struct, frozen=True, kw_only=True):
     """How far a command has come for an EventId.
 
     Attributes:
@@ -82,8 +78,7 @@ class CommandStanding:
     last: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True, kw_only=True):
     """What is known of the document.
 
     Attributes:
@@ -97,8 +92,7 @@ class Checkpoint:
     again: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
+class Tally(Struct, frozen=True, kw_only=True):
     """How many deliveries of a sink are in which state.
 
     Attributes:

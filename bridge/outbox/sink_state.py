@@ -2,14 +2,14 @@
 
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bridge.foundation.clock import Clock
 from bridge.outbox.storage.database import Database
 
 
-@dataclass(frozen=True, slots=True)
-class SinkMemory:
+class SinkMemory(Struct, frozen=True):
     """The values of one sink; see ``bridge.sinks.base.Memory``.
 
     Attributes:

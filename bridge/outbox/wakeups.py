@@ -1,11 +1,11 @@
 """Wakes the relays when there may be work for them."""
 
 import asyncio
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 
-@dataclass(frozen=True, slots=True)
-class Wakeups:
+class Wakeups(Struct, frozen=True):
     """One event for each sink; its relay waits for it and clears it."""
 
     _events: dict[str, asyncio.Event] = field(default_factory=dict)

@@ -14,8 +14,10 @@ Invariant: the transitions of one EventId are published in the order of observat
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from bridge.events.build import (
     EventContext,
@@ -33,8 +35,7 @@ from bridge.foundation.hashing import hash32
 _MAY_WAIT = timedelta(minutes=2)  # a transition with more notice left may wait
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
+class Observation(Struct, frozen=True, kw_only=True):
     """What one document has brought.
 
     Attributes:
@@ -57,8 +58,7 @@ class Observation:
         return not (self.steps or self.is_changed)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class Held(Struct, frozen=True, kw_only=True):
     """Observations that wait, in order.
 
     Attributes:

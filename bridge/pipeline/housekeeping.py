@@ -10,10 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
+
 from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import OutboxCorruptError, OutboxError
 from bridge.foundation.workers import unless
+from bridge.outbox.other_processes import Stamp
 from bridge.outbox.storage.database import Database
 from bridge.outbox.store import Outbox
 from bridge.pipeline.relay import Relay
@@ -21,8 +24,8 @@ from bridge.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-_LOOK_EVERY = 2.0
-_ASK_EVERY = 30.0  # the modification time of a file is not exact
+_LOOK_EVERY, _SLACK = 2.5, 1.0  # about every 2 s, with a look at IMDS
+_ASK_EVERY = 10.0  # the modification time of a file is not exact
 _PRUNE_EVERY = 3600.0
 _SHRINK_EVERY = 60.0
 _SHRINK_STEP = 20  # rows at a time, so as not to delete too many
@@ -30,13 +33,12 @@ _STEP = 500
 _JUMP = 60.0  # rows are kept for days: a smaller jump of the clock does not matter
 
 
-@dataclass(slots=True)
-class _OutsideChanges:
+class _OutsideChanges(msgspec.Struct):
     """Notices what other processes did to the deliveries, and wakes the relays.
 
     Attributes:
         version: SQLite's data_version at the last look.
-        stamp: time and size of the state file at the last look.
+        stamp: of the state file at the last look.
         ask_at: from then on, read data_version in any case; monotonic seconds.
         retries: how often a person has asked for a retry, by sink; None = all sinks.
         discarded: the number of discarded deliveries, by sink.
@@ -47,14 +49,14 @@ class _OutsideChanges:
     clock: Clock
     metrics: Metrics
     version: int | None = None
-    stamp: tuple[int, int] | None = None
+    stamp: Stamp | None = None
     ask_at: float = float("-inf")
-    retries: dict[str | None, int] = field(default_factory=dict)
-    discarded: dict[str, int] = field(default_factory=dict)
+    retries: dict[str | None, int] = msgspec.field(default_factory=dict)
+    discarded: dict[str, int] = msgspec.field(default_factory=dict)
 
     async def look(self) -> None:
         """Check whether another process has changed something since the last look."""
-        if not await self._may_be_there():
+        if not self._may_be_there():
             return
         version = await self.outbox.other_processes.data_version()
         if version != self.version:
@@ -66,9 +68,9 @@ class _OutsideChanges:
         tallies = await self.outbox.deliveries.tallies()
         self.discarded = {sink: tally.discarded for sink, tally in tallies.items()}
 
-    async def _may_be_there(self) -> bool:
+    def _may_be_there(self) -> bool:
         """Return whether to read data_version: the file's stamp has changed."""
-        stamp, now = await self.outbox.other_processes.stamp(), self.clock.monotonic()
+        stamp, now = self.outbox.other_processes.stamp(), self.clock.monotonic()
         if stamp is not None and stamp == self.stamp and now < self.ask_at:
             return False
         self.stamp, self.ask_at = stamp, now + _ASK_EVERY
@@ -89,8 +91,7 @@ class _OutsideChanges:
         self.retries = retries
 
 
-@dataclass(slots=True)
-class _Pruning:
+class _Pruning(msgspec.Struct):
     """Deletes rows that are old, or too many."""
 
     housekeeping: "Housekeeping"
@@ -179,7 +180,7 @@ class Housekeeping:
         """Keep the state file in order until ``stop`` is set."""
         while not stop.is_set():
             await self.step()
-            await self.clock.wait(stop, _LOOK_EVERY)
+            await self.clock.wait(stop, _LOOK_EVERY, slack=_SLACK)
 
     async def step(self) -> None:
         """Do all that is due; what fails is tried again at the next step.
@@ -216,8 +217,7 @@ class Housekeeping:
         self._offset = offset
 
 
-@dataclass(frozen=True, slots=True)
-class StateWatch:
+class StateWatch(msgspec.Struct, frozen=True):
     """Ends the forwarder when the thread of the state file has died."""
 
     database: Database

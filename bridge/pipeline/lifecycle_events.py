@@ -3,8 +3,9 @@
 import asyncio
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from bridge.events.build import EventContext, OutgoingEvent, from_bridge
 from bridge.foundation.clock import Clock
@@ -14,12 +15,11 @@ from bridge.outbox.records import REPLIES
 from bridge.outbox.store import Outbox
 from bridge.pipeline.relay import Relay
 
-_LOOK_EVERY = 5.0
+_LOOK_EVERY, _SLACK = 5.5, 1.0  # about every 5 s, with a look at IMDS
 _DISK_PATIENCE = 1.0
 
 
-@dataclass(slots=True)
-class LifecycleEvents:
+class LifecycleEvents(Struct):
     """Publishes the events about the bridge itself.
 
     Attributes:
@@ -52,7 +52,7 @@ class LifecycleEvents:
             self._beat_at = self.clock.monotonic() + self.heartbeat
         while not stop.is_set():
             await self.step()
-            await self.clock.wait(stop, self._wait())
+            await self._pause(stop)
         since = self.clock.now().timestamp()
         event = await self.publish("stopped")
         async with asyncio.TaskGroup() as calls:
@@ -92,10 +92,14 @@ class LifecycleEvents:
         """Return what others rely on: how often this bridge is heard, what it takes."""
         return {"intervalSeconds": float(self.heartbeat), "approvals": self.offer}
 
-    def _wait(self) -> float:
-        if not self.heartbeat:
-            return _LOOK_EVERY
-        return min(_LOOK_EVERY, max(0.0, self._beat_at - self.clock.monotonic()))
+    async def _pause(self, stop: asyncio.Event) -> None:
+        """Wait for the next look, or exactly until the next heartbeat."""
+        if self.heartbeat:
+            left = max(0.0, self._beat_at - self.clock.monotonic())
+            if left < _LOOK_EVERY:
+                await self.clock.wait(stop, left)
+                return
+        await self.clock.wait(stop, _LOOK_EVERY, slack=_SLACK)
 
     async def _beat(self) -> None:
         tallies = await self.outbox.deliveries.tallies()

@@ -9,9 +9,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 import msgspec
+from msgspec import Struct, field
 
 from bridge.events import checkpoint
 from bridge.events.build import EventContext, OutgoingEvent
@@ -31,8 +31,7 @@ _TOUCH_EVERY = 60.0
 _JUMP = 1.0
 
 
-@dataclass(slots=True)
-class Observer:
+class Observer(Struct):
     """Publishes what is new in each document.
 
     It is wide because one transaction stores all that is known of the document. The

@@ -11,6 +11,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import ConfigError, Reason, TransientDeliveryError
 from bridge.foundation.workers import waking
@@ -22,8 +24,7 @@ if TYPE_CHECKING:
     from bridge.pipeline.batches import Batches
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
+class Opening(msgspec.Struct, frozen=True):
     """What a sink is opened with: its configuration, with placeholders filled in."""
 
     config: SinkConfig

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 from urllib.parse import urlsplit
 
+import msgspec
+
 from bridge.foundation.errors import Reason, RefusedDeliveryError
 from bridge.foundation.sections import Section
 from bridge.foundation.values import Address, Secret
@@ -33,8 +35,7 @@ _HOST = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9-]+)+", re.IGNORECAS
 _TRY_SECONDS = 8.0  # to open a link, including the token
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionString:
+class ConnectionString(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of a connection string, without its secret.
 
     Attributes:

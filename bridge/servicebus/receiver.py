@@ -60,7 +60,7 @@ log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 30.0
 _LEAST_POLL_SECONDS = 20.0  # a shorter wait means that the receiver is broken
-_TICK_SECONDS = 0.5
+_TICK_SECONDS, _TICK_SLACK = 1.25, 0.5  # about each second, with a look at IMDS
 _LONGEST_REASON = 1024
 _SESSION = "session"
 _CUT_SHORT = "the SDK has given up receiving, without an error"
@@ -280,7 +280,7 @@ class ApprovalQueue:
 
     async def keep(self, stop: asyncio.Event) -> None:
         """Renew locks until ``stop`` is set."""
-        while not await self._clock.wait(stop, _TICK_SECONDS):
+        while not await self._clock.wait(stop, _TICK_SECONDS, slack=_TICK_SLACK):
             await self.renew()
 
     async def renew(self) -> None:

@@ -1,10 +1,9 @@
 """How long Service Bus may take."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timings:
+class Timings(Struct, frozen=True, kw_only=True):
     """Limits and periods, in seconds.
 
     Attributes:

@@ -6,10 +6,10 @@ A new sink is a package with a ``SinkConfig`` and a ``Sink``, and one line in
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import aiohttp
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from bridge.events.cloudevent import CloudEvent
@@ -45,8 +45,7 @@ class Sink(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalAddress:
+class ApprovalAddress(Struct, frozen=True, kw_only=True):
     """The approval entity, for `ReplyTo` in what is sent.
 
     Attributes:
@@ -83,8 +82,7 @@ class Memory(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Notebook:
+class Notebook(Struct, frozen=True):
     """A memory that ends with the process: for dry runs and tests."""
 
     pages: dict[str, bytes] = field(default_factory=dict)
@@ -102,8 +100,7 @@ class Notebook:
         self.pages[key] = value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resources:
+class Resources(Struct, frozen=True, kw_only=True):
     """What the composition root gives to a sink.
 
     Attributes:
@@ -129,8 +126,7 @@ class Resources:
     bus: Timings = TIMINGS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preview:
+class Preview(Struct, frozen=True, kw_only=True):
     """What would be sent for one event; it holds no secret.
 
     Attributes:
@@ -143,8 +139,7 @@ class Preview:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchLimits:
+class BatchLimits(Struct, frozen=True, kw_only=True):
     """What one request to a sink may hold, and how long it waits for company.
 
     Attributes:

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Generic, TypeVar
 
+import msgspec
+
 # The bounds of the buckets of histograms.
 SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 21600)
 EVENTS: tuple[float, ...] = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
-@dataclass(slots=True)
-class Count:
+class Count(msgspec.Struct):
     """A number that only grows."""
 
     value: float = 0.0
@@ -28,7 +29,6 @@ class Count:
         self.value += amount
 
 
-@dataclass(slots=True)
 class Level(Count):
     """A number that goes up and down."""
 

@@ -5,15 +5,15 @@ second. That could fill the disk.
 """
 
 import logging
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 _EVERY = 60.0
 _MOST_KINDS = 256
 _OWN = "bridge"
 
 
-@dataclass(slots=True)
-class _Kind:
+class _Kind(Struct):
     """Lines that are treated as equal.
 
     Attributes:

@@ -18,6 +18,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 import msgspec
+from msgspec.structs import replace as with_fields
 
 from bridge.events.document import STARTED, ScheduledEvent
 from bridge.events.identity import Identity
@@ -143,8 +144,8 @@ def encode(standing: Standing, *, is_told_out: bool) -> bytes:
     lacking = standing.lacking
     plain = replace(
         standing,
-        since=replace(standing.since, monotonic=None),
-        lacking=lacking and replace(lacking, monotonic=None),
+        since=with_fields(standing.since, monotonic=None),
+        lacking=lacking and with_fields(lacking, monotonic=None),
     )
     return msgspec.json.encode(Record(standing=plain, is_told_out=is_told_out))
 

@@ -51,7 +51,9 @@ class HastyClock:
     def monotonic(self) -> float:
         return self.monotonic_at
 
-    async def wait(self, event: asyncio.Event, seconds: float) -> bool:
+    async def wait(
+        self, event: asyncio.Event, seconds: float, *, slack: float = 0.0
+    ) -> bool:
         await asyncio.sleep(0)
         if not event.is_set():
             self.waits.append(seconds)

@@ -4,11 +4,12 @@ Outbox, poller, relay and auto_approver are real; IMDS, the command and time are
 """
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from bridge.approvals.message_flow import Handling, Settlement, key_of
 from bridge.approvals.rules import Rule, content_of

@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace as with_fields
 
 from bridge.approvals.auto_approve import AutoApprover
 from bridge.approvals.message_flow import Settlement
@@ -212,7 +213,7 @@ class SkewedImds:
     async def fresh(self) -> Look:
         self.looks += 1
         look = await self.imds.fresh()
-        return replace(look, now=look.now - timedelta(hours=1))
+        return with_fields(look, now=look.now - timedelta(hours=1))
 
 
 # -- between the rule's word and the POST ----------------------------------------
@@ -409,7 +410,7 @@ def restart(world: World, away: float) -> None:
     """Let the machine be gone for so long, and the poller look once after it."""
     watch, shown = world.imds.watch, world.imds._shown
     now = Moment(at=world.clock.now(), monotonic=world.clock.monotonic())
-    body = checkpoint.encode(replace(watch, seen=now))
+    body = checkpoint.encode(with_fields(watch, seen=now))
     world.clock.pass_by(away)
     world.clock.monotonic_at = 5.0
     world.imds.watch = checkpoint.decode(body)

@@ -14,6 +14,7 @@ from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient
 from click.testing import CliRunner, Result
 from jsonschema import FormatChecker, validate
+from msgspec.structs import replace as with_fields
 
 from bridge.app.approve_reply import Answers
 from bridge.approvals.message import parse
@@ -352,9 +353,9 @@ async def acquainted(broker: Broker, tmp_path: Path) -> Path:
         file.write(f"\n[state]\npath = '{state.as_posix()}'\n")
 
     seen = [*KNOWN, "hello-again", KNOWN[0].lower()]
-    events = [replace(told(one, key=one), key=one.upper()) for one in seen]
+    events = [with_fields(told(one, key=one), key=one.upper()) for one in seen]
     stray = replace(events[-2].event, type="sebridge.startrequest.denied.v1")
-    events[-2] = replace(events[-2], event=stray)
+    events[-2] = with_fields(events[-2], event=stray)
     async with Outbox.open(state, router()) as outbox:
         await outbox.commit(events, now=NOW)
     return config

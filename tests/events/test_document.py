@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime
+from email.utils import format_datetime, parsedate_to_datetime
 
 import orjson
 import pytest
@@ -331,3 +332,16 @@ def test_readable_events_stand_in_the_document_verbatim(
 
 def test_values_that_python_holds_for_equal_are_told_apart() -> None:
     assert len({exact(value) for value in (1, 1.0, True, "1")}) == 4
+
+
+@given(st.text("0129 ", min_size=2, max_size=2), st.datetimes(timezones=st.just(UTC)))
+def test_time_of_a_header_is_read_as_the_standard_library_reads_it(
+    day: str, moment: datetime
+) -> None:
+    usual = format_datetime(moment.replace(microsecond=0), usegmt=True)
+    for text in (usual, usual[:5] + day + usual[7:], usual[:-3] + "+0000"):
+        try:
+            wanted = parsedate_to_datetime(text)
+        except ValueError:
+            wanted = None
+        assert parse_time(text) == wanted

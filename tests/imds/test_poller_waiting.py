@@ -1,9 +1,8 @@
 """A poller that does not know yet whose events it tells: what waits, what cannot."""
 
-from dataclasses import replace
-
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from bridge.events.build import EventContext
 from bridge.events.identity import Identity

@@ -15,6 +15,8 @@ from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace as with_fields
+
 from bridge.events.build import (
     EventContext,
     Outcome,
@@ -78,11 +80,11 @@ class Vm:
         """Show the document, after one that was as before a second ago."""
         if self.watch.seen is not None:
             seen = Moment(at=now - timedelta(seconds=1), monotonic=None)
-            self.watch = replace(
+            self.watch = with_fields(
                 self.watch,
                 seen=seen,
                 known={
-                    key: replace(known, seen=seen)
+                    key: with_fields(known, seen=seen)
                     for key, known in self.watch.known.items()
                 },
             )

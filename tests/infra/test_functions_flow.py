@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import aiohttp
@@ -13,6 +12,7 @@ import pytest_asyncio
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from azure.servicebus import ServiceBusReceivedMessage
+from msgspec.structs import replace
 
 import function_app
 from approver.handlers import Handlers

@@ -1,10 +1,10 @@
 """The bot in Teams from the event to the approval, over a real namespace."""
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
 
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 
 from approver.ballot import digest
 from bridge.approvals.message import Approval, parse

@@ -124,9 +124,7 @@ async def test_lock_that_was_removed_is_noticed_and_taken_anew(
         await put(outbox, "1")
         Path(f"{state_path}.lock").unlink()
 
-        await (
-            outbox.other_processes.stamp()
-        )  # as the housekeeping does every two seconds
+        await outbox.other_processes.data_version()  # as the housekeeping does
 
         assert outbox.database.is_degraded
         await outbox.database.heal()
@@ -188,7 +186,7 @@ async def test_state_file_that_was_removed_alone_is_written_anew(
         await put(outbox, "1")
         for suffix in ("", "-wal", "-shm"):
             Path(f"{state_path}{suffix}").unlink()
-        await outbox.other_processes.stamp()
+        await outbox.other_processes.data_version()
         await outbox.database.heal()
         await put(outbox, "2")
 

@@ -18,6 +18,8 @@ from bridge.outbox.admin import Ledger, Selection
 from bridge.outbox.pruning import Pruning
 from bridge.outbox.records import Decision
 from bridge.outbox.storage.connection import connect
+from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.keeper import Keeper
 from bridge.outbox.store import Outbox
 from bridge.outbox.tables.pruning import size
 from bridge.pipeline.housekeeping import Housekeeping
@@ -35,6 +37,7 @@ from tests.support.builders import (
     told,
 )
 from tests.support.fakes import FakeClock, FakeMetadata, RecordingSink, settled
+from tests.support.hanging import Hanging
 
 WEEK = 7 * 86400.0
 DECISION = Decision(
@@ -429,6 +432,50 @@ async def test_change_within_one_tick_of_the_files_time_is_noticed_in_the_end(
     assert news.is_set()
 
 
+async def test_look_at_an_unchanged_file_does_not_ask_its_thread(
+    housekeeping: Housekeeping, state_path: Path
+) -> None:
+    disk = Hanging()
+    keeper = Keeper(state_path, may_degrade=True, connect=disk.open)
+    async with Database.serving(keeper) as database:
+        housekeeping = replaced(housekeeping, Outbox(database, router()))
+        await housekeeping.step()
+        await housekeeping.step()
+        disk.freeze("")  # each statement would hang
+        await housekeeping.step()
+        disk.thaw()
+
+    assert not disk.hung.is_set()
+
+
+@pytest.mark.parametrize("removed", ["", ".lock"])
+async def test_file_that_was_removed_is_noticed_at_the_next_look(
+    removed: str, housekeeping: Housekeeping, tmp_path: Path
+) -> None:
+    path = tmp_path / "own.db"
+    with statefile.locked(path) as lock:
+        async with statefile.open_database(path, "VM", lock=lock) as database:
+            housekeeping = replaced(housekeeping, Outbox(database, router()))
+            await housekeeping.step()
+            Path(f"{path}{removed}").unlink()
+            await housekeeping.step()
+
+            assert database.is_degraded
+
+
+def replaced(housekeeping: Housekeeping, outbox: Outbox) -> Housekeeping:
+    """Return the housekeeping of another state file."""
+    return Housekeeping(
+        outbox=outbox,
+        observer=housekeeping.observer,
+        relays=[],
+        clock=housekeeping.clock,
+        metrics=housekeeping.metrics,
+        retention=WEEK,
+        max_size=256 * 1024 * 1024,
+    )
+
+
 REFUSED = RefusedDeliveryError("siem answered 401", Reason.UNAUTHORIZED)
 
 
@@ -569,7 +616,7 @@ async def test_trouble_is_told_again_after_it_was_over(
     assert len(caplog.messages) == 2
 
 
-class DamagedFile(Pruning):
+class DamagedFile(Pruning, frozen=True):
     """A file that turns out to be damaged when it is pruned."""
 
     async def prune(
@@ -591,21 +638,21 @@ async def test_damaged_state_file_ends_the_forwarder(
 # -- the loop --------------------------------------------------------------------
 
 
-async def test_upkeep_looks_every_two_seconds_until_asked_to_stop(
+async def test_upkeep_looks_about_every_two_seconds_until_asked_to_stop(
     housekeeping: Housekeeping, clock: FakeClock
 ) -> None:
     stop = asyncio.Event()
     task = asyncio.ensure_future(housekeeping.run(stop))
     for _ in range(3):
         await settled(housekeeping.outbox)
-        await clock.advance(2)
+        await clock.advance(2.5)
     await settled(housekeeping.outbox)
     assert not task.done()
 
     stop.set()
     await task
 
-    assert set(clock.waits) == {2.0}
+    assert set(clock.waits) == {2.5}  # or 1.5, together with a look at IMDS
     assert len(clock.waits) == 4
 
 

@@ -239,7 +239,7 @@ async def test_heart_is_looked_after_no_later_than_its_beat(rig: Rig) -> None:
             await rig.clock.advance(1)
         stop.set()
 
-    assert rig.clock.waits[:4] == [5, 2, 5, 2]
+    assert rig.clock.waits[:4] == [5.5, 1.5, 5.5, 1.5]
 
 
 async def test_heartbeat_tells_what_waits_and_what_is_dead_but_no_replies(

@@ -272,13 +272,16 @@ class WaitingClock(SystemClock):
     """Notes the waits of a queue that stands by, and lets them be over at once."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.waits: list[float] = []
 
-    async def wait(self, event: asyncio.Event, seconds: float) -> bool:
-        if seconds > 0.5:  # not the tick of the locks
+    async def wait(
+        self, event: asyncio.Event, seconds: float, *, slack: float = 0.0
+    ) -> bool:
+        if not slack:  # not the tick of the locks
             self.waits.append(seconds)
             return event.is_set()
-        return await super().wait(event, seconds)
+        return await super().wait(event, seconds, slack=slack)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """Bugs to be planted on the way from a command's success to an approval."""
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from bridge.approvals import evidence, rules
 from bridge.approvals.auto_approve import AutoApprover, Withheld

@@ -4,6 +4,8 @@ import sqlite3
 from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import replace as with_fields
+
 from bridge.events.routing import Router
 from bridge.events.transitions import TransitionKind
 from bridge.outbox.delivery import Delivery
@@ -101,7 +103,7 @@ def command_is_settled_before_it_is_run(patch: Patch) -> None:
 def success_counts_though_the_event_went_while_the_command_ran(patch: Patch) -> None:
     def keep(db: sqlite3.Connection, success: Any) -> None:
         now = successes.appearance(db, success.key)
-        stored = replace(success, appearance=now)
+        stored = with_fields(success, appearance=now)
         query = """INSERT OR REPLACE INTO command_successes
             (sink, key, appearance, content, at) VALUES (?, ?, ?, ?, ?)"""
         columns = ("sink", "key", "appearance", "content", "at")

@@ -80,7 +80,6 @@ def rules_of(plan: Plan) -> tuple[Rule, ...]:
     return (drained,)
 
 
-@dataclass(slots=True)
 class WatchedApprovals(Approvals):
     """Shows the judge which POSTs were begun, by their marks on disk."""
 
@@ -92,7 +91,7 @@ class WatchedApprovals(Approvals):
         if decision.posted:
             self.marked.add(decision.key)
             await asyncio.sleep(self.slow_marks * self.chance())
-        await super(WatchedApprovals, self).save(decision, now=now)
+        await super().save(decision, now=now)
 
 
 class Common(TypedDict):

@@ -2,10 +2,10 @@
 
 import sqlite3
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from bridge.approvals import policy, posting
 from bridge.approvals.message_flow import Handling, Settlement

@@ -84,7 +84,9 @@ class VirtualClock:
     def monotonic(self) -> float:
         return asyncio.get_running_loop().time()
 
-    async def wait(self, event: asyncio.Event, seconds: float) -> bool:
+    async def wait(
+        self, event: asyncio.Event, seconds: float, *, slack: float = 0.0
+    ) -> bool:
         try:
             async with asyncio.timeout(max(seconds, 0.0)):
                 await event.wait()

@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import orjson
+from msgspec.structs import replace
 
 from bridge.events.build import Outcome, from_outcome, from_transition
 from bridge.events.cloudevent import CloudEvent

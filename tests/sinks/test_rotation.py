@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as with_fields
 
 from bridge.events import checkpoint
 from bridge.events.document import ScheduledEvent
@@ -130,8 +131,8 @@ def test_comes_in_again_so_long_after_a_document_lacks_the_event() -> None:
     gone = seen(when=10, before=seen(begun()), number=3)
 
     over = after(gone, 10, out)
-    still = after(replace(gone, seen=at(39)), 39.9, over)
-    back = after(replace(gone, seen=at(40)), 40, still)
+    still = after(with_fields(gone, seen=at(39)), 39.9, over)
+    back = after(with_fields(gone, seen=at(40)), 40, still)
 
     assert (over.why, over.event_id, over.since) == (Why.OVER, EVENT_ID, out.since)
     assert still.why is Why.OVER
@@ -227,7 +228,7 @@ def test_clock_set_back_over_a_restart_begins_the_wait_anew() -> None:
         (seen(), ME, 30, True),
         (seen(), ME, 31, False),
         (seen(reboot(60)), Identity(), 0, False),
-        (replace(seen(), seen=Moment(at=at(60).at, monotonic=None)), ME, 0, False),
+        (with_fields(seen(), seen=Moment(at=at(60).at, monotonic=None)), ME, 0, False),
     ],
 )
 def test_on_unknown_decides_while_imds_cannot_be_asked(
@@ -246,8 +247,8 @@ def test_unknown_ends_at_once_and_does_not_shorten_what_waits() -> None:
     over = after(seen(when=10, number=3), 10, after(seen(begun())))
 
     assert not after(seen(when=1), 1, unknown, config).is_out
-    assert after(replace(seen(), seen=at(0)), 39, over, config).why is Why.OVER
-    assert after(replace(seen(), seen=at(0)), 41, over, config).why is Why.UNKNOWN
+    assert after(with_fields(seen(), seen=at(0)), 39, over, config).why is Why.OVER
+    assert after(with_fields(seen(), seen=at(0)), 41, over, config).why is Why.UNKNOWN
 
 
 def test_approved_event_holds_it_out_until_it_is_gone() -> None:
@@ -293,8 +294,8 @@ def test_record_is_read_as_it_was_written_but_for_monotonic_time() -> None:
     assert found == Record(
         standing=replace(
             over,
-            since=replace(over.since, monotonic=None),
-            lacking=over.lacking and replace(over.lacking, monotonic=None),
+            since=with_fields(over.since, monotonic=None),
+            lacking=over.lacking and with_fields(over.lacking, monotonic=None),
         ),
         is_told_out=True,
     )

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.exceptions import ServiceBusError
+from msgspec.structs import replace as with_fields
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import (
@@ -178,7 +179,7 @@ async def test_message_arrives_as_it_was_rendered(
 ) -> None:
     event = cloud_event()
     host = f"127.0.0.1:{broker.port}"
-    lent = replace(resources, approvals=replace(HERE, namespace=host))
+    lent = with_fields(resources, approvals=with_fields(HERE, namespace=host))
     async with opened_sink(lent, bus(broker)) as sink:
         await sink.deliver(event)
 
@@ -200,7 +201,7 @@ def text_properties(message: ServiceBusReceivedMessage) -> Mapping[str, str]:
 async def test_no_reply_goes_to_another_namespace(
     resources: Resources, broker: Broker
 ) -> None:
-    lent = replace(resources, approvals=HERE)
+    lent = with_fields(resources, approvals=HERE)
     async with opened_sink(lent, bus(broker)) as sink:
         await sink.deliver(cloud_event())
 

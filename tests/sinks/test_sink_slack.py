@@ -11,6 +11,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as with_fields
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.samples import TEST_ATTRIBUTE
@@ -62,7 +63,7 @@ def headline(event: CloudEvent) -> str:
 async def test_message_is_posted_as_json(resources: Resources, inbox: Inbox) -> None:
     options = {"type": "slack", "webhook_url": f"{inbox.url}/services/T/B/X"}
     clock = FakeClock(datetime(2026, 11, 21, 10, 4, tzinfo=UTC))
-    async with opened_sink(replace(resources, clock=clock), options) as sink:
+    async with opened_sink(with_fields(resources, clock=clock), options) as sink:
         await sink.deliver(cloud_event())
 
     (request,) = inbox.received
@@ -80,7 +81,7 @@ async def test_scheduled_event_says_how_to_approve_it_from_a_terminal(
     resources: Resources, inbox: Inbox
 ) -> None:
     options = {"type": "slack", "webhook_url": inbox.url}
-    here = replace(resources, approvals=APPROVALS, clock=FakeClock(BEFORE))
+    here = with_fields(resources, approvals=APPROVALS, clock=FakeClock(BEFORE))
     event = cloud_event()
     async with opened_sink(here, options) as sink:
         await sink.deliver(event)
@@ -137,7 +138,7 @@ def test_event_past_its_not_before_is_no_longer_to_be_approved() -> None:
 
 @pytest.mark.parametrize("session", ["group-7", "vm.7_a:/x", "a", "1" * 128])
 def test_command_names_the_session(session: str) -> None:
-    address = replace(APPROVALS, session=session)
+    address = with_fields(APPROVALS, session=session)
 
     assert command(RAW, address) == f"sebridge approve {EVENT_ID} --session {session}"
 
@@ -149,7 +150,7 @@ def test_command_that_would_have_to_be_quoted_is_not_shown(word: object) -> None
     """Whoever copies it must not be led astray by what others wrote."""
     assert command({**RAW, "EventId": word}, APPROVALS) is None
     if isinstance(word, str):
-        assert command(RAW, replace(APPROVALS, session=word)) is None
+        assert command(RAW, with_fields(APPROVALS, session=word)) is None
 
 
 def test_scheduled_event_says_what_where_when_and_how_soon() -> None:

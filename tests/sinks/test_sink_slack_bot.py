@@ -10,6 +10,7 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace as with_fields
 
 from approver.ballot import digest
 from approver.buttons import read
@@ -63,7 +64,7 @@ async def world(resources: Resources) -> AsyncIterator[World]:
 async def voting(world: World) -> World:
     """A world whose messages have buttons."""
     world.options = {"buttons": True, "button_secret": BUTTON_SECRET}
-    world.resources = replace(world.resources, approvals=ADDRESS)
+    world.resources = with_fields(world.resources, approvals=ADDRESS)
     return world
 
 
@@ -542,7 +543,7 @@ async def test_buttons_whose_time_came_while_the_bridge_was_down_go_at_its_start
 OTHER = imds_event("B", Resources=["WestNO_1"])
 
 
-class Forgetful(Notebook):
+class Forgetful(Notebook, frozen=True):
     """A memory that cannot be read at first."""
 
     faults = 1
@@ -554,7 +555,7 @@ class Forgetful(Notebook):
         return await super().all()
 
 
-class Locked(Notebook):
+class Locked(Notebook, frozen=True):
     """A memory that is locked by somebody else."""
 
     async def recall(self, key: str) -> bytes | None:
@@ -720,7 +721,7 @@ async def test_no_command_is_shown_where_nothing_takes_approvals(world: World) -
 
 async def test_preview_shows_the_command(voting: World) -> None:
     table = {"type": "slack", "token": TOKEN, "channel": "ops"}
-    here = replace(voting.resources, approvals=ADDRESS, clock=voting.clock)
+    here = with_fields(voting.resources, approvals=ADDRESS, clock=voting.clock)
     preview = await sink_config(table).preview(here, voting.event())
 
     assert COMMAND.encode() in preview.body
@@ -748,7 +749,7 @@ async def test_reach_says_whose_token_it_is_and_posts_nothing(world: World) -> N
 async def test_preview_is_what_is_posted_but_for_secrets(voting: World) -> None:
     event = voting.event()
     table = {"type": "slack", "token": TOKEN, "channel": "ops", **voting.options}
-    lent = replace(voting.resources, clock=voting.clock)
+    lent = with_fields(voting.resources, clock=voting.clock)
     preview = await sink_config(table).preview(lent, event)
 
     assert preview.head[:2] == (

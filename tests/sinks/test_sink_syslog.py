@@ -704,7 +704,7 @@ async def test_host_name_is_as_configured(resources: Resources) -> None:
 
 
 async def test_machine_that_has_no_name_has_none(resources: Resources) -> None:
-    nameless = replace(resources, expand=Identity().expand)
+    nameless = with_fields(resources, expand=Identity().expand)
     preview = await sink_config(NOWHERE).preview(nameless, cloud_event())
 
     assert preview.body.split()[2] == b"-"

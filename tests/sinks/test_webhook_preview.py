@@ -1,9 +1,9 @@
 """What would be posted, for people to look at: nothing sent, nothing secret."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from bridge.sinks.base import Resources
 from tests.sinks.sink_fixtures import SECRET, Inbox, cloud_event, sink_config

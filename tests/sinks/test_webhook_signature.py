@@ -2,11 +2,11 @@
 
 from base64 import b64encode
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from bridge.foundation.errors import RefusedDeliveryError

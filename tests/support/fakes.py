@@ -43,7 +43,9 @@ class FakeClock:
     def monotonic(self) -> float:
         return self._monotonic
 
-    async def wait(self, event: asyncio.Event, seconds: float) -> bool:
+    async def wait(
+        self, event: asyncio.Event, seconds: float, *, slack: float = 0.0
+    ) -> bool:
         self.waits.append(seconds)
         alarm = asyncio.Event()
         due = self._monotonic + max(seconds, 0.0)

@@ -60,6 +60,7 @@ class HurryingClock(SystemClock):
     """A clock that a test lets run faster, and then as usual again."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._rate = 1.0
         self._base = self._since = time.monotonic()
         self._begun = self._base, datetime.now(UTC)
@@ -76,7 +77,9 @@ class HurryingClock(SystemClock):
         begun, moment = self._begun
         return moment + timedelta(seconds=self.monotonic() - begun)
 
-    async def wait(self, event: asyncio.Event, seconds: float) -> bool:
+    async def wait(
+        self, event: asyncio.Event, seconds: float, *, slack: float = 0.0
+    ) -> bool:
         until = self.monotonic() + seconds
         while (left := until - self.monotonic()) > 0:
             if await super().wait(event, min(left / self._rate, 0.05)):

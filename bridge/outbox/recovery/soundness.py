@@ -8,7 +8,8 @@ import math
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import OutboxCorruptError
@@ -36,8 +37,7 @@ def text_of(raw: bytes) -> str:
         return UnreadableText(raw.decode(errors="replace"))
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """A column of the schema.
 
     Attributes:

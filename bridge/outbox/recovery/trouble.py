@@ -13,10 +13,10 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct, field
 
 from bridge.foundation.errors import (
     ForeignDatabaseError,
@@ -57,8 +57,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     damage: str | None = None
 
 
-@dataclass(slots=True)
-class Trouble:
+class Trouble(Struct):
     """The note beside one state file. Its methods may be called in any thread.
 
     If the note cannot be written, that is ignored: the disk has other troubles then.

@@ -10,8 +10,9 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
+
+from msgspec import Struct, field
 
 from bridge.foundation.errors import OutboxFullError, OutboxUnavailableError
 from bridge.outbox.storage.keeper import Keeper
@@ -27,15 +28,13 @@ _LAST_WAIT = 1.0  # at the stop, for a write-back that has begun before
 _LONGEST_LAST_WAIT = 3.0  # likewise, for one that begins then
 
 
-@dataclass(frozen=True, slots=True)
-class Heal:
+class Heal(Struct, frozen=True):
     """A request to go back to the disk; ``future`` is set after the attempt."""
 
     future: asyncio.Future[None]
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """The disk has answered a thread that was replaced, or that writes back.
 
     Attributes:
@@ -47,8 +46,7 @@ class Answer:
     goes_on: bool
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(Struct, frozen=True):
     """The last message."""
 
 
@@ -56,8 +54,7 @@ OnTrouble = Callable[[str], None]
 Message = Ticket | Heal | Answer | End
 
 
-@dataclass(slots=True)
-class Front:
+class Front(Struct):
     """The messages to the state file, and the work on them.
 
     Attributes:

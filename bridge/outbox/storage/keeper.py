@@ -8,8 +8,9 @@ import logging
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from bridge.foundation.errors import OutboxError, OutboxUnavailableError
 from bridge.outbox.storage.connection import (
@@ -48,8 +49,7 @@ _HEAL_BUSY_SECONDS = 0.1  # jobs must not wait long for another process's lock
 _STALE = ("SQLITE_READONLY", "SQLITE_IOERR")
 
 
-@dataclass(frozen=True, slots=True)
-class _Done:
+class _Done(Struct, frozen=True):
     """The results of jobs on the disk.
 
     Attributes:
@@ -63,8 +63,7 @@ class _Done:
     version: int = -1
 
 
-@dataclass(slots=True)
-class Keeper:
+class Keeper(Struct):
     """The state file, its mirror, and what stands in for the disk.
 
     It is wide because one object must know at any moment which of the three is used.

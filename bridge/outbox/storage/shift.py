@@ -3,8 +3,9 @@
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TypeVar
+
+from msgspec import Struct, field
 
 from bridge.outbox.storage.transactions import Ticket
 
@@ -23,8 +24,7 @@ class RelievedError(Exception):
         self.error = error
 
 
-@dataclass(slots=True)
-class Shift:
+class Shift(Struct):
     """The turn of one thread.
 
     Attributes:

@@ -8,8 +8,9 @@ disk's answer decides: what was committed is not done again, because publish cou
 would be too high; what was not is done again, before all later jobs.
 """
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from bridge.outbox.storage.connection import Connection
 from bridge.outbox.storage.mirror import Mirror, numbers_of
@@ -19,8 +20,7 @@ _PART = 256
 _URGENT_PART = 10  # a tenth more is taken if it is urgent
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """How much is kept in memory while the disk fails.
 
     Attributes:
@@ -35,8 +35,7 @@ class Limits:
 LIMITS = Limits()
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A job that was done in memory.
 
     Attributes:
@@ -49,8 +48,7 @@ class Entry:
     numbers: list[tuple[str, int]]
 
 
-@dataclass(slots=True)
-class StandIn:
+class StandIn(Struct):
     """Does jobs while the disk fails.
 
     Attributes:

@@ -3,14 +3,14 @@
 import asyncio
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from bridge.outbox.storage.front import Front
 from bridge.outbox.storage.shift import Shift
 
 
-@dataclass(slots=True)
-class Threads:
+class Threads(Struct):
     """One thread at a time works at the front.
 
     Attributes:

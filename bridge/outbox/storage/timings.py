@@ -1,11 +1,12 @@
 """How long the state file may take."""
 
 import math
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 
-@dataclass(frozen=True, slots=True)
-class Timings:
+class Timings(Struct, frozen=True):
     """Limits of the state file's thread, in seconds.
 
     Attributes:

@@ -3,8 +3,9 @@
 import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from bridge.outbox.storage.connection import Connection, is_unwritable, translated
 
@@ -15,8 +16,7 @@ Result = tuple[object, Exception | None]
 _TROUBLE = "the state file cannot be read or written"
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
+class Ticket(Struct, frozen=True):
     """A job, and who waits for its result.
 
     Attributes:

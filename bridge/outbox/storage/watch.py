@@ -4,8 +4,9 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from bridge.outbox.storage.timings import Timings
 from bridge.outbox.storage.transactions import Result, Ticket
@@ -13,8 +14,7 @@ from bridge.outbox.storage.transactions import Result, Ticket
 _LEAST_WAIT = 0.01
 
 
-@dataclass(slots=True)
-class Watch:
+class Watch(Struct):
     """The futures of all who wait, and a timer while there are any.
 
     Attributes:

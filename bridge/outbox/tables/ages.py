@@ -7,7 +7,8 @@ the wall clock says.
 
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 _RUNNING = "running:"
 
@@ -26,8 +27,7 @@ def save(db: sqlite3.Connection, sink: str, seconds: float) -> None:
     db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", row)
 
 
-@dataclass(frozen=True, slots=True)
-class RunningTimes:
+class RunningTimes(Struct, frozen=True):
     """The running times during one commit; each is read or written once.
 
     More often would be slow, since SQLite reads the whole checkpoint whenever it looks

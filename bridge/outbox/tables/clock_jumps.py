@@ -8,9 +8,10 @@ set back, the last jumps are taken back.
 """
 
 import sqlite3
-from dataclasses import dataclass, replace
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.outbox.tables import successes
 from bridge.outbox.tables.values import load, save
@@ -18,8 +19,7 @@ from bridge.outbox.tables.values import load, save
 _JUMPS = "clock-jumps"
 
 
-@dataclass(frozen=True, slots=True)
-class Jump:
+class Jump(Struct, frozen=True):
     """The wall clock was set forward.
 
     Attributes:

@@ -1,7 +1,8 @@
 """How many deliveries of each sink are in which state."""
 
 import sqlite3
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from bridge.outbox.records import Tally
 from bridge.outbox.tables import clock_jumps

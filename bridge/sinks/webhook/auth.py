@@ -8,6 +8,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Literal, Protocol
 from urllib.parse import urlsplit
 
+import msgspec
 import orjson
 from msgspec.structs import replace
 
@@ -42,8 +43,7 @@ _OPTIONAL = {"bearer": ("scheme",), "entra": ("credential", "client_id")}
 _SPARE_SECONDS = 300.0  # a token that expires sooner is renewed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuthDefaults:
+class AuthDefaults(msgspec.Struct, frozen=True, kw_only=True):
     """What a preset knows about authentication; the configuration overrides it.
 
     Attributes:
@@ -219,8 +219,7 @@ def auth_of(
     return _Token(config=config, clock=clock, timeout=timeout, proxy=proxy)
 
 
-@dataclass(frozen=True, slots=True)
-class _Written:
+class _Written(msgspec.Struct, frozen=True):
     """Credentials in the configuration, or in the place it refers to."""
 
     config: AuthConfig | None

@@ -7,9 +7,10 @@ in structured mode, and any 2xx.
 import gzip
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+
+from msgspec import Struct
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.routing import Scope
@@ -36,8 +37,7 @@ _JSON = "application/json"
 Talker = Callable[[CloudEvent, Verdict, datetime], Talk]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class Shape(Struct, frozen=True, kw_only=True):
     """The keys that decide about body and success, as configured.
 
     Attributes:

@@ -1,9 +1,9 @@
 """The configuration of a webhook sink, and its checks."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 import msgspec
+from msgspec.structs import replace
 
 from bridge.foundation.values import (
     Address,

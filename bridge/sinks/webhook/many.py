@@ -4,7 +4,8 @@ Pure. ``Many`` is what a service or a content mode knows about it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from bridge.events.cloudevent import BATCH_TYPE, CloudEvent
 from bridge.foundation.errors import DeliveryError
@@ -16,8 +17,7 @@ from bridge.sinks.webhook.content_mode import ContentMode, Rendered
 JudgeMany = Callable[[Answer, str, int], Sequence[DeliveryError | None]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Many:
+class Many(Struct, frozen=True, kw_only=True):
     """How a service takes several events in one request.
 
     Attributes:

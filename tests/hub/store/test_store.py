@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from msgspec.structs import replace as with_fields
 from sqlalchemy import func, select, text
 from sqlalchemy.event import listens_for, remove
 
@@ -144,7 +145,7 @@ async def test_end_takes_an_event_from_what_is_open(store: Store) -> None:
 
 
 async def test_machine_that_was_made_anew_takes_the_place(store: Store) -> None:
-    anew = replace(vm(), vm_id="99999999-0000-0000-0000-000000000000")
+    anew = with_fields(vm(), vm_id="99999999-0000-0000-0000-000000000000")
     new = told(life("started", who=anew), 50)
     old = told(life("heartbeat", seconds=9), 10)
 

@@ -1,8 +1,9 @@
 """A preset: body, answers and authentication of a known service."""
 
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
+
+from msgspec import Struct, field
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.routing import Scope
@@ -18,8 +19,7 @@ OWN_BODY = frozenset({"template"})
 CLOUDEVENTS = frozenset({"structured", "binary", "batch", "array"}) | OWN_BODY
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Call(Struct, frozen=True, kw_only=True):
     """One request of a delivery.
 
     Attributes:
@@ -57,8 +57,7 @@ def advanced(talk: Talk, answer: Answer | None) -> Call | DeliveryError | None:
         return error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preset:
+class Preset(Struct, frozen=True, kw_only=True):
     """The behaviour of a webhook sink, unless its own keys override it.
 
     Attributes:
