@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
+from msgspec import structs
 
 from bridge.configuration import load as configuration
 from bridge.events.build import Outcome, from_outcome, from_transition
@@ -37,7 +38,7 @@ def told(link: str = PAGE) -> CloudEvent:
         unobserved=0,
     )
     return from_transition(
-        replace(event_context_of(), link=link),
+        structs.replace(event_context_of(), link=link),
         transition,
         incarnation=2,
         observed_at=START,
@@ -46,7 +47,7 @@ def told(link: str = PAGE) -> CloudEvent:
 
 
 def test_every_step_and_outcome_has_the_link_of_its_event() -> None:
-    event_context = replace(event_context_of(), link=PAGE)
+    event_context = structs.replace(event_context_of(), link=PAGE)
     found = Outcome(
         outcome="expired",
         event_id=EVENT_ID,
