@@ -9,7 +9,8 @@ from bridge.foundation.errors import PermanentDeliveryError
 from bridge.servicebus.namespace import NamespaceConfig
 from bridge.servicebus.sender import Sender
 from bridge.simulator.servicebus.broker import Broker
-from tests.sinks.test_sink_servicebus import drained, message, stored
+from tests.sinks.sink_fixtures import drained
+from tests.sinks.test_sink_servicebus import message, stored
 
 QUEUE = "vm-approvals"
 
