@@ -11,9 +11,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psycopg
+
 from tests.support.ports import free_port
 
 MISSING = "there is no PostgreSQL here: apt-get install postgresql"
+_TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
 
 
 def _binaries() -> Path | None:
@@ -55,6 +58,25 @@ class Cluster:
         """Run a statement and return what it prints."""
         command = ["psql", "-X", "-A", "-t", "-h", "127.0.0.1", "-p", str(self.port)]
         return _run([*command, "-U", "postgres", "-c", text])
+
+    def forget(self) -> None:
+        """Remove everything, the schema too."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+
+    def empty(self, head: str) -> None:
+        """Remove all rows where the schema is that of the step ``head``; else all."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            tables = {name for (name,) in connection.execute(_TABLES)}
+            found = set[str]()
+            if "alembic_version" in tables:
+                asked = "SELECT version_num FROM alembic_version"
+                found = {step for (step,) in connection.execute(asked)}
+            if found != {head}:
+                self.forget()
+                return
+            names = ", ".join(sorted(tables - {"alembic_version"}))
+            connection.execute(f"TRUNCATE {names} RESTART IDENTITY CASCADE".encode())
 
     def start(self) -> None:
         options = f"-p {self.port} -k {self.folder} -c listen_addresses=127.0.0.1"
