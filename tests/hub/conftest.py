@@ -8,8 +8,8 @@ import pytest
 
 from bridge.foundation.values import Address
 from bridge.hub.config import HubConfig
-from bridge.hub.store.engine import open_sqlite
 from bridge.hub.store import migrate as migrate_module
+from bridge.hub.store.engine import open_sqlite
 from bridge.hub.store.store import Store, open_store
 from tests.support import postgres
 from tests.support.postgres import Cluster
@@ -48,13 +48,20 @@ def bare_config(request: Any, tmp_path: Path) -> HubConfig:
     return HubConfig(store=Address(found.url, {}))
 
 
+@pytest.fixture
+def sqlite_config(tmp_path: Path, migrated: bytes) -> HubConfig:
+    """Return a configuration whose file is empty; its schema was made before."""
+    path = tmp_path / "hub.db"
+    path.write_bytes(migrated)
+    return HubConfig(store=Address(f"sqlite:{path}", {}))
+
+
 @pytest.fixture(params=KINDS)
-def hub_config(request: Any, tmp_path: Path) -> HubConfig:
+def hub_config(request: Any) -> HubConfig:
     """Return a configuration whose store is empty; its schema was made before."""
     if request.param == "sqlite":
-        path = tmp_path / "hub.db"
-        path.write_bytes(request.getfixturevalue("migrated"))
-        return HubConfig(store=Address(f"sqlite:{path}", {}))
+        given: HubConfig = request.getfixturevalue("sqlite_config")
+        return given
     found: Cluster = request.getfixturevalue("cluster")
     found.empty(HEAD)
     return HubConfig(store=Address(found.url, {}))
