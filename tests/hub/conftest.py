@@ -11,6 +11,7 @@ from bridge.hub.config import HubConfig
 from bridge.hub.store import migrate as migrate_module
 from bridge.hub.store.engine import open_sqlite
 from bridge.hub.store.store import Store, open_store
+from bridge.hub.store.tables import metadata
 from tests.support import postgres
 from tests.support.postgres import Cluster
 
@@ -63,7 +64,7 @@ def hub_config(request: Any) -> HubConfig:
         given: HubConfig = request.getfixturevalue("sqlite_config")
         return given
     found: Cluster = request.getfixturevalue("cluster")
-    found.empty(HEAD)
+    found.empty(HEAD, metadata.tables)
     return HubConfig(store=Address(found.url, {}))
 
 
