@@ -63,6 +63,8 @@ _ROOM = 4 << 30  # bytes
 if "PYTEST_DEBUG_TEMPROOT" not in os.environ and (found := _memory()):
     os.environ["PYTEST_DEBUG_TEMPROOT"] = found  # where tmp_path is
 
+gc.disable()  # until all tests are found: what is made until then, stays
+
 _QUIET = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 settings.register_profile("dev", deadline=None, suppress_health_check=_QUIET)
 settings.register_profile(
@@ -79,8 +81,8 @@ def pytest_collection_finish() -> None:
 
     Each process holds them to its end, and looking through them costs half a second.
     """
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
