@@ -8,11 +8,16 @@ import pytest
 
 from bridge.foundation.values import Address
 from bridge.hub.config import HubConfig
+from bridge.hub.store import migrate as migrate_module
+from bridge.hub.store.engine import open_sqlite
 from bridge.hub.store.store import Store, open_store
+from bridge.hub.store.tables import metadata
 from tests.support import postgres
 from tests.support.postgres import Cluster
 
 KINDS = ["sqlite", "postgresql"]
+STEPS = Path(migrate_module.__file__).parent / "migrations" / "versions"
+HEAD = max(path.stem.removeprefix("step_") for path in STEPS.glob("step_*.py"))
 
 
 @pytest.fixture(scope="session")
@@ -23,13 +28,43 @@ def cluster() -> Iterator[Cluster]:
         yield found
 
 
+@pytest.fixture(scope="session")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """Return a file whose schema is made, and which holds nothing."""
+    path = tmp_path_factory.mktemp("hub") / "hub.db"
+    opened = open_sqlite(path, writes=True)
+    with opened.begin() as connection:
+        migrate_module.migrate(connection)
+    opened.dispose()
+    return path.read_bytes()
+
+
 @pytest.fixture(params=KINDS)
-def hub_config(request: Any, tmp_path: Path) -> HubConfig:
-    """Return a configuration whose store is empty."""
+def bare_config(request: Any, tmp_path: Path) -> HubConfig:
+    """Return a configuration whose store is not even made."""
     if request.param == "sqlite":
         return HubConfig(store=Address(f"sqlite:{tmp_path / 'hub.db'}", {}))
     found: Cluster = request.getfixturevalue("cluster")
-    found.sql("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    found.forget()
+    return HubConfig(store=Address(found.url, {}))
+
+
+@pytest.fixture
+def sqlite_config(tmp_path: Path, migrated: bytes) -> HubConfig:
+    """Return a configuration whose file is empty; its schema was made before."""
+    path = tmp_path / "hub.db"
+    path.write_bytes(migrated)
+    return HubConfig(store=Address(f"sqlite:{path}", {}))
+
+
+@pytest.fixture(params=KINDS)
+def hub_config(request: Any) -> HubConfig:
+    """Return a configuration whose store is empty; its schema was made before."""
+    if request.param == "sqlite":
+        given: HubConfig = request.getfixturevalue("sqlite_config")
+        return given
+    found: Cluster = request.getfixturevalue("cluster")
+    found.empty(HEAD, metadata.tables)
     return HubConfig(store=Address(found.url, {}))
 
 

@@ -45,11 +45,10 @@ _AZURE = AzureSource(name="azure", type="azure", namespace="n", queue="q")
 # -- who connects ------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("hub_config", ["sqlite"], indirect=True)  # no difference here
 async def test_ten_thousand_connections_that_send_nothing_are_no_harm(
     store: Store,
 ) -> None:
-    if store.is_shared:
-        pytest.skip("a connection sees no difference between the stores")
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < _CONNECTIONS + 2000:
         pytest.skip(f"only {hard} files may be open here")

@@ -296,7 +296,7 @@ async def test_rows_come_by_themselves(browser: Browser) -> None:
 
 async def frame(stream: aiohttp.ClientResponse) -> str:
     """Return the rows of the next frame."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         async for line in stream.content:
             if line.startswith(b"data: "):
                 return str(orjson.loads(line.removeprefix(b"data: ")))

@@ -2,16 +2,17 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from bridge.hub.access_config import AccessConfig
+from bridge.hub.config import HubConfig
 from bridge.hub.store.store import Store
-from tests.support.browser import Browser
+from tests.support.browser import NO_BROWSER, find
 from tests.support.builders import EVENT_ID
-from tests.support.devtools import Tab, opened_tab
+from tests.support.devtools import Tab, running, tab_of
 from tests.support.fleet import azure, event, outcome, step
 from tests.support.hub import ARM_CONFIG, Desk, beat, config, grid, offer, told
 
@@ -24,17 +25,30 @@ LONG = "a-machine-with-a-name-that-is-as-long-as-azure-lets-it-be-64-signs"
 
 
 @pytest.fixture
+def hub_config(sqlite_config: HubConfig) -> HubConfig:
+    """Return one store alone: a browser sees no difference."""
+    return sqlite_config
+
+
+@pytest.fixture
 async def desk(store: Store) -> AsyncIterator[Desk]:
-    if store.is_shared:
-        pytest.skip("a browser sees no difference between the stores")
     given = config(access=ME, arm=ARM_CONFIG)
     async with Desk(store, given).open() as opened:
         yield opened
 
 
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """Start a browser for all tests here: each has a tab with a memory of its own."""
+    if (found := find()) is None:
+        pytest.skip(NO_BROWSER)
+    with running(found.program) as opened:
+        yield opened
+
+
 @pytest.fixture
-async def tab(browser: Browser) -> AsyncIterator[Tab]:
-    async with opened_tab(browser.program) as opened:
+async def tab(port: int) -> AsyncIterator[Tab]:
+    async with tab_of(port) as opened:
         await opened.look_like(1280, 900)
         yield opened
 

@@ -95,7 +95,7 @@ def config(endpoint: str, **values: object) -> ImdsConfig:
 
 
 async def get(client: MetadataClient, etag: str | None = None) -> bytes | None:
-    return (await client.fetch(etag=etag, timeout=5)).body
+    return (await client.fetch(etag=etag, timeout=30)).body
 
 
 def requests_total(metrics: Metrics, method: str, outcome: str) -> float:
@@ -180,7 +180,7 @@ async def test_redirects_are_not_followed(
 async def test_etag_and_date_are_read(client: MetadataClient, imds: Imds) -> None:
     imds.says(ETag='"7"', Date="Mon, 02 Mar 2026 12:00:00 GMT")
 
-    answer = await client.fetch(etag=None, timeout=5)
+    answer = await client.fetch(etag=None, timeout=30)
 
     assert answer.etag == '"7"'
     assert answer.date == datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -192,7 +192,7 @@ async def test_date_that_says_nothing_counts_as_absent(
 ) -> None:
     imds.says(Date=date)
 
-    assert (await client.fetch(etag=None, timeout=5)).date is None
+    assert (await client.fetch(etag=None, timeout=30)).date is None
 
 
 async def test_document_that_has_not_changed_has_no_body(
@@ -218,7 +218,7 @@ async def test_etag_that_no_header_can_hold_is_not_kept(
 
     imds.answer = answer
 
-    assert (await client.fetch(etag=None, timeout=5)).etag is None
+    assert (await client.fetch(etag=None, timeout=30)).etag is None
 
 
 @pytest.mark.parametrize(

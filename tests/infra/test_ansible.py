@@ -26,6 +26,7 @@ PLAY = """\
 - hosts: localhost
   connection: local
   gather_facts: true
+  gather_subset: [min]
   roles: [sebridge]
 """
 
@@ -73,6 +74,7 @@ class Host:
                 "ANSIBLE_LOCAL_TEMP": str(self.folder / "tmp"),
                 "ANSIBLE_PYTHON_INTERPRETER": sys.executable,
                 "ANSIBLE_NOCOLOR": "1",
+                "ANSIBLE_PIPELINING": "1",  # no file copied and two shells per task
             },
             capture_output=True,
             text=True,

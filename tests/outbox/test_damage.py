@@ -1,6 +1,7 @@
 """Damaged state files: the news is told, no start loops, nothing altered is sent."""
 
 import asyncio
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from bridge.outbox.delivery import Delivery
 from tests.support.damage import NEW, Files, Lived, damaged, is_of_its_id, life, lived
 
 MOST_STARTS = 3
+SEEDS = int(os.environ.get("SEBRIDGE_DAMAGE_SEEDS", "60"))  # by hand: any number
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +46,7 @@ async def test_sound_file_is_taken_up_as_it_is(known: Lived, state_path: Path) -
     assert [d.event_id for d in taken if d.cloud_event_id not in known.bodies] == [NEW]
 
 
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", range(SEEDS))
 async def test_whatever_a_disk_does_the_news_is_told_and_nothing_altered(
     seed: int, known: Lived, state_path: Path
 ) -> None:

@@ -54,12 +54,14 @@ def quiet() -> Iterator[None]:
     before, hook = logging.root.manager.disable, sys.unraisablehook
     logging.disable(logging.CRITICAL)
     sys.unraisablehook = lambda _: None
+    was_frozen = gc.get_freeze_count() > 0  # with what a test run has collected
     gc.disable()
     gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not was_frozen:
+            gc.unfreeze()
         gc.enable()
         logging.disable(before)
         sys.unraisablehook = hook

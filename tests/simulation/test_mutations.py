@@ -27,13 +27,22 @@ from bridge.pipeline.relay import Relay
 from tests.simulation.runs import run
 
 SEEDS = 100  # so many at most, until a planted bug shows
-# Four show late: 305, 180, 94 and 94 seeds from the first on. So as not to take ten
-# seconds each time, the search for these begins a little before.
+# The search begins at the seed that was the first to show the bug: the other seeds
+# before it cost twenty seconds. Where the plans of seeds change, it goes on from there.
 SINCE = {
-    "event_that_waits_for_a_batch_goes_in_a_pause": 300,
-    "event_that_was_approved_here_is_told_as_cancelled": 170,
-    "message_that_comes_again_is_handled_again": 85,
-    "intent_without_a_post_counts_as_tried": 90,
+    "later_steps_do_not_wait_for_earlier_ones": 4,
+    "checkpoint_is_committed_before_its_events": 20,
+    "event_that_waits_for_a_batch_goes_in_a_pause": 305,
+    "repetition_has_the_id_of_the_first_time": 14,
+    "event_that_was_approved_here_is_told_as_cancelled": 184,
+    "absence_counts_after_the_number_fell": 4,
+    "absence_counts_in_a_document_that_was_not_whole": 4,
+    "whatever_is_asked_for_is_sent_to_imds": 5,
+    "event_id_is_sent_as_the_sender_spelled_it": 12,
+    "intent_without_a_post_counts_as_tried": 107,
+    "approval_is_settled_before_it_is_handled": 3,
+    "approval_that_expired_is_relayed": 5,
+    "message_that_comes_again_is_handled_again": 107,
 }
 
 Patch = pytest.MonkeyPatch

@@ -206,7 +206,7 @@ async def test_wait_finds_what_is_here_already() -> None:
 
 async def test_wait_finds_what_comes_later() -> None:
     box = mailbox.Mailbox()
-    waiting = asyncio.ensure_future(box.wait_for(lambda each: each.body == 2, 5))
+    waiting = asyncio.ensure_future(box.wait_for(lambda each: each.body == 2, 30))
     await asyncio.sleep(0)
     for number in range(3):
         box.put(message(body=number))

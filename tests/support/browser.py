@@ -21,6 +21,7 @@ from typing import Final
 import pytest
 
 _NAMES: Final = ("chromium", "chromium-browser", "google-chrome")
+NO_BROWSER: Final = "there is no Chromium here (Debian: apt-get install chromium)"
 _SECONDS: Final = 60.0
 FLAGS: Final = (
     "--headless",
@@ -115,5 +116,5 @@ def find() -> Browser | None:
 @pytest.fixture
 def browser() -> Browser:
     if (found := find()) is None:
-        pytest.skip("there is no Chromium here (Debian: apt-get install chromium)")
+        pytest.skip(NO_BROWSER)
     return found

@@ -12,15 +12,18 @@ import asyncio
 import base64
 import os
 import signal
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+import subprocess
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
-from tests.support.browser import FLAGS, folder
+from tests.support.browser import FLAGS
 
 _SECONDS = 60.0
 _KEYS = {"Tab": 9, "Enter": 13, " ": 32}
@@ -104,42 +107,60 @@ class Tab:
 @asynccontextmanager
 async def opened_tab(program: str) -> AsyncIterator[Tab]:
     """Start a browser with no memory; yields its only tab."""
-    async with AsyncExitStack() as stack:
-        home = await stack.enter_async_context(folder())
-        process = await asyncio.create_subprocess_exec(
-            program,
-            *FLAGS,
-            "--remote-debugging-port=0",
-            f"--user-data-dir={home / 'profile'}",
-            "about:blank",
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-            env={"HOME": str(home), "PATH": os.environ["PATH"], "LANG": "C.UTF-8"},
+    with running(program) as port:
+        async with tab_of(port) as tab:
+            yield tab
+
+
+@contextmanager
+def running(program: str) -> Iterator[int]:
+    """Start a browser with no memory; yields the port that it is driven by."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
+        process = subprocess.Popen(  # noqa: S603 - Chromium, with our own arguments
+            [
+                program,
+                *FLAGS,
+                "--remote-debugging-port=0",
+                f"--user-data-dir={home}/profile",
+                "about:blank",
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={"HOME": home, "PATH": os.environ["PATH"], "LANG": "C.UTF-8"},
             start_new_session=True,
         )
-        stack.push_async_callback(_end, process)
-        port = await _port(home / "profile" / "DevToolsActivePort")
+        try:
+            yield _port(Path(home) / "profile" / "DevToolsActivePort")
+        finally:
+            with suppress(ProcessLookupError):  # it starts others, which may outlive it
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@asynccontextmanager
+async def tab_of(port: int) -> AsyncIterator[Tab]:
+    """Yield a tab of a browser that runs, which knows nothing of its other tabs."""
+    place = f"http://127.0.0.1:{port}"
+    async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(aiohttp.ClientSession())
-        async with http.get(f"http://127.0.0.1:{port}/json") as found:
-            (page,) = [one for one in await found.json() if one["type"] == "page"]
-        address = page["webSocketDebuggerUrl"]
-        socket = await stack.enter_async_context(
-            http.ws_connect(address, max_msg_size=0)
-        )
-        tab = Tab(socket)
+        async with http.get(f"{place}/json/version") as found:
+            address = (await found.json())["webSocketDebuggerUrl"]
+        socket = http.ws_connect(address, max_msg_size=0)
+        whole = Tab(await stack.enter_async_context(socket))
+        mine = await whole.call("Target.createBrowserContext")
+        stack.push_async_callback(whole.call, "Target.disposeBrowserContext", **mine)
+        target = await whole.call("Target.createTarget", url="about:blank", **mine)
+        address = f"{place}/devtools/page/{target['targetId']}"
+        socket = http.ws_connect(address, max_msg_size=0)
+        tab = Tab(await stack.enter_async_context(socket))
         await tab.call("Page.enable")
         yield tab
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    with suppress(ProcessLookupError):  # it starts others, which may outlive it
-        os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
-
-
-async def _port(path: Path) -> int:
-    async with asyncio.timeout(_SECONDS):
-        while True:
-            with suppress(OSError, ValueError, IndexError):
-                return int(path.read_text().splitlines()[0])
-            await asyncio.sleep(0.05)
+def _port(path: Path) -> int:
+    until = time.monotonic() + _SECONDS
+    while True:
+        with suppress(OSError, ValueError, IndexError):
+            return int(path.read_text().splitlines()[0])
+        assert time.monotonic() < until, "the browser does not start"
+        time.sleep(0.05)

@@ -6,14 +6,18 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psycopg
+
 from tests.support.ports import free_port
 
 MISSING = "there is no PostgreSQL here: apt-get install postgresql"
+_STEPS = "alembic_version"
+_TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
 
 
 def _binaries() -> Path | None:
@@ -55,6 +59,31 @@ class Cluster:
         """Run a statement and return what it prints."""
         command = ["psql", "-X", "-A", "-t", "-h", "127.0.0.1", "-p", str(self.port)]
         return _run([*command, "-U", "postgres", "-c", text])
+
+    def forget(self) -> None:
+        """Remove everything, the schema too."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+
+    def empty(self, head: str, tables: Collection[str]) -> None:
+        """Remove all rows where the schema is as it should be; else everything.
+
+        Args:
+            head: the last step that is taken there.
+            tables: all that are there; a test may have removed one.
+        """
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            found = {name for (name,) in connection.execute(_TABLES)}
+            steps = set[str]()
+            if found == {_STEPS, *tables}:
+                asked = "SELECT version_num FROM alembic_version"
+                steps = {step for (step,) in connection.execute(asked)}
+            if steps == {head}:
+                names = ", ".join(sorted(tables))
+                text = f"TRUNCATE {names} RESTART IDENTITY CASCADE"
+                connection.execute(text.encode())
+                return
+        self.forget()
 
     def start(self) -> None:
         options = f"-p {self.port} -k {self.folder} -c listen_addresses=127.0.0.1"

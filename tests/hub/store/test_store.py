@@ -37,6 +37,12 @@ from tests.support.postgres import Cluster
 LATER = event(NotBefore="Mon, 02 Mar 2026 13:00:00 GMT", DurationInSeconds=4)
 
 
+@pytest.fixture
+def hub_config(bare_config: HubConfig) -> HubConfig:
+    """Return a configuration whose schema the store of each test makes itself."""
+    return bare_config
+
+
 def told(
     body: bytes, heard: float = 0.0, reply_to: str | None = None, session: str = "s"
 ) -> Incoming:
