@@ -319,12 +319,10 @@ def parse_time(text: str) -> datetime | None:
     sample has a wrong one. Old documents and Microsoft's mock server use ISO 8601.
     """
     if usual := _USUAL_TIME.fullmatch(text):
-        day, month, *others = usual.groups()
-        year, *clock = map(int, others)
+        number = _MONTHS.index(usual[2]) // 4 + 1
+        day, year, hour, minute, second = map(int, usual.group(1, 3, 4, 5, 6))
         with suppress(ValueError):
-            return datetime(
-                year, _MONTHS.index(month) // 4 + 1, int(day), *clock, tzinfo=UTC
-            )
+            return datetime(year, number, day, hour, minute, second, tzinfo=UTC)
     for read in (parsedate_to_datetime, datetime.fromisoformat):
         try:
             moment = read(text.strip())
