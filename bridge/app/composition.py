@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
-from msgspec.structs import replace as with_fields
 
 from bridge import __version__
 from bridge.app.identify import Origin
@@ -314,7 +313,7 @@ class Forwarder:
             ConfigError: a placeholder has no value on this machine.
         """
         me = self.origin.identity
-        alone = with_fields(self.config, sinks=(sink_worker.config,), approvals=None)
+        alone = replace(self.config, sinks=(sink_worker.config,), approvals=None)
         (config,) = alone.filled_in(me.expand).sinks
         resources = replace(
             sink_worker.resources, expand=me.expand, vm_id=me.vm_id, approvals=approvals
@@ -330,7 +329,7 @@ class Forwarder:
             raise ConfigError([f"approvals.sessions: {error}"]) from error
 
 
-class View(msgspec.Struct, frozen=True):
+class View(Struct, frozen=True):
     """What is known now, for sinks that act; see ``bridge.sinks.acting.Outlook``."""
 
     forwarder: Forwarder
