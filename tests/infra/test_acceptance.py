@@ -29,7 +29,7 @@ from tests.infra.azure_stand_in import (
 )
 from tests.system.processes import PATIENCE, simulator, started
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.deploy]
 
 LIFE = replace(reboot(), started_seconds=8.0)
 CHANGES = ("create", "delete", "update", "restart", "invoke", "config-zip", "upload")

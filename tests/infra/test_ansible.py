@@ -31,6 +31,7 @@ PLAY = """\
 """
 
 pytestmark = [
+    pytest.mark.deploy,
     pytest.mark.skipif(not ANSIBLE.exists(), reason="ansible-core is missing"),
     pytest.mark.skipif(
         not kits.can_cut_off_the_network(), reason="no namespace without a network here"

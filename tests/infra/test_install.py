@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.deploy
+
 INFRA = Path(__file__).parents[2] / "infra"
 UNIT = "etc/systemd/system/sebridge.service"
 COMMAND = "usr/local/bin/sebridge"

@@ -18,6 +18,8 @@ import pytest
 from tests.support.ports import free_port
 from tests.system.namespaces import Machine, machine_in, missing
 
+pytestmark = pytest.mark.deploy
+
 ROOT = Path(__file__).parents[2]
 INFRA = ROOT / "infra"
 # Python as it is, but that pip installs a program in no time, and notes it.

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.deploy
+
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "infra" / "build.sh"
 NAME = "scheduled-events-bridge"

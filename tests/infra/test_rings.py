@@ -11,6 +11,8 @@ import pytest
 
 from tests.docs.pages import blocks
 
+pytestmark = pytest.mark.deploy
+
 HERE = Path(__file__).parent
 RINGS = HERE.parents[1] / "infra" / "fleet" / "rings.py"
 GALLERY = (

@@ -27,9 +27,12 @@ type = "webhook"
 url = "https://siem.example/{0}"
 """
 
-pytestmark = pytest.mark.skipif(
-    not kits.can_cut_off_the_network(), reason="no namespace without a network here"
-)
+pytestmark = [
+    pytest.mark.deploy,
+    pytest.mark.skipif(
+        not kits.can_cut_off_the_network(), reason="no namespace without a network here"
+    ),
+]
 
 
 @pytest.fixture(scope="module")
