@@ -88,7 +88,8 @@ class VirtualClock:
         self, event: asyncio.Event, seconds: float, *, slack: float = 0.0
     ) -> bool:
         try:
-            async with asyncio.timeout(max(seconds, 0.0)):
+            # With slack, in the middle of it: about when a poll ends the wait.
+            async with asyncio.timeout(max(seconds - slack / 2, 0.0)):
                 await event.wait()
         except TimeoutError:
             return event.is_set()
