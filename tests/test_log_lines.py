@@ -27,6 +27,8 @@ def logged_in(module: ast.Module) -> Iterator[Line]:
         if not isinstance(call.func.value, ast.Name) or call.func.value.id != "log":
             continue
         name = call.func.attr
+        if name == "isEnabledFor":
+            continue
         message = ast.literal_eval(call.args[1 if name == "log" else 0])
         extra = [one.value for one in call.keywords if one.arg == "extra"]
         fields = frozenset(field for one in extra for field in keys(one, module))

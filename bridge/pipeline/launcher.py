@@ -30,6 +30,19 @@ class Launcher:
     clock: Clock
     make: Make
     ready: deque[Delivery] = field(default_factory=deque)
+    _begun: set[int] = field(default_factory=set)  # since ``reads`` was called
+
+    def reads(self) -> None:
+        """Note that a read of the outbox begins, whose result goes to ``take``."""
+        self._begun.clear()
+
+    def take(self, due: list[Delivery]) -> None:
+        """Make what was read the ready deliveries.
+
+        Attempts may begin while the outbox is read, and even end, so that what they
+        delivered is recorded before its row is here. These deliveries are left out.
+        """
+        self.ready = deque(one for one in due if one.id not in self._begun)
 
     def begin(self, tasks: asyncio.TaskGroup) -> None:
         """Begin attempts at ready deliveries, urgent ones first; keep the others."""
@@ -70,6 +83,8 @@ class Launcher:
         attempts = self.trying.attempts
         busy = attempts.keys
         for delivery in (*self.ready, *waiting):
+            if delivery.id in self._begun:
+                continue
             if not (self.trying.is_under_way(delivery) or delivery.key in busy):
                 self._launch(tasks, attempts.begin(delivery, is_beside=True))
                 return
@@ -81,6 +96,7 @@ class Launcher:
             self._launch(tasks, again)
 
     def _launch(self, tasks: asyncio.TaskGroup, attempt: Attempt) -> None:
+        self._begun.add(attempt.delivery.id)
         name = f"{self.name}:{attempt.delivery.id}"
         tasks.create_task(self.make(attempt, tasks), name=name)
 

@@ -8,7 +8,6 @@ mean for the other deliveries.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -157,14 +156,15 @@ class Relay:
             )
             if count == _MOST_RELEASED:  # there may be more to release
                 trying.circuit.owe_release()
+        self._launcher.reads()
         due, next_due = await self.outbox.deliveries.due(
             self.sink, now=now, limit=self.policy.ahead, but=trying.under_way
         )
-        self._launcher.ready = deque(due)
         self._is_more_due = len(due) >= self.policy.ahead
         self._is_plenty = len(due) >= _PLENTY and not (
             await self.outbox.deliveries.has_urgent(self.sink, now=now)
         )
+        self._launcher.take(due)
         if not self._stop.is_set():
             is_idle = not due and not len(trying.attempts)
             is_alone = is_idle and next_due is None

@@ -910,6 +910,22 @@ async def test_large_backlog_is_drained_in_one_go(rig: Rig) -> None:
     assert len(rig.sink.taken) == 50
 
 
+@pytest.mark.parametrize("slots", [1, 4, 16])
+async def test_nothing_is_sent_twice_while_more_of_a_backlog_is_read(
+    slots: int, outbox: Outbox
+) -> None:
+    """Attempts begin and end while the outbox is read; the sink answers at once."""
+    async with rig_of(outbox, slots=slots) as rig:
+        await rig.put(*(told(str(n)) for n in range(400)))
+        async with running(rig):
+            async with asyncio.timeout(30):
+                while len(set(rig.sink.tried_ids)) < 400:
+                    await rig.clock.advance(0.01)
+                    await rig.outbox.database.read(lambda _: None)
+
+        assert sorted(rig.sink.tried_ids, key=int) == [str(n) for n in range(400)]
+
+
 async def test_success_in_a_backlog_waits_a_moment_for_others_to_be_recorded(
     rig: Rig,
 ) -> None:

@@ -50,6 +50,7 @@ class JumpingClock(SystemClock):
     """The clock of this machine, wrong by as much as a test says."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.ahead = timedelta()
 
     def now(self) -> datetime:

@@ -164,7 +164,8 @@ async def test_machine_that_was_made_anew_takes_the_place(store: Store) -> None:
 async def test_many_machines_made_anew_in_one_batch(store: Store) -> None:
     old = [told(life("heartbeat", who=vm(n)), 1) for n in range(3)]
     anew = [
-        replace(vm(n), vm_id=f"99999999-0000-0000-0000-00000000000{n}") for n in (0, 2)
+        with_fields(vm(n), vm_id=f"99999999-0000-0000-0000-00000000000{n}")
+        for n in (0, 2)
     ]
     await store.keep(old)
     await store.keep([told(life("started", who=who), 50) for who in anew])
