@@ -3,15 +3,20 @@
 import asyncio
 import hashlib
 import re
+import socket
 from base64 import b64encode
 from collections.abc import AsyncIterator
+from contextlib import closing
 from html.parser import HTMLParser
 from typing import Any
 
 import aiohttp
 import orjson
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
+from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import HubStoreAwayError
 from bridge.hub.config import HubConfig
 from bridge.hub.pages.live import Live
@@ -359,6 +364,34 @@ async def test_quiet_list_is_made_once_and_kept_open(browser: Browser) -> None:
     gone = Reader(reads=False)
     with pytest.raises(ConnectionResetError):
         await live._send(gone, wanted)  # type: ignore[arg-type]  # as above
+
+
+async def test_reader_that_does_not_read_is_dropped_and_costs_others_nothing() -> None:
+    """A phone that is asleep, behind buffers that are full."""
+
+    async def version() -> int:
+        return 1
+
+    async def render(_: Any) -> str:
+        return "row " * 5_000_000  # more than the buffers of any system
+
+    live = Live(SystemClock(), version, render, patience=0.3)
+    app = web.Application()
+    app.router.add_get("/live", live.stream)
+    async with TestServer(app) as server, asyncio.timeout(30):
+        sleeper = socket.create_connection((server.host, server.port))
+        with closing(sleeper):
+            sleeper.sendall(b"GET /live HTTP/1.1\r\nHost: hub\r\n\r\n")
+            while not live.readers:
+                await asyncio.sleep(0.01)
+            while live.readers:
+                await asyncio.sleep(0.01)
+        async with (
+            aiohttp.ClientSession(read_bufsize=1 << 26) as http,
+            http.get(server.make_url("/live")) as stream,
+        ):
+            while not (await stream.content.readline()).startswith(b"data: "):
+                pass
 
 
 async def test_too_many_readers_are_told(browser: Browser) -> None:

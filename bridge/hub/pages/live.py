@@ -19,7 +19,6 @@ from bridge.hub.pages.listing import Wanted
 
 _EVERY = 1.0
 _COMMENT_EVERY = 15.0  # proxies cut what is silent for longer
-_PATIENCE = 5.0  # with a reader
 _MOST_READERS = 500
 _MOST_LISTS = 200
 _ANEW_EVERY = 15.0  # some of it changes by time alone
@@ -33,11 +32,13 @@ class Live:
     Attributes:
         version: returns the number of the last change in the store.
         render: makes a list.
+        patience: seconds that a reader may take for what it is sent.
     """
 
     clock: Clock
     version: Callable[[], Awaitable[int]]
     render: Callable[[Wanted], Awaitable[str]]
+    patience: float = 5.0
     readers: int = 0
     _version: tuple[float, int | None] = (-1.0, None)
     _made: dict[Wanted, tuple[tuple[int, float], str]] = field(default_factory=dict)
@@ -67,7 +68,7 @@ class Live:
 
     async def _send(self, response: web.StreamResponse, wanted: Wanted) -> None:
         seen, told, stop = "", self.clock.monotonic(), asyncio.Event()
-        await _write(response, b"retry: 3000\n\n")
+        await self._write(response, b"retry: 3000\n\n")
         while True:
             try:
                 number, text = await self._list(wanted)
@@ -76,12 +77,16 @@ class Live:
             if _timeless(text) != _timeless(seen):
                 data = orjson.dumps(text).decode()
                 frame = f"id: {number}\nevent: rows\ndata: {data}\n\n"
-                await _write(response, frame.encode())
+                await self._write(response, frame.encode())
                 seen, told = text, self.clock.monotonic()
             elif self.clock.monotonic() - told >= _COMMENT_EVERY:
-                await _write(response, b": still here\n\n")
+                await self._write(response, b": still here\n\n")
                 told = self.clock.monotonic()
             await self.clock.wait(stop, _EVERY)
+
+    async def _write(self, response: web.StreamResponse, data: bytes) -> None:
+        async with asyncio.timeout(self.patience):
+            await response.write(data)
 
     async def _list(self, wanted: Wanted) -> tuple[int, str]:
         """Return a list, made at most once for each change."""
@@ -117,8 +122,3 @@ class Live:
 def _timeless(text: str) -> str:
     """Return a list without its countdowns: browsers count by themselves."""
     return _COUNTDOWN.sub(r"\1", text)
-
-
-async def _write(response: web.StreamResponse, data: bytes) -> None:
-    async with asyncio.timeout(_PATIENCE):
-        await response.write(data)
