@@ -6,6 +6,7 @@ deadline: a busy machine is no bug. By hand,
 """
 
 import gc
+import itertools
 import logging
 import os
 import re
@@ -43,6 +44,10 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 
+_TESTS = Path(__file__).parent
+_LONG = ("system", "infra", "docs", "simulation", "hub/simulation", "hub/test_process")
+
+
 def _memory() -> str | None:
     """Return a folder in memory where there is room: SQLite waits for disks there not.
 
@@ -74,6 +79,27 @@ settings.register_profile(
     "deep", deadline=None, suppress_health_check=_QUIET, max_examples=1000
 )
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let each process begin with its share of the long tests.
+
+    Each gets one part of the list, all parts of one length; one that has nothing left
+    takes from the end of another's. A module stays whole: its fixtures are costly.
+    """
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    modules = [list(one) for _, one in itertools.groupby(items, lambda one: one.path)]
+    modules.sort(key=lambda module: not _is_long(module[0].path))  # else as they came
+    parts: list[list[pytest.Item]] = [[] for _ in range(count)]
+    for number, module in enumerate(modules):
+        is_long = _is_long(module[0].path)
+        part = parts[number % count] if is_long else min(parts, key=len)
+        part.extend(module)
+    items[:] = itertools.chain.from_iterable(parts)
+
+
+def _is_long(path: Path) -> bool:
+    return Path(os.path.relpath(path, _TESTS)).as_posix().startswith(_LONG)
 
 
 def pytest_collection_finish() -> None:
