@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +37,17 @@ from tests.system.processes import kill_rest, started
 
 pytestmark = pytest.mark.integration
 _ENTITY = "vm-approvals"
+_LOCK = timedelta(seconds=10)  # what was not settled comes again after it
 _ENTITIES = Entities(
     queues=(QueueSettings(name=_ENTITY),),
     topics=(
         TopicSettings(
             name="t",
-            subscriptions=(SubscriptionSettings(name="hub", max_delivery_count=100),),
+            subscriptions=(
+                SubscriptionSettings(
+                    name="hub", max_delivery_count=100, lock_duration=_LOCK
+                ),
+            ),
         ),
     ),
 )
@@ -231,7 +237,7 @@ async def test_database_that_is_killed_costs_no_message(
         assert (await fleet.get("/livez"))[0] == 200
         assert waiting() == 4, "nothing is settled that is not kept"
         await asyncio.to_thread(cluster.start)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while not await is_shown() or waiting():
                 await asyncio.sleep(0.2)
 

@@ -216,6 +216,11 @@ class Prober:
             self.heard.append((time.time(), await self.machine.probed()))
             await asyncio.sleep(0.1)
 
+    async def until(self, where: str) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not any(heard == where for _, heard in self.heard):
+                await asyncio.sleep(0.02)
+
     def first(self, where: str) -> float:
         return min(at for at, heard in self.heard if heard == where)
 
@@ -237,7 +242,7 @@ async def test_spot_eviction_is_drained_out_of_rotation_and_approved_in_time(
         for life in range(kills + 1):
             async with machine.running() as process:
                 if not life:
-                    await stands(machine, "in")
+                    await prober.until("in")
                     machine.schedule("Preempt", notice=30, started=600)
                     began = time.time()
                     moments = sorted(chance.uniform(0, 12) for _ in range(kills))
