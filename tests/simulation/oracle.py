@@ -14,7 +14,7 @@ from tests.simulation.oracle_age import judge_ages
 from tests.simulation.oracle_approvals import judge_approvals
 from tests.simulation.oracle_commands import asks_for_command, fits, judge_commands
 from tests.simulation.oracle_steps import GONE, judge_steps, kind_of
-from tests.simulation.oracle_time import alive, judge_time
+from tests.simulation.oracle_time import judge_time, running
 from tests.simulation.plan import Event
 from tests.simulation.rows import Row
 
@@ -106,7 +106,7 @@ def judge_end(world: "World", row: Row, end: list[Any] | None) -> None:
             world.blame(f"delivery {name} was never taken, and said to be delivered")
         return
     tries = [t for t in world.tried if (t.sink, t.delivery) == name]
-    age = alive(world, row.at, tries[-1].ended) if tries else 0.0
+    age = running(world, row.at, tries[-1].ended) if tries else 0.0
     is_right = {
         "unforeseen": world.attempts.get(name, 0) >= 10,
         "expired": len(tries) >= 3 and age >= world.plan.max_age - 0.1,

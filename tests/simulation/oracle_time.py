@@ -49,10 +49,20 @@ def judge_time(world: "World") -> None:
 
 
 def alive(world: "World", since: float, until: float) -> float:
-    """Return the seconds between two moments in which a forwarder lived."""
+    """Return the seconds between two moments in which a forwarder began attempts."""
     spans = zip(world.lives, world.ends, strict=True)
     return sum(
         max(0.0, min(until, end) - max(since, began)) for (began, _), end in spans
+    )
+
+
+def running(world: "World", since: float, until: float) -> float:
+    """Return the seconds between two moments in which a forwarder ran.
+
+    They include the seconds of its stop, by which deliveries grow older too.
+    """
+    return sum(
+        max(0.0, min(until, end) - max(since, began)) for began, end in world.lives
     )
 
 
