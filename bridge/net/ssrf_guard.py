@@ -114,7 +114,13 @@ def guarded_socket(address: AddrInfoType) -> socket.socket:
 def _destinations(
     ip: IPv4Address | IPv6Address,
 ) -> Iterator[IPv4Address | IPv6Address]:
-    """Yield an address, and each IPv4 address that an IPv6 address may lead to."""
+    """Yield an address, and each IPv4 address that an IPv6 address may lead to.
+
+    An IPv4 address that is written as an IPv6 one comes as IPv4: the versions of Python
+    differ in what they call link-local, and in how they write it.
+    """
+    if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
+        ip = ip.ipv4_mapped
     yield ip
     if isinstance(ip, IPv4Address):
         return
@@ -125,7 +131,7 @@ def _destinations(
         yield last
     if ip in _LOCALLY_TRANSLATED:
         yield from _locally_translated(number)
-    yield from filter(None, (ip.ipv4_mapped, ip.sixtofour, *(ip.teredo or ())))
+    yield from filter(None, (ip.sixtofour, *(ip.teredo or ())))
 
 
 def _locally_translated(number: int) -> Iterator[IPv4Address]:

@@ -51,7 +51,7 @@ def test_node_runs_the_tests_of_the_page(folder: Path) -> None:
     put_commands(folder)
     path = f"{folder}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(  # noqa: S603  # ourselves
-        [NODE, "--test"],
+        [NODE, "--test", "--test-reporter=tap"],
         cwd=folder,
         env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)},
         capture_output=True,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bridge.events.cloudevent import CloudEvent
@@ -626,7 +626,10 @@ class Model:
                 continue
             error = attempt.exception()
             assert sent[name], "a result without a request"
-            assert (error is None) == (taken == 1), "told what is not so"
+            # Nobody reads the answer to a request whose leader is cancelled just then:
+            # its events are sent again, with the same ids.
+            is_unknown = str(error) == "the request was given up"
+            assert is_unknown or (error is None) == (taken == 1), "told what is not so"
 
 
 @settings(max_examples=300)
@@ -638,6 +641,15 @@ class Model:
     wait=st.sampled_from([0.0, 1.0]),
     most=st.integers(2, 4),
     requests=st.integers(1, 2),
+)
+@example(  # the answer comes in the moment in which its attempt is given up
+    steps=[("come", 0), ("come", 1), ("answer", 0), ("cancel", 0)],
+    bad=set(),
+    names=False,
+    room=None,
+    wait=0.0,
+    most=2,
+    requests=1,
 )
 async def test_whatever_happens_each_attempt_has_one_true_result(  # noqa: PLR0913 - each is drawn
     steps: list[tuple[str, int]],

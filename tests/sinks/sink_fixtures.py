@@ -154,6 +154,12 @@ class LogReceiver:
         while chunk := await reader.read(65536):
             self.data += chunk
 
+    async def arrived(self, size: int) -> None:
+        """Wait until it has read so many bytes."""
+        async with asyncio.timeout(20):
+            while len(self.data) < size:
+                await asyncio.sleep(0.005)
+
     @asynccontextmanager
     async def serving(
         self, context: ssl.SSLContext | None = None

@@ -121,7 +121,7 @@ async def test_rsyslog_reads_every_field(
 
 @needs_rsyslog
 async def test_rsyslog_reads_cef(receiver: Rsyslog, resources: Resources) -> None:
-    """liblognorm loses the first letter of the first key, whoever writes it."""
+    """Older versions of liblognorm lose the first letter of the first key."""
     event = cloud_event("startrequest.denied", reason="a=b|c\\d\ne", outcome="denied")
     config = options(receiver, body="cef", facility="local3")
     async with opened_sink(resources, config) as sink:
@@ -139,8 +139,10 @@ async def test_rsyslog_reads_cef(receiver: Rsyslog, resources: Resources) -> Non
         "Name": "StartRequest denied",
         "Severity": "3",
     }
-    assert found["Extensions"] == {
-        "t": "1795255200000",
+    extensions = found["Extensions"]
+    extensions["rt"] = extensions.pop("t", None) or extensions["rt"]
+    assert extensions == {
+        "rt": "1795255200000",
         "externalId": event.id,
         "cat": "sebridge.startrequest.denied.v1",
         "act": "denied",
@@ -347,8 +349,10 @@ async def test_length_precedes_each_message(resources: Resources) -> None:
         async with opened_sink(resources, where) as sink:
             await sink.deliver(event)
             await sink.deliver(event)
+            wanted = b"%d %b" % (len(message), message) * 2
+            await receiver.arrived(len(wanted))
 
-        assert receiver.data == b"%d %b" % (len(message), message) * 2
+        assert receiver.data == wanted
         assert receiver.connections == 1
 
 
@@ -358,11 +362,13 @@ async def test_connection_that_was_closed_is_noticed_before_the_next_message(
     receiver = LogReceiver()
     async with receiver.serving() as where, opened_sink(resources, where) as sink:
         await sink.deliver(cloud_event())
+        await receiver.arrived(1)
         receiver.writers[0].close()
         await receiver.writers[0].wait_closed()
         await asyncio.sleep(0)
         size = len(receiver.data)
         await sink.deliver(cloud_event())
+        await receiver.arrived(2 * size)
 
         assert (receiver.connections, len(receiver.data)) == (2, 2 * size)
 

@@ -8,7 +8,7 @@ Source: AMQP management and claims-based security drafts, as implemented by
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from uuid import uuid4
 
 from bridge.simulator.servicebus.access import MANAGEMENT_SUFFIX
@@ -145,7 +145,7 @@ class Requests:
 
     def _authorize(self, request: Message) -> dict[str, object]:
         """Take a token for the namespace, or for an entity that exists."""
-        named = _named(request)
+        named = request.properties
         try:
             _check_put_token(named.get("operation"))
             path = entity_path(str(named.get("name") or "")).lower()
@@ -177,13 +177,8 @@ class Requests:
         return answer(operation, entity, request.body, self._owner)
 
 
-def _named(request: Message) -> Mapping[str, object]:
-    """Return the application properties of a request."""
-    return request.properties
-
-
 def _operation(request: Message) -> str:
-    if operation := str(_named(request).get("operation") or ""):
+    if operation := str(request.properties.get("operation") or ""):
         return operation
     raise RefusedError(Condition.ARGUMENT_ERROR, "the request names no operation")
 

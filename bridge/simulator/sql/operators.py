@@ -77,6 +77,9 @@ def calculate(sign: str, left: Value, right: Value) -> Value:
             return _of_numbers(sign, left, right)
         if sign in _OTHERS and (type(left), type(right)) in _OTHERS[sign]:
             return _SIGNS[sign](left, right)
+    except ZeroDivisionError as error:
+        text = f"{left!r} {sign} {right!r}: division by zero"
+        raise EvaluationError(text) from error
     except ArithmeticError as error:
         raise EvaluationError(f"{left!r} {sign} {right!r}: {error}") from error
     raise EvaluationError(f"{kind_of(left)} {sign} {kind_of(right)} has no value")

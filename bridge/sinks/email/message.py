@@ -75,7 +75,10 @@ def _fill(mail: EmailMessage, event: CloudEvent, words: Words, domain: str) -> N
 
 
 def _date(event: CloudEvent) -> str:
-    """Return when it was told; "" for a time that is none, which the relay fills in."""
+    """Return the time of an event for the header Date.
+
+    "" if it is no time: the mail server then writes the header.
+    """
     moment = as_time(event.time)
     return format_datetime(moment) if moment is not None else ""
 

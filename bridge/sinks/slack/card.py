@@ -53,7 +53,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
         step: the last transition; "" if only an approval named the event so far.
         time: the time of that step, RFC 3339.
         not_before: RFC 3339; None = not known, or the event has started.
-        event_context: the name of the VM that published the event.
+        reported_by: the name of the VM that published the event; "" = not known.
         is_whole: False if not all Resources are known.
         is_test: whether this is a test event.
         rulings: the results of the last approvals and commands.
@@ -69,7 +69,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     step: str
     time: str
     not_before: str | None
-    event_context: str
+    reported_by: str = msgspec.field(name="event_context")  # in kept cards
     is_whole: bool = True
     is_test: bool = False
     rulings: tuple[Ruling, ...] = ()
@@ -217,7 +217,7 @@ def _fresh(event: CloudEvent, step: str) -> Card:
         step=step,
         time=event.time,
         not_before=_text(event.data.get("notBefore")) or None,
-        event_context=_text(
+        reported_by=_text(
             reporter.get("vmName") if isinstance(reporter, dict) else None
         ),
         is_whole=not (

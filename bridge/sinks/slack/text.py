@@ -141,7 +141,7 @@ def describe_card(card: Card, now: datetime) -> Wording:
         headline=f"{type_of(raw)} {step}: {machines(raw, most=3)}",
         facts=known_facts(facts),
         paragraphs=(*paragraphs_of(raw), *map(_ruling, card.rulings)),
-        footer=_signed(text_of(raw.get("EventId"), LINE) or "-", card.event_context),
+        footer=_signed(text_of(raw.get("EventId"), LINE) or "-", card.reported_by),
         link=shown_link(card.link),
     )
 
@@ -288,6 +288,6 @@ def _reporter(event: CloudEvent) -> object:
     return table_of(event.data.get("reporter")).get("vmName")
 
 
-def _signed(what: str, event_context: object) -> str:
-    reported_by = text_of(event_context, NAME)
+def _signed(what: str, reporter: object) -> str:
+    reported_by = text_of(reporter, NAME)
     return f"{what} reported by {reported_by}" if reported_by else what

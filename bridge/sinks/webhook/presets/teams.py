@@ -89,8 +89,8 @@ def _machines(seen: Facts) -> str:
 
 
 def _footer(event: CloudEvent, seen: Facts) -> str:
-    event_context = text(seen.reporter.get("vmName"))
-    by = f", reported by {_safe(event_context, _NAME)}" if event_context else ""
+    vm_name = text(seen.reporter.get("vmName"))
+    by = f", reported by {_safe(vm_name, _NAME)}" if vm_name else ""
     return _safe(event.subject or event.id, _NAME) + by
 
 
