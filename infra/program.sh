@@ -127,7 +127,9 @@ is_started() {
   local since
   systemctl is-active --quiet sebridge.service || return 1
   [ "$(cat "$versions/started" 2>/dev/null)" = "$(fingerprint)" ] || return 1
-  since=$(date -d "$(systemctl show -p ExecMainStartTimestamp --value sebridge.service)" +@%s)
+  # Whole seconds would not do: the file may be of the second of the start.
+  since=$(systemctl show --timestamp=us+utc -p ExecMainStartTimestamp --value sebridge.service)
+  since=$(date -d "$since" +@%s.%N)
   [ -z "$(find "$settings/bridge.toml" "$settings/secrets" -newermt "$since" 2>/dev/null)" ]
 }
 

@@ -263,11 +263,30 @@ def test_service_is_restarted_if_something_changed_and_not_else(
     assert "= sebridge.service runs with all of this" in said
     assert process_id(served) == first
 
-    later = time.time() + 1  # systemd tells whole seconds
     config = served.root / "etc/sebridge/bridge.toml"
+    later = time.time() + 1
     os.utime(config, (later, later))
     assert installed(served, served.folder / "one.whl").returncode == 0
     assert process_id(served) != first
+
+
+@needs_systemd
+@pytest.mark.integration
+@pytest.mark.xdist_group("systemd")
+def test_service_that_started_in_the_second_of_its_configuration_is_not_restarted(
+    served: Machine,
+) -> None:
+    """As whoever writes the file and starts the service at once does."""
+    served.run("systemctl", "stop", "sebridge")
+    time.sleep(1.05 - time.time() % 1)  # so that both are in one second
+    os.utime(served.root / "etc/sebridge/bridge.toml")
+    served.run("systemctl", "start", "sebridge")
+    first = process_id(served)
+
+    said = installed(served, served.folder / "one.whl").stdout
+
+    assert "= sebridge.service runs with all of this" in said
+    assert process_id(served) == first
 
 
 @needs_systemd
