@@ -12,7 +12,7 @@ _TIMES = {int, float, type(None)}
 UNREADABLE = "unreadable"  # in place of a text that is damaged
 
 
-class Delivery(msgspec.Struct, frozen=True):
+class Delivery(msgspec.Struct, frozen=True, gc=False):
     """One item on its way to one sink.
 
     Attributes:
@@ -52,6 +52,7 @@ class Delivery(msgspec.Struct, frozen=True):
 _COLUMNS = """d.id, d.sink, i.kind, d.state, d.key, i.event_id, i.cloud_event_id,
     i.type, i.body, d.attempts, d.due, i.created, i.not_before, d.urgent_from,
     d.urgent_until, d.last_error, d.born"""
+_FIRST_TIME, _AFTER_TIMES = 10, 15
 
 
 _SOURCE = "FROM deliveries d JOIN items i ON i.id = d.item"
@@ -78,28 +79,35 @@ def select_checked(
     """Return deliveries as ``select`` does, with their ``damage``."""
     source = _SOURCE if db.is_part else _WITH_LOST
     query = f"SELECT {_CHECKED} {source} WHERE {condition}"
-    return [_checked(row) for row in db.execute(query, values)]
+    return [_checked(row) for row in db.rows(query, values)]
 
 
 def _checked(row: tuple[Any, ...]) -> Delivery:
     """Make a delivery of a row that may be damaged."""
     *columns, item, key, checksum = row
     found = Delivery(*columns)
-    content = Content(
-        kind=found.kind,
-        key=key,
-        event_id=found.event_id,
-        cloud_event_id=found.cloud_event_id,
-        type=found.type,
-        body=found.body,
+    damage = _damage_of_content(found, item, key, checksum) or _damage_of_numbers(
+        found.attempts, *columns[_FIRST_TIME:_AFTER_TIMES]
     )
-    times = (found.due, found.created, found.not_before)
-    window = (found.urgent_from, found.urgent_until)
+    return found if damage is None else _readable(found, damage)
+
+
+def _damage_of_content(
+    found: Delivery, item: object, key: str | None, checksum: object
+) -> str | None:
+    """Return what is wrong with the content of a delivery; None = nothing."""
+    content = Content(
+        found.kind,
+        key,
+        found.event_id,
+        found.cloud_event_id,
+        found.type,
+        found.body,
+    )
     damage = damage_of(item, content, checksum)
     if damage is None and found.kind == "event" and found.key != key:
-        damage = "it names the content of another event in the state file"
-    damage = damage or _damage_of_numbers(found.attempts, *times, *window)
-    return found if damage is None else _readable(found, damage)
+        return "it names the content of another event in the state file"
+    return damage
 
 
 def _damage_of_numbers(attempts: object, *times: object) -> str | None:
