@@ -49,20 +49,19 @@ class _Waiting(asyncio.Future[None]):
         is_pressing: whether no request may wait for more company.
         key: the EventId, or the id of an event without one; no two with the same key
             go together.
+        size: bytes of its JSON.
         request: which sends it; None = it still waits.
     """
+
+    __slots__ = ("delivery", "is_pressing", "key", "request", "size")
 
     def __init__(self, delivery: Delivery, *, is_pressing: bool) -> None:
         super().__init__()
         self.delivery = delivery
+        self.size = len(delivery.body)
         self.is_pressing = is_pressing
         self.key = delivery.key or delivery.cloud_event_id or ""
         self.request: _Request | None = None
-
-    @property
-    def size(self) -> int:
-        """Bytes of its JSON."""
-        return len(self.delivery.body)
 
     def settle(self, error: Exception | None) -> None:
         """Set the result, unless there is one."""

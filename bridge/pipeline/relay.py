@@ -61,6 +61,7 @@ class Relay:
     _heartbeat: HeartbeatSlot = field(init=False)
     _is_more_due: bool = False  # than was read, so far as is known
     _is_plenty: bool = False  # much was due at the last look, and nothing was urgent
+    _goes_on: bool = False  # whether ``_go_on`` is about to be called
     _running: asyncio.Lock = field(default_factory=asyncio.Lock)
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -225,22 +226,25 @@ class Relay:
     def _answered(
         self, attempt: Attempt, tasks: asyncio.TaskGroup, _: "asyncio.Future[None]"
     ) -> None:
-        """Settle an attempt that shared a request, and begin the next one."""
+        """Settle an attempt that shared a request; then begin the next ones."""
         error, settling = self._trying.conclude(attempt), self._trying.settling
         if error is not None:
             tasks.create_task(self._postpone(attempt, error, tasks))
             return
-        self._go_on(attempt, None, tasks)
         if attempt.is_void:
-            return
-        if settling.lands(has_time=self._has_time(attempt.delivery)):
+            self.outbox.wakeups.of(self.sink).set()
+        elif settling.lands(has_time=self._has_time(attempt.delivery)):
             tasks.create_task(settling.record(self._noted), name=f"{self.name}:record")
+        if not self._goes_on:  # once for all that have ended together
+            self._goes_on = True
+            asyncio.get_running_loop().call_soon(self._go_on, tasks)
 
     async def _postpone(
         self, attempt: Attempt, error: DeliveryError, tasks: asyncio.TaskGroup
     ) -> None:
         await self._trying.postpone(attempt, error)
-        self._go_on(attempt, error, tasks)
+        self.outbox.wakeups.of(self.sink).set()
+        self._go_on(tasks)
 
     async def _attempt(self, attempt: Attempt, tasks: asyncio.TaskGroup | None) -> None:
         """Make an attempt, settle it, and begin the next one.
@@ -250,26 +254,23 @@ class Relay:
             tasks: the group in which the next one begins; None = begin no other.
         """
         error, settling = await self._trying.make(attempt), self._trying.settling
-        self._go_on(attempt, error, tasks)
-        if error is None and not attempt.is_void:
-            has_time = tasks is not None and self._has_time(attempt.delivery)
-            if settling.lands(has_time=has_time):
-                await settling.record(self._noted)
+        self._go_on(tasks)
+        if error is not None or attempt.is_void:
+            self.outbox.wakeups.of(self.sink).set()
+            return
+        has_time = tasks is not None and self._has_time(attempt.delivery)
+        if settling.lands(has_time=has_time):
+            await settling.record(self._noted)
 
-    def _go_on(
-        self,
-        attempt: Attempt,
-        error: DeliveryError | None,
-        tasks: asyncio.TaskGroup | None,
-    ) -> None:
-        """Begin the next attempt, and see whether to look at the outbox again."""
+    def _go_on(self, tasks: asyncio.TaskGroup | None) -> None:
+        """Begin the next attempts, and see whether to look at the outbox again."""
+        self._goes_on = False
         if tasks is not None and not self._stop.is_set():
             self._launcher.begin(tasks)
         is_early = self.clock.monotonic() < self.pace.opens_at  # step must wait again
-        is_over = error is None and not attempt.is_void
         ready = len(self._launcher.ready)
         is_low = self._is_more_due and ready < self.policy.enough
-        if not is_over or not ready or is_early or is_low:
+        if not ready or is_early or is_low:
             self._is_more_due = False  # until it is read
             self.outbox.wakeups.of(self.sink).set()
 
