@@ -76,22 +76,6 @@ class Connection(sqlite3.Connection):
             self.changes.append((sql, rows, True))
         return cursor
 
-    def rows(self, sql: str, parameters: Any = (), /) -> list[tuple[Any, ...]]:
-        """Return all rows of a query.
-
-        SQLite's own way to read texts is the quickest one, but it refuses a damaged
-        text. Only then, all is read again in the way that takes any text.
-        """
-        self.text_factory = str
-        try:
-            return self.execute(sql, parameters).fetchall()
-        except sqlite3.OperationalError as error:
-            if hasattr(error, "sqlite_errorname"):
-                raise
-        finally:
-            self.text_factory = readable
-        return self.execute(sql, parameters).fetchall()
-
 
 @lru_cache(maxsize=32)
 def _may_change(sql: str) -> bool:
