@@ -23,10 +23,10 @@ class BatchCounter(Counter):
     """A webhook that counts the events in what it takes.
 
     Attributes:
-        first: when the first one came of those that are expected.
+        first: when the first one came since it was set to 0.
     """
 
-    first: float | None = None
+    first: float = 0.0
 
     async def take_many(self, request: web.Request) -> web.Response:
         """Take a batch; the events are counted as a receiver would find them."""
@@ -75,11 +75,11 @@ async def webhook(count: int, turns: int) -> list[Figure]:
                 config = tables(url, copy(), [])
                 sink = {"name": "sink", "type": "webhook", "url": f"{url}/{name}"}
                 config["sinks"] = [{**sink, **keys}]
-                began, counter.first = time.perf_counter(), None
+                began, counter.first = time.perf_counter(), 0.0
                 async with running(config):
                     await counter.expect(count)
-                    first, end = counter.first or began, time.perf_counter()
-                    return [count / (end - first), count / (end - began)]
+                    end = time.perf_counter()
+                    return [count / (end - counter.first), count / (end - began)]
 
             return measure
 
@@ -106,7 +106,7 @@ async def webhook(count: int, turns: int) -> list[Figure]:
 
 
 def _rates(
-    what: str, measured: Sequence[Sequence[Sequence[float]]], wanted: str
+    what: str, measured: Sequence[Sequence[tuple[float, ...]]], wanted: str
 ) -> list[Figure]:
     (mine, least), (whole, _) = measured
     return [
