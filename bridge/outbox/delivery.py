@@ -1,6 +1,7 @@
 """A delivery as it is read from the state file, and what is wrong with it."""
 
 import sqlite3
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ _TIMES = {int, float, type(None)}
 UNREADABLE = "unreadable"  # in place of a text that is damaged
 
 
-class Delivery(msgspec.Struct, frozen=True):
+class Delivery(msgspec.Struct, frozen=True, gc=False):
     """One item on its way to one sink.
 
     Attributes:
@@ -52,12 +53,15 @@ class Delivery(msgspec.Struct, frozen=True):
 _COLUMNS = """d.id, d.sink, i.kind, d.state, d.key, i.event_id, i.cloud_event_id,
     i.type, i.body, d.attempts, d.due, i.created, i.not_before, d.urgent_from,
     d.urgent_until, d.last_error, d.born"""
+_FIRST_TIME, _AFTER_TIMES = 10, 15
 
 
 _SOURCE = "FROM deliveries d JOIN items i ON i.id = d.item"
 
 
 _CHECKED = f"{_COLUMNS}, i.id, i.key, i.checksum"
+_HEAD = _CHECKED.replace("i.body", "length(i.body)")
+_BODY = 8  # the place of both
 
 
 # Finds a delivery also if its item is missing.
@@ -77,29 +81,66 @@ def select_checked(
 ) -> list[Delivery]:
     """Return deliveries as ``select`` does, with their ``damage``."""
     source = _SOURCE if db.is_part else _WITH_LOST
-    query = f"SELECT {_CHECKED} {source} WHERE {condition}"
-    return [_checked(row) for row in db.execute(query, values)]
+    try:
+        rows = _page(db, f"{source} WHERE {condition}", values)
+    except (sqlite3.Error, ValueError, TypeError):  # there is damage: row by row
+        query = f"SELECT {_CHECKED} {source} WHERE {condition}"
+        rows = db.execute(query, values).fetchall()
+    return [_checked(row) for row in rows]
 
 
-def _checked(row: tuple[Any, ...]) -> Delivery:
+def _page(
+    db: Connection, source: str, values: tuple[object, ...]
+) -> Sequence[Sequence[Any]]:
+    """Return the rows of ``select_checked``, which SQLite joins to a single one.
+
+    Python's lock is passed on at each row that SQLite returns. While the loop is busy,
+    that is a wait of up to 5 ms for each, so that a page was hardly read before the
+    loop had nothing left to do. Here the lock is free until the page is read.
+
+    Raises:
+        sqlite3.Error, ValueError, TypeError: a value is damaged, or the disk fails.
+    """
+    query = f"""SELECT CAST('[' || coalesce(group_concat(head), '') || ']' AS BLOB),
+        CAST(coalesce(group_concat(body, ''), '') AS BLOB)
+        FROM (SELECT json_array({_HEAD}) AS head, i.body AS body {source})"""  # noqa: S608 - our own names  # nosec B608
+    heads, bodies = db.execute(query, values).fetchone()
+    rows, end = msgspec.json.decode(heads, type=list[list[Any]]), 0
+    for row in rows:
+        if (size := row[_BODY]) is not None:
+            row[_BODY] = bodies[end : end + size]
+            end += size
+    if end != len(bodies):
+        raise ValueError("a body is no BLOB")
+    return rows
+
+
+def _checked(row: Sequence[Any]) -> Delivery:
     """Make a delivery of a row that may be damaged."""
     *columns, item, key, checksum = row
     found = Delivery(*columns)
-    content = Content(
-        kind=found.kind,
-        key=key,
-        event_id=found.event_id,
-        cloud_event_id=found.cloud_event_id,
-        type=found.type,
-        body=found.body,
+    damage = _damage_of_content(found, item, key, checksum) or _damage_of_numbers(
+        found.attempts, *columns[_FIRST_TIME:_AFTER_TIMES]
     )
-    times = (found.due, found.created, found.not_before)
-    window = (found.urgent_from, found.urgent_until)
+    return found if damage is None else _readable(found, damage)
+
+
+def _damage_of_content(
+    found: Delivery, item: object, key: str | None, checksum: object
+) -> str | None:
+    """Return what is wrong with the content of a delivery; None = nothing."""
+    content = Content(
+        found.kind,
+        key,
+        found.event_id,
+        found.cloud_event_id,
+        found.type,
+        found.body,
+    )
     damage = damage_of(item, content, checksum)
     if damage is None and found.kind == "event" and found.key != key:
-        damage = "it names the content of another event in the state file"
-    damage = damage or _damage_of_numbers(found.attempts, *times, *window)
-    return found if damage is None else _readable(found, damage)
+        return "it names the content of another event in the state file"
+    return damage
 
 
 def _damage_of_numbers(attempts: object, *times: object) -> str | None:

@@ -15,14 +15,13 @@ from bridge.outbox.delivery import Delivery
 from bridge.pipeline.circuit import Circuit, is_fault_of_sink
 from bridge.pipeline.due_times import DueTimes
 from bridge.pipeline.in_flight import Attempt, Attempts
-from bridge.pipeline.policy import RelayPolicy
+from bridge.pipeline.policy import ATTEMPT_LIMIT, RelayPolicy
 from bridge.pipeline.settlement import Settling
 
 log = logging.getLogger(__name__)
 
-_ATTEMPT_LIMIT = 60.0
-
 Deliver = Callable[[Delivery], Awaitable[None]]
+Gather = Callable[[Delivery, asyncio.TaskGroup], asyncio.Future[None]]
 
 
 @dataclass(slots=True)
@@ -31,6 +30,8 @@ class Trying:
 
     Attributes:
         deliver: makes one attempt; raises DeliveryError or NotSentError.
+        gather: begins an attempt that shares a request with others, and returns what
+            becomes of it; None = the sink takes one event in a request.
     """
 
     deliver: Deliver
@@ -39,6 +40,7 @@ class Trying:
     attempts: Attempts
     settling: Settling
     times: DueTimes
+    gather: Gather | None = None
 
     @property
     def under_way(self) -> set[int]:
@@ -54,15 +56,37 @@ class Trying:
         """Make an attempt and settle it; return its error, None after a success."""
         try:
             error = await self._try(attempt)
-            await self._conclude(attempt, error)
+            self._conclude(attempt, error)
+            if error is not None and not attempt.is_void:
+                await self._postpone(attempt, error)
         finally:
             self.attempts.end(attempt)
         return error
 
-    async def beat(self, heartbeat: Attempt) -> None:
+    def conclude(self, attempt: Attempt) -> DeliveryError | None:
+        """Settle an attempt in company that has its answer.
+
+        Returns:
+            The error that ``postpone`` must still be called with; None = it is over.
+        """
+        error = self._result_of(attempt)
+        self._conclude(attempt, error)
+        if error is not None and not attempt.is_void:
+            return error
+        self.attempts.end(attempt)
+        return None
+
+    async def postpone(self, attempt: Attempt, error: DeliveryError) -> None:
+        """Plan what comes after an attempt in company that has failed."""
+        try:
+            await self._postpone(attempt, error)
+        finally:
+            self.attempts.end(attempt)
+
+    async def beat(self, heartbeat: Attempt, tasks: asyncio.TaskGroup) -> None:
         """Make an attempt at a heartbeat, which is never stored."""
         try:
-            error = await self._try(heartbeat)
+            error = await self._try(heartbeat, tasks)
         finally:
             self.attempts.end(heartbeat)
         if heartbeat.is_void:
@@ -79,28 +103,50 @@ class Trying:
         self.settling.parked(is_parked=False)
         self.circuit.resume(self.times.clock.monotonic())
 
-    async def _try(self, attempt: Attempt) -> DeliveryError | None:
+    async def _try(
+        self, attempt: Attempt, tasks: asyncio.TaskGroup | None = None
+    ) -> DeliveryError | None:
+        """Make an attempt; in company only if there are ``tasks`` to do it."""
+        delivery = attempt.delivery
         try:
-            async with asyncio.timeout(_ATTEMPT_LIMIT) as attempt.scope:
-                await self.deliver(attempt.delivery)
-        except DeliveryError as error:
-            return error
-        except NotSentError:
-            attempt.is_void = True
-        except TimeoutError:
-            text = f"no answer within {_ATTEMPT_LIMIT:.0f} s"
-            if attempt.is_cut:
-                text = "no answer, while a later attempt got one"
-            return TransientDeliveryError(text, Reason.TIMEOUT)
+            async with asyncio.timeout(ATTEMPT_LIMIT) as attempt.scope:
+                if tasks is None or self.gather is None:
+                    await self.deliver(delivery)
+                else:
+                    await self.gather(delivery, tasks)
         except Exception as error:  # noqa: BLE001 - logged with its traceback
-            self.settling.unforeseen(attempt.delivery, error)
-            text = f"unforeseen: {type(error).__name__}"
-            return TransientDeliveryError(text, Reason.UNFORESEEN)
+            return self._meaning(attempt, error)
         finally:
             attempt.scope = None
         return None
 
-    async def _conclude(self, attempt: Attempt, error: DeliveryError | None) -> None:
+    def _meaning(self, attempt: Attempt, error: Exception) -> DeliveryError | None:
+        """Return what an exception means; None: nothing was sent, and it is void."""
+        if isinstance(error, DeliveryError):
+            return error
+        if isinstance(error, NotSentError):
+            attempt.is_void = True
+            return None
+        if isinstance(error, TimeoutError):
+            text = f"no answer within {ATTEMPT_LIMIT:.0f} s"
+            if attempt.is_cut:
+                text = "no answer, while a later attempt got one"
+            return TransientDeliveryError(text, Reason.TIMEOUT)
+        self.settling.unforeseen(attempt.delivery, error)
+        text = f"unforeseen: {type(error).__name__}"
+        return TransientDeliveryError(text, Reason.UNFORESEEN)
+
+    def _result_of(self, attempt: Attempt) -> DeliveryError | None:
+        """Return the error that the answer of an attempt in company means."""
+        assert attempt.answer is not None  # noqa: S101 - for mypy  # nosec B101
+        if attempt.answer.cancelled():
+            attempt.is_void |= not attempt.is_cut  # the relay is cancelled
+            return self._meaning(attempt, TimeoutError())
+        raised = attempt.answer.exception()
+        return self._meaning(attempt, raised) if isinstance(raised, Exception) else None
+
+    def _conclude(self, attempt: Attempt, error: DeliveryError | None) -> None:
+        """Note what an attempt says of the sink, before another one begins."""
         if attempt.is_void:
             return  # another attempt has settled it, or nothing was sent
         if error is None:
@@ -111,8 +157,6 @@ class Trying:
         self.settling.failed(error)
         if not attempt.is_cut:
             self._judge(error, attempt.refusals)
-        if not attempt.is_second:
-            await self._postpone(attempt, error)
 
     def _recovered(self, attempt: Attempt) -> None:
         """Mark the sink as working: an attempt has succeeded."""
@@ -131,6 +175,8 @@ class Trying:
 
     async def _postpone(self, attempt: Attempt, error: DeliveryError) -> None:
         """Plan another attempt at a delivery, or make it a dead letter."""
+        if attempt.is_second:
+            return  # the first one decides
         delivery, running = attempt.delivery, self.times.running
         age = running - delivery.born
         if (reason := self.policy.end_of(delivery, error, age=age)) is not None:

@@ -1,42 +1,40 @@
 """Gathers events into batches: what is due at the same time goes in one request.
 
-The relay makes one attempt for each event, as without batches; so order, retries and
-settlement stay as they are. The first attempt that waits leads: it takes what waits
-beside it, sends all of it, and gives each attempt its own result. Meanwhile the next
-one that waits leads the next batch.
+The relay begins one attempt for each event, as without batches; so order, retries and
+settlement stay as they are. But an attempt here is no task, only a future: a task for
+each event would cost more than its share of the request. There is one task for each
+request: it takes what waits, sends it, and gives each event its own result.
 
     urgent ──few are in flight──▶ sent at once, alone
-    others ──▶ wait ──taken by the leader──▶ sent ──▶ result
-                 │                            ├── refused because of one event: that one
-                 │                            │   alone, those before it, those after it
-                 │                            ├── refused, or a fault of the sink: in
-                 │                            │   halves, until the guilty one is alone
-                 │                            ├── sent in part: the rest is sent next
-                 │                            ├── failed: all of them have failed
-                 │                            └── the sink asks for a pause: what has
-                 │                                not been sent is not sent
+    others ──▶ wait ──taken by a request──▶ sent ──▶ result
+                 │                           ├── refused because of one event: that one
+                 │                           │   alone, those before it, those after it
+                 │                           ├── refused, or a fault of the sink: in
+                 │                           │   halves, until the guilty one is alone
+                 │                           ├── sent in part: the rest is sent next
+                 │                           ├── failed: all of them have failed
+                 │                           └── the sink asks for a pause: what has
+                 │                               not been sent is not sent
                  ├── the sink has asked for a pause: it is not sent; urgent ones are
-                 └── cancelled: it leaves; if it leads, the next one does
+                 └── cancelled: it leaves; a request that all have left is cancelled
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import (
-    BridgeError,
     DeliveryError,
     NotSentError,
-    Reason,
     RefusedDeliveryError,
     RefusedEventError,
     TransientDeliveryError,
 )
 from bridge.outbox.delivery import Delivery
-from bridge.pipeline.policy import is_urgent, wish_of
+from bridge.pipeline.policy import ATTEMPT_LIMIT, is_urgent, wish_of
 from bridge.sinks.base import BatchLimits
 from bridge.sinks.batch import BatchSink
 from bridge.telemetry.counters import Spread
@@ -44,49 +42,67 @@ from bridge.telemetry.counters import Spread
 _ONE_MORE_AFTER = 3.0  # seconds: requests that hang do not hold up all others
 
 
-@dataclass(slots=True, eq=False)
-class _Waiting:
-    """An event for which an attempt waits.
+class _Waiting(asyncio.Future[None]):
+    """An event that waits to be sent: the future is what becomes of it.
 
     Attributes:
-        is_pressing: whether no batch may wait for more company.
+        is_pressing: whether no request may wait for more company.
         key: the EventId, or the id of an event without one; no two with the same key
             go together.
-        woken: set when there is a result, or when this one is to lead.
-        is_gone: whether its attempt is over, so that it need not be sent.
+        size: bytes of its JSON.
+        request: which sends it; None = it still waits.
     """
 
-    delivery: Delivery
-    event: CloudEvent
-    is_pressing: bool
-    key: str
-    woken: asyncio.Future[None]
-    is_settled: bool = False
-    error: Exception | None = None
-    is_gone: bool = False
+    __slots__ = ("delivery", "is_pressing", "key", "request", "size")
 
-    @property
-    def size(self) -> int:
-        """Bytes of its JSON."""
-        return len(self.delivery.body)
+    def __init__(self, delivery: Delivery, *, is_pressing: bool) -> None:
+        super().__init__()
+        self.delivery = delivery
+        self.size = len(delivery.body)
+        self.is_pressing = is_pressing
+        self.key = delivery.key or delivery.cloud_event_id or ""
+        self.request: _Request | None = None
 
     def settle(self, error: Exception | None) -> None:
-        """Give its attempt the result, unless it has one."""
-        if not self.is_settled:
-            self.is_settled, self.error = True, error
-            self.wake()
+        """Set the result, unless there is one."""
+        if self.done():
+            return
+        if error is None:
+            self.set_result(None)
+        else:
+            self.set_exception(error)
 
-    def wake(self) -> None:
-        """Let its attempt look what is to be done."""
-        if not self.woken.done():
-            self.woken.set_result(None)
+    def cancel(self, msg: object = None) -> bool:
+        """Leave: the event is not sent, or nobody waits for its result any more."""
+        is_new = super().cancel(msg)
+        if is_new and self.request is not None:
+            self.request.left()
+        return is_new
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    """The events that are sent together.
+
+    Attributes:
+        scope: its time limit.
+    """
+
+    events: list[_Waiting]
+    scope: asyncio.Timeout
+
+    def left(self) -> None:
+        """Give the request up if nobody waits for it any more."""
+        is_over = self.scope.expired() or not all(map(_Waiting.done, self.events))
+        if not is_over:
+            self.scope.reschedule(asyncio.get_running_loop().time())
 
 
 @dataclass(slots=True)
 class Batches:
     """Sends the events of one sink, several in one request.
 
-    It is wide because who waits, who leads and what is on its way change together.
+    It is wide because who waits and what is on its way change together.
 
     Attributes:
         sink: the open sink.
@@ -101,7 +117,7 @@ class Batches:
     may_send: Callable[[Delivery], bool]
     sizes: Spread
     _waiting: dict[_Waiting, None] = field(default_factory=dict)  # the oldest first
-    _leader: _Waiting | None = None
+    _is_gathering: bool = False  # whether a request is about to take what waits
     _ripe: asyncio.Event = field(default_factory=asyncio.Event)  # do not wait longer
     _size: int = 0  # of all that wait
     _alone: int = 0
@@ -109,78 +125,72 @@ class Batches:
     _ended: asyncio.Event = field(default_factory=asyncio.Event)
     _began: float = float("-inf")
 
-    async def deliver(self, delivery: Delivery) -> None:
-        """Make one attempt at a delivery, in company if there is any.
+    def deliver(
+        self, delivery: Delivery, tasks: asyncio.TaskGroup
+    ) -> "asyncio.Future[None]":
+        """Begin one attempt at a delivery, in company if there is any.
 
-        Raises:
-            DeliveryError: as ``Sink.deliver``.
-            NotSentError: the sink has asked for a pause before this one was sent.
+        Args:
+            delivery: what is sent.
+            tasks: the group in which the request runs.
+
+        Returns:
+            What becomes of it: None, an error as of ``Sink.deliver``, or NotSentError
+            if the sink has asked for a pause before it was sent. Cancel it to leave.
         """
-        event = CloudEvent.from_json(delivery.body)
         goes_first = is_urgent(delivery, self.clock.now().timestamp())
+        mine = _Waiting(delivery, is_pressing=goes_first)
         if goes_first and self._alone < self.limits.alone:
-            await self._send_alone(event)
-            return
-        key = (event.text("correlationid") or event.id).upper()
-        woken = asyncio.get_running_loop().create_future()
-        mine = _Waiting(delivery, event, goes_first, key, woken)
-        try:
-            await self._wait(mine)
-            if self._leader is mine:
-                await self._lead(mine)
-        finally:
-            mine.is_gone = True
-            self._leave(mine)
-        if mine.error is not None:
-            raise mine.error
+            self._alone += 1
+            tasks.create_task(self._send_alone(mine), name="one event alone")
+        else:
+            self._wait(mine, tasks)
+        return mine
 
-    async def _send_alone(self, event: CloudEvent) -> None:
-        self._alone += 1
+    async def _send_alone(self, mine: _Waiting) -> None:
         self.sizes.observe(1)
         try:
-            await self.sink.deliver(event)
+            await self._send([mine], self._deliver)
         finally:
             self._alone -= 1
 
-    async def _wait(self, mine: _Waiting) -> None:
-        """Wait for the result, or until this one leads."""
+    async def _deliver(self, batch: list[_Waiting]) -> None:
+        (mine,) = batch
+        await self.sink.deliver(CloudEvent.from_json(mine.delivery.body))
+        mine.settle(None)
+
+    def _wait(self, mine: _Waiting, tasks: asyncio.TaskGroup) -> None:
+        """Let an event wait for a request, and see to it that there will be one."""
         self._waiting[mine] = None
         self._size += mine.size
         if mine.is_pressing or self._is_full:
             self._ripe.set()
-        if self._leader is None:
-            self._leader = mine
-        else:
-            await mine.woken
+        if not self._is_gathering:
+            self._gather(tasks)
+
+    def _gather(self, tasks: asyncio.TaskGroup) -> None:
+        self._is_gathering = True
+        tasks.create_task(self._request(tasks), name="several events")
 
     @property
     def _is_full(self) -> bool:
         limits = self.limits
         return len(self._waiting) >= limits.most or self._size >= limits.size
 
-    def _leave(self, mine: _Waiting) -> None:
-        """Remove one that waits; if it leads, let the next one lead."""
-        if mine in self._waiting:
-            del self._waiting[mine]
-            self._size -= mine.size
-        if self._leader is mine:
-            self._leader = next(iter(self._waiting), None)
-            if self._leader is not None:
-                self._leader.wake()
-
-    async def _lead(self, mine: _Waiting) -> None:
-        """Send a batch: this event, and others that wait."""
-        await asyncio.sleep(0)  # what begins at the same time is beside it then
+    async def _request(self, tasks: asyncio.TaskGroup) -> None:
+        """Wait for company and for room; then send what waits, as far as it may go."""
+        await asyncio.sleep(0)  # what begins at the same time goes together
         if self.limits.wait and not self._may_go:
             self._ripe.clear()
             await self.clock.wait(self._ripe, self.limits.wait)
         await self._room()
-        batch = self._take(mine)
-        self._leave(mine)
+        batch, self._is_gathering = self._take(), False
+        if self._waiting:
+            self._gather(tasks)
         self._flying += 1
         self._began = self.clock.monotonic()
         try:
-            await self._send(batch)
+            await self._send(batch, self._send_parts)
         finally:
             self._flying -= 1
             self._ended.set()
@@ -198,46 +208,66 @@ class Batches:
             self._ended.clear()
             await self.clock.wait(self._ended, left)
 
-    def _take(self, mine: _Waiting) -> list[_Waiting]:
-        """Take what goes with an event, the pressing ones first."""
-        batch, size, keys = [mine], mine.size, {mine.key}
-        others = [one for one in self._waiting if one is not mine]
-        if any(one.is_pressing for one in others):
-            others.sort(key=lambda one: not one.is_pressing)
-        for one in others:
+    def _take(self) -> list[_Waiting]:
+        """Take what goes together, the pressing ones first."""
+        batch, size, keys = list[_Waiting](), 0, set[str]()
+        waiting = list(self._waiting)
+        if any(one.is_pressing for one in waiting):
+            waiting.sort(key=lambda one: not one.is_pressing)
+        for one in waiting:
+            if one.done():  # it has left
+                self._forget(one)
+                continue
             if one.key in keys:
                 continue
             size += one.size
-            if len(batch) >= self.limits.most or size > self.limits.size:
+            if batch and (len(batch) >= self.limits.most or size > self.limits.size):
                 break
             keys.add(one.key)
             batch.append(one)
-        for one in batch[1:]:
-            self._leave(one)
+            self._forget(one)
         return batch
 
-    async def _send(self, batch: list[_Waiting]) -> None:
-        """Send a batch, in parts if need be, until each event has its result."""
-        why: BridgeError = TransientDeliveryError(
-            "the request was given up", Reason.TIMEOUT
-        )
-        parts = deque([batch])
+    def _forget(self, one: _Waiting) -> None:
+        del self._waiting[one]
+        self._size -= one.size
+
+    async def _send(
+        self, batch: list[_Waiting], work: Callable[[list[_Waiting]], Awaitable[None]]
+    ) -> None:
+        """Send events with ``work``; what it raises is the result of those left."""
         try:
-            while parts:
-                part = [one for one in parts.popleft() if self._is_to_go(one)]
-                if part:
-                    parts.extendleft(reversed(await self._try(part)))
-        except (DeliveryError, NotSentError) as error:
-            why = error
+            async with asyncio.timeout(ATTEMPT_LIMIT) as scope:
+                request = _Request(batch, scope)
+                for one in batch:
+                    one.request = request
+                await work(batch)
+        except Exception as error:  # noqa: BLE001 - the relay logs what is a bug
+            for one in batch:
+                one.settle(error)
         finally:
             for one in batch:
-                one.settle(why)
+                one.request = None
+                one.cancel()  # no result: the process ends
+
+    async def _send_parts(self, batch: list[_Waiting]) -> None:
+        """Make requests until each event has its result.
+
+        Raises:
+            DeliveryError: all that is not settled has failed.
+            NotSentError: the sink asks for a pause: the rest is not sent.
+        """
+        parts = deque([batch])
+        while parts:
+            part = [one for one in parts.popleft() if self._is_to_go(one)]
+            if part:
+                parts.extendleft(reversed(await self._try(part)))
 
     def _is_to_go(self, one: _Waiting) -> bool:
         """Return whether to send an event now; if it may not be sent, settle it."""
         if not self.may_send(one.delivery):
             one.settle(NotSentError())
-        return not (one.is_gone or one.is_settled)
+        return not one.done()
 
     async def _try(self, part: list[_Waiting]) -> list[list[_Waiting]]:
         """Make one request, and settle what is decided; return what is to be sent next.
@@ -265,7 +295,8 @@ class Batches:
     async def _made(self, part: list[_Waiting]) -> list[DeliveryError | None]:
         """Make one request; return what became of the events that it held."""
         self.sizes.observe(len(part))
-        results = await self.sink.deliver_many([one.event for one in part])
+        events = [CloudEvent.from_json(one.delivery.body) for one in part]
+        results = await self.sink.deliver_many(events)
         if not results:
             raise ValueError("nothing was sent")
         return [*results]

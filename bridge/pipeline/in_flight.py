@@ -32,7 +32,8 @@ class Attempt:
         is_cut: whether the attempt was cut off because the sink is back.
         is_void: whether the result is ignored, because another attempt settles the
             delivery, or because nothing was sent.
-        scope: the time limit of the attempt, while it runs.
+        scope: the time limit of the attempt, while it runs as a task.
+        answer: what becomes of it, if it shares a request with others.
     """
 
     delivery: Delivery
@@ -43,12 +44,15 @@ class Attempt:
     is_cut: bool = False
     is_void: bool = False
     scope: asyncio.Timeout | None = None
+    answer: asyncio.Future[None] | None = None
 
     def cut(self) -> None:
         """Cut the attempt off, unless it is just ending."""
         if self.scope is not None and not self.scope.expired():
             self.is_cut = True
             self.scope.reschedule(asyncio.get_running_loop().time())
+        elif self.answer is not None and self.answer.cancel():
+            self.is_cut = True
 
 
 @dataclass(slots=True)

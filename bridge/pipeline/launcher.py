@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bridge.foundation.clock import Clock
@@ -12,23 +12,21 @@ from bridge.pipeline.attempt import Trying
 from bridge.pipeline.in_flight import Attempt
 from bridge.pipeline.policy import is_urgent
 
-Make = Callable[[Attempt, asyncio.TaskGroup], Coroutine[None, None, None]]
+Start = Callable[[Attempt, asyncio.TaskGroup], None]
 
 
 @dataclass(slots=True)
 class Launcher:
-    """Begins the attempts of one relay, each as a task.
+    """Begins the attempts of one relay.
 
     Attributes:
-        name: the name of the relay; the names of the tasks begin with it.
-        make: makes an attempt.
+        start: starts an attempt.
         ready: the due deliveries for which no attempt has begun.
     """
 
-    name: str
     trying: Trying
     clock: Clock
-    make: Make
+    start: Start
     ready: deque[Delivery] = field(default_factory=deque)
     _begun: set[int] = field(default_factory=set)  # since ``reads`` was called
 
@@ -97,8 +95,7 @@ class Launcher:
 
     def _launch(self, tasks: asyncio.TaskGroup, attempt: Attempt) -> None:
         self._begun.add(attempt.delivery.id)
-        name = f"{self.name}:{attempt.delivery.id}"
-        tasks.create_task(self.make(attempt, tasks), name=name)
+        self.start(attempt, tasks)
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from bridge.foundation.errors import (
 from bridge.foundation.retry import LONGEST_WISH, RetryPolicy
 from bridge.outbox.delivery import Delivery
 
+ATTEMPT_LIMIT = 60.0  # seconds
 _MOST_AHEAD = 1000
 URGENT_ATTEMPTS = 2  # before NotBefore, even if the sink asks for a longer wait
 _LEAST_ATTEMPTS = 3

@@ -10,13 +10,15 @@ mean for the other deliveries.
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from bridge.foundation.clock import Clock
+from bridge.foundation.errors import DeliveryError
 from bridge.foundation.rate_limit import Pace
 from bridge.foundation.workers import waking
 from bridge.outbox.delivery import Delivery
 from bridge.outbox.store import Outbox
-from bridge.pipeline.attempt import Deliver, Trying
+from bridge.pipeline.attempt import Deliver, Gather, Trying
 from bridge.pipeline.circuit import Circuit, SinkState
 from bridge.pipeline.due_times import DueTimes
 from bridge.pipeline.in_flight import Attempt, Attempts
@@ -59,6 +61,7 @@ class Relay:
     _heartbeat: HeartbeatSlot = field(init=False)
     _is_more_due: bool = False  # than was read, so far as is known
     _is_plenty: bool = False  # much was due at the last look, and nothing was urgent
+    _goes_on: bool = False  # whether ``_go_on`` is about to be called
     _running: asyncio.Lock = field(default_factory=asyncio.Lock)
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -73,7 +76,7 @@ class Relay:
             settling=Settling(sink, outbox, clock, self.metrics),
             times=DueTimes(sink, outbox, clock, circuit, longest),
         )
-        self._launcher = Launcher(self.name, self._trying, clock, self._attempt)
+        self._launcher = Launcher(self._trying, clock, self._start)
         self._heartbeat = HeartbeatSlot(self._trying, self.pace, clock, policy.slots)
 
     @property
@@ -103,6 +106,10 @@ class Relay:
         """
         now = self.clock.now().timestamp()
         return self._trying.attempts.may_go_on(delivery, now)
+
+    def gather_with(self, gather: Gather | None) -> None:
+        """Let attempts share requests from now on; None = each has its own."""
+        self._trying.gather = gather
 
     def offer(self, heartbeat: Delivery) -> None:
         """Replace the waiting heartbeat by a newer one; heartbeats are not stored."""
@@ -169,7 +176,9 @@ class Relay:
             is_idle = not due and not len(trying.attempts)
             is_alone = is_idle and next_due is None
             if beat := self._heartbeat.begin(is_idle=is_idle, is_alone=is_alone):
-                tasks.create_task(self._beat(beat), name=f"{self.name}:heartbeat")
+                tasks.create_task(
+                    self._beat(beat, tasks), name=f"{self.name}:heartbeat"
+                )
             self._launcher.begin(tasks)
             await self._try_beside(tasks)
         trying.times.has_pending = bool(due) or next_due is not None
@@ -187,8 +196,8 @@ class Relay:
         if not self._stop.is_set():
             self._launcher.begin_beside(tasks, waiting, repeats=self.repeats)
 
-    async def _beat(self, heartbeat: Attempt) -> None:
-        await self._trying.beat(heartbeat)
+    async def _beat(self, heartbeat: Attempt, tasks: asyncio.TaskGroup) -> None:
+        await self._trying.beat(heartbeat, tasks)
         if heartbeat.is_void and self._heartbeat.waiting is None:
             self._heartbeat.waiting = heartbeat.delivery
         self.outbox.wakeups.of(self.sink).set()
@@ -204,6 +213,39 @@ class Relay:
             waits.append(next_due - now)
         return min([*waits, _LONGEST_WAIT])
 
+    def _start(self, attempt: Attempt, tasks: asyncio.TaskGroup) -> None:
+        """Start an attempt: as a task, or as one event of a request."""
+        delivery, gather = attempt.delivery, self._trying.gather
+        if gather is None:
+            name = f"{self.name}:{delivery.id}"
+            tasks.create_task(self._attempt(attempt, tasks), name=name)
+            return
+        attempt.answer = gather(delivery, tasks)
+        attempt.answer.add_done_callback(partial(self._answered, attempt, tasks))
+
+    def _answered(
+        self, attempt: Attempt, tasks: asyncio.TaskGroup, _: "asyncio.Future[None]"
+    ) -> None:
+        """Settle an attempt that shared a request; then begin the next ones."""
+        error, settling = self._trying.conclude(attempt), self._trying.settling
+        if error is not None:
+            tasks.create_task(self._postpone(attempt, error, tasks))
+            return
+        if attempt.is_void:
+            self.outbox.wakeups.of(self.sink).set()
+        elif settling.lands(has_time=self._has_time(attempt.delivery)):
+            tasks.create_task(settling.record(self._noted), name=f"{self.name}:record")
+        if not self._goes_on:  # once for all that have ended together
+            self._goes_on = True
+            asyncio.get_running_loop().call_soon(self._go_on, tasks)
+
+    async def _postpone(
+        self, attempt: Attempt, error: DeliveryError, tasks: asyncio.TaskGroup
+    ) -> None:
+        await self._trying.postpone(attempt, error)
+        self.outbox.wakeups.of(self.sink).set()
+        self._go_on(tasks)
+
     async def _attempt(self, attempt: Attempt, tasks: asyncio.TaskGroup | None) -> None:
         """Make an attempt, settle it, and begin the next one.
 
@@ -212,18 +254,25 @@ class Relay:
             tasks: the group in which the next one begins; None = begin no other.
         """
         error, settling = await self._trying.make(attempt), self._trying.settling
+        self._go_on(tasks)
+        if error is not None or attempt.is_void:
+            self.outbox.wakeups.of(self.sink).set()
+            return
+        has_time = tasks is not None and self._has_time(attempt.delivery)
+        if settling.lands(has_time=has_time):
+            await settling.record(self._noted)
+
+    def _go_on(self, tasks: asyncio.TaskGroup | None) -> None:
+        """Begin the next attempts, and see whether to look at the outbox again."""
+        self._goes_on = False
         if tasks is not None and not self._stop.is_set():
             self._launcher.begin(tasks)
         is_early = self.clock.monotonic() < self.pace.opens_at  # step must wait again
-        is_over = error is None and not attempt.is_void
         ready = len(self._launcher.ready)
         is_low = self._is_more_due and ready < self.policy.enough
-        if not is_over or not ready or is_early or is_low:
+        if not ready or is_early or is_low:
             self._is_more_due = False  # until it is read
             self.outbox.wakeups.of(self.sink).set()
-        if is_over:
-            has_time = tasks is not None and self._has_time(attempt.delivery)
-            await settling.note_landed(self._noted, has_time=has_time)
 
     def _has_time(self, delivery: Delivery) -> bool:
         """Return whether nobody waits for the record that a delivery is made.

@@ -49,7 +49,7 @@ class Settling:
         self._seconds = self.metrics.delivery_seconds.labels(self.sink)
 
     def delivered(self, delivery: Delivery) -> None:
-        """Count a success. ``note_landed`` records it in the outbox."""
+        """Count a success. ``record`` records it in the outbox."""
         now = self.clock.now().timestamp()
         self.landed[delivery.id] = delivery
         self._delivered.inc()
@@ -64,43 +64,45 @@ class Settling:
         reason = failure_label(error.reason)
         self.metrics.delivery_failures.labels(self.sink, reason).inc()
 
-    async def note_landed(
-        self, news: Callable[[bool], None], *, has_time: bool
-    ) -> None:
-        """See to it that what has landed is recorded as delivered in the outbox.
+    def lands(self, *, has_time: bool) -> bool:
+        """Note that something has landed; return whether to call ``record`` now.
 
-        The first caller records, also what lands until it is ready; meanwhile other
-        attempts go on. The call returns at once if another one records.
+        If another call of it runs, that one records this, too.
 
         Args:
-            news: called after each transaction, with whether another delivery of the
-                same key follows, which is due now.
             has_time: whether there is so much to do that nobody waits for the record.
         """
         self._has_time = has_time and len(self.landed) < _MOST_LANDED
         if not self._has_time:
             self._hurry.set()
-        if self._is_recording:
-            return
-        self._is_recording = True
+        is_first, self._is_recording = not self._is_recording, True
+        return is_first
+
+    async def record(self, news: Callable[[bool], None]) -> None:
+        """Record what has landed as delivered in the outbox.
+
+        Args:
+            news: called after each transaction, with whether another delivery of the
+                same key follows, which is due now.
+        """
         try:
-            await self._record(news)
+            while self.landed:
+                await self._record_once(news)
         finally:
             self._is_recording = False
 
-    async def _record(self, news: Callable[[bool], None]) -> None:
-        while self.landed:
-            if self._has_time:
-                self._hurry.clear()
-                await self.clock.wait(self._hurry, _MOMENT)
-            landed = tuple(self.landed.values())
-            now = self.clock.now().timestamp()
-            try:
-                is_followed = await self.outbox.deliveries.delivered(*landed, now=now)
-            finally:
-                for delivery in landed:
-                    del self.landed[delivery.id]
-            news(is_followed)
+    async def _record_once(self, news: Callable[[bool], None]) -> None:
+        if self._has_time:
+            self._hurry.clear()
+            await self.clock.wait(self._hurry, _MOMENT)
+        landed = tuple(self.landed.values())
+        now = self.clock.now().timestamp()
+        try:
+            is_followed = await self.outbox.deliveries.delivered(*landed, now=now)
+        finally:
+            for delivery in landed:
+                del self.landed[delivery.id]
+        news(is_followed)
 
     async def postpone(
         self,

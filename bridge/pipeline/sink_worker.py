@@ -9,7 +9,6 @@ The sink is closed before it is opened again, because a file has only one writer
 import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,9 +18,6 @@ from bridge.foundation.workers import waking
 from bridge.outbox.delivery import Delivery
 from bridge.pipeline.relay import Relay
 from bridge.sinks.base import Resources, Sink, SinkConfig
-
-if TYPE_CHECKING:
-    from bridge.pipeline.batches import Batches
 
 
 class Opening(msgspec.Struct, frozen=True):
@@ -47,7 +43,6 @@ class SinkWorker:
     stack: AsyncExitStack
     relay: Relay = field(init=False)
     _sink: Sink | None = None
-    _batches: "Batches | None" = None
     _early: Opening | None = None
     _final: Opening | None = None
     _is_settled: asyncio.Event = field(default_factory=asyncio.Event)
@@ -58,19 +53,15 @@ class SinkWorker:
         return self.relay.name
 
     async def deliver(self, delivery: Delivery) -> None:
-        """Make one attempt.
+        """Make one attempt, alone.
 
         Raises:
             DeliveryError: as ``Sink.deliver``.
-            NotSentError: as ``Batches.deliver``.
         """
         if self._sink is None:  # stopped before the sink was opened
             text = "the sink is not open: this VM is not known yet"
             raise TransientDeliveryError(text, Reason.CONNECTION)
-        if self._batches is None:
-            await self._sink.deliver(CloudEvent.from_json(delivery.body))
-        else:
-            await self._batches.deliver(delivery)
+        await self._sink.deliver(CloudEvent.from_json(delivery.body))
 
     async def open(self, opening: Opening) -> None:
         """Open the sink for good.
@@ -123,6 +114,7 @@ class SinkWorker:
                 await self.relay.run(self._is_settled)
             finally:
                 self._sink = None
+                self.relay.gather_with(None)
 
     def _use(self, sink: Sink) -> None:
         """Deliver to an open sink from now on."""
@@ -135,4 +127,5 @@ class SinkWorker:
         assert isinstance(sink, BatchSink)  # noqa: S101 - for mypy  # nosec B101
         relay, clock = self.relay, self.resources.clock
         sizes = relay.metrics.batch_events.labels(relay.sink)
-        self._batches = Batches(sink, limits, clock, relay.may_send, sizes)
+        batches = Batches(sink, limits, clock, relay.may_send, sizes)
+        relay.gather_with(batches.deliver)

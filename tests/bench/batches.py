@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from aiohttp import web
@@ -19,7 +20,13 @@ MOST = 100
 
 
 class BatchCounter(Counter):
-    """A webhook that counts the events in what it takes."""
+    """A webhook that counts the events in what it takes.
+
+    Attributes:
+        first: when the first one came since it was set to 0.
+    """
+
+    first: float = 0.0
 
     async def take_many(self, request: web.Request) -> web.Response:
         """Take a batch; the events are counted as a receiver would find them."""
@@ -31,8 +38,14 @@ class BatchCounter(Counter):
         """Count an event."""
         self.count += 1
         self.last = time.perf_counter()
+        self.first = self.first or self.last
         if self.count >= self.wanted:
             self.is_enough.set()
+
+    async def take(self, request: web.Request) -> web.Response:
+        """Take an event."""
+        self.first = self.first or time.perf_counter()
+        return await super().take(request)
 
 
 async def figures(count: int, turns: int) -> list[Figure]:
@@ -44,7 +57,11 @@ async def figures(count: int, turns: int) -> list[Figure]:
 
 
 async def webhook(count: int, turns: int) -> list[Figure]:
-    """Drain to a webhook by 100, and one by one, against a bare POST loop."""
+    """Drain to a webhook by 100, and one by one, against a bare POST loop.
+
+    Each is measured from the first event on, as to Service Bus, and with the start of
+    the forwarder, which checks all of the state file before it sends anything.
+    """
     counter = BatchCounter()
     routes = [
         *imds(lambda: {"Events": []}),
@@ -58,44 +75,49 @@ async def webhook(count: int, turns: int) -> list[Figure]:
                 config = tables(url, copy(), [])
                 sink = {"name": "sink", "type": "webhook", "url": f"{url}/{name}"}
                 config["sinks"] = [{**sink, **keys}]
-                began = time.perf_counter()
+                began, counter.first = time.perf_counter(), 0.0
                 async with running(config):
                     await counter.expect(count)
-                    return [count / (time.perf_counter() - began)]
+                    end = time.perf_counter()
+                    return [count / (end - counter.first), count / (end - began)]
 
             return measure
 
         async def bare() -> list[float]:
-            return [await bare_posts(f"{url}/one", count, counter)]
+            return [await bare_posts(f"{url}/one", count, counter)] * 2
 
         async def disk() -> list[float]:
-            return [await settled(copy(), count)]
+            return [await settled(copy(), count)] * 2
 
         many = drain("many", content_mode="batch", batch=MOST)
-        ((mine, least),) = await in_turns(many, bare, turns)
-        ((single, alone),) = await in_turns(drain("one"), bare, turns)
-        ((again, most),) = await in_turns(many, disk, turns)
+        by_many = await in_turns(many, bare, turns)
+        by_one = await in_turns(drain("one"), bare, turns)
+        ((again, most), _) = await in_turns(many, disk, turns)
     return [
-        Figure(
-            what=f"backlog to a webhook by {MOST}, events per second",
-            ours=mine,
-            bare=least,
-            unit="1/s",
-            wanted=">= 2",
-        ),
-        Figure(
-            what="backlog to a webhook one by one, events per second",
-            ours=single,
-            bare=alone,
-            unit="1/s",
-            wanted=">= 0.6",
-        ),
+        *_rates(f"backlog to a webhook by {MOST}", by_many, ">= 2"),
+        *_rates("backlog to a webhook one by one", by_one, ">= 0.6"),
         Figure(
             what=f"backlog by {MOST}, of what the outbox can settle",
             ours=again,
             bare=most,
             unit="1/s",
         ),
+    ]
+
+
+def _rates(
+    what: str, measured: Sequence[Sequence[tuple[float, ...]]], wanted: str
+) -> list[Figure]:
+    (mine, least), (whole, _) = measured
+    return [
+        Figure(
+            what=f"{what}, events per second",
+            ours=mine,
+            bare=least,
+            unit="1/s",
+            wanted=wanted,
+        ),
+        Figure(what=f"{what}, with the start", ours=whole, bare=least, unit="1/s"),
     ]
 
 

@@ -136,6 +136,12 @@ class Receiver:
         request.answer.set_result([self.errors.get(one) for one in ids])
 
 
+class Tasks(asyncio.TaskGroup):
+    """A group that nobody waits for."""
+
+    create_task = staticmethod(asyncio.create_task)
+
+
 @dataclass
 class World:
     """Batches with their receiver, and the attempts that are made.
@@ -150,7 +156,7 @@ class World:
     clock: FakeClock = field(default_factory=FakeClock)
     counted: Spread = field(default_factory=lambda: Spread(EVENTS))
     batches: Batches = field(init=False)
-    attempts: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    attempts: dict[str, asyncio.Future[None]] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -168,9 +174,9 @@ class World:
         *,
         size: int = SIZE,
         is_urgent: bool = False,
-    ) -> asyncio.Task[None]:
+    ) -> asyncio.Future[None]:
         mine = delivery(name, key, size=size, is_urgent=is_urgent)
-        attempt = asyncio.create_task(self.batches.deliver(mine))
+        attempt = self.batches.deliver(mine, Tasks())
         self.attempts[name], self.sizes[name] = attempt, size
         return attempt
 
@@ -295,7 +301,7 @@ async def test_urgent_event_goes_before_those_that_wait() -> None:
     it.receiver.answer(it.receiver.flying[1])
     await turns()
 
-    assert it.receiver.requests[-1] == ["1", "u1"]
+    assert it.receiver.requests[-1] == ["u1", "1"]
 
 
 async def test_no_more_requests_are_in_flight_than_may_be() -> None:
@@ -420,37 +426,40 @@ async def test_sink_that_sends_nothing_does_not_make_it_turn_for_ever() -> None:
     assert [type(one) for one in found] == [ValueError, ValueError]
 
 
-async def test_others_are_told_when_the_attempt_that_sends_is_cut_off() -> None:
+async def test_request_goes_on_although_one_of_its_events_is_cut_off() -> None:
     it = world(Receiver(is_quick=False))
-    leader, follower = it.begin("0"), it.begin("1")
+    first, second = it.begin("0"), it.begin("1")
     await turns()
 
-    leader.cancel()
+    first.cancel()
+    await turns()
+    it.receiver.answer(it.receiver.flying[0])
+    await second
+
+    assert first.cancelled()
+    assert it.receiver.requests == [["0", "1"]]
+
+
+async def test_request_is_given_up_when_all_its_events_are_cut_off() -> None:
+    """And it holds up no other one."""
+    it = world(Receiver(is_quick=False), requests=1)
+    made = [it.begin("0"), it.begin("1")]
+    await turns()
+    later = it.begin("2")
+
+    for one in made:
+        one.cancel()
     await turns()
 
-    assert leader.cancelled()
-    error = follower.exception()
-    assert isinstance(error, TransientDeliveryError)
-    assert error.reason is Reason.TIMEOUT
+    (request,) = it.receiver.flying
+    it.receiver.answer(request)
+    await later
+    assert it.receiver.requests == [["0", "1"], ["2"]]
 
 
 @pytest.mark.parametrize("wait", [0.0, 2.0])
-async def test_next_one_leads_when_the_first_is_cut_off_before_it_sends(
-    wait: float,
-) -> None:
+async def test_event_that_is_cut_off_while_it_waits_is_not_sent(wait: float) -> None:
     it = world(Receiver(), wait=wait)
-    leader, follower = it.begin("0"), it.begin("1")
-    await asyncio.sleep(0)
-
-    leader.cancel()
-    await it.clock.advance(5)
-
-    assert follower.done()
-    assert it.receiver.requests == [["1"]]
-
-
-async def test_next_one_leads_although_it_is_cut_off_as_it_is_to() -> None:
-    it = world(Receiver(), wait=1.0)
     made = [it.begin(name) for name in "012"]
     await asyncio.sleep(0)
 
@@ -458,7 +467,20 @@ async def test_next_one_leads_although_it_is_cut_off_as_it_is_to() -> None:
     made[1].cancel()
     await it.clock.advance(5)
 
+    assert made[2].done()
     assert it.receiver.requests == [["2"]]
+
+
+async def test_nothing_is_sent_when_all_have_left() -> None:
+    it = world(Receiver(), wait=1.0)
+    made = [it.begin(name) for name in "01"]
+    await asyncio.sleep(0)
+
+    for one in made:
+        one.cancel()
+    await it.clock.advance(5)
+
+    assert it.receiver.requests == []
 
 
 async def test_event_whose_attempt_is_over_is_not_sent_again() -> None:

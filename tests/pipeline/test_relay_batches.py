@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import DeliveryError
 from bridge.outbox.admin import Ledger, Selection
-from bridge.outbox.delivery import Delivery
 from bridge.outbox.store import Outbox
 from bridge.pipeline.batches import Batches
 from bridge.sinks.base import BatchLimits
@@ -79,11 +78,9 @@ class BulkRig(Rig):
 async def rig(outbox: Outbox) -> AsyncIterator[BulkRig]:
     bulk, clock = Bulk(), FakeClock()
 
-    async def deliver(delivery: Delivery) -> None:
-        await batches.deliver(delivery)
-
-    relay = relay_of(outbox, deliver, clock=clock, policy=policy_of(slots=6))
+    relay = relay_of(outbox, clock=clock, policy=policy_of(slots=6))
     batches = Batches(bulk, LIMITS, clock, relay.may_send, Spread(EVENTS))
+    relay.gather_with(batches.deliver)
     async with asyncio.TaskGroup() as group:
         none = RecordingSink()
         yield BulkRig(outbox, clock, none, relay.metrics, relay, group, bulk=bulk)

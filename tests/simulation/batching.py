@@ -49,10 +49,12 @@ class BatchedSink:
             self, limits, self.clock, self._may_send, Spread(EVENTS)
         )
 
-    async def attempt(self, delivery: Delivery) -> None:
-        """Make an attempt at a delivery, in company if there is any."""
+    def attempt(
+        self, delivery: Delivery, tasks: asyncio.TaskGroup
+    ) -> "asyncio.Future[None]":
+        """Begin an attempt at a delivery, in company if there is any."""
         self._known[CloudEvent.from_json(delivery.body).id] = delivery
-        await self._batches.deliver(delivery)
+        return self._batches.deliver(delivery, tasks)
 
     def _may_send(self, delivery: Delivery) -> bool:
         return self.relay.may_send(delivery)

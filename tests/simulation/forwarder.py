@@ -170,7 +170,8 @@ class Forwarder:
         if name not in TAKE_MANY or plan.chance("batches", name) > BATCHED:
             return Relay(deliver=sink.deliver, **self._common(name))
         many = BatchedSink(sink, self.life.clock, plan)
-        many.relay = Relay(deliver=many.attempt, **self._common(name))
+        many.relay = Relay(deliver=sink.deliver, **self._common(name))
+        many.relay.gather_with(many.attempt)
         return many.relay
 
     def _acting(self) -> Relay:
