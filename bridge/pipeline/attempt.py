@@ -140,7 +140,7 @@ class Trying:
         """Return the error that the answer of an attempt in company means."""
         assert attempt.answer is not None  # noqa: S101 - for mypy  # nosec B101
         if attempt.answer.cancelled():
-            attempt.is_void |= not attempt.is_cut  # the relay is cancelled
+            attempt.is_void |= attempt.is_given_up
             return self._meaning(attempt, TimeoutError())
         raised = attempt.answer.exception()
         return self._meaning(attempt, raised) if isinstance(raised, Exception) else None

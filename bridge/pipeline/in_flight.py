@@ -46,6 +46,11 @@ class Attempt:
     scope: asyncio.Timeout | None = None
     answer: asyncio.Future[None] | None = None
 
+    @property
+    def is_given_up(self) -> bool:
+        """Whether nobody will answer, because the relay is cancelled."""
+        return self.answer is not None and self.answer.cancelled() and not self.is_cut
+
     def cut(self) -> None:
         """Cut the attempt off, unless it is just ending."""
         if self.scope is not None and not self.scope.expired():

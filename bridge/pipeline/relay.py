@@ -228,6 +228,8 @@ class Relay:
     ) -> None:
         """Settle an attempt that shared a request; then begin the next ones."""
         error, settling = self._trying.conclude(attempt), self._trying.settling
+        if attempt.is_given_up:
+            return
         if error is not None:
             tasks.create_task(self._postpone(attempt, error, tasks))
             return

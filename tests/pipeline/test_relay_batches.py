@@ -25,7 +25,7 @@ from tests.pipeline.test_relay import (
     throttled,
 )
 from tests.support.builders import told
-from tests.support.fakes import FakeClock, RecordingSink
+from tests.support.fakes import FakeClock, RecordingSink, turns
 
 LIMITS = BatchLimits(most=2, size=100_000, requests=1, alone=1)
 
@@ -183,3 +183,23 @@ async def test_heartbeat_that_was_not_sent_goes_after_the_pause(rig: BulkRig) ->
     await rig.pass_by(35)
 
     assert rig.bulk.requests == [["0"], ["0"], ["h1"]]
+
+
+async def test_relay_that_is_cancelled_begins_nothing_more(rig: BulkRig) -> None:
+    """As when another worker of the forwarder has failed."""
+    said: list[dict[str, object]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: said.append(context))
+    await rig.put(*(told(f"{n}", not_before=soon(600)) for n in range(20)))
+    running = asyncio.create_task(rig.relay.run(asyncio.Event()))
+    async with asyncio.timeout(20):
+        while not rig.bulk.requests:
+            await asyncio.sleep(0.001)
+
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await turns()
+
+    assert said == []
+    assert len(rig.bulk.requests) <= 2
+    assert {state for state, _ in (await rig.attempts()).values()} == {"pending"}
