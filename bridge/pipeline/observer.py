@@ -183,6 +183,7 @@ class Observer(Struct):
         await self._commit(held, after, now, sightings, again - unseen)
         self.watch, self._touched = after, self.clock.monotonic()
         self.changed()
+        self.outbox.wakeups.rules.set()
         _report(self.metrics, document, steps)
 
     async def _publish_held(self) -> None:
