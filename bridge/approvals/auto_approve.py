@@ -1,6 +1,7 @@
 """The auto-approver: approves events by rules with the action ``auto-approve``.
 
-    each second, for each known event:
+    a document has changed, a command has ended, a delay is over, or a second has passed
+    with a known event; for each of them:
         ─▶ a rule approves, nothing holds the event, the delay has passed
            ─▶ the same flow as for a message ─▶ outcome and decision in one commit
         ─▶ a rule approves, but its commands have not succeeded ─▶ withheld, published
@@ -36,11 +37,14 @@ from bridge.events.build import Outcome, from_outcome
 from bridge.events.document import ScheduledEvent
 from bridge.events.watch import Known, Moment
 from bridge.foundation.hashing import hash32
+from bridge.foundation.workers import waking
 from bridge.outbox.records import Decision
 
 log = logging.getLogger(__name__)
 
 _LOOK_EVERY, _SLACK = 1.25, 0.5  # about each second, with a look at IMDS
+_IDLE, _IDLE_SLACK = 60.0, 30.0  # while no event is known
+_LEAST_WAIT = 0.001
 _REST = 30.0  # after a decision or a failure, the event is not considered for so long
 
 
@@ -76,16 +80,32 @@ class AutoApprover:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Approve until ``stop`` is set; intents from before a restart come first."""
-        async with asyncio.TaskGroup() as flows:
+        wake = self.context.outbox.wakeups.rules
+        async with asyncio.TaskGroup() as flows, waking(stop, wake):
             for intent in await self.context.outbox.approvals.open_initiatives():
                 initiative = Initiative(rule=str(intent.rule), content=intent.message)
                 self._begin(intent.event_id, initiative, stop, flows)
             while not stop.is_set():
-                await self.step(stop, flows)
-                await self.context.clock.wait(stop, _LOOK_EVERY, slack=_SLACK)
+                wake.clear()
+                left = await self.step(stop, flows)
+                if not stop.is_set():
+                    await self._pause(wake, left)
 
-    async def step(self, stop: asyncio.Event, flows: asyncio.TaskGroup) -> None:
+    async def _pause(self, wake: asyncio.Event, left: float) -> None:
+        """Wait until a delay is over; or for the next look, which may be early."""
+        clock = self.context.clock
+        if left < _LOOK_EVERY:
+            await clock.wait(wake, max(left, _LEAST_WAIT))
+        elif self.context.watcher.watch.known:
+            await clock.wait(wake, _LOOK_EVERY, slack=_SLACK)
+        else:
+            await clock.wait(wake, _IDLE, slack=_IDLE_SLACK)
+
+    async def step(self, stop: asyncio.Event, flows: asyncio.TaskGroup) -> float:
         """Begin flows for the events to approve now, and publish what is withheld.
+
+        Returns:
+            The seconds until the first delay is over; infinite if there is none.
 
         Raises:
             OutboxError: the state file cannot be read or written.
@@ -96,7 +116,7 @@ class AutoApprover:
             for content, until in self._resting.items()
             if until > clock.monotonic()
         }
-        withheld = {}
+        withheld, left = {}, float("inf")
         for key, known in watch.known.items():
             is_there = known.seen == watch.seen  # the last document contained it
             ruling = await self._ruling(known) if is_there else None
@@ -104,12 +124,15 @@ class AutoApprover:
                 continue
             if ruling.hold is not None:
                 withheld[key] = await self._withhold(known.event, ruling, ruling.hold)
-            elif not ruling.left:
+            elif ruling.left:
+                left = min(left, ruling.left)
+            else:
                 initiative = Initiative(
                     rule=ruling.rule, content=content_of(known.event)
                 )
                 self._begin(known.event.event_id, initiative, stop, flows)
         self.withheld = withheld
+        return left
 
     async def _ruling(self, known: Known) -> Ruling | None:
         clock, terms = self.context.clock, self.context.terms

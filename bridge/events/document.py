@@ -16,7 +16,6 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
@@ -321,8 +320,10 @@ def parse_time(text: str) -> datetime | None:
     if usual := _USUAL_TIME.fullmatch(text):
         month = _MONTHS.index(usual[2]) // 4 + 1
         day, year, hour, minute, second = map(int, usual.group(1, 3, 4, 5, 6))
-        with suppress(ValueError):
+        try:
             return datetime(year, month, day, hour, minute, second, tzinfo=UTC)
+        except ValueError:
+            pass
     for read in (parsedate_to_datetime, datetime.fromisoformat):
         try:
             moment = read(text.strip())

@@ -140,6 +140,8 @@ def anchored(watch: Watch, now: Moment) -> Watch:
 
 def same_again(watch: Watch, now: Moment) -> Watch:
     """Return the watch after a read that returned the same bytes as the last one."""
+    if not watch.known:
+        return replace(watch, seen=now)
     in_document = {
         key: replace(known, seen=now) if known.seen == watch.seen else known
         for key, known in watch.known.items()

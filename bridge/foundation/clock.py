@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Protocol
 
 
@@ -42,44 +42,36 @@ class Bell(asyncio.Event):
     """An event for which a clock waits without a cancellation, which costs more CPU.
 
     Use it where a wait begins with every poll.
+
+    Attributes:
+        ears: the futures of the waits; each is True when the event is set.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._ears = set[asyncio.Future[bool]]()
+        self.ears = set[asyncio.Future[bool]]()
 
     def set(self) -> None:
         """Set the event, and end the waits for it."""
         super().set()
-        for ear in self._ears:
+        for ear in self.ears:
             if not ear.done():
                 ear.set_result(True)
 
-    @contextmanager
-    def heard(self) -> Iterator["asyncio.Future[bool]"]:
-        """Yield a future that is True when the event is set."""
-        ear: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._ears.add(ear)
-        try:
-            yield ear
-        finally:
-            self._ears.discard(ear)
-
 
 class SystemClock:
-    """The clock of this machine."""
+    """The clock of this machine.
+
+    Both times are read without a function of Python in between: a poll reads them a
+    dozen times, and that is most of what it would cost.
+    """
+
+    now: Callable[[], datetime] = staticmethod(partial(datetime.now, UTC))
+    monotonic: Callable[[], float] = staticmethod(time.monotonic)
 
     def __init__(self) -> None:
         # The waits that may end together with others, and from when on.
         self._patient: dict[asyncio.Future[bool], float] = {}
-
-    def now(self) -> datetime:
-        """Return the present time in UTC, with its time zone."""
-        return datetime.now(UTC)
-
-    def monotonic(self) -> float:
-        """Return seconds since a fixed but unknown time."""
-        return time.monotonic()
 
     async def wait(
         self, event: asyncio.Event, seconds: float, *, slack: float = 0.0
@@ -92,7 +84,7 @@ class SystemClock:
         if event.is_set():
             return True
         if isinstance(event, Bell):
-            return await self._listen(event, max(seconds, 0.0), slack)
+            return await self._listen(event, seconds, slack)
         try:
             async with asyncio.timeout(max(seconds, 0.0)):
                 await event.wait()
@@ -101,28 +93,28 @@ class SystemClock:
         return True
 
     async def _listen(self, bell: Bell, seconds: float, slack: float) -> bool:
-        with bell.heard() as ear:
-            if slack:
-                self._patient[ear] = time.monotonic() + seconds - slack
-            loop = asyncio.get_running_loop()
-            timer = loop.call_later(seconds, self._end, ear, slack)
-            try:
-                return await ear or bell.is_set()
-            finally:
+        loop = asyncio.get_running_loop()
+        ear: asyncio.Future[bool] = loop.create_future()
+        bell.ears.add(ear)
+        until = loop.time() + max(seconds, 0.0)
+        if slack:
+            self._patient[ear] = until - slack
+        timer = loop.call_at(until, self._end, ear, slack)
+        try:
+            return await ear or bell.is_set()
+        finally:
+            bell.ears.discard(ear)
+            self._patient.pop(ear, None)
+            if loop.time() < until:  # else it has ended the wait
                 timer.cancel()
-                self._patient.pop(ear, None)
 
     def _end(self, ear: "asyncio.Future[bool]", slack: float) -> None:
         """End a wait whose time is over, and those that may end with it."""
-        _give_up(ear)
+        if not ear.done():
+            ear.set_result(False)
         if slack:
             return
-        now = time.monotonic()
+        now = asyncio.get_running_loop().time()
         for other, earliest in self._patient.items():
-            if earliest <= now:
-                _give_up(other)
-
-
-def _give_up(ear: "asyncio.Future[bool]") -> None:
-    if not ear.done():
-        ear.set_result(False)
+            if earliest <= now and not other.done():
+                other.set_result(False)

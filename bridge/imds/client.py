@@ -8,10 +8,11 @@ Source: https://learn.microsoft.com/azure/virtual-machines/instance-metadata-ser
 """
 
 import logging
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from typing import Literal
 
 import aiohttp
@@ -85,6 +86,14 @@ class ImdsConfig(Section, frozen=True, kw_only=True):
                 yield key, "must be more than 0"
 
 
+class _Response(msgspec.Struct, frozen=True):
+    """What came back: the body is empty where nobody needs it."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """A successful response to a GET of the document.
 
@@ -113,9 +122,14 @@ class MetadataClient:
     clock: Clock
     metrics: Metrics
     turns: Turns = field(init=False)
+    _events_url: str = field(init=False)
 
     def __post_init__(self) -> None:
         self.turns = Turns(self.clock)
+        self._events_url = (
+            f"{self.config.endpoint.rstrip('/')}/metadata/scheduledevents"
+            f"?api-version={self.config.api_version}"
+        )
 
     async def fetch(self, *, etag: str | None, timeout: float) -> Answer:  # noqa: ASYNC109 - passed on to aiohttp
         """Read the document. The caller must hold the turn of a read.
@@ -124,27 +138,24 @@ class MetadataClient:
             MetadataRefusedError: IMDS answered 400 or 403.
             MetadataUnavailableError: any other status than 200 and 304, or no answer.
         """
-        headers = {"If-None-Match": etag} if etag else {}
-        request = self._request("GET", self._events_url, headers, timeout)
-        async with request as response:
-            body = None if response.status == 304 else await _read(response)
-            return Answer(
-                body=body,
-                etag=_etag(response),
-                date=parse_time(response.headers.get("Date", "")),
-            )
+        response = await self._ask("GET", self._events_url, timeout, etag=etag)
+        return Answer(
+            body=None if response.status == 304 else response.body,
+            etag=_etag(response.headers),
+            date=parse_time(response.headers.get("Date", "")),
+        )
 
     async def start(self, event_id: str, *, incarnation: int | None) -> StartAnswer:
         """Send one StartRequest. The caller must hold the turn of a POST."""
         body: dict[str, object] = {"StartRequests": [{"EventId": event_id}]}
         if self.config.api_version == "2017-03-01" and incarnation is not None:
             body["DocumentIncarnation"] = str(incarnation)
-        timeout, encoded = self.config.request_timeout, orjson.dumps(body)
+        limit, encoded = self.config.request_timeout, orjson.dumps(body)
         try:
-            async with self._request("POST", self._events_url, {}, timeout, encoded):
-                return StartAnswer(result=StartResult.ACCEPTED, status=200)
+            await self._ask("POST", self._events_url, limit, sent=encoded)
         except MetadataError as error:
             return _answer_of(error)
+        return StartAnswer(result=StartResult.ACCEPTED, status=200)
 
     async def instance(
         self,
@@ -163,13 +174,10 @@ class MetadataClient:
             f"?api-version={_INSTANCE_VERSION}"
         )
         limit = self.config.request_timeout
-        async with (
-            self.turns.other(),
-            self._request("GET", url, {}, min(timeout or limit, limit)) as response,
-        ):
-            body = await _read(response)
+        async with self.turns.other():
+            response = await self._ask("GET", url, min(timeout or limit, limit))
         try:
-            found = orjson.loads(body)
+            found = orjson.loads(response.body)
         except orjson.JSONDecodeError:
             found = None
         if not isinstance(found, dict):
@@ -177,56 +185,71 @@ class MetadataClient:
             raise MetadataUnavailableError(text, outcome="malformed")
         return found
 
-    @property
-    def _events_url(self) -> str:
-        return (
-            f"{self.config.endpoint.rstrip('/')}/metadata/scheduledevents"
-            f"?api-version={self.config.api_version}"
-        )
-
-    @asynccontextmanager
-    async def _request(
+    async def _ask(
         self,
-        method: str,
+        method: Literal["GET", "POST"],
         url: str,
-        headers: dict[str, str],
         timeout: float,  # noqa: ASYNC109 - aiohttp keeps it, for the whole request
-        body: bytes | None = None,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        outcome = "ok"
-        own = {"Metadata": "true", **headers}
-        if body is not None:
-            own["Content-Type"] = "application/json"
-        try:
-            with _unavailable(method):
-                async with self.session.request(
-                    method,
-                    url,
-                    headers=own,
-                    data=body,
-                    allow_redirects=False,
-                    timeout=aiohttp.ClientTimeout(total=timeout),
-                ) as response:
-                    self._check(method, response)
-                    yield response
-        except MetadataError as error:
-            outcome = error.outcome
-            raise
-        finally:
-            self.metrics.imds_requests.labels(method, outcome).inc()
+        *,
+        etag: str | None = None,
+        sent: bytes | None = None,
+    ) -> _Response:
+        """Send one request, and count how it ended.
 
-    def _check(self, method: str, response: aiohttp.ClientResponse) -> None:
+        Raises:
+            MetadataError: there is no answer, or none with 200 or 304.
+        """
+        headers = {"Metadata": "true"}
+        if etag:
+            headers["If-None-Match"] = etag
+        if sent is not None:
+            headers["Content-Type"] = "application/json"
+        try:
+            async with self.session.request(
+                method,
+                url,
+                headers=headers,
+                data=sent,
+                allow_redirects=False,
+                timeout=_limit(timeout),
+            ) as response:
+                found = await self._found(method, response)
+        except MetadataError as error:
+            self._count(method, error.outcome)
+            raise
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            fault = _unavailable(method, error)
+            self._count(method, fault.outcome)
+            raise fault from error
+        self._count(method, "ok")
+        return found
+
+    async def _found(self, method: str, response: aiohttp.ClientResponse) -> _Response:
         status = response.status
+        if method == "GET" and status == 200:
+            return _Response(status, response.headers, await _read(response))
         if status == 200 or (method == "GET" and status == 304):
-            return
+            return _Response(status, response.headers, b"")
+        raise self._refusal(method, response)
+
+    def _count(self, method: str, outcome: str) -> None:
+        self.metrics.imds_requests.labels(method, outcome).inc()
+
+    def _refusal(self, method: str, response: aiohttp.ClientResponse) -> MetadataError:
+        status = response.status
         text = f"IMDS answered {status} to {method}"
         if status in {400, 403}:
-            raise MetadataRefusedError(text, outcome=str(status))
-        raise MetadataUnavailableError(
+            return MetadataRefusedError(text, outcome=str(status))
+        return MetadataUnavailableError(
             text,
             outcome=str(status),
             retry_after=retry_after(response.headers, self.clock.now()),
         )
+
+
+@lru_cache(maxsize=16)  # the same few, at each poll
+def _limit(seconds: float) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=seconds)
 
 
 def _answer_of(error: MetadataError) -> StartAnswer:
@@ -244,9 +267,9 @@ def _answer_of(error: MetadataError) -> StartAnswer:
     )
 
 
-def _etag(response: aiohttp.ClientResponse) -> str | None:
+def _etag(headers: Mapping[str, str]) -> str | None:
     """Return the ETag; None if there is none, or it cannot be sent back."""
-    etag = response.headers.get("ETag", "")
+    etag = headers.get("ETag", "")
     return etag if etag.isascii() and etag.isprintable() and etag else None
 
 
@@ -263,17 +286,14 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
     return bytes(chunks[: MAX_BYTES + 1])
 
 
-@contextmanager
-def _unavailable(method: str) -> Iterator[None]:
-    try:
-        yield
-    except TimeoutError as error:
+def _unavailable(method: str, error: Exception) -> MetadataUnavailableError:
+    """Return what a request without an answer means."""
+    if isinstance(error, TimeoutError):
         text = f"IMDS did not answer the {method} in time"
-        raise MetadataUnavailableError(text, outcome="timeout") from error
-    except (aiohttp.ClientError, OSError) as error:
-        origin = type(error.__cause__ or error).__name__
-        text = f"IMDS cannot be reached for the {method} ({origin})"
-        raise MetadataUnavailableError(text, outcome="reset") from error
+        return MetadataUnavailableError(text, outcome="timeout")
+    origin = type(error.__cause__ or error).__name__
+    text = f"IMDS cannot be reached for the {method} ({origin})"
+    return MetadataUnavailableError(text, outcome="reset")
 
 
 async def _once(

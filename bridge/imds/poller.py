@@ -8,16 +8,13 @@ the document; the observer does.
 import asyncio
 import logging
 from dataclasses import dataclass, field
-from typing import Protocol
-
-import msgspec
+from typing import Protocol, TypeAlias
 
 from bridge.events.document import Document
 from bridge.events.look import Look
 from bridge.events.watch import Moment, Watch
 from bridge.foundation.clock import Bell, Clock
 from bridge.foundation.errors import (
-    MalformedDocumentError,
     MetadataError,
     MetadataRefusedError,
     MetadataUnavailableError,
@@ -25,19 +22,18 @@ from bridge.foundation.errors import (
 )
 from bridge.foundation.workers import waking
 from bridge.imds.client import Answer, ImdsConfig
+from bridge.imds.patience import Patience
 from bridge.imds.turns import Turns
 from bridge.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
 _UNCONDITIONAL_EVERY = 10.0
-_PATIENT_AFTER_TIMEOUTS = 3
-_LONGEST_BACKOFF = 10.0
-_REFUSED_BACKOFF = 60.0
 _LEAST_BACKOFF = 1.0
-_LONGEST_WISH = 300.0  # a longer Retry-After is shortened, so as not to miss events
 _REMIND_EVERY = 60.0
 LEAST_OVERDUE = 30.0
+
+_Waiting: TypeAlias = "asyncio.Future[Look]"
 
 
 class Metadata(Protocol):
@@ -93,69 +89,18 @@ class Observer(Protocol):
         """
         ...
 
-    async def follow_clock(self) -> None:
-        """Store when the document was last seen, if the clock was set."""
-        ...
+    def is_touch_due(self, *, has_read: bool) -> bool:
+        """Return whether to store when the document was last seen.
 
-    async def touch_now_and_then(self) -> None:
-        """Store when the document was last seen, at most once a minute."""
+        Args:
+            has_read: whether the last read has succeeded: only then once a minute, and
+                else only where the clock was set.
+        """
         ...
 
     async def touch(self) -> None:
         """Store when the document was last seen."""
         ...
-
-
-class _Patience(msgspec.Struct):
-    """The recent answers of IMDS, and when and how to send the next request.
-
-    Attributes:
-        started: when the process started, in monotonic seconds.
-        is_first: whether no read has succeeded yet.
-        failures: failed reads in a row; ``refusals`` and ``timeouts`` are parts of it.
-        reminded: when a failure was logged last, in monotonic seconds.
-        loudest: the highest level at which these failures were logged.
-        outcome: ``ok``, ``starting``, or the label of the last failure.
-        wait: seconds until the next request.
-        is_asked_for: whether IMDS asked for the wait; then it is never shortened.
-    """
-
-    started: float
-    is_first: bool = True
-    failures: int = 0
-    refusals: int = 0
-    timeouts: int = 0
-    reminded: float = float("-inf")
-    loudest: int = logging.NOTSET
-    outcome: str = "starting"
-    wait: float = 0.0
-    is_asked_for: bool = False
-
-    def good(self) -> None:
-        self.is_first, self.failures, self.timeouts = False, 0, 0
-        self.outcome, self.wait, self.refusals = "ok", 0.0, 0
-        self.reminded, self.loudest = float("-inf"), logging.NOTSET
-
-    def bad(self, error: MetadataError, least: float) -> None:
-        self.failures += 1
-        self.timeouts = self.timeouts + 1 if error.outcome == "timeout" else 0
-        self.outcome = error.outcome
-        count, longest = self.failures, _LONGEST_BACKOFF
-        if isinstance(error, MetadataRefusedError):
-            self.refusals += 1
-            count, longest = self.refusals, _REFUSED_BACKOFF
-        doubled = least * 2.0 ** min(count - 1, 10)
-        self.wait = max(least, min(doubled, longest))
-        if isinstance(error, MalformedDocumentError):
-            self.wait = least
-        wish = getattr(error, "retry_after", None)
-        self.is_asked_for = bool(wish)
-        if wish:
-            self.wait = max(self.wait, min(wish, _LONGEST_WISH))
-
-    def is_patient(self) -> bool:
-        """Return whether the next request may take two minutes."""
-        return self.is_first or self.timeouts >= _PATIENT_AFTER_TIMEOUTS
 
 
 @dataclass(slots=True)
@@ -179,13 +124,13 @@ class Poller:
     name: str = "poller"
     _etag: str | None = None
     _unconditional: float = float("-inf")
-    _waiting: list["asyncio.Future[Look]"] = field(default_factory=list)
+    _waiting: list[_Waiting] = field(default_factory=list)
     _is_over: bool = False
     _wake: Bell = field(default_factory=Bell)
-    _patience: _Patience = field(init=False)
+    _patience: Patience = field(init=False)
 
     def __post_init__(self) -> None:
-        self._patience = _Patience(started=self.clock.monotonic())
+        self._patience = Patience(started=self.clock.monotonic())
 
     @property
     def watch(self) -> Watch:
@@ -210,7 +155,7 @@ class Poller:
         """
         if self._is_over:
             raise _stopping()
-        future: asyncio.Future[Look] = asyncio.get_running_loop().create_future()
+        future: _Waiting = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         self._wake.set()
         return await future
@@ -222,25 +167,26 @@ class Poller:
         on an older document is sent in between.
         """
         async with self.client.turns.read():
-            if stop is None or not stop.is_set():
-                await self._step()
-
-    async def _step(self) -> None:
-        self._wake.clear()
-        waiting, self._waiting = self._waiting, []
-        try:
-            self.latest = look = await self._look(is_asked=bool(waiting))
-        except (MetadataError, OutboxFullError) as fault:
-            error = fault if isinstance(fault, MetadataError) else _no_room(fault)
-            self.latest = None
-            self._note(error)
+            if stop is not None and stop.is_set():
+                return
+            self._wake.clear()
+            waiting, self._waiting = self._waiting, []
+            try:
+                self.latest = look = await self._look(is_asked=bool(waiting))
+            except (MetadataError, OutboxFullError) as fault:
+                self._fail(fault, waiting)
+                return
             for future in waiting:
                 if not future.done():
-                    future.set_exception(error)
-            return
-        for future in waiting:
-            if not future.done():
-                future.set_result(look)
+                    future.set_result(look)
+
+    def _fail(
+        self, fault: MetadataError | OutboxFullError, waiting: list[_Waiting]
+    ) -> None:
+        error = fault if isinstance(fault, MetadataError) else _no_room(fault)
+        self.latest = None
+        self._note(error)
+        _refuse(waiting, error)
 
     @property
     def imds_state(self) -> str:
@@ -262,11 +208,12 @@ class Poller:
         return self.clock.monotonic() - self._patience.started > patience
 
     async def _pause(self, stop: asyncio.Event, began: float) -> None:
-        await self.observer.follow_clock()
-        if self._patience.wait:
+        has_failed = bool(self._patience.wait)
+        if self.observer.is_touch_due(has_read=not has_failed):
+            await self.observer.touch()
+        if has_failed:
             await self._hold_back(stop)
             return
-        await self.observer.touch_now_and_then()
         left = began + self.client.config.poll_interval - self.clock.monotonic()
         await self.clock.wait(self._wake, left)
 
@@ -283,9 +230,7 @@ class Poller:
 
     def _dismiss(self) -> None:
         self._is_over = True  # from now on, ``fresh`` raises at once
-        for future in self._waiting:
-            if not future.done():
-                future.set_exception(_stopping())
+        _refuse(self._waiting, _stopping())
         self._waiting = []
 
     async def _look(self, *, is_asked: bool) -> Look:
@@ -317,7 +262,8 @@ class Poller:
     def _succeeded(self) -> None:
         if self._patience.failures:
             log.info("IMDS answers again", extra={"failures": self._patience.failures})
-        self._patience.good()
+        if self._patience.outcome != "ok":
+            self._patience.good()
         self.last_success = self.clock.monotonic()
         self.metrics.imds_last_success.set(self.clock.now().timestamp())
 
@@ -339,6 +285,12 @@ class Poller:
                     "retryInSeconds": round(patience.wait, 3),
                 },
             )
+
+
+def _refuse(waiting: list[_Waiting], error: MetadataError) -> None:
+    for future in waiting:
+        if not future.done():
+            future.set_exception(error)
 
 
 def _no_room(fault: OutboxFullError) -> MetadataError:

@@ -17,7 +17,11 @@ import asyncio
 import heapq
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    asynccontextmanager,
+    contextmanager,
+)
 from enum import StrEnum
 
 from msgspec import Struct, field
@@ -120,6 +124,23 @@ class _PostLine:
         return self.places[self._order[0][1]] if self._order else None
 
 
+class _AtOnce(Struct, eq=False):
+    """The turn of a read that need not stand in line, as almost every one.
+
+    It has no place of its own: making one at each poll costs more than all the rest.
+    """
+
+    turns: "Turns"
+
+    async def __aenter__(self) -> None:
+        """Take the turn."""
+        self.turns.begin_at_once()
+
+    async def __aexit__(self, *_: object) -> None:
+        """Give the turn to the next one."""
+        self.turns.end_at_once()
+
+
 class Turns:
     """The line of requests to scheduledevents.
 
@@ -140,15 +161,22 @@ class Turns:
         self._is_held_back = False  # no POST now: one of them waits for a read
         self._last = Kind.POST
         self._free_at = float("-inf")
+        self._at_once = Place(self, Kind.READ, next(self._numbers))
 
     @property
     def has_posts(self) -> bool:
         """Whether a POST waits for its turn."""
         return bool(self._posts.places)
 
-    @asynccontextmanager
-    async def read(self) -> AsyncIterator[None]:
+    def read(self) -> AbstractAsyncContextManager[None]:
         """Wait for the turn of a read, and keep it until the block is left."""
+        is_free = self._holder is None and not self._reads and not self._posts.places
+        if is_free and self._clock.monotonic() >= self._free_at:
+            return _AtOnce(self)
+        return self._read_in_line()
+
+    @asynccontextmanager
+    async def _read_in_line(self) -> AsyncIterator[None]:
         with self._joined(Kind.READ) as place:
             await self.take(place)
             self.begin()
@@ -209,6 +237,17 @@ class Turns:
         self._free_at = self._clock.monotonic() + self._spacing
         if self._holder is not None:
             self._last = self._holder.kind
+
+    def begin_at_once(self) -> None:
+        """Give the turn to a read that has no place in the line."""
+        self._holder = self._at_once
+        self.begin()
+
+    def end_at_once(self) -> None:
+        """Take the turn from that read."""
+        self._holder = None
+        if self._reads or self._posts.places:
+            self._stir()
 
     def step_aside(self, place: Place) -> None:
         """Put the holder of the turn back into the line, and hold all POSTs back."""

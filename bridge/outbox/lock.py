@@ -12,18 +12,18 @@ from bridge.outbox.storage.connection import make_private
 FileId = tuple[int, int]
 
 
-def identity_of(path: Path) -> FileId | None:
+def identity_of(path: Path | str) -> FileId | None:
     """Return which file is at a path; None = there is none, or it cannot be seen."""
     try:
-        found = path.stat()
+        found = os.stat(path)  # noqa: PTH116 - asked every 2 s, and a Path costs calls
     except OSError:
         return None
     return found.st_dev, found.st_ino
 
 
-def lock_of(path: Path) -> Path:
+def lock_of(path: Path | str) -> str:
     """Return the file that is locked for a state file."""
-    return Path(f"{path}.lock")
+    return f"{path}.lock"
 
 
 class StateLock(Struct):
@@ -44,7 +44,7 @@ class StateLock(Struct):
     @property
     def file(self) -> Path:
         """The file that is locked."""
-        return lock_of(self.path)
+        return Path(lock_of(self.path))
 
     def take(self) -> None:
         """Take the lock; give up the one that was taken before.

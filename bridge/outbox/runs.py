@@ -136,6 +136,7 @@ class Runs:
                 successes.save(db, success)
 
         await self.outbox.commit(results, now=now, settle=settle)
+        self.outbox.wakeups.rules.set()
 
 
 def _body(db: sqlite3.Connection, number: int | None) -> bytes | None:

@@ -1,13 +1,21 @@
-"""Wakes the relays when there may be work for them."""
+"""Wakes the relays, and the rules, when there may be work for them."""
 
 import asyncio
 
 from msgspec import Struct, field
 
+from bridge.foundation.clock import Bell
+
 
 class Wakeups(Struct, frozen=True):
-    """One event for each sink; its relay waits for it and clears it."""
+    """One event for each sink; its relay waits for it and clears it.
 
+    Attributes:
+        rules: set when a rule may decide otherwise than before: the document has
+            changed, or a command has ended. The auto-approver clears it.
+    """
+
+    rules: Bell = field(default_factory=Bell)
     _events: dict[str, asyncio.Event] = field(default_factory=dict)
 
     def of(self, sink: str) -> asyncio.Event:
@@ -15,6 +23,7 @@ class Wakeups(Struct, frozen=True):
         return self._events.setdefault(sink, asyncio.Event())
 
     def wake_all(self) -> None:
-        """Wake all relays: another process has changed something."""
+        """Wake all relays and the rules: another process has changed something."""
+        self.rules.set()
         for event in self._events.values():
             event.set()

@@ -96,27 +96,32 @@ class Observer(Struct):
             MalformedDocumentError: the body is not a valid document.
             OutboxFullError: there is no room for the new events.
         """
+        is_same = body is None or body == self._body
+        is_idle = not (self._held.observations or self._committing.locked())
+        if self.document is not None and is_same and is_idle and self._is_settled:
+            self.watch = same_again(self.watch, read)
+            return self.document
         async with self._committing:
             return await self._observe(body, read)
 
-    async def follow_clock(self) -> None:
-        """Store when the document was last seen, if the clock was set.
+    @property
+    def _is_settled(self) -> bool:
+        """Whether the same document again would change nothing."""
+        return self.watch.fall is None and not self._again
 
-        Otherwise the jump would count as elapsed time after a restart.
+    def is_touch_due(self, *, has_read: bool) -> bool:
+        """Return whether to store when the document was last seen.
+
+        Once a minute; and where the wall clock was set since the last call, because
+        the jump would count as elapsed time after a restart.
+
+        Args:
+            has_read: whether the last read has succeeded: only then once a minute.
         """
-        if self._is_clock_set():
-            await self.touch()
-
-    async def touch_now_and_then(self) -> None:
-        """Store when the document was last seen, at most once a minute."""
-        if self.clock.monotonic() - self._touched >= _TOUCH_EVERY:
-            await self.touch()
-
-    def _is_clock_set(self) -> bool:
-        """Return whether the wall clock was set since the last call."""
-        offset = self.clock.now().timestamp() - self.clock.monotonic()
-        before, self._offset = self._offset, offset
-        return before is not None and abs(offset - before) > _JUMP
+        now = self.clock.monotonic()
+        before, self._offset = self._offset, self.clock.now().timestamp() - now
+        is_set = before is not None and abs(self._offset - before) > _JUMP
+        return is_set or (has_read and now - self._touched >= _TOUCH_EVERY)
 
     async def touch(self) -> None:
         """Store when the document was last seen, even if nothing has changed."""
@@ -130,8 +135,7 @@ class Observer(Struct):
 
     async def _observe(self, body: bytes | None, moment: Moment) -> Document:
         is_same = body is None or body == self._body
-        is_settled = self.watch.fall is None and not self._again
-        if self.document is not None and is_same and is_settled:
+        if self.document is not None and is_same and self._is_settled:
             self.watch = same_again(self.watch, moment)
             await self._publish_held()
             return self.document
@@ -179,6 +183,7 @@ class Observer(Struct):
         await self._commit(held, after, now, sightings, again - unseen)
         self.watch, self._touched = after, self.clock.monotonic()
         self.changed()
+        self.outbox.wakeups.rules.set()
         _report(self.metrics, document, steps)
 
     async def _publish_held(self) -> None:

@@ -24,7 +24,14 @@ from bridge.sinks.command.process import Exit
 from bridge.sinks.slack.text import describe
 from bridge.traffic.config import TrafficConfig
 from bridge.traffic.gate import Gate
-from tests.approvals.after_world import DRAIN, Life, Stage, after_rule, reboot
+from tests.approvals.after_world import (
+    DRAIN,
+    PATIENCE,
+    Life,
+    Stage,
+    after_rule,
+    reboot,
+)
 from tests.approvals.approval_world import message
 from tests.support.builders import (
     EVENT_ID,
@@ -34,8 +41,10 @@ from tests.support.builders import (
     not_before,
     started,
 )
+from tests.support.fakes import settled
 
 WAITS, FAILED = "CommandWaits drain", "CommandFailed drain"
+LOOK = 1.25  # seconds between two looks of the rules while there is an event
 NOT_RUN, OTHERS = "CommandNotRun drain", "OtherResources"
 BEGUN = started(EventType="Reboot", Resources=["WestNO_0"])
 
@@ -77,6 +86,53 @@ async def test_event_is_approved_once_the_command_has_succeeded(stage: Stage) ->
         assert await life.outcomes() == [("withheld", WAITS), ("relayed", None)]
         assert len(stage.runner.ran) == 1
         assert life.pilot.withheld == {}
+
+
+async def test_command_that_succeeds_lets_the_rule_decide_at_once(
+    stage: Stage,
+) -> None:
+    """No time passes from its end to the request: not even until the next look."""
+    async with stage.life() as life:
+        await life.sees(reboot())
+        await life.ran()
+        await is_held(life, WAITS)
+
+        stage.runner.let.set()
+        async with asyncio.timeout(PATIENCE):
+            while not stage.imds.posts:
+                await settled(life.file)
+
+        assert stage.imds.done == [[DRAIN]]
+
+
+async def test_delay_after_a_command_ends_on_time(stage: Stage) -> None:
+    stage.rules = (after_rule(delay=3.1),)
+    async with stage.life() as life:
+        await life.sees(reboot())
+        await life.ran()
+        stage.runner.let.set()
+        await settled(life.file)
+
+        await stage.clock.advance(3.0)
+        await settled(life.file)
+        assert not stage.imds.posts
+        await stage.clock.advance(0.11)
+        async with asyncio.timeout(PATIENCE):
+            while not stage.imds.posts:
+                await settled(life.file)
+
+
+async def test_rule_without_an_event_waits_for_the_next_document(
+    stage: Stage,
+) -> None:
+    """An idle forwarder with rules does not wake up each second for them."""
+    async with stage.life() as life:
+        await life.sees()
+        await life.passes(2)
+        waits = len(stage.clock.waits)
+        await life.passes(20)
+
+        assert LOOK not in stage.clock.waits[waits:]
 
 
 async def test_failed_command_is_no_approval(stage: Stage) -> None:
