@@ -68,6 +68,11 @@ _ROOM = 4 << 30  # bytes
 if "PYTEST_DEBUG_TEMPROOT" not in os.environ and (found := _memory()):
     os.environ["PYTEST_DEBUG_TEMPROOT"] = found  # where tmp_path is
 
+# A process that loads aiohttp reads the certificates of all authorities there are, and
+# tests start 500 such processes. No test calls a server that one of these vouches for;
+# but what is installed with the mark `deploy` may come from one.
+_AUTHORITIES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+
 gc.disable()  # until all tests are found: what is made until then, stays
 
 _QUIET = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
@@ -79,6 +84,12 @@ settings.register_profile(
     "deep", deadline=None, suppress_health_check=_QUIET, max_examples=1000
 )
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let no process read authorities, where nothing is installed."""
+    if "not deploy" in config.getoption("markexpr"):
+        os.environ.update(dict.fromkeys(_AUTHORITIES, os.devnull))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
