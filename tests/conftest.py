@@ -72,7 +72,7 @@ if "PYTEST_DEBUG_TEMPROOT" not in os.environ and (found := _memory()):
 # To read the certificates of all authorities takes 40 ms: each process does that which
 # loads aiohttp (tests start 500), and each connection of the Service Bus SDK, encrypted
 # or not. No test calls a server that one of them vouches for; only what is installed
-# with the mark `deploy` may come from one. So there is one authority, which signs nothing.
+# with the mark `deploy` may come from one. So there is one, which signs nothing.
 _AUTHORITY = str(_TESTS / "data" / "authority.pem")
 
 gc.disable()  # until all tests are found: what is made until then, stays
