@@ -605,8 +605,6 @@ class Model:
             case "answer" if waiting:
                 it.receiver.answer(waiting[which % len(waiting)], ANSWERS[which])
             case "cancel" if it.attempts:
-                if len(waiting) < len(it.receiver.flying):
-                    await turns()  # nobody can tell what an answer unread has said
                 list(it.attempts.values())[which % len(it.attempts)].cancel()
             case "pass":
                 await it.clock.advance(which / 2)
