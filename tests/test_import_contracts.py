@@ -33,7 +33,8 @@ def lint(folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    source = shutil.ignore_patterns("*.pyc", "*.json")
+    # What is compiled meanwhile comes and goes under a name of its own.
+    source = shutil.ignore_patterns("__pycache__", "*.json")
     shutil.copytree(PACKAGE, tmp_path / "bridge", ignore=source)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path

@@ -4,6 +4,8 @@ import asyncio
 from datetime import timedelta
 
 import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import ServiceBusError
 
 from bridge.foundation.clock import SystemClock
@@ -42,12 +44,19 @@ def entities(*, has_limit: bool) -> Entities:
 
 async def days_pass(broker: Broker, clock: WallClock, hours: int) -> None:
     """Let bridges publish, hour by hour, while nobody reads."""
-    for hour in range(hours):
-        clock.ahead = hour * 3600.0
-        steps = [step("scheduled", event(f"E-{hour}-{n}")) for n in range(3)]
-        beats = [life("heartbeat", who=vm(n), intervalSeconds=60) for n in range(20)]
-        await send(broker, "t", *steps)
-        await send(broker, "t", *beats, time_to_live=timedelta(seconds=180))
+    short = timedelta(seconds=180)
+    client = ServiceBusClient.from_connection_string(broker.connection_string)
+    async with client, client.get_topic_sender("t") as sender:
+        for hour in range(hours):
+            clock.ahead = hour * 3600.0
+            steps = [step("scheduled", event(f"E-{hour}-{n}")) for n in range(3)]
+            beats = [
+                life("heartbeat", who=vm(n), intervalSeconds=60) for n in range(20)
+            ]
+            await sender.send_messages([ServiceBusMessage(one) for one in steps])
+            await sender.send_messages(
+                [ServiceBusMessage(one, time_to_live=short) for one in beats]
+            )
 
 
 async def test_hub_that_is_down_for_days_fills_nothing(

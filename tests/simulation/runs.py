@@ -1,6 +1,7 @@
 """One run: lives of the forwarder, one after the other, until all is quiet."""
 
 import contextlib
+import functools
 import gc
 import logging
 import sys
@@ -48,13 +49,22 @@ def _fast() -> str | None:
     return "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - names of its own are made in it
 
 
+@functools.cache
+def _was_frozen() -> bool:
+    """Return whether a run of tests has frozen what it collected.
+
+    Asked once in a process: to count that takes 70 ms.
+    """
+    return gc.get_freeze_count() > 0
+
+
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Keep the log and the last words of the dead to themselves."""
     before, hook = logging.root.manager.disable, sys.unraisablehook
     logging.disable(logging.CRITICAL)
     sys.unraisablehook = lambda _: None
-    was_frozen = gc.get_freeze_count() > 0  # with what a test run has collected
+    was_frozen = _was_frozen()
     gc.disable()
     gc.freeze()
     try:

@@ -40,7 +40,7 @@ SEEDS = {
     "later_step_overtakes_no_prepare": 47,
     "event_that_ended_somehow_is_not_restored": 47,
     "any_two_commands_run_at_once": 47,
-    "command_goes_on_though_its_event_is_over": 103,
+    "command_goes_on_though_its_event_is_over": 17,
     "command_that_was_killed_has_succeeded": 47,
     "result_of_a_command_is_told_in_a_commit_of_its_own": 51,
     "command_is_settled_before_it_is_run": 43,

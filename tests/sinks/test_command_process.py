@@ -62,6 +62,13 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
+async def until_gone(pid: int) -> None:
+    """Wait for the end of a process that was killed."""
+    async with asyncio.timeout(20):
+        while is_alive(pid):
+            await asyncio.sleep(0.02)
+
+
 async def test_event_is_its_input_and_its_output_is_kept(tmp_path: Path) -> None:
     path = hook(tmp_path, "#!/bin/sh\ncat; echo out; echo err >&2; exit 3\n")
     found = await run(path, given=b"the event\n")
@@ -127,7 +134,7 @@ async def test_one_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     found = await run(path, limit=1.5)
 
     assert (found.code, found.timed_out) == (-signal.SIGKILL, True)
-    assert not is_alive(int(found.output.split()[0]))
+    await until_gone(int(found.output.split()[0]))
 
 
 async def test_timeout_ends_the_whole_group(tmp_path: Path) -> None:
@@ -140,7 +147,7 @@ async def test_timeout_ends_the_whole_group(tmp_path: Path) -> None:
     found = await run(path, limit=1.5)
 
     assert found.timed_out
-    assert not is_alive(int(found.output.split()[0]))
+    await until_gone(int(found.output.split()[0]))
 
 
 async def test_child_gets_time_to_end_after_its_parent(tmp_path: Path) -> None:
@@ -245,7 +252,7 @@ async def test_cancelling_leaves_nothing_running(tmp_path: Path) -> None:
     with pytest.raises(asyncio.CancelledError):
         await running
 
-    assert not is_alive(int(pid.read_text()))
+    await until_gone(int(pid.read_text()))
 
 
 async def test_no_descriptor_is_left_behind(tmp_path: Path) -> None:
