@@ -34,9 +34,9 @@ from tests.bench.history import History
 Bench = Callable[[bool], Coroutine[None, None, list[Figure]]]
 
 BENCHES: dict[str, Bench] = {
-    "idle": lambda quick: idle.figures(15 if quick else 60, 3 if quick else 5),
-    "latency": lambda quick: latency.figures(50 if quick else 100, 3 if quick else 5),
-    "alone": lambda quick: latency.batched(20 if quick else 100, 3 if quick else 5),
+    "idle": lambda quick: idle.figures(15 if quick else 40, 3 if quick else 5),
+    "latency": lambda quick: latency.figures(50 if quick else 80, 3 if quick else 5),
+    "alone": lambda quick: latency.batched(20 if quick else 40, 3 if quick else 5),
     "hook": lambda quick: hook.figures(3 if quick else 10, 3 if quick else 5),
     "webhook": lambda quick: drain.webhook(5_000 if quick else 100_000, 5),
     "batches": lambda quick: batches.figures(
@@ -45,9 +45,9 @@ BENCHES: dict[str, Bench] = {
     "servicebus": lambda quick: drain.service_bus(500 if quick else 5_000, 5),
     "wires": lambda quick: wires.figures(300 if quick else 2_000, 3 if quick else 7),
     "demo": lambda quick: demo.figures(3 if quick else 5),
-    "fan-out": lambda quick: drain.fan_out(500 if quick else 3_000),
-    "outbox": lambda quick: growth.outbox_rows(50_000 if quick else 1_000_000, 3),
-    "polls": lambda quick: growth.poll_cost(20 if quick else 200),
+    "fan-out": lambda quick: drain.fan_out(500 if quick else 2_000, 5),
+    "outbox": lambda quick: growth.outbox_rows(50_000 if quick else 1_000_000, 5),
+    "polls": lambda quick: growth.poll_cost(20 if quick else 200, 5),
     "fleet": lambda quick: fleet.figures(10 if quick else 120, 5 if quick else 20),
     "hub": lambda quick: hub.figures(120 if quick else hub.MACHINES, 3),
     "hub-scale": lambda quick: hub_scale.figures(

@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -173,39 +174,46 @@ async def drained(state: Path, count: int) -> int:
         return n
 
 
-async def fan_out(count: int) -> list[Figure]:
-    """Drain to 1, 4 and 16 sinks of which one hangs; against one sink alone."""
+async def fan_out(count: int, turns: int) -> list[Figure]:
+    """Drain to 4 and 16 sinks and one that hangs; against one, and one that hangs."""
+    table = []
+    for sinks in (4, 16):
+        ((many, one),) = await in_turns(
+            partial(fanned_out, count, sinks), partial(fanned_out, count, 1), turns
+        )
+        table.append(
+            Figure(
+                what=f"deliveries per second to {sinks} sinks, and one that hangs",
+                ours=many,
+                bare=one,
+                unit="1/s",
+            )
+        )
+    return table
+
+
+async def fanned_out(count: int, sinks: int) -> list[float]:
+    """Return the deliveries a second to so many sinks beside one that hangs."""
 
     async def hang(_: web.Request) -> web.Response:
         await asyncio.sleep(3600)
         return web.Response()
 
-    rates = {}
-    for sinks in (1, 4, 16):
-        counter = Counter()
-        routes = [
-            *imds(lambda: {"Events": []}),
-            web.post("/hangs", hang),
-            web.post("/{name}", counter.take),
-        ]
-        names = [f"s{number}" for number in range(sinks)]
-        total = count * sinks
-        async with served(routes) as url:
-            with tempfile.TemporaryDirectory() as folder:
-                state = Path(folder) / "state.db"
-                await backlog(state, [*names, "hangs"], count)
-                began = time.perf_counter()
-                config = tables(url, state, [*names, "hangs"])
-                config["shutdown_grace"] = 0
-                async with running(config):
-                    await counter.expect(total)
-                    rates[sinks] = total / (time.perf_counter() - began)
-    return [
-        Figure.once(
-            f"deliveries per second to {sinks} sinks, and one that hangs",
-            rate,
-            rates[1],
-            "1/s",
-        )
-        for sinks, rate in rates.items()
+    counter = Counter()
+    routes = [
+        *imds(lambda: {"Events": []}),
+        web.post("/hangs", hang),
+        web.post("/{name}", counter.take),
     ]
+    names = [f"s{number}" for number in range(sinks)]
+    total = count * sinks
+    with tempfile.TemporaryDirectory() as folder:
+        async with served(routes) as url:
+            state = Path(folder) / "state.db"
+            await backlog(state, [*names, "hangs"], count)
+            began = time.perf_counter()
+            config = tables(url, state, [*names, "hangs"])
+            config["shutdown_grace"] = 0
+            async with running(config):
+                await counter.expect(total)
+                return [total / (time.perf_counter() - began)]

@@ -24,6 +24,8 @@ class Figure:
         ours: one value a turn.
         bare: one value a turn; of the same turn as that of ours.
         unit: of both.
+        again: the bare one once more, at the same time as the first: then these two say
+            how noisy the machine is. () = it is told from turn to turn.
         wanted: what the ratio is to be: ``<= 3`` or ``>= 0.5``; "" = no aim.
     """
 
@@ -32,6 +34,7 @@ class Figure:
     bare: tuple[float, ...]
     unit: str
     wanted: str = ""
+    again: tuple[float, ...] = ()
 
     @classmethod
     def once(
@@ -58,7 +61,10 @@ class Figure:
 
     @property
     def noise(self) -> float:
-        """The change of the bare figure from turn to turn, a share: 0.1 = 10 %."""
+        """The bare figure against itself, a share: 0.1 = 10 %."""
+        if self.again:
+            pairs = zip(self.again, self.bare, strict=True)
+            return statistics.median(abs(again / bare - 1) for again, bare in pairs)
         steps = [abs(after / before - 1) for before, after in pairwise(self.bare)]
         return statistics.median(steps) if steps else 0.0
 

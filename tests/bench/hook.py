@@ -107,6 +107,7 @@ async def figures(rounds: int, turns: int) -> list[Figure]:
             ours=mine,
             bare=least,
             unit="ms",
+            wanted="<= 1.1",
         )
     ]
 

@@ -35,6 +35,19 @@ def test_machine_that_is_too_noisy_is_not_reported() -> None:
     assert "1.00" not in str(it)
 
 
+def test_bare_one_beside_itself_says_how_noisy_the_machine_is() -> None:
+    """What is slower from turn to turn slows down all that runs at the same time."""
+    it = Figure(
+        what="idle",
+        ours=(12, 24, 12),
+        bare=(10, 20, 10),
+        again=(10.5, 19, 10),
+        unit="ms",
+        wanted="<= 1.25",
+    )
+    assert (it.noise, it.verdict) == (pytest.approx(0.05), "ok")
+
+
 def test_turns_change_who_begins() -> None:
     calls: list[str] = []
     count = itertools.count()
