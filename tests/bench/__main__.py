@@ -35,8 +35,8 @@ Bench = Callable[[bool], Coroutine[None, None, list[Figure]]]
 
 BENCHES: dict[str, Bench] = {
     "idle": lambda quick: idle.figures(15 if quick else 40, 3 if quick else 5),
-    "latency": lambda quick: latency.figures(50 if quick else 80, 3 if quick else 5),
-    "alone": lambda quick: latency.batched(20 if quick else 40, 3 if quick else 5),
+    "latency": lambda quick: latency.figures(50 if quick else 60, 3 if quick else 5),
+    "alone": lambda quick: latency.batched(20 if quick else 30, 3 if quick else 5),
     "hook": lambda quick: hook.figures(3 if quick else 10, 3 if quick else 5),
     "webhook": lambda quick: drain.webhook(5_000 if quick else 100_000, 5),
     "batches": lambda quick: batches.figures(

@@ -86,7 +86,7 @@ async def measure(arguments: list[str], seconds: float) -> tuple[float, float]:
 
 async def measure_pair(
     bare: str, config: str, at: Addresses, seconds: float
-) -> list[tuple[float, float]]:
+) -> tuple[tuple[float, float], ...]:
     """Measure the forwarder and two bare scripts at the same time: memory, and CPU."""
     with tempfile.TemporaryDirectory() as folder:
         names = {

@@ -25,9 +25,8 @@ from bridge.outbox.storage import transactions
 from bridge.outbox.storage.front import Front
 from bridge.outbox.storage.transactions import Ticket
 from bridge.outbox.store import Outbox
-from bridge.pipeline import observer
+from bridge.pipeline import held, observer
 from bridge.pipeline.attempt import Trying
-from bridge.pipeline.held import Held
 from bridge.pipeline.launcher import Launcher
 from bridge.pipeline.relay import Relay
 from tests.bench.latency import World, bare_commits, hooked
@@ -37,8 +36,8 @@ from tests.bench.measuring import quantile, running
 STEPS: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("the answer is sent, and read", document.parse_time),
     ("the document is parsed", observer.Observer._compare),
-    ("it is compared with the last one", Held.plus),
-    ("a thread has said how often each was published", observer.events_of),
+    ("it is compared with the last one", held.Held.plus),
+    ("a thread has said how often each was published", held.events_of),
     ("the events are made", Outbox.commit),
     ("the job is in the thread of the state file", transactions.transact),
     ("the rows are written, and on the disk (fsync)", Front.call_in_loop),
@@ -95,7 +94,7 @@ async def traced(rounds: int) -> tuple[Trace, list[float], list[float], list[flo
                 return trace, await world.announce(rounds), without, bare
         finally:
             sys.settrace(None)
-            threading.settrace(None)  # type: ignore[arg-type]  # as its page says
+            threading.settrace(None)
 
 
 def main() -> None:
