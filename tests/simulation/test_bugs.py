@@ -68,7 +68,7 @@ SEEDS = {
     "nothing_is_urgent": 10,
     "no_slot_is_kept_for_what_is_urgent": 56,
     "later_step_is_a_head_beside_the_earlier_one": 2,
-    "dead_letter_keeps_its_place_at_the_head": 4,
+    "dead_letter_keeps_its_place_at_the_head": 53,
     "commit_wakes_nobody": 0,
     "retry_after_is_ignored": 0,
     "retry_after_holds_for_one_delivery_only": 1,
