@@ -17,6 +17,7 @@ from pathlib import Path
 import bridge
 from tests.bench import (
     batches,
+    consumer,
     demo,
     drain,
     fleet,
@@ -26,6 +27,7 @@ from tests.bench import (
     hub_scale,
     idle,
     latency,
+    soak,
     wires,
 )
 from tests.bench.figures import HEAD, Figure
@@ -36,6 +38,7 @@ Bench = Callable[[bool], Coroutine[None, None, list[Figure]]]
 BENCHES: dict[str, Bench] = {
     "idle": lambda quick: idle.figures(15 if quick else 40, 3 if quick else 5),
     "latency": lambda quick: latency.figures(50 if quick else 60, 3 if quick else 5),
+    "consumer": lambda quick: consumer.figures(30 if quick else 60, 3 if quick else 5),
     "alone": lambda quick: latency.batched(20 if quick else 30, 3 if quick else 5),
     "hook": lambda quick: hook.figures(3 if quick else 10, 3 if quick else 5),
     "webhook": lambda quick: drain.webhook(5_000 if quick else 100_000, 5),
@@ -53,6 +56,7 @@ BENCHES: dict[str, Bench] = {
     "hub-scale": lambda quick: hub_scale.figures(
         hub_scale.QUICK if quick else hub_scale.FULL
     ),
+    "soak": lambda quick: soak.figures(60 if quick else 480, 30 if quick else 60),
     "start": lambda quick: growth.first_poll(5 if quick else 15),
 }
 

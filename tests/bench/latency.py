@@ -8,7 +8,7 @@ import contextlib
 import sqlite3
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import aiohttp
@@ -140,18 +140,27 @@ async def bare_commits(
     folder: Path, url: str, rounds: int, arrived: "asyncio.Queue[float]"
 ) -> list[float]:
     """Return the milliseconds of one commit plus one POST each."""
+    found = []
+    with committing(folder) as commit:
+        async with aiohttp.ClientSession() as session:
+            for _ in range(rounds):
+                began = time.perf_counter()
+                commit()
+                async with session.post(url, data="bare") as response:
+                    await response.read()
+                found.append((await arrived.get() - began) * 1000)
+                await asyncio.sleep(0.05)  # as idle as ours is in between
+    return found
+
+
+@contextlib.contextmanager
+def committing(folder: Path) -> Iterator[Callable[[], object]]:
+    """Yield a function that commits one row of 1,000 characters to the disk."""
     db = sqlite3.connect(folder / "bare.db", isolation_level=None)
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
     db.execute("CREATE TABLE IF NOT EXISTS t (body TEXT)")
-    found = []
-    async with aiohttp.ClientSession() as session:
-        for _ in range(rounds):
-            began = time.perf_counter()
-            db.execute("INSERT INTO t VALUES (?)", ("x" * 1000,))
-            async with session.post(url, data="bare") as response:
-                await response.read()
-            found.append((await arrived.get() - began) * 1000)
-            await asyncio.sleep(0.05)  # as idle as ours is in between
-    db.close()
-    return found
+    try:
+        yield lambda: db.execute("INSERT INTO t VALUES (?)", ("x" * 1000,))
+    finally:
+        db.close()

@@ -1,0 +1,118 @@
+"""Memory of a forwarder whose sinks fail while events come, and after that."""
+
+import asyncio
+import itertools
+import sys
+import tempfile
+from pathlib import Path
+
+from aiohttp import web
+
+from tests.bench.figures import Figure
+from tests.bench.measuring import imds, resident, served
+
+_LIMIT = 70.0  # MiB
+_EVENTS = 20  # in the document at any time
+CONFIG = """
+[imds]
+endpoint = "{url}"
+poll_interval = "1s"
+[state]
+path = "{state}"
+[http]
+listen = ""
+[log]
+level = "error"
+"""
+SINK = """
+[[sinks]]
+name = "{name}"
+type = "webhook"
+url = "{url}/{name}"
+[sinks.when]
+scope = "all"
+"""
+
+
+class World:
+    """An IMDS whose events all change at each look, and sinks that mostly fail."""
+
+    def __init__(self) -> None:
+        self.is_calm = False
+        self._looks = 0
+        self._answers = itertools.count()
+
+    def document(self) -> object:
+        """Return the document: events that come and go, none once all is calm."""
+        self._looks += not self.is_calm
+        events = [] if self.is_calm else map(self._event, range(_EVENTS))
+        number = self._looks + self.is_calm
+        return {"DocumentIncarnation": number, "Events": list(events)}
+
+    def _event(self, place: int) -> dict[str, object]:
+        return {
+            "EventId": f"{place}-{self._looks // 4}",
+            "EventStatus": "Scheduled",
+            "EventType": "Freeze",
+            "Resources": [f"vm-{number}" for number in range(self._looks % 4 + 1)],
+        }
+
+    async def steady(self, request: web.Request) -> web.Response:
+        """Take an event."""
+        await request.read()
+        return web.Response()
+
+    async def flaky(self, request: web.Request) -> web.Response:
+        """Take every third event at once; fail, or ask to wait, for the others."""
+        await request.read()
+        what = 0 if self.is_calm else next(self._answers) % 3
+        if what == 0:
+            return web.Response()
+        if what == 1:
+            return web.Response(status=503, text="x" * 20_000)
+        return web.Response(status=429, headers={"Retry-After": "1"})
+
+    async def slow(self, request: web.Request) -> web.Response:
+        """Take an event after a second."""
+        await request.read()
+        if not self.is_calm:
+            await asyncio.sleep(1)
+        return web.Response()
+
+
+async def figures(seconds: float, rest: float) -> list[Figure]:
+    """Return the highest memory in a soak, and that after a rest, by 70 MiB."""
+    world = World()
+    sinks = {"steady": world.steady, "flaky": world.flaky, "slow": world.slow}
+    routes = [web.post(f"/{name}", hook) for name, hook in sinks.items()]
+    with tempfile.TemporaryDirectory() as name:
+        async with served([*imds(world.document), *routes]) as url:
+            path = Path(name) / "bridge.toml"
+            text = CONFIG.format(url=url, state=f"{name}/state.db")
+            path.write_text(text + "".join(SINK.format(name=n, url=url) for n in sinks))
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "bridge", "run", "-c", str(path))
+            )
+            try:
+                found = [await highest(process.pid, seconds)]
+                world.is_calm = True
+                await asyncio.sleep(rest)
+                found.append(resident(process.pid))
+            finally:
+                process.terminate()
+                await process.wait()
+    whats = ("memory at most in a soak, by 70 MiB", "memory after it, by 70 MiB")
+    return [
+        Figure.once(what, ours, _LIMIT, "MiB", "<= 1")
+        for what, ours in zip(whats, found, strict=True)
+    ]
+
+
+async def highest(pid: int, seconds: float) -> float:
+    """Return the highest resident memory of a process within some time, in MiB."""
+    loop = asyncio.get_running_loop()
+    until, most = loop.time() + seconds, 0.0
+    while loop.time() < until:
+        most = max(most, resident(pid))
+        await asyncio.sleep(0.5)
+    return most
