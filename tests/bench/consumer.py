@@ -13,7 +13,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
 from tests.bench.figures import Figure, in_turns
-from tests.bench.latency import World, announced, committing, hooked
+from tests.bench.latency import World, announced, committing, hooked, percentiles
 from tests.bench.measuring import quantile
 from tests.system.processes import simulator
 
@@ -48,18 +48,7 @@ async def figures(rounds: int, turns: int) -> list[Figure]:
             return [quantile(times, 0.5), quantile(times, 0.99)]
 
         found = await in_turns(ours, bare, turns)
-    return [
-        Figure(
-            what=f"IMDS answer to consumer on Service Bus, {name}",
-            ours=values[0],
-            bare=values[1],
-            unit="ms",
-            wanted=wanted,
-        )
-        for (name, wanted), values in zip(
-            (("p50", "<= 2.5"), ("p99", "<= 3")), found, strict=True
-        )
-    ]
+    return percentiles("consumer on Service Bus", found)
 
 
 @contextlib.asynccontextmanager
