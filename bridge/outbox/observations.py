@@ -1,6 +1,6 @@
 """What was observed and published, and values that are kept under a name."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from msgspec import Struct
 
@@ -31,12 +31,6 @@ class Observations(Struct):
         kept in memory and not written later.
         """
         await self.database.run(lambda db: values.save(db, named), is_kept=False)
-
-    async def publish_counts(self, causes: Sequence[str]) -> dict[str, int]:
-        """Return how often an event of each cause was published, if ever."""
-        return await self.database.read(
-            lambda db: observations.publish_counts(db, causes)
-        )
 
     async def was_seen(self, key: str) -> bool:
         """Whether an EventId was in a document within the retention."""

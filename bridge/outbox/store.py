@@ -17,6 +17,7 @@ from bridge.outbox.ages import Ages
 from bridge.outbox.approvals import Approvals
 from bridge.outbox.commands import Commands
 from bridge.outbox.deliveries import Deliveries
+from bridge.outbox.numbered import Numbered
 from bridge.outbox.observations import Observations
 from bridge.outbox.other_processes import OtherProcesses
 from bridge.outbox.pruning import Pruning
@@ -82,7 +83,7 @@ class Outbox:
 
     async def commit(  # noqa: PLR0913 - all that one commit may hold
         self,
-        events: Sequence[OutgoingEvent],
+        events: Sequence[OutgoingEvent] | Numbered,
         *,
         now: float,
         checkpoint: Checkpoint | None = None,
@@ -126,7 +127,8 @@ class Outbox:
                 return items.append(db, self.router, outgoing, now, running)
 
             may_drop = checkpoint is None
-            sinks = self._append_all(append, events, dropped, may_drop=may_drop)
+            made = events.events(db) if isinstance(events, Numbered) else events
+            sinks = self._append_all(append, made, dropped, may_drop=may_drop)
             if reply is not None:
                 items.append_reply(db, reply, now, running)
                 sinks.add(REPLIES)

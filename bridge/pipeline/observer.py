@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 from msgspec import Struct, field
@@ -20,6 +21,7 @@ from bridge.events.transitions import Transition, anchored, diff, same_again
 from bridge.events.watch import Moment, Watch
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import OutboxFullError
+from bridge.outbox.numbered import Numbered
 from bridge.outbox.records import CHECKPOINT, Checkpoint
 from bridge.outbox.store import Outbox
 from bridge.pipeline.held import Held, Observation, causes_of, events_of
@@ -206,7 +208,7 @@ class Observer(Struct):
             ready, rest = held.split(now.at)
         if ready or not rest.observations:
             await self.outbox.commit(
-                await self._events_of(ready),
+                self._events_of(ready),
                 now=now.at.timestamp(),
                 checkpoint=Checkpoint(
                     body=checkpoint.encode(rest.published_part(watch)),
@@ -216,12 +218,13 @@ class Observer(Struct):
             )
         self._held = rest
 
-    async def _events_of(
+    def _events_of(
         self, observations: Sequence[Observation]
-    ) -> list[OutgoingEvent]:
+    ) -> Numbered | list[OutgoingEvent]:
         causes = list(causes_of(self.event_context, observations))
-        counts = await self.outbox.observations.publish_counts(causes) if causes else {}
-        return events_of(self.event_context, observations, counts)
+        if not causes:
+            return []
+        return Numbered(causes, partial(events_of, self.event_context, observations))
 
 
 def _report(

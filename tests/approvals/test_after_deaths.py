@@ -45,10 +45,13 @@ class Dying:
 
     async def run(self, job: Any, *, is_kept: bool = True) -> Any:
         self.commits += 1
-        if self.commits == self.at and self.is_after:
-            await self.database.run(job, is_kept=is_kept)
-        if self.is_dead.is_set() or self.commits == self.at:
+        is_last = self.commits == self.at
+        is_over = self.is_dead.is_set()
+        if is_last:
             self.is_dead.set()
+        if is_last and self.is_after:
+            await self.database.run(job, is_kept=is_kept)
+        if is_last or is_over:
             await asyncio.Event().wait()
         return await self.database.run(job, is_kept=is_kept)
 

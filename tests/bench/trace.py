@@ -25,6 +25,7 @@ from bridge.outbox.storage import transactions
 from bridge.outbox.storage.front import Front
 from bridge.outbox.storage.transactions import Ticket
 from bridge.outbox.store import Outbox
+from bridge.outbox.tables import events as items
 from bridge.pipeline import held, observer
 from bridge.pipeline.attempt import Trying
 from bridge.pipeline.launcher import Launcher
@@ -37,9 +38,10 @@ STEPS: tuple[tuple[str, Callable[..., Any]], ...] = (
     ("the answer is sent, and read", document.parse_time),
     ("the document is parsed", observer.Observer._compare),
     ("it is compared with the last one", held.Held.plus),
-    ("a thread has said how often each was published", held.events_of),
-    ("the events are made", Outbox.commit),
+    ("the commit is asked for", Outbox.commit),
     ("the job is in the thread of the state file", transactions.transact),
+    ("it is known how often each was published", held.events_of),
+    ("the events are made", items.append),
     ("the rows are written, and on the disk (fsync)", Front.call_in_loop),
     ("the loop knows", Ticket.settle),
     ("the relay is awake", Relay.step),

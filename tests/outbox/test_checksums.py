@@ -34,6 +34,7 @@ from tests.support.builders import (
 )
 from tests.support.damage import House
 from tests.support.fakes import FakeClock
+from tests.support.outboxes import publish_counts
 
 NOW = 1_800_000_000.0
 DAMAGED = "what was kept is damaged: going on without it"
@@ -152,9 +153,7 @@ async def test_count_of_what_was_told_is_never_none(state_path: Path) -> None:
     harm(state_path, "UPDATE told SET times = 0")
 
     async with Outbox.open(state_path, router()) as outbox:
-        assert list((await outbox.observations.publish_counts(["waits"])).values()) == [
-            1
-        ]
+        assert list((await publish_counts(outbox, "waits")).values()) == [1]
 
 
 async def test_damaged_reply_is_not_sent_and_asks_for_no_event(
@@ -328,7 +327,7 @@ async def test_what_is_saved_keeps_its_numbers_its_order_and_its_memory(
         outbox = Outbox(database, router())
         found, _ = await outbox.deliveries.due(SINK, now=NOW, limit=9)
         assert [(d.id, d.cloud_event_id) for d in found] == [(2, "first"), (4, "third")]
-        assert await outbox.observations.publish_counts(["gone", "first"]) == {
+        assert await publish_counts(outbox, "gone", "first") == {
             "gone": 1,
             "first": 1,
         }

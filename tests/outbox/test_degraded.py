@@ -7,16 +7,18 @@ import asyncio
 import json
 import logging
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
 
+from bridge.events.build import OutgoingEvent
 from bridge.foundation.errors import OutboxCorruptError, OutboxFullError, Reason
 from bridge.outbox import statefile
 from bridge.outbox.admin import Ledger, Selection
 from bridge.outbox.delivery import Delivery
+from bridge.outbox.numbered import Numbered
 from bridge.outbox.owner import owner_of
 from bridge.outbox.records import CHECKPOINT, Checkpoint, Decision
 from bridge.outbox.storage.database import Database
@@ -27,6 +29,7 @@ from bridge.outbox.storage.standin import LIMITS, Limits
 from bridge.outbox.store import Outbox
 from tests.support.builders import route, router, told
 from tests.support.disks import Disk
+from tests.support.outboxes import publish_counts
 
 NOW = 1_800_000_000.0
 A = "a"
@@ -86,7 +89,25 @@ async def test_full_disk_keeps_nobody_from_being_told(disk: Disk) -> None:
         await deliver(outbox, "1")
         (one,), _ = await outbox.deliveries.due(A, now=NOW, limit=9)
         assert (one.cloud_event_id, is_durable(one)) == ("2", False)
-        assert await outbox.observations.publish_counts(["1", "2"]) == {"1": 1, "2": 1}
+        assert await publish_counts(outbox, "1", "2") == {"1": 1, "2": 1}
+
+
+async def test_event_that_was_numbered_in_memory_keeps_its_number_on_the_disk(
+    disk: Disk,
+) -> None:
+    def make(counts: Mapping[str, int]) -> list[OutgoingEvent]:
+        return [told(f"c/{counts.get('c', 0)}", key="K", cause="c")]
+
+    async with opened(disk.state) as outbox:
+        await outbox.commit(Numbered(["c"], make), now=NOW)
+        disk.fill()
+        await outbox.commit(Numbered(["c"], make), now=NOW)
+        await outbox.commit(Numbered(["c"], make), now=NOW)
+        disk.clear()
+        await outbox.database.heal()
+
+        assert not outbox.database.is_degraded
+        assert [*await states(outbox)] == ["c/0", "c/1", "c/2"]
 
 
 async def test_what_was_in_memory_is_on_disk_when_there_is_room_again(
@@ -187,7 +208,7 @@ async def test_end_on_a_full_disk_leaves_what_the_next_start_goes_on_from(
     assert "the next start tells it again" in caplog.text
     async with opened(disk.state) as outbox:
         assert await outbox.observations.load(CHECKPOINT) == b"one"
-        assert await outbox.observations.publish_counts(["2"]) == {}
+        assert await publish_counts(outbox, "2") == {}
 
 
 async def test_what_has_passed_by_then_is_not_written_later(disk: Disk) -> None:
@@ -232,7 +253,7 @@ async def test_start_on_a_full_disk_knows_what_the_last_life_knew(disk: Disk) ->
         outbox = Outbox(database, router({A: route()}))
         await put(outbox, "2")
         assert database.is_degraded
-        assert await outbox.observations.publish_counts(["1", "2"]) == {"1": 1, "2": 1}
+        assert await publish_counts(outbox, "1", "2") == {"1": 1, "2": 1}
         disk.clear()
         await database.heal()
         assert await states(outbox) == {"1": "pending", "2": "pending"}
@@ -323,7 +344,7 @@ async def test_disk_that_became_read_only_is_gone_around(disk: Disk) -> None:
         outbox = Outbox(database, router({A: route()}))
         await put(outbox, "2")
         assert database.is_degraded
-        assert await outbox.observations.publish_counts(["1", "2"]) == {"1": 1, "2": 1}
+        assert await publish_counts(outbox, "1", "2") == {"1": 1, "2": 1}
         await database.heal()
         assert database.is_degraded
         disk.remount("rw")

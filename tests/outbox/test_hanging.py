@@ -11,7 +11,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,10 +22,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.cli.process import until_stopped
+from bridge.events.build import OutgoingEvent
 from bridge.foundation.errors import OutboxError, OutboxFullError, OutboxThreadDiedError
 from bridge.foundation.workers import run_workers
 from bridge.outbox.admin import Ledger, Selection
 from bridge.outbox.delivery import Delivery
+from bridge.outbox.numbered import Numbered
 from bridge.outbox.records import CHECKPOINT, Checkpoint, Decision
 from bridge.outbox.storage.connection import Connection, connect
 from bridge.outbox.storage.database import Database
@@ -37,6 +39,7 @@ from bridge.outbox.store import Outbox
 from bridge.pipeline.housekeeping import StateWatch
 from tests.support.builders import route, router, told
 from tests.support.hanging import Hanging
+from tests.support.outboxes import publish_counts
 
 NOW = 1_800_000_000.0
 A = "a"
@@ -152,7 +155,7 @@ async def test_disk_that_hangs_keeps_nobody_from_being_told(
             ("3", False),
         ]
         assert await outbox.observations.load(CHECKPOINT) == b"3"
-        assert await outbox.observations.publish_counts(["1", "2", "3"]) == {
+        assert await publish_counts(outbox, "1", "2", "3") == {
             "1": 1,
             "2": 1,
             "3": 1,
@@ -451,7 +454,7 @@ async def test_memory_that_is_free_again_is_given_back(state_path: Path) -> None
         await outbox.commit(large, now=NOW)
         assert len(await deliver(outbox)) == 120
         await put(outbox, "one more")
-        await outbox.observations.load("x")  # the mirror follows after the answer
+        await outbox.database.run(lambda _: None)  # before it, the mirror follows
         mirror = outbox.database.keeper.mirror
 
         assert mirror is not None
@@ -467,7 +470,7 @@ async def test_load_that_takes_its_time_is_not_frequent(state_path: Path) -> Non
         await outbox.commit(large, now=NOW)
         assert len(await deliver(outbox)) == 120
         await put(outbox, "one more")
-        await outbox.observations.load("x")  # the mirror follows after the answer
+        await outbox.database.run(lambda _: None)  # before it, the mirror follows
 
         assert outbox.database.keeper.mirror is loaded
 
@@ -502,6 +505,18 @@ async def test_what_another_process_did_is_known_in_memory(state_path: Path) -> 
         assert await names(outbox) == ["2", "3"]
 
 
+async def test_what_was_committed_just_before_the_disk_hangs_is_known_in_memory(
+    state_path: Path,
+) -> None:
+    disk = Hanging()
+    async with opened(state_path, disk) as outbox:
+        await put(outbox, "1", key="K")
+        await put(outbox, "2", key="L")
+        disk.freeze("SELECT")
+
+        assert await names(outbox) == ["1", "2"]
+
+
 async def test_mirror_knows_all_that_was_done(state_path: Path) -> None:
     """Whatever the jobs were: those that failed have left nothing behind."""
     async with opened(state_path) as outbox:
@@ -512,7 +527,7 @@ async def test_mirror_knows_all_that_was_done(state_path: Path) -> None:
         await outbox.observations.save({"x": b"y"})
         (one, *_) = await due(outbox)
         await outbox.deliveries.delivered(one, now=NOW)
-        await outbox.observations.load("x")  # the mirror follows after the answer
+        await outbox.database.run(lambda _: None)  # before it, the mirror follows
         keeper = outbox.database.keeper
 
         assert keeper.mirror is not None
@@ -765,10 +780,12 @@ class Model:
 
     async def tell(self, outbox: Outbox, cause: str) -> None:
         """Tell the same once more, as the poller does: ``n`` makes it another."""
-        n = (await outbox.observations.publish_counts([cause])).get(cause, 0)
-        self.put.append((cause, n))
-        event = told(f"{cause}/{n}", key=cause, cause=cause)
-        await outbox.commit([event], now=NOW)
+
+        def make(counts: Mapping[str, int]) -> list[OutgoingEvent]:
+            return [told(f"{cause}/{counts.get(cause, 0)}", key=cause, cause=cause)]
+
+        await outbox.commit(Numbered([cause], make), now=NOW)
+        self.put.append((cause, (await publish_counts(outbox, cause))[cause] - 1))
 
     async def deliver(self, outbox: Outbox, limit: int = 100) -> bool:
         found = await due(outbox, limit)

@@ -20,6 +20,7 @@ from bridge.outbox.storage.database import Database
 from bridge.outbox.store import Outbox
 from tests.support.builders import route, router, told
 from tests.support.disks import Disk
+from tests.support.outboxes import publish_counts
 from tests.support.stopwatch import Stopwatch
 
 NOW = 1_800_000_000.0
@@ -170,7 +171,7 @@ async def test_directory_that_was_removed_is_made_anew_with_all_that_was_in_it(
         await outbox.database.heal()
         assert not outbox.database.is_degraded
         assert await on_disk(path) == {"1": "pending", "2": "pending"}
-        assert await outbox.observations.publish_counts(["1", "2"]) == {"1": 1, "2": 1}
+        assert await publish_counts(outbox, "1", "2") == {"1": 1, "2": 1}
         assert refuses_another(path)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert not list(path.parent.glob("*.restored*"))

@@ -38,6 +38,7 @@ from bridge.outbox.storage.schema import MIGRATIONS, READABLE_SINCE, versions
 from bridge.outbox.storage.timings import Timings
 from bridge.outbox.store import Outbox
 from tests.support.builders import SINK, imds_event, route, router, told
+from tests.support.outboxes import publish_counts
 
 NOW = 1_800_000_000.0
 A, B = "a", "b"
@@ -461,7 +462,7 @@ async def test_commit_with_one_bad_event_keeps_nothing(outbox: Outbox) -> None:
 
     assert await outbox.observations.load(CHECKPOINT) is None
     assert not await outbox.observations.was_seen("K")
-    assert await outbox.observations.publish_counts(["1"]) == {}
+    assert await publish_counts(outbox, "1") == {}
     assert await outbox.approvals.of_message("m") == {}
     assert await outbox.deliveries.tallies() == {}
 
@@ -498,7 +499,7 @@ async def test_what_was_told_is_counted_by_cause(outbox: Outbox) -> None:
     await outbox.commit([told("1", cause="c"), told("2", cause="d")], now=NOW)
     await outbox.commit([told("3", cause="c")], now=NOW)
 
-    assert await outbox.observations.publish_counts(["c", "d", "never"]) == {
+    assert await publish_counts(outbox, "c", "d", "never") == {
         "c": 2,
         "d": 1,
     }
@@ -510,9 +511,7 @@ async def test_any_number_of_causes_can_be_asked_for(outbox: Outbox) -> None:
     await outbox.database.run(lambda db: db.setlimit(limit, 999))
     await put(outbox, "777")
 
-    assert await outbox.observations.publish_counts(
-        [str(n) for n in range(50_000)]
-    ) == {"777": 1}
+    assert await publish_counts(outbox, *map(str, range(50_000))) == {"777": 1}
 
 
 # -- followers -----------------------------------------------------------------
@@ -706,7 +705,7 @@ async def test_memory_of_what_is_over_is_dropped(outbox: Outbox) -> None:
 
     assert not await outbox.observations.was_seen("K")
     assert await outbox.approvals.posted() == frozenset()
-    assert await outbox.observations.publish_counts(["1"]) == {}
+    assert await publish_counts(outbox, "1") == {}
 
 
 async def test_memory_of_what_is_alive_is_kept(outbox: Outbox) -> None:
@@ -717,7 +716,7 @@ async def test_memory_of_what_is_alive_is_kept(outbox: Outbox) -> None:
 
     assert await outbox.observations.was_seen("K")
     assert await outbox.approvals.posted() == {"K"}
-    assert await outbox.observations.publish_counts(["1"]) == {"1": 1}
+    assert await publish_counts(outbox, "1") == {"1": 1}
 
 
 async def test_sinks_follow_an_event_announced_long_ahead(state_path: Path) -> None:
@@ -972,9 +971,9 @@ async def test_file_of_an_older_version_keeps_what_it_holds(state_path: Path) ->
     old.close()
 
     async with opened(state_path) as outbox:
-        assert await outbox.observations.publish_counts(["cause"]) == {"cause": 3}
+        assert await publish_counts(outbox, "cause") == {"cause": 3}
         await put(outbox, "1")
-        assert await outbox.observations.publish_counts(["1"]) == {"1": 1}
+        assert await publish_counts(outbox, "1") == {"1": 1}
 
 
 async def test_decisions_of_an_older_version_are_those_of_messages(

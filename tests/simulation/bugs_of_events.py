@@ -11,10 +11,10 @@ from bridge.foundation.retry import RetryPolicy
 from bridge.imds.poller import Poller
 from bridge.outbox.ages import Ages
 from bridge.outbox.deliveries import Deliveries
-from bridge.outbox.observations import Observations
 from bridge.outbox.store import Outbox
 from bridge.outbox.tables import deliveries as rows
 from bridge.outbox.tables import events as items
+from bridge.outbox.tables import observations
 from bridge.pipeline import attempt, circuit, in_flight, policy
 from bridge.pipeline.circuit import Circuit
 from bridge.pipeline.due_times import DueTimes
@@ -50,13 +50,13 @@ def every_event_is_said_to_have_been_announced(patch: Patch) -> None:
 
 @bug
 def n_is_stuck_at_one(patch: Patch) -> None:
-    publish_counts = Observations.publish_counts
+    publish_counts = observations.publish_counts
 
-    async def stuck(self: Observations, causes: Any) -> dict[str, int]:
-        found = await publish_counts(self, causes)
+    def stuck(db: Any, causes: Any) -> dict[str, int]:
+        found = publish_counts(db, causes)
         return {cause: min(times, 1) for cause, times in found.items()}
 
-    patch.setattr(Observations, "publish_counts", stuck)
+    patch.setattr(observations, "publish_counts", stuck)
 
 
 @bug

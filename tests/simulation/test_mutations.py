@@ -15,11 +15,11 @@ from bridge.foundation.errors import Reason
 from bridge.outbox.approvals import Approvals
 from bridge.outbox.deliveries import Deliveries
 from bridge.outbox.delivery import Delivery, select
-from bridge.outbox.observations import Observations
 from bridge.outbox.records import CHECKPOINT, Decision
 from bridge.outbox.storage.keeper import Keeper
 from bridge.outbox.store import Outbox
 from bridge.outbox.tables import deliveries as rows
+from bridge.outbox.tables import observations
 from bridge.pipeline import observer
 from bridge.pipeline.observer import Observer
 from bridge.pipeline.policy import RelayPolicy
@@ -96,10 +96,7 @@ def event_that_waits_for_a_batch_goes_in_a_pause(patch: Patch) -> None:
 
 @mutation
 def repetition_has_the_id_of_the_first_time(patch: Patch) -> None:
-    async def never(self: Observations, causes: Any) -> dict[str, int]:
-        return {}
-
-    patch.setattr(Observations, "publish_counts", never)
+    patch.setattr(observations, "publish_counts", lambda *_: {})
 
 
 @mutation

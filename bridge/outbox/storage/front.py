@@ -19,10 +19,11 @@ from bridge.outbox.storage.keeper import Keeper
 from bridge.outbox.storage.shift import RelievedError, Shift
 from bridge.outbox.storage.standin import Entry
 from bridge.outbox.storage.timings import Timings
-from bridge.outbox.storage.transactions import Result, Ticket
+from bridge.outbox.storage.transactions import Result, Ticket, only_reads
 
 _GROUP = 256
 _PASSING = (OutboxUnavailableError, OutboxFullError)  # no sign of damage
+_FOLLOW_AFTER = 0.002  # seconds without a job; the loop asks within 1 ms
 _TIDY_AFTER = 10  # commits: well before SQLite would do it in the middle of one
 _LAST_WAIT = 1.0  # at the stop, for a write-back that has begun before
 _LONGEST_LAST_WAIT = 3.0  # likewise, for one that begins then
@@ -116,19 +117,29 @@ class Front(Struct):
         self._finish(shift)
 
     def _serve(self, group: list[Ticket], shift: Shift) -> None:
+        if self.keeper.is_behind and not only_reads(group):
+            self.keeper.follow(shift.on_disk)
         results = self.keeper.serve(group, shift.on_disk)
         for _, error in results:
             if error is not None and not isinstance(error, _PASSING):
                 shift.on_disk(partial(self.on_trouble, str(error)), [])
         self.call_in_loop(self.settle, group, results)
-        self._untidied += not all(ticket.is_read for ticket in group)
-        self.keeper.follow(shift.on_disk)
+        self._untidied += not only_reads(group)
 
     def _next(self, shift: Shift) -> Message:
-        """Return the next message; write SQLite's log back in a quiet moment."""
+        """Return the next message; let the mirror follow, and tidy, while none waits.
+
+        What was committed is mostly read next, to be sent: it must not wait for the
+        mirror.
+        """
         if (held := self._held) is not None:
             self._held = None
             return held
+        if self.keeper.is_behind:
+            try:
+                return self.messages.get(timeout=_FOLLOW_AFTER)
+            except queue.Empty:
+                self.keeper.follow(shift.on_disk)
         if self._untidied >= _TIDY_AFTER:
             try:
                 return self.messages.get(timeout=self.timings.quiet)

@@ -36,6 +36,7 @@ from bridge.outbox.storage.transactions import (
     Ticket,
     as_outbox_error,
     look,
+    only_reads,
     transact,
 )
 
@@ -98,7 +99,7 @@ class Keeper(Struct):
     place: Place | None = None
     busy: float = SHORT_BUSY_SECONDS
     _version: int = -1  # ``data_version`` when the mirror was loaded
-    _done_last: _Done | None = None  # what the mirror has not followed yet
+    _noted: _Done | None = None  # what the mirror has not followed yet
 
     @property
     def connection(self) -> Connection:
@@ -136,7 +137,7 @@ class Keeper(Struct):
                 return self._do_on_disk(group, on_disk)
             return self.memory.do(group)
         except (sqlite3.Error, OutboxError) as error:
-            if not _is_read(group):
+            if not only_reads(group):
                 self.fault = str(error)
             return [(None, as_outbox_error(error))] * len(group)
 
@@ -156,6 +157,7 @@ class Keeper(Struct):
         """Go on in memory."""
         if self.mirror is None:
             self.mirror = Mirror.load_if_possible(self.path, self.extent)
+        self._catch_up()
         self.memory, self.fault = StandIn(self.mirror, self.limits), fault
         log.error(
             "state file cannot be written: going on in memory", extra={"fault": fault}
@@ -165,7 +167,7 @@ class Keeper(Struct):
     # -- on the disk ---------------------------------------------------------
 
     def _do_on_disk(self, group: list[Ticket], on_disk: OnDisk) -> list[Result]:
-        is_read = _is_read(group)
+        is_read = only_reads(group)
         try:
             # The work must not change this object: a thread that was replaced
             # meanwhile would disturb the other one.
@@ -176,8 +178,17 @@ class Keeper(Struct):
             return self.degrade(str(error)).do(group)
         if not is_read:
             self.fault = None
-        self._done_last = done
+        if self.mirror is not None:
+            self._note(done)
         return done.results
+
+    def _note(self, done: _Done) -> None:
+        """Note what the mirror must follow: ``done``, and what was noted before."""
+        changes = done.changes
+        if changes is None and self._noted is not None:
+            changes = self._noted.changes
+        if changes is not None or done.version != self._version:
+            self._noted = _Done([], changes, done.version)
 
     def _done(self, group: list[Ticket], *, is_read: bool) -> _Done:
         if self.place is not None and (fault := self.place.fault()) is not None:
@@ -195,23 +206,31 @@ class Keeper(Struct):
             file.changes = None
         return _Done(results, found[0], _version_of(file))
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the mirror has not followed all that was done on the disk.
+
+        Jobs that only read may be done meanwhile, but no others.
+        """
+        return self._noted is not None
+
     def follow(self, on_disk: OnDisk) -> None:
         """Repeat in the mirror what was changed on the disk, by any process."""
-        if self.mirror is None or self.memory is not None:
-            return
-        done, self._done_last = self._done_last, None
-        if done is None:
-            return
-        is_good = done.changes is None or self.mirror.apply(done.changes)
-        if not is_good or done.version != self._version:
+        version = self._noted.version if self._noted else self._version
+        if not self._catch_up() or version != self._version:
             self.reload(on_disk)
+
+    def _catch_up(self) -> bool:
+        """Repeat our own changes; return whether the mirror can be used on."""
+        noted, self._noted = self._noted, None
+        if self.mirror is None or noted is None or noted.changes is None:
+            return True
+        return self.mirror.apply(noted.changes)
 
     def reload(self, on_disk: OnDisk) -> None:
         """Load the mirror again; if the file cannot be read, keep the old one."""
-        old, self._version = (
-            self.mirror,
-            -1,
-        )  # if it fails, it is tried after the next job
+        # If it fails, it is tried after the next job.
+        old, self._version = self.mirror, -1
         with suppress(sqlite3.Error, OutboxError):
             if self.mirrors:
                 self.mirror, self._version = on_disk(self._loaded, [])
@@ -313,10 +332,6 @@ class Keeper(Struct):
             self.mirror.close()
         if self.file is not None and not is_held:
             self.file.close()
-
-
-def _is_read(group: list[Ticket]) -> bool:
-    return all(ticket.is_read for ticket in group)
 
 
 def _version_of(file: Connection) -> int:

@@ -14,7 +14,14 @@ from msgspec import Struct, field
 
 from bridge.outbox.storage.connection import Connection
 from bridge.outbox.storage.mirror import Mirror, numbers_of
-from bridge.outbox.storage.transactions import Job, Result, Ticket, look, transact
+from bridge.outbox.storage.transactions import (
+    Job,
+    Result,
+    Ticket,
+    look,
+    only_reads,
+    transact,
+)
 
 _PART = 256
 _URGENT_PART = 10  # a tenth more is taken if it is urgent
@@ -91,7 +98,7 @@ class StandIn(Struct):
             sqlite3.Error: nothing was done.
         """
         jobs = [ticket.job for ticket in group]
-        if all(ticket.is_read for ticket in group):
+        if only_reads(group):
             return look(self.twin, jobs)
         numbers = list[list[tuple[str, int]]]()
         results = transact(

@@ -40,6 +40,11 @@ class Ticket(Struct, frozen=True):
             self.future.set_exception(error)
 
 
+def only_reads(group: Sequence[Ticket]) -> bool:
+    """Whether all jobs of a group only read."""
+    return all(ticket.is_read for ticket in group)
+
+
 def look(db: Connection, jobs: Sequence[Job[Any]]) -> list[Result]:
     """Run jobs that only read; they need no transaction.
 
