@@ -51,8 +51,10 @@ BENCHES: dict[str, Bench] = {
     "fan-out": lambda quick: drain.fan_out(500 if quick else 2_000, 5),
     "outbox": lambda quick: growth.outbox_rows(50_000 if quick else 1_000_000, 5),
     "polls": lambda quick: growth.poll_cost(20 if quick else 200, 5),
-    "fleet": lambda quick: fleet.figures(10 if quick else 120, 5 if quick else 20),
-    "hub": lambda quick: hub.figures(120 if quick else hub.MACHINES, 3),
+    "fleet": lambda quick: fleet.figures(
+        10 if quick else 30, 5 if quick else 20, 3 if quick else 5
+    ),
+    "hub": lambda quick: hub.figures(120 if quick else hub.MACHINES, 3 if quick else 5),
     "hub-scale": lambda quick: hub_scale.figures(
         hub_scale.QUICK if quick else hub_scale.FULL
     ),

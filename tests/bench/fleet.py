@@ -146,18 +146,29 @@ def connections(at: Addresses) -> int:
     )
 
 
-async def figures(seconds: float, events: int) -> list[Figure]:
-    """Measure each size; the bare figure is that of one forwarder."""
-    found = {count: await cost(count, seconds, events) for count in SIZES}
-    one, table = found[SIZES[0]], []
-    for count, it in found.items():
-        for what, ours, bare, unit, wanted in (
-            ("sends", it.sends, one.sends, "", ""),
-            ("messages at the consumer", it.reached, one.reached, "", "<= 1"),
-            ("connections", it.connections, one.connections, "", ""),
-            ("CPU, idle", it.cpu, one.cpu, "ms/s", ""),
-            ("memory", it.memory, one.memory, "MiB", ""),
-        ):
-            name = f"fleet of {count}, {what}"
-            table.append(Figure.once(name, ours, bare, unit, wanted))
-    return table
+_ROWS: tuple[tuple[str, str, str, str], ...] = (
+    ("sends", "sends", "", ""),
+    ("messages at the consumer", "reached", "", "<= 1"),
+    ("connections", "connections", "", ""),
+    ("CPU, idle", "cpu", "ms/s", ""),
+    ("memory", "memory", "MiB", ""),
+)
+
+
+async def figures(seconds: float, events: int, turns: int) -> list[Figure]:
+    """Measure each size in turns; the bare figure is that of one forwarder."""
+    found: dict[int, list[Cost]] = {count: [] for count in SIZES}
+    for _ in range(turns):
+        for count, costs in found.items():
+            costs.append(await cost(count, seconds, events))
+    return [
+        Figure(
+            what=f"fleet of {count}, {what}",
+            ours=tuple(getattr(it, name) for it in costs),
+            bare=tuple(getattr(one, name) for one in found[SIZES[0]]),
+            unit=unit,
+            wanted=wanted,
+        )
+        for count, costs in found.items()
+        for what, name, unit, wanted in _ROWS
+    ]
