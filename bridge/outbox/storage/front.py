@@ -117,21 +117,25 @@ class Front(Struct):
         self._finish(shift)
 
     def _serve(self, group: list[Ticket], shift: Shift) -> None:
-        if self.keeper.is_behind and not only_reads(group):
+        """Do jobs; the mirror follows before the next change, or after the next read.
+
+        What was committed is mostly read next, to be sent: it must not wait for the
+        mirror.
+        """
+        is_read = only_reads(group)
+        if not is_read:
             self.keeper.follow(shift.on_disk)
         results = self.keeper.serve(group, shift.on_disk)
         for _, error in results:
             if error is not None and not isinstance(error, _PASSING):
                 shift.on_disk(partial(self.on_trouble, str(error)), [])
         self.call_in_loop(self.settle, group, results)
-        self._untidied += not only_reads(group)
+        self._untidied += not is_read
+        if is_read:
+            self.keeper.follow(shift.on_disk)
 
     def _next(self, shift: Shift) -> Message:
-        """Return the next message; let the mirror follow, and tidy, while none waits.
-
-        What was committed is mostly read next, to be sent: it must not wait for the
-        mirror.
-        """
+        """Return the next message; in a quiet moment, see to the mirror and the log."""
         if (held := self._held) is not None:
             self._held = None
             return held
