@@ -19,7 +19,7 @@ from bridge.events import checkpoint
 from bridge.events.identity import Identity, IdentityConfig
 from bridge.events.watch import Watch
 from bridge.foundation.clock import Clock
-from bridge.imds.client import ImdsConfig
+from bridge.imds.config import ImdsConfig
 from bridge.imds.poller import LEAST_OVERDUE
 from bridge.outbox.glance import glance
 from bridge.outbox.records import CHECKPOINT, TRAFFIC

@@ -20,14 +20,8 @@ from bridge.app.approve_request import (
 )
 from bridge.cli import completion
 from bridge.cli.approve_send import Request
-from bridge.cli.common import (
-    FAILED,
-    WRONG,
-    config_option,
-    fail,
-    hub_option,
-    hub_scope_option,
-)
+from bridge.cli.common import config_option, hub_option, hub_scope_option
+from bridge.cli.ending import FAILED, WRONG, fail
 from bridge.cli.running import run
 from bridge.configuration import load as configuration
 from bridge.foundation.clock import SystemClock

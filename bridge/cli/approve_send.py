@@ -12,10 +12,10 @@ from bridge.approvals.policy import OutcomeKind
 from bridge.cli.common import echo_json
 from bridge.events.cloudevent import STRUCTURED_TYPE, CloudEvent
 from bridge.foundation.clock import SystemClock
+from bridge.foundation.printable import printable
 from bridge.foundation.values import Duration
 from bridge.servicebus.sender import Message, Sender
 from bridge.sinks.base import ApprovalAddress
-from bridge.telemetry.metrics import printable
 
 _GOOD = {OutcomeKind.RELAYED, OutcomeKind.ALREADY_STARTED}
 

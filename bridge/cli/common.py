@@ -9,11 +9,6 @@ from typing import TextIO
 
 import click
 
-from bridge.cli.process import FAILED, WRONG, fail, until_stopped
-from bridge.foundation.sections import nearest
-
-__all__ = ["FAILED", "WRONG", "fail", "until_stopped"]  # of ``process``, re-exported
-
 CONFIG_VARIABLE = "SEBRIDGE_CONFIG"
 
 
@@ -137,6 +132,8 @@ class Suggesting(click.Group):
         is_known = ctx.resilient_parsing or word.startswith("-")
         if is_known or self.get_command(ctx, word) is not None:
             return super().resolve_command(ctx, args)
+        from bridge.foundation.sections import nearest  # noqa: PLC0415 - only for a word that is misspelt
+
         near = nearest(word.lower(), self.list_commands(ctx))
         hint = f" Did you mean {near!r}?" if near else ""
         raise click.UsageError(f"No such command {word!r}.{hint}", ctx)

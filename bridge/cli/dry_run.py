@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from msgspec.structs import replace as with_fields
 
 from bridge.cli import completion
-from bridge.cli.common import FAILED, WRONG, config_option, echo_json, fail
+from bridge.cli.common import config_option, echo_json
+from bridge.cli.ending import FAILED, WRONG, fail
 from bridge.cli.progress import shown
 from bridge.cli.running import run
 from bridge.configuration import load as configuration
@@ -26,7 +27,8 @@ from bridge.events.identity import Identity
 from bridge.events.routing import Router
 from bridge.events.samples import Sample
 from bridge.foundation.clock import SystemClock
-from bridge.telemetry.metrics import LogConfig, configure_logging, printable
+from bridge.foundation.printable import printable
+from bridge.telemetry.metrics import LogConfig, configure_logging
 
 _FILE = (
     "A file, or - for standard input. It holds a CloudEvent as it was received, or an "

@@ -6,7 +6,8 @@ from pathlib import Path
 import click
 
 from bridge.cli import completion
-from bridge.cli.common import config_option, echo_json, until_stopped
+from bridge.cli.common import config_option, echo_json
+from bridge.cli.long_running import until_stopped
 from bridge.cli.outbox import act, stored
 from bridge.cli.rows import event_rows
 from bridge.cli.rows import events as rows_of_events

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from bridge.cli.common import config_option, until_stopped
-from bridge.cli.process import raise_file_limit
+from bridge.cli.common import config_option
+from bridge.cli.long_running import raise_file_limit, until_stopped
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import MissingExtraError
 from bridge.hub import load

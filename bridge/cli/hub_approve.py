@@ -12,15 +12,16 @@ import click
 import orjson
 
 from bridge import __version__
-from bridge.cli.common import echo_json, fail
+from bridge.cli.common import echo_json
+from bridge.cli.ending import fail
 from bridge.cli.hub_client import HubClient, open_hub, url_of
 from bridge.cli.running import run
 from bridge.events.document import ScheduledEvent
 from bridge.foundation.clock import Clock, SystemClock
 from bridge.foundation.errors import BridgeError
+from bridge.foundation.printable import printable
 from bridge.hub.arm_config import ArmConfig
 from bridge.net.http_client import open_session
-from bridge.telemetry.metrics import printable
 
 ARM = "arm"
 _SHORTEST = 4

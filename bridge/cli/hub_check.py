@@ -5,7 +5,7 @@ Nothing is sent, received or written.
 
 from collections.abc import Iterator
 
-from bridge.diagnostics.host_checks import Finding
+from bridge.diagnostics.finding import Finding
 from bridge.events.build import rfc3339
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import ApprovalQueueError, HubStoreError

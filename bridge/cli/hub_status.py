@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from bridge.cli.hub_client import open_hub
-from bridge.telemetry.metrics import printable
+from bridge.foundation.printable import printable
 
 _MOST_NAMES = 20
 _HEADS = ("NOT BEFORE", "TYPE", "STATUS", "MACHINES", "APPROVAL", "EVENTID")

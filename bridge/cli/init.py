@@ -15,13 +15,14 @@ from pathlib import Path
 
 import click
 
-from bridge.cli.common import CONFIG_VARIABLE, WRONG, default_config, fail
+from bridge.cli.common import CONFIG_VARIABLE, default_config
+from bridge.cli.ending import WRONG, fail
 from bridge.configuration.starter import Wishes, first_text, refuse_faults
 from bridge.foundation.errors import BridgeError
+from bridge.foundation.printable import printable
 from bridge.foundation.values import Address
 from bridge.sinks.command import ownership
 from bridge.sinks.command.service import Service
-from bridge.telemetry.metrics import printable
 
 _ASK = "ask"
 _REFERENCES = ("env:", "file:")

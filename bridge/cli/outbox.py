@@ -11,19 +11,15 @@ from typing import TypeVar, cast
 import click
 
 from bridge.cli import completion
-from bridge.cli.common import (
-    WRONG,
-    Suggesting,
-    config_option,
-    echo_json,
-    fail,
-    until_stopped,
-)
+from bridge.cli.common import Suggesting, config_option, echo_json
+from bridge.cli.ending import WRONG, fail
+from bridge.cli.long_running import until_stopped
 from bridge.cli.rows import by_sink, counted, deliveries, delivery_row
 from bridge.cli.running import run
 from bridge.cli.watch import MOST, Show, watching
 from bridge.configuration import load as configuration
 from bridge.foundation.clock import SystemClock
+from bridge.foundation.printable import printable
 from bridge.foundation.sections import nearest
 from bridge.outbox.admin import Ledger, Selection, State
 from bridge.outbox.admin import as_json as as_json_of
@@ -31,7 +27,6 @@ from bridge.outbox.delivery import Delivery
 from bridge.outbox.records import value_of
 from bridge.outbox.statefile import is_there
 from bridge.outbox.storage.database import Database
-from bridge.telemetry.metrics import printable
 
 _LARGEST = 2**63 - 1  # the largest integer of SQLite
 

@@ -8,8 +8,8 @@ from collections.abc import Awaitable
 from typing import TextIO, TypeVar
 
 from bridge.foundation.clock import Clock
+from bridge.foundation.printable import printable
 from bridge.foundation.waiting import Waits, looking_on
-from bridge.telemetry.metrics import printable
 
 _EVERY = 1.0  # seconds; also how long a command may take before anything is shown
 _CLEAR = "\r\x1b[K"

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 
 from bridge.cli.common import painter
 from bridge.events.document import parse_time
+from bridge.foundation.printable import printable
 from bridge.health.status_cells import Cell, Mood
 from bridge.outbox.admin import Observation
 from bridge.outbox.delivery import Delivery
 from bridge.outbox.records import value_of
-from bridge.telemetry.metrics import printable
 
 _GAP = "  "
 _LONGEST = 80  # characters of a cell that is not the last of its row

@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from bridge.app import forwarder as app
 from bridge.app.supervisor import Supervisor
-from bridge.cli.process import FAILED, WRONG, fail, first_of
+from bridge.cli.ending import FAILED, WRONG, fail, first_of
 from bridge.configuration import load as configuration
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import BridgeError, ConfigError, MissingExtraError
-from bridge.telemetry.metrics import TextFormatter, configure_logging, printable
+from bridge.foundation.printable import printable
+from bridge.telemetry.metrics import TextFormatter, configure_logging
 
 if TYPE_CHECKING:
     from win32serviceutil import ServiceFramework

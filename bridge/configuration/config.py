@@ -26,7 +26,7 @@ from bridge.foundation.errors import ConfigError
 from bridge.foundation.sections import Section
 from bridge.foundation.values import Duration, Secret, placeholder_faults
 from bridge.health.config import HttpConfig
-from bridge.imds.client import ImdsConfig
+from bridge.imds.config import ImdsConfig
 from bridge.outbox.statefile import StateConfig
 from bridge.sinks.base import SinkConfig
 from bridge.telemetry.metrics import LogConfig

@@ -9,7 +9,7 @@ from bridge import __version__
 from bridge.approvals.config import ApprovalsConfig
 from bridge.configuration.config import Config
 from bridge.diagnostics import tokens
-from bridge.diagnostics.host_checks import Finding
+from bridge.diagnostics.finding import Finding
 from bridge.diagnostics.tokens import TokenUse
 from bridge.events.document import parse
 from bridge.events.identity import Identity

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from bridge import __version__
 from bridge.configuration.config import Config
+from bridge.diagnostics.finding import Finding
 from bridge.health.config import HttpConfig
 from bridge.outbox.statefile import StateConfig
 
@@ -28,22 +29,6 @@ _PACKAGES = ("aiohttp", "azure-servicebus", "azure-identity", "slack-sdk")
 # Source: https://sqlite.org/wal.html#walresetbug
 _WAL_RESET_FIXED = (3, 51, 3)
 _WAL_RESET_BACKPORTS = {(3, 44): 6, (3, 50): 7}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """The result of one check.
-
-    Attributes:
-        is_good: False = the bridge cannot work like this.
-        is_warning: the bridge can work, but this is probably a mistake.
-        advice: what to do about it; "" if the text says it, or nothing is to be done.
-    """
-
-    is_good: bool
-    text: str
-    is_warning: bool = False
-    advice: str = ""
 
 
 def _free(folder: Path) -> int:

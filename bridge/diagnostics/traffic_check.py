@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from bridge.diagnostics.host_checks import Finding, listening_fault
+from bridge.diagnostics.finding import Finding
+from bridge.diagnostics.host_checks import listening_fault
 from bridge.diagnostics.status_query import probed
 from bridge.traffic.config import TrafficConfig
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from bridge.telemetry.metrics import printable
+from bridge.foundation.printable import printable
 
 _LONGEST = 500  # characters of one value
 

@@ -8,7 +8,7 @@ Source: https://learn.microsoft.com/azure/virtual-machines/instance-metadata-ser
 """
 
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -27,63 +27,14 @@ from bridge.foundation.errors import (
     MetadataRefusedError,
     MetadataUnavailableError,
 )
-from bridge.foundation.sections import Section
-from bridge.foundation.values import Duration
-from bridge.imds.turns import LEAST_INTERVAL, Turns
-from bridge.net.addresses import url_fault
+from bridge.imds.config import ImdsConfig
+from bridge.imds.turns import Turns
 from bridge.net.http_client import retry_after
 from bridge.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
 _INSTANCE_VERSION = "2021-12-13"
-
-
-class ImdsConfig(Section, frozen=True, kw_only=True):
-    """``[imds]``: where and how often the document is read.
-
-    Attributes:
-        endpoint: the URL of IMDS. It differs for VMs outside a virtual network and for
-            the simulator. Example: ``"http://169.254.169.254"``.
-        api_version: the version of the document to read. Use the same on all VMs of a
-            group, because event ids depend on it.
-        poll_interval: how often to read the document; at least 250ms, because IMDS
-            allows 5 requests per second to the whole VM.
-        request_timeout: how long one request may take before it is given up and tried
-            again.
-        first_request_timeout: how long the first request may take. It enables scheduled
-            events for the VM, which takes up to two minutes.
-    """
-
-    endpoint: str = "http://169.254.169.254"
-    api_version: Literal[
-        "2017-03-01",
-        "2017-08-01",
-        "2017-11-01",
-        "2019-01-01",
-        "2019-04-01",
-        "2019-08-01",
-        "2020-07-01",
-    ] = "2020-07-01"
-    poll_interval: Duration = Duration(1)
-    request_timeout: Duration = Duration(5)
-    first_request_timeout: Duration = Duration(130)
-
-    def faults(self) -> Iterator[tuple[str, str]]:
-        """Check the bounds that the service sets."""
-        if what := url_fault(self.endpoint, "a URL such as http://169.254.169.254"):
-            yield "endpoint", what
-        if self.poll_interval < LEAST_INTERVAL:
-            yield (
-                "poll_interval",
-                (
-                    "must be at least 250ms: IMDS allows 5 requests a second to the "
-                    "whole VM"
-                ),
-            )
-        for key in ("request_timeout", "first_request_timeout"):
-            if not getattr(self, key):
-                yield key, "must be more than 0"
 
 
 class _Response(msgspec.Struct, frozen=True):

@@ -21,7 +21,8 @@ from bridge.foundation.errors import (
     OutboxFullError,
 )
 from bridge.foundation.workers import waking
-from bridge.imds.client import Answer, ImdsConfig
+from bridge.imds.client import Answer
+from bridge.imds.config import ImdsConfig
 from bridge.imds.patience import Patience
 from bridge.imds.turns import Turns
 from bridge.telemetry.metrics import Metrics

@@ -14,9 +14,11 @@ import socket
 import unicodedata
 from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from aiohttp import AddrInfoType
+if TYPE_CHECKING:  # the configuration is checked without aiohttp
+    from aiohttp import AddrInfoType
 
 _METADATA = IPv4Address("169.254.169.254")
 _WIRE_SERVER = IPv4Address("168.63.129.16")
@@ -99,7 +101,7 @@ def _forbidden_spelling(host: str) -> str | None:
         return forbidden(host)
 
 
-def guarded_socket(address: AddrInfoType) -> socket.socket:
+def guarded_socket(address: "AddrInfoType") -> socket.socket:
     """Make the socket of a connection: a socket factory for ``aiohttp.TCPConnector``.
 
     Raises:

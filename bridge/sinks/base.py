@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-import aiohttp
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -21,6 +20,8 @@ from bridge.foundation.values import Duration, Rate
 from bridge.servicebus.timings import TIMINGS, Timings
 
 if TYPE_CHECKING:
+    import aiohttp
+
     from bridge.servicebus.namespace import Entity
     from bridge.sinks.acting import Actor, Outlook
 
@@ -116,7 +117,7 @@ class Resources(Struct, frozen=True, kw_only=True):
         bus: how long Service Bus may take.
     """
 
-    http: aiohttp.ClientSession
+    http: "aiohttp.ClientSession"
     expand: Callable[[str], str]
     vm_id: str | None = None
     approvals: ApprovalAddress | None = None

@@ -13,6 +13,7 @@ from pythonjsonlogger.orjson import OrjsonFormatter
 
 from bridge.events.transitions import TransitionKind
 from bridge.foundation.errors import Reason
+from bridge.foundation.printable import printable
 from bridge.foundation.sections import Section
 from bridge.telemetry.counters import (
     Counter,
@@ -121,16 +122,6 @@ class TextFormatter(logging.Formatter):
         fields = {k: v for k, v in record.__dict__.items() if k not in self._own}
         pairs = "".join(f" {key}={value}" for key, value in fields.items())
         return printable(super().formatMessage(record) + pairs)
-
-
-def printable(text: str) -> str:
-    """Escape every line break and control character in a text.
-
-    A text from outside must not fake a log line, nor control the reader's terminal.
-    """
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode() for c in text
-    )
 
 
 class Metrics:

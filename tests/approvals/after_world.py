@@ -28,7 +28,8 @@ from bridge.events.start_result import StartAnswer, StartResult
 from bridge.foundation.rate_limit import Pace
 from bridge.foundation.retry import RetryPolicy
 from bridge.foundation.values import Duration
-from bridge.imds.client import Answer, ImdsConfig
+from bridge.imds.client import Answer
+from bridge.imds.config import ImdsConfig
 from bridge.imds.poller import Metadata, Poller
 from bridge.imds.turns import Turns
 from bridge.outbox.delivery import select

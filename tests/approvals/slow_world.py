@@ -24,7 +24,8 @@ from bridge.approvals.reply import ReplyRules
 from bridge.approvals.rules import Rule
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.values import Duration
-from bridge.imds.client import ImdsConfig, MetadataClient
+from bridge.imds.client import MetadataClient
+from bridge.imds.config import ImdsConfig
 from bridge.imds.poller import Poller
 from bridge.outbox.delivery import select
 from bridge.outbox.storage.keeper import Keeper

@@ -13,7 +13,8 @@ from pathlib import Path
 from aiohttp import web
 
 from bridge.foundation.clock import SystemClock
-from bridge.imds.client import Answer, ImdsConfig
+from bridge.imds.client import Answer
+from bridge.imds.config import ImdsConfig
 from bridge.imds.turns import Turns
 from bridge.outbox.store import Outbox
 from bridge.telemetry.metrics import Metrics

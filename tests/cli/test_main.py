@@ -21,8 +21,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bridge import __version__
-from bridge.cli.main import main, simulator_extra
-from bridge.cli.process import until_stopped
+from bridge.cli.long_running import until_stopped
+from bridge.cli.main import ELSEWHERE, main
+from bridge.cli.simulate import simulator_extra
 from bridge.foundation.errors import BridgeError, ConfigError, Reason
 from bridge.foundation.origin import install_command
 from bridge.health import port as health
@@ -152,6 +153,18 @@ def test_help_of_every_command_is_whole_sentences() -> None:
         for text in [command.help.split("\n\n")[0], *filter(None, texts)]:
             assert text[0].isupper(), text
             assert text.endswith("."), text
+
+
+@pytest.mark.parametrize("name", sorted(ELSEWHERE))
+def test_list_of_commands_says_of_each_what_its_help_says(name: str) -> None:
+    """Both are written out, so that the list is shown without loading the commands."""
+    _, told = ELSEWHERE[name]
+    command = main.get_command(click.Context(main), name)
+    listed = " ".join(sebridge("--help").stdout.split())
+
+    assert command is not None
+    assert told == command.get_short_help_str(200)
+    assert f" {name} {told} " in f"{listed} "
 
 
 def every(group: click.Group) -> Iterator[click.Command]:

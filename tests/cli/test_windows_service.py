@@ -391,7 +391,8 @@ sys.meta_path.insert(0, Blocker())
 sys.platform = "win32"
 
 import bridge.app.forwarder, bridge.cli.main, bridge.cli.windows_service
-import bridge.cli.approve, bridge.cli.inspect, bridge.cli.outbox, bridge.cli.common
+import bridge.cli.approve, bridge.cli.check_connect, bridge.cli.common
+import bridge.cli.outbox, bridge.cli.status
 import bridge.diagnostics.doctor, bridge.diagnostics.status_query
 import bridge.configuration.json_schema
 import bridge.sinks.servicebus.sink, bridge.sinks.slack.sink, bridge.sinks.webhook.sink

@@ -20,7 +20,7 @@ from bridge.events.document import EVENT_TYPES
 from bridge.foundation.errors import ConfigError
 from bridge.foundation.sections import Section
 from bridge.health.config import HttpConfig
-from bridge.imds.client import ImdsConfig
+from bridge.imds.config import ImdsConfig
 from bridge.outbox.statefile import StateConfig
 from bridge.sinks.registry import SINK_TYPES
 from bridge.sinks.webhook.sink import WebhookSinkConfig

@@ -29,7 +29,7 @@ from bridge.events.identity import Identity
 from bridge.events.transitions import TransitionKind, diff
 from bridge.events.watch import Moment, Watch
 from bridge.foundation.errors import MalformedApprovalError
-from bridge.imds.client import ImdsConfig
+from bridge.imds.config import ImdsConfig
 from bridge.telemetry.metrics import COMMAND_OUTCOMES, OUTCOMES
 from tests.support.builders import (
     EVENT_ID,

@@ -17,7 +17,7 @@ from azure.servicebus.exceptions import (
 from bridge.configuration import load as configuration
 from bridge.configuration.config import Config
 from bridge.diagnostics import doctor
-from bridge.diagnostics.host_checks import Finding
+from bridge.diagnostics.finding import Finding
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import ApprovalQueueError, DeliveryError
 from bridge.foundation.values import Secret

@@ -12,7 +12,8 @@ import pytest
 from bridge.configuration import load as configuration
 from bridge.configuration.config import Config
 from bridge.diagnostics import host_checks
-from bridge.diagnostics.host_checks import Finding, Host
+from bridge.diagnostics.finding import Finding
+from bridge.diagnostics.host_checks import Host
 from tests.support.disks import hide
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="permissions are POSIX's")

@@ -16,7 +16,7 @@ from bridge.app.traffic import open_probe
 from bridge.configuration import load as configuration
 from bridge.configuration.config import Config
 from bridge.diagnostics import status_query, traffic_check
-from bridge.diagnostics.host_checks import Finding
+from bridge.diagnostics.finding import Finding
 from bridge.events.build import EventContext
 from bridge.events.command_result import CommandResult, from_command
 from bridge.foundation.errors import OutboxCorruptError, OutboxError, Reason

@@ -19,7 +19,8 @@ from bridge.foundation.errors import (
 )
 from bridge.foundation.sections import Reader
 from bridge.foundation.values import Duration
-from bridge.imds.client import ImdsConfig, MetadataClient, open_client
+from bridge.imds.client import MetadataClient, open_client
+from bridge.imds.config import ImdsConfig
 from bridge.imds.poller import Metadata
 from bridge.telemetry.metrics import Metrics
 from tests.support.builders import EVENT_ID, body_of, imds_event

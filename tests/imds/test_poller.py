@@ -19,7 +19,7 @@ from bridge.foundation.errors import (
     OutboxError,
 )
 from bridge.foundation.values import Duration
-from bridge.imds.client import ImdsConfig
+from bridge.imds.config import ImdsConfig
 from bridge.imds.poller import Poller
 from bridge.outbox.delivery import Delivery
 from bridge.outbox.records import Decision

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.cli.process import until_stopped
+from bridge.cli.long_running import until_stopped
 from bridge.events.build import OutgoingEvent
 from bridge.foundation.errors import OutboxError, OutboxFullError, OutboxThreadDiedError
 from bridge.foundation.workers import run_workers

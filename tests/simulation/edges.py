@@ -17,7 +17,8 @@ from bridge.foundation.errors import (
     TransientDeliveryError,
 )
 from bridge.foundation.values import Duration
-from bridge.imds.client import Answer, ImdsConfig
+from bridge.imds.client import Answer
+from bridge.imds.config import ImdsConfig
 from bridge.imds.turns import Turns
 from bridge.outbox.delivery import Delivery
 from tests.simulation.on_the_spot import judge_post

@@ -14,7 +14,8 @@ from bridge.events.build import OutgoingEvent
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import MetadataError, OutboxFullError
 from bridge.foundation.workers import Worker
-from bridge.imds.client import Answer, ImdsConfig
+from bridge.imds.client import Answer
+from bridge.imds.config import ImdsConfig
 from bridge.imds.poller import Metadata
 from bridge.imds.turns import Turns
 from bridge.outbox.delivery import Delivery

@@ -1,17 +1,22 @@
-"""What a forwarder loads that has one webhook and is asked nothing.
+"""What a process loads: a forwarder with one webhook, and each command.
 
-Each module that it does without is memory on every VM: what comes back, fails here.
-The forwarder is a process of its own, which runs until it has read the document twice.
+Each module that a forwarder does without is memory on every VM, and each that a command
+does without is time at every start: what comes back, fails here. Each is a process of
+its own; a forwarder runs until it has read the document twice.
 """
 
 import asyncio
 import os
+import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from bridge.outbox.store import Outbox
+from tests.support.builders import router
 from tests.system.processes import PATIENCE, ended, started
 
 CONFIG = """
@@ -27,14 +32,14 @@ name = "siem"
 type = "webhook"
 url = "http://127.0.0.1:{port}/siem"
 """
-# Says what is loaded when the forwarder ends.
+# Says what is loaded when the process ends.
 LISTING = """
 import sys
 from bridge.__main__ import main
 try:
     main()
 finally:
-    print(*sys.modules)
+    print("\\n" + " ".join(sys.modules))
 """
 # What costs much and has no work there; what is of the package alone is listed below.
 WITHOUT = {
@@ -45,7 +50,7 @@ WITHOUT = {
 # health port are configured with, and the sink that is configured.
 WITH = {
     "approvals": {"config", "evidence", "rotation", "rules"},
-    "cli": {"process"},
+    "cli": {"ending", "long_running", "process"},
     "demo": set(),
     "diagnostics": set(),
     "health": {"config", "port", "status"},
@@ -91,7 +96,12 @@ async def loaded(folder: Path) -> set[str]:
             await is_enough.wait()
         assert await ended(process) == 0
     assert process.stdout is not None
-    return set((await process.stdout.read()).decode().split())
+    return names((await process.stdout.read()).decode())
+
+
+def names(output: str) -> set[str]:
+    """Return the modules that `LISTING` has printed in the last line."""
+    return set(output.splitlines()[-1].split())
 
 
 async def test_forwarder_with_one_webhook_loads_nothing_that_it_does_without(
@@ -101,8 +111,99 @@ async def test_forwarder_with_one_webhook_loads_nothing_that_it_does_without(
 
     assert not found & WITHOUT
     for package, wanted in WITH.items():
-        names = (name.split(".") for name in found)
-        used = {
-            name[2] for name in names if name[:2] == ["bridge", package] and name[2:]
-        }
-        assert used <= wanted, package
+        assert of_package(package, found) <= wanted, package
+
+
+def of_package(package: str, found: set[str]) -> set[str]:
+    """Return the names of the modules of a package, and of packages inside it."""
+    parts = (name.split(".") for name in found)
+    return {part[2] for part in parts if part[:2] == ["bridge", package] and part[2:]}
+
+
+# -- commands ----------------------------------------------------------------------
+
+# Half of the time of a start; who sends and receives nothing does without.
+NETWORK = {"aiohttp", "azure", "slack_sdk"}
+# Of the packages that are the forwarder, the hub, and what runs beside them.
+PROCESSES = ("app", "demo", "pipeline", "simulator", "traffic")
+WHOLE = """
+[state]
+path = "{folder}/state.db"
+[[sinks]]
+name = "log"
+type = "file"
+path = "-"
+"""
+
+
+def command(folder: Path, *arguments: str) -> tuple[int, set[str]]:
+    """Run a command, and return its exit code and the modules it had in the end."""
+    (folder / "bridge.toml").write_text(WHOLE.format(folder=folder.as_posix()))
+    done = subprocess.run(  # noqa: S603 - our own arguments
+        [sys.executable, "-c", LISTING, *arguments],
+        cwd=folder,
+        env=unmeasured(),
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    return done.returncode, names(done.stdout)
+
+
+@pytest.mark.parametrize("line", ["--version", "--help", "run --help"])
+def test_what_only_speaks_of_the_commands_loads_none(line: str, tmp_path: Path) -> None:
+    code, found = command(tmp_path, *line.split())
+
+    ours = {name for name in found if name.startswith("bridge.")}
+    assert code == 0
+    assert not found & {*NETWORK, "asyncio", "dataclasses", "msgspec", "sqlite3"}
+    assert ours == {
+        *("bridge.__main__", "bridge.cli", "bridge.cli.common", "bridge.cli.ending"),
+        *("bridge.cli.main", "bridge.foundation", "bridge.foundation.errors"),
+        *("bridge.foundation.origin", "bridge.foundation.printable"),
+    }
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(
+            "check -c bridge.toml",
+            "init --traffic -o new.toml",
+            "outbox list -c bridge.toml",
+        ),
+        *("events -c bridge.toml", "schema event", "approve --help", "outbox --help"),
+        *("simulate --help", "demo --help", "hub --help"),
+    ],
+)
+async def test_command_that_sends_nothing_loads_nothing_to_send_with(
+    line: str, tmp_path: Path
+) -> None:
+    is_approving = line.startswith("approve")
+    async with Outbox.open(tmp_path / "state.db", router()):
+        pass
+
+    code, found = command(tmp_path, *line.split())
+
+    assert code == 0
+    assert not found & NETWORK
+    loaded = {package: of_package(package, found) for package in PROCESSES}
+    assert loaded == {
+        "app": {"approve_reply", "approve_request"} if is_approving else set(),
+        "demo": set(),
+        "pipeline": set(),
+        "simulator": set(),
+        "traffic": set() if line.startswith(("simulate", "demo")) else {"config"},
+    }
+
+
+def test_simulator_loads_nothing_of_the_forwarder(tmp_path: Path) -> None:
+    """It stands in for Azure; of ours it needs how a process logs and ends."""
+    code, found = command(tmp_path, "simulate", "--scenario", "no-such-scenario")
+
+    packages = {name.split(".")[1] for name in found if name.startswith("bridge.")}
+    assert code == 1
+    assert packages == {
+        *("__main__", "cli", "events", "foundation", "simulator", "telemetry")
+    }

@@ -1,7 +1,6 @@
-"""The commands that change nothing: ``check``, ``status``, ``schema``."""
+"""``sebridge check``: the faults of a configuration, and what cannot be reached."""
 
 import os
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,31 +8,21 @@ from pathlib import Path
 import click
 
 from bridge.cli.common import (
-    FAILED,
-    WRONG,
     allow_empty_option,
     config_option,
     echo_json,
-    fail,
-    hub_option,
-    hub_scope_option,
     is_unicode,
     painter,
 )
-from bridge.cli.progress import shown
-from bridge.cli.running import run
-from bridge.configuration import json_schema
+from bridge.cli.ending import FAILED, WRONG
 from bridge.configuration import load as configuration
 from bridge.configuration.config import Config
-from bridge.diagnostics import doctor, host_checks, status_query, traffic_check
-from bridge.diagnostics.host_checks import Finding
-from bridge.foundation.clock import SystemClock
+from bridge.diagnostics.finding import Finding
 from bridge.foundation.errors import ConfigError
+from bridge.foundation.printable import printable
 from bridge.foundation.sections import Fault
-from bridge.health import status_table
 from bridge.hub import load as hub_load
 from bridge.hub.load import HubFile
-from bridge.telemetry.metrics import LogConfig, configure_logging, printable
 
 
 @click.command()
@@ -61,7 +50,7 @@ def check(path: Path, *, connect: bool, as_json: bool, allow_empty: bool) -> Non
         _echo_report(path, faults=error.faults)
         sys.exit(WRONG)
     warnings, notes = config.warnings(), config.notes()
-    findings = run(shown(_examined(config), SystemClock())) if connect else []
+    findings = _examined(config) if connect else []
     if as_json:
         _echo_report(path, warnings=warnings, notes=notes, findings=findings)
     else:
@@ -114,19 +103,10 @@ def _fault_as_json(fault: str) -> dict[str, str | int | None]:
     return {"line": None, "place": "", "text": fault}  # concerns the whole file
 
 
-async def _examined(config: Config | HubFile) -> list[Finding]:
-    configure_logging(LogConfig(level="error", format="text"))  # the SDK logs a lot
-    if isinstance(config, HubFile):
-        from bridge.cli.hub import needs_extra  # noqa: PLC0415 - of a hub alone
+def _examined(config: Config | HubFile) -> list[Finding]:
+    from bridge.cli import check_connect  # noqa: PLC0415 - most of the forwarder
 
-        with needs_extra():
-            from bridge.cli import hub_check  # noqa: PLC0415 - an extra
-        return await hub_check.examine(config.hub, SystemClock())
-    answer = await status_query.running(config)
-    found = await doctor.examine(config, SystemClock())
-    found += host_checks.examine(config, os.environ, answer)
-    is_running = answer is not None
-    return found + await traffic_check.examine(config.traffic, is_running=is_running)
+    return check_connect.examined(config)
 
 
 def _result(finding: Finding) -> str:
@@ -159,64 +139,3 @@ _MARKS = {
     "warning": ("warn", "!", "warning"),
     "fault": ("FAIL", "✗", "bad"),
 }
-
-
-@click.command()
-@config_option
-@hub_option
-@hub_scope_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def status(
-    path: Path, *, hub: str | None, hub_scope: str | None, as_json: bool
-) -> None:
-    """Show the state of the bridge: events, deliveries, sinks.
-
-    With --hub: what is announced for a whole fleet, and which bridges are silent.
-
-    Exit code 0: a running forwarder, or the hub, answered. 1: none answered; without
-    --hub the output is what the state file holds.
-
-    Example: sebridge status --json
-    """
-    if hub is not None:
-        _show_hub(hub, hub_scope, as_json=as_json)
-        return
-    settings, sinks = configuration.load_settings(path, os.environ)
-    clock = SystemClock()
-    answer = run(status_query.status(settings, sinks, clock))
-    if as_json:
-        echo_json(answer.report)
-    else:
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        paint, now = painter(sys.stdout), clock.now()
-        text = status_table.plain(answer.report, now, width=width, paint=paint)
-        click.echo(text, color=True)
-    if not answer.is_live:
-        sys.exit(FAILED)
-
-
-def _show_hub(hub: str, scope: str | None, *, as_json: bool) -> None:
-    # Loaded only for this: most machines have no hub.
-    from bridge.cli import hub_status  # noqa: PLC0415 - see above
-    from bridge.cli.hub_client import url_of  # noqa: PLC0415 - see above
-
-    try:
-        url = url_of(hub, scope)
-    except ValueError as error:
-        fail(str(error), code=WRONG)
-    configure_logging(LogConfig(level="error", format="text"))
-    found = run(hub_status.fetch(url, scope))
-    if as_json:
-        echo_json(found)
-    else:
-        click.echo("\n".join(hub_status.lines(found, painter(sys.stdout))), color=True)
-
-
-@click.command()
-@click.argument("what", type=click.Choice(["config", "event", "approval"]))
-def schema(what: str) -> None:
-    """Print the JSON Schema of one kind of document.
-
-    Example: sebridge schema event
-    """
-    click.echo(json_schema.text(what), nl=False)

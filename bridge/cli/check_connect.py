@@ -1,0 +1,32 @@
+"""``check --connect``: tests every connection of a forwarder, or of a hub."""
+
+import os
+
+from bridge.cli.progress import shown
+from bridge.cli.running import run
+from bridge.configuration.config import Config
+from bridge.diagnostics import doctor, host_checks, status_query, traffic_check
+from bridge.diagnostics.finding import Finding
+from bridge.foundation.clock import SystemClock
+from bridge.hub.load import HubFile
+from bridge.telemetry.metrics import LogConfig, configure_logging
+
+
+def examined(config: Config | HubFile) -> list[Finding]:
+    """Test the connections, and show meanwhile that it goes on."""
+    return run(shown(_every_finding(config), SystemClock()))
+
+
+async def _every_finding(config: Config | HubFile) -> list[Finding]:
+    configure_logging(LogConfig(level="error", format="text"))  # the SDK logs a lot
+    if isinstance(config, HubFile):
+        from bridge.cli.hub import needs_extra  # noqa: PLC0415 - of a hub alone
+
+        with needs_extra():
+            from bridge.cli import hub_check  # noqa: PLC0415 - an extra
+        return await hub_check.examine(config.hub, SystemClock())
+    answer = await status_query.running(config)
+    found = await doctor.examine(config, SystemClock())
+    found += host_checks.examine(config, os.environ, answer)
+    is_running = answer is not None
+    return found + await traffic_check.examine(config.traffic, is_running=is_running)

@@ -1,0 +1,58 @@
+"""A command that runs until it is asked to stop: its signals and its open files."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from bridge.cli.ending import WRONG, fail, first_of
+from bridge.foundation.clock import Bell
+from bridge.foundation.errors import BridgeError, ConfigError
+
+
+def until_stopped(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+    """Run ``work`` until it ends or a signal asks it to stop."""
+    try:
+        asyncio.run(_until_signal(work))
+    except* BridgeError as errors:
+        first = first_of(errors)
+        if isinstance(first, ConfigError):
+            fail(*first.faults, code=WRONG)
+        fail(str(first))
+
+
+async def _until_signal(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+    stop = Bell()
+    loop = asyncio.get_running_loop()
+    signals = [signal.SIGINT, signal.SIGTERM]
+
+    def ask() -> None:
+        for number in signals:  # back to the default: a second signal ends the process
+            if sys.platform == "win32":  # pragma: no cover - tests run on POSIX
+                signal.signal(number, signal.SIG_DFL)
+            else:
+                loop.remove_signal_handler(number)
+                signal.signal(number, signal.SIG_DFL)  # Python's own prints a traceback
+        stop.set()
+
+    for number in signals:
+        if sys.platform == "win32":  # pragma: no cover - tests run on POSIX
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(ask))
+        else:
+            loop.add_signal_handler(number, ask)
+    await work(stop)
+
+
+def raise_file_limit() -> None:
+    """Raise the limit of open files and sockets to the maximum that is allowed.
+
+    The default limit is often 1024, because programs with select() need that.
+    """
+    if sys.platform == "win32":  # pragma: no cover - tests run on POSIX
+        return
+    import resource  # noqa: PLC0415 - does not exist on Windows
+
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # macOS has a second, lower limit
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,0 +1,157 @@
+"""``sebridge simulate``: a local stand-in for Azure."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from bridge.cli.ending import fail
+from bridge.cli.long_running import until_stopped
+from bridge.foundation.errors import MissingExtraError
+from bridge.telemetry.metrics import LogConfig, configure_logging
+
+PORT = click.IntRange(0, 65535)
+SPEED = click.FloatRange(min=0, min_open=True, max=1e6)
+# Written out here, because the simulator is an extra; a test compares the names.
+SCENARIOS = (
+    "live-migration, user-reboot, host-agent-maintenance, redeploy-after-host-failure, "
+    "user-redeploy, cancelled-maintenance, spot-eviction, host-failure"
+)
+
+
+@click.command()
+@click.option(
+    "--imds-port",
+    type=PORT,
+    default=0,
+    show_default="any",
+    help="Port of the simulated IMDS.",
+)
+@click.option(
+    "--servicebus-port",
+    type=PORT,
+    default=0,
+    show_default="any",
+    help="Port of the simulated Service Bus.",
+)
+@click.option(
+    "--servicebus-tls-port",
+    type=PORT,
+    default=0,
+    show_default="any",
+    help="Port of its AMQP over TLS; see --tls.",
+)
+@click.option(
+    "--servicebus-websocket-port",
+    type=PORT,
+    default=0,
+    show_default="any",
+    help="Port of its AMQP over WebSockets.",
+)
+@click.option(
+    "--servicebus-http-port",
+    type=PORT,
+    default=0,
+    show_default="any",
+    help="Port of its administration API and of /health.",
+)
+@click.option(
+    "--servicebus-https-port",
+    type=PORT,
+    default=0,
+    show_default="any",
+    help="Port of the same by HTTPS, which most clients need; see --tls.",
+)
+@click.option(
+    "--emulator",
+    is_flag=True,
+    help="Stand in for Microsoft's Service Bus emulator in a container: ports 5672 and "
+    "5300 on all addresses, its place of Config.json, EMULATOR_HTTP_PORT.",
+)
+@click.option(
+    "--tls",
+    is_flag=True,
+    help="Serve TLS with a certificate for localhost that is made now; the output says "
+    "which file a client has to trust.",
+)
+@click.option(
+    "--tls-certificate",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Serve TLS with this certificate (PEM).",
+)
+@click.option(
+    "--tls-key",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The private key of --tls-certificate (PEM).",
+)
+@click.option(
+    "--servicebus-config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A file with the queues and topics, in the format of Microsoft's emulator "
+    "(Config.json).",
+)
+@click.option(
+    "--inbox-port",
+    type=PORT,
+    default=0,
+    show_default="any",
+    help="Port of the inbox, which receives webhooks.",
+)
+@click.option(
+    "--arm-port",
+    type=PORT,
+    default=0,
+    show_default="any",
+    help="Port of the simulated Azure Resource Manager.",
+)
+@click.option(
+    "--event-grid",
+    type=click.Choice(["cloudevents", "eventgrid"]),
+    help="Tell of the events in the queue azure-events, too, in this schema of "
+    "Event Grid.",
+)
+@click.option(
+    "--scenario",
+    metavar="NAME|FILE",
+    help=f"The scenario to play: a file, or one of {SCENARIOS}.",
+)
+@click.option(
+    "--speed",
+    type=SPEED,
+    default=1.0,
+    show_default=True,
+    help="How many times faster than real time the scenario is played.",
+)
+def simulate(*, emulator: bool, **options: object) -> None:
+    """Run a local IMDS, Service Bus and webhook inbox.
+
+    They stand in for Azure while a consumer of the events is developed.
+
+    Example: sebridge simulate --scenario user-reboot --speed 10
+    """
+    with simulator_extra("the simulator"):
+        from bridge.simulator import container, serve  # noqa: PLC0415 - an extra
+    configure_logging(LogConfig(level="warning", format="text"))
+    chosen = serve.SimulatorOptions(**options)  # type: ignore[arg-type]  # click has checked them
+    try:
+        if emulator:
+            chosen = container.as_emulator(chosen, os.environ)
+        until_stopped(lambda stop: serve.serve(chosen, stop, sys.stdout))
+    except serve.EntityFileError as error:
+        fail(*error.lines)
+    except serve.SimulatorError as error:
+        fail(str(error))
+
+
+@contextmanager
+def simulator_extra(what: str) -> Iterator[None]:
+    """Turn a failed import into a message that says how to install the extra."""
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").split(".")[0] != "rich":
+            raise
+        raise MissingExtraError(what, "simulator") from error
