@@ -10,8 +10,9 @@ Source: github.com/Azure/azure-service-bus-emulator-installer: README.md,
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from bridge.simulator.errors import SimulatorError
 from bridge.simulator.serve import SimulatorOptions

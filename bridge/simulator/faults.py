@@ -5,11 +5,12 @@ Shapes:  JSON of a control request → Fault; Fault, answer → what the client 
 
 import socket
 import struct
-from dataclasses import dataclass, field, replace
 from typing import Annotated, Final
 
 import msgspec
 from aiohttp import web
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from bridge.simulator.clock import Clock
 from bridge.simulator.errors import BadInputError
@@ -20,8 +21,7 @@ GARBAGE: Final = b'{"DocumentIncarnation": 2, "Events": [{"Event\xff\x00'
 _LINGER_NOT = struct.pack("ii", 1, 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Struct, frozen=True, kw_only=True):
     """Answers with another status."""
 
     status: int
@@ -29,25 +29,21 @@ class Answer:
     body: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Hang:
+class Hang(Struct, frozen=True):
     """Waits some seconds, then answers normally."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Reset:
+class Reset(Struct, frozen=True):
     """Reads the request, then resets the connection."""
 
 
-@dataclass(frozen=True, slots=True)
-class Truncated:
+class Truncated(Struct, frozen=True):
     """Sends half of the body that Content-Length promises, then disconnects."""
 
 
-@dataclass(frozen=True, slots=True)
-class Garbage:
+class Garbage(Struct, frozen=True):
     """Answers 200 with a body that is not JSON."""
 
     body: bytes = GARBAGE
@@ -56,8 +52,7 @@ class Garbage:
 Strike = Answer | Hang | Reset | Truncated | Garbage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class Fault(Struct, frozen=True, kw_only=True):
     """One fault and the requests it applies to.
 
     Attributes:
@@ -135,8 +130,7 @@ def _strikes(given: _FaultInput) -> list[Strike]:
     return strikes
 
 
-@dataclass(slots=True)
-class FaultQueue:
+class FaultQueue(Struct):
     """The faults that wait for a request, in order."""
 
     _waiting: list[Fault] = field(default_factory=list)

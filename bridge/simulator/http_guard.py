@@ -12,9 +12,9 @@ and has its own. A client that leaks connections must not block the others.
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 
 from aiohttp import web
+from msgspec import Struct, field
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -25,8 +25,7 @@ _READ_SECONDS = 30.0
 _BACKLOG = 128
 
 
-@dataclass(slots=True, kw_only=True)
-class Guard:
+class Guard(Struct, kw_only=True):
     """The connections of one server.
 
     Attributes:

@@ -5,13 +5,13 @@ import logging
 import math
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Self, TextIO
 
 import orjson
+from msgspec import Struct
 
 from bridge.simulator.azure.arm import Arm
 from bridge.simulator.azure.event_grid import EventGrid, Place, Schema
@@ -51,8 +51,7 @@ _LOOK_SECONDS = 0.25
 _AZURE_EVENTS = "azure-events"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatorOptions:
+class SimulatorOptions(Struct, frozen=True, kw_only=True):
     """What to open, where, and what to play.
 
     Attributes:

@@ -1,14 +1,14 @@
 """TLS of the simulator's servers: the files, and what a server makes of them."""
 
 import ssl
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from bridge.simulator.errors import SimulatorError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsFiles:
+class TlsFiles(Struct, frozen=True, kw_only=True):
     """PEM files.
 
     Attributes:

@@ -16,11 +16,13 @@ import socket
 import sys
 import tempfile
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import dedent
 from types import TracebackType
 from typing import Self
+
+from msgspec.structs import replace
 
 from acceptance.app import KEY, app
 from acceptance.story import Story

@@ -1,7 +1,6 @@
 """One round: a world that lives on while the forwarder is killed again and again."""
 
 import asyncio
-import dataclasses
 import random
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import orjson
 from azure.servicebus.aio import ServiceBusClient
 
@@ -227,7 +227,7 @@ class World:
         event = self.imds.find(event_id)
         if step == "change":
             text = f"{self.chance.getrandbits(32)}"
-            self.imds.change(dataclasses.replace(event, description=text))
+            self.imds.change(msgspec.structs.replace(event, description=text))
         elif step == "start":
             self.imds.start(event_id)
         else:

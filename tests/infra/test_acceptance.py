@@ -7,10 +7,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from acceptance.app import KEY
 from acceptance.simulated import World, bridge_toml, reboot

@@ -4,7 +4,6 @@ The tokens are made by azure-servicebus itself, so that both sides agree on the 
 """
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,6 +17,7 @@ from azure.servicebus.exceptions import (
     ServiceBusAuthorizationError,
     ServiceBusError,
 )
+from msgspec.structs import replace
 
 from bridge.simulator.servicebus.access import (
     ROOT,

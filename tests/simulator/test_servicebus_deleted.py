@@ -6,7 +6,6 @@ loses the message, and the SDK calls that an unknown error.
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 import azure.servicebus as sync_sdk
 import pytest
@@ -16,6 +15,7 @@ from azure.servicebus.exceptions import (
     MessagingEntityDisabledError,
     MessagingEntityNotFoundError,
 )
+from msgspec.structs import replace
 
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.queues import Queue

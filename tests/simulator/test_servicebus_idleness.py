@@ -1,13 +1,13 @@
 """AutoDeleteOnIdle: what nobody uses is deleted, and what is used stays."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import ServiceBusError
+from msgspec.structs import replace
 
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.desk import Desk

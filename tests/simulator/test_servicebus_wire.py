@@ -1,12 +1,12 @@
 """Bytes in, bytes out: frames, values and messages."""
 
-from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from bridge.simulator.servicebus.errors import RefusedError
 from bridge.simulator.servicebus.frames import (

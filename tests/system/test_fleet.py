@@ -6,10 +6,10 @@ import json
 import random
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.servers import brisk_sdk
 from tests.support.stopwatch import Stopwatch

@@ -16,13 +16,13 @@ Source: specification/maintenance/resource-manager of Azure/azure-rest-api-specs
 import re
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Protocol, Self
 
 import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
+from msgspec import Struct
 
 from bridge.simulator.callers import for_callers_here
 from bridge.simulator.clock import Clock, SystemClock
@@ -71,8 +71,7 @@ class _Events(msgspec.Struct, frozen=True):
     value: list[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Asked(Struct, frozen=True, kw_only=True):
     """A request, as received."""
 
     path: str

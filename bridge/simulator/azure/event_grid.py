@@ -10,11 +10,11 @@ Source: learn.microsoft.com/azure/virtual-machines/scheduled-events-event-grid
 import asyncio
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
 
 import orjson
+from msgspec import Struct, field
 
 from bridge.simulator.clock import Clock, SystemClock
 
@@ -36,8 +36,7 @@ class Document(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Place(Struct, frozen=True, kw_only=True):
     """Where the VM of an event is."""
 
     vm_name: str
@@ -121,8 +120,7 @@ def _envelope(
     return orjson.dumps({**head, "data": data})
 
 
-@dataclass(slots=True)
-class EventGrid:
+class EventGrid(Struct):
     """Tells what happens to the events of a VM.
 
     Attributes:

@@ -6,13 +6,13 @@ events while given documents are shown.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, replace
 from typing import Annotated, TypeVar
 
 import msgspec
 import orjson
 from aiohttp import web
 from msgspec import UNSET, UnsetType
+from msgspec.structs import asdict, replace
 
 from bridge.simulator.errors import BadInputError, NoSuchEventError
 from bridge.simulator.faults import parse_fault

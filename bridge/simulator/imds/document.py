@@ -9,10 +9,12 @@ Source:  learn.microsoft.com/azure/virtual-machines/linux/scheduled-events
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from email.utils import formatdate
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 VERSIONS: Final = (
     "2017-03-01",
@@ -45,8 +47,7 @@ class Status(StrEnum):
     STARTED = "Started"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduledEvent:
+class ScheduledEvent(Struct, frozen=True, kw_only=True):
     """One event and its future.
 
     Attributes:

@@ -8,10 +8,11 @@ seldom misses incarnations, as in reality.
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import orjson
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from bridge.simulator.errors import NoSuchEventError
 from bridge.simulator.imds.document import (
@@ -36,8 +37,7 @@ class StartOn(StrEnum):
     ALL_CONCERNED = "all-concerned"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventLife:
+class EventLife(Struct, frozen=True, kw_only=True):
     """The planned life of an event, as durations.
 
     Attributes:
@@ -109,8 +109,7 @@ class EventLife:
         return scheduled.started(at) if is_started else scheduled
 
 
-@dataclass(slots=True)
-class LiveEvents:
+class LiveEvents(Struct):
     """The events of the document.
 
     Attributes:

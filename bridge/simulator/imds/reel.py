@@ -1,16 +1,15 @@
 """Show given documents one after another, each for the same time."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import orjson
+from msgspec import Struct
 
 from bridge.simulator.imds.document import Status
 from bridge.simulator.imds.source import Approval, View, event_statuses, view_of
 
 
-@dataclass(slots=True)
-class DocumentReel:
+class DocumentReel(Struct):
     """Documents of a real VM, played in order; the last one stays.
 
     Attributes:

@@ -10,7 +10,6 @@ Shapes:  name or path → Scenario
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 import orjson
+from msgspec import Struct
 
 from bridge.simulator.errors import BadInputError, ScenarioError
 from bridge.simulator.foreign import Input, parse
@@ -31,8 +31,7 @@ _Seconds = Annotated[float, msgspec.Meta(ge=0)]
 _Transition = Literal["scheduled", "started", "completed", "cancelled", "ended"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
+class Scenario(Struct, frozen=True, kw_only=True):
     """A scenario: lives of events, or documents.
 
     Attributes:

@@ -6,14 +6,13 @@ DocumentReel (reel.py).
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 import orjson
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class View(Struct, frozen=True, kw_only=True):
     """The document as it is sent.
 
     Attributes:
@@ -24,8 +23,7 @@ class View:
     etag: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Approval:
+class Approval(Struct, frozen=True, kw_only=True):
     """StartRequests as received.
 
     Attributes:
@@ -61,8 +59,7 @@ class DocumentSource(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class FixedDocument:
+class FixedDocument(Struct, frozen=True):
     """A given document, valid or not; it never changes."""
 
     body: bytes

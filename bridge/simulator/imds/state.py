@@ -9,7 +9,8 @@ import random
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from bridge.simulator.clock import Clock, SystemClock
 from bridge.simulator.errors import NotLiveError
@@ -27,8 +28,7 @@ _KEPT = 10_000
 _DEFAULT_VM = "WestNO_0"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImdsOptions:
+class ImdsOptions(Struct, frozen=True, kw_only=True):
     """What can be changed while it runs.
 
     Attributes:
@@ -45,8 +45,7 @@ class ImdsOptions:
     rate_limit: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImdsSettings:
+class ImdsSettings(Struct, frozen=True, kw_only=True):
     """The initial state of a simulated IMDS.
 
     Attributes:
@@ -67,8 +66,7 @@ class ImdsSettings:
     options: ImdsOptions = field(default_factory=ImdsOptions)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoggedRequest:
+class LoggedRequest(Struct, frozen=True, kw_only=True):
     """A request to /metadata, as received."""
 
     method: str

@@ -1,8 +1,7 @@
 """The simulated IMDS as plain JSON values with camelCase names, for its control API."""
 
-from dataclasses import fields
-
 import orjson
+from msgspec.structs import asdict
 
 from bridge.simulator.faults import Fault
 from bridge.simulator.imds.document import ScheduledEvent, Status
@@ -51,7 +50,7 @@ def event_view(event: ScheduledEvent) -> dict[str, object]:
 
 def as_camel(options: ImdsOptions) -> dict[str, object]:
     """Return options under the names of the control API."""
-    return {_camel(each.name): getattr(options, each.name) for each in fields(options)}
+    return {_camel(name): value for name, value in asdict(options).items()}
 
 
 def _camel(name: str) -> str:

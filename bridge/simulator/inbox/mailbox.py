@@ -6,15 +6,15 @@ Used by one event loop. Only the last messages are kept, so it may run for weeks
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 from weakref import WeakSet
+
+from msgspec import Struct
 
 KEPT: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(Struct, frozen=True, kw_only=True):
     """One accepted request.
 
     Attributes:
@@ -38,13 +38,13 @@ class Message:
         }
 
 
-@dataclass(slots=True)
 class Mailbox:
     """The messages, oldest first, and the streams that wait for more."""
 
-    _messages: deque[Message] = field(default_factory=lambda: deque(maxlen=KEPT))
-    # Weak: a stream is removed when its reader is gone.
-    _listeners: "WeakSet[asyncio.Queue[Message]]" = field(default_factory=WeakSet)
+    def __init__(self) -> None:
+        self._messages = deque[Message](maxlen=KEPT)
+        # Weak: a stream is removed when its reader is gone.
+        self._listeners = WeakSet[asyncio.Queue[Message]]()
 
     @property
     def messages(self) -> tuple[Message, ...]:

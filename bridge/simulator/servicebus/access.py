@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from urllib.parse import parse_qsl, quote_plus
 
+from msgspec import Struct
+
 from bridge.simulator.servicebus.errors import Condition, RefusedError
 
 MANAGEMENT_SUFFIX = "/$management"
@@ -53,8 +55,7 @@ class AccessRule:
         return right in self.rights or Right.MANAGE in self.rights
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
+class Grant(Struct, frozen=True, kw_only=True):
     """A token that was found good.
 
     Attributes:

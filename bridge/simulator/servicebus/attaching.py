@@ -3,9 +3,10 @@
 Source: azure-servicebus 7.15, which sends these filters and properties and reads these.
 """
 
-from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
+
+from msgspec import Struct
 
 from bridge.simulator.servicebus.endpoints import Link
 from bridge.simulator.servicebus.errors import Condition, RefusedError
@@ -20,8 +21,7 @@ _TICKS_AT_EPOCH = 621_355_968_000_000_000
 _TICKS_PER_SECOND = 10_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionRequest:
+class SessionRequest(Struct, frozen=True, kw_only=True):
     """A receiver's request for a session.
 
     Attributes:

@@ -5,8 +5,9 @@ A pure data structure: it keeps order and size, and does not interpret locks.
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass
 from uuid import UUID
+
+from msgspec import Struct
 
 from bridge.simulator.servicebus.deadlines import Deadline
 from bridge.simulator.servicebus.message import (
@@ -17,8 +18,7 @@ from bridge.simulator.servicebus.message import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
+class Counts(Struct, frozen=True, kw_only=True):
     """How many messages an entity holds.
 
     Attributes:
@@ -36,8 +36,7 @@ class Counts:
     dead: int = 0
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Entry:
+class Entry(Struct, kw_only=True, eq=False):
     """A message in a queue, with everything that changes about it.
 
     Attributes:

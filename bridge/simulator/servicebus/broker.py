@@ -9,9 +9,10 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from types import TracebackType
 from typing import Self
+
+from msgspec.structs import replace
 
 from bridge.simulator.servicebus.access import Access, Right
 from bridge.simulator.servicebus.backlog import Counts

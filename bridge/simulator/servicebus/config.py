@@ -12,9 +12,10 @@ Source:  github.com/Azure/azure-service-bus-emulator-installer,
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
+
+from msgspec.structs import asdict
 
 from bridge.simulator.servicebus.config_access import read_access
 from bridge.simulator.servicebus.config_fields import ConfigError, Fields, Findings
@@ -188,7 +189,7 @@ def _read_subscription(subscription: Fields) -> SubscriptionSettings:
     queue = _read_queue(subscription, properties)
     _check_names(subscription, [rule.name for rule in rules])
     return SubscriptionSettings(
-        **{field.name: getattr(queue, field.name) for field in fields(queue)},
+        **asdict(queue),
         rules=tuple(rules) or (Rule(),),
     )
 

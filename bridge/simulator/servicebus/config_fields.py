@@ -6,9 +6,10 @@ reads as its default, so that one pass finds every fault.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Self
+
+from msgspec import Struct, field
 
 _MOST_INT32 = 2**31 - 1
 _LEAST_INT64, _MOST_INT64 = -(2**63), 2**63 - 1
@@ -31,8 +32,7 @@ class ConfigError(ValueError):
         self.faults = tuple(faults)
 
 
-@dataclass(frozen=True, slots=True)
-class Findings:
+class Findings(Struct, frozen=True):
     """The faults of a file, each with its place."""
 
     faults: list[str] = field(default_factory=list)

@@ -7,7 +7,8 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bridge.simulator.errors import ListenError
 from bridge.simulator.http_server import listening
@@ -17,8 +18,7 @@ from bridge.simulator.tls import TlsFiles, server_context
 NewProtocol = Callable[[], asyncio.Protocol]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Doors:
+class Doors(Struct, frozen=True, kw_only=True):
     """Where clients come in besides plain TCP.
 
     Attributes:
@@ -33,8 +33,7 @@ class Doors:
     tls_port: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ports:
+class Ports(Struct, frozen=True, kw_only=True):
     """Where an open broker listens; None: it does not listen there."""
 
     tls: int | None = None

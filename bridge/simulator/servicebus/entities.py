@@ -4,7 +4,8 @@ Pure: no I/O, an injected clock. It holds the whole state of a broker.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from bridge.simulator.servicebus.access import AccessRule
 from bridge.simulator.servicebus.backlog import Counts

@@ -6,12 +6,12 @@ that does not exist.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import timedelta
 from typing import Annotated, Protocol, get_args
 
 import msgspec
 from aiohttp import web
+from msgspec.structs import asdict
 
 from bridge.simulator.errors import BadInputError
 from bridge.simulator.foreign import Input, parse

@@ -6,9 +6,10 @@ a new one when its time comes, as in Service Bus.
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
+
+from msgspec import Struct
 
 from bridge.simulator.servicebus.deadlines import Deadline, Deadlines
 from bridge.simulator.servicebus.errors import Condition, RefusedError
@@ -37,8 +38,7 @@ def check_size(encoded: bytes) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Scheduled:
+class _Scheduled(Struct, frozen=True):
     message: Message
     accepted_at: float
     deadline: Deadline

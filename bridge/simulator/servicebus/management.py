@@ -7,9 +7,10 @@ Source: Azure Service Bus, AMQP request-response operations; if azure-servicebus
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TypeGuard
 from uuid import UUID
+
+from msgspec import Struct
 
 from bridge.simulator.servicebus.access import Right
 from bridge.simulator.servicebus.errors import Condition, RefusedError
@@ -60,8 +61,7 @@ _STATUS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class Reply(Struct, frozen=True, kw_only=True):
     """The answer to one request."""
 
     status: int = _OK
@@ -117,8 +117,7 @@ def _is_subscription(entity: Queue | Topic) -> TypeGuard[Queue]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
+class _Request(Struct, frozen=True):
     queue: Queue
     body: Body
     owner: object

@@ -5,9 +5,10 @@ a message leaves the broker unchanged.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum
 from uuid import UUID
+
+from msgspec import Struct, field
 
 
 class State(IntEnum):
@@ -18,8 +19,7 @@ class State(IntEnum):
     SCHEDULED = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(Struct, frozen=True, kw_only=True):
     """A message as sent.
 
     Attributes:
@@ -47,8 +47,7 @@ class Message:
     application_properties: Mapping[str, object] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetter:
+class DeadLetter(Struct, frozen=True, kw_only=True):
     """Why and from where a message was dead-lettered."""
 
     source: str
@@ -56,8 +55,7 @@ class DeadLetter:
     description: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class Origin(Struct, frozen=True, kw_only=True):
     """What a message keeps from the entity that forwarded it.
 
     Attributes:
@@ -75,8 +73,7 @@ SENT = Origin()
 """The origin of a message that comes straight from its sender."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class Delivery(Struct, frozen=True, kw_only=True):
     """A message as a receiver gets it, or sees it when peeking.
 
     Attributes:

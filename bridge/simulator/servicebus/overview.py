@@ -4,7 +4,8 @@ Looking changes nothing: messages are peeked, not received.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from bridge.simulator.servicebus.backlog import Counts, Entry
 from bridge.simulator.servicebus.entities import Namespace
@@ -20,8 +21,7 @@ MOST_ROWS = 100
 _MOST_CHARACTERS = 500
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntityRow:
+class EntityRow(Struct, frozen=True, kw_only=True):
     """A queue, topic or subscription, with its counts."""
 
     path: str
@@ -29,8 +29,7 @@ class EntityRow:
     counts: Counts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageRow:
+class MessageRow(Struct, frozen=True, kw_only=True):
     """A message as it stands in a queue.
 
     Attributes:
@@ -55,8 +54,7 @@ class MessageRow:
     application_properties: Mapping[str, object] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionRow:
+class SessionRow(Struct, frozen=True, kw_only=True):
     """A session of a queue.
 
     Attributes:
@@ -73,8 +71,7 @@ class SessionRow:
     has_state: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Detail:
+class Detail(Struct, frozen=True, kw_only=True):
     """What is in one entity: the first ``MOST_ROWS`` of each kind."""
 
     path: str
@@ -84,8 +81,7 @@ class Detail:
     sessions: tuple[SessionRow, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overview:
+class Overview(Struct, frozen=True, kw_only=True):
     """All entities, and what is in the chosen one."""
 
     entities: tuple[EntityRow, ...]

@@ -6,12 +6,13 @@ It works without JavaScript and loads nothing: its headers forbid both.
 import base64
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 from importlib.resources import files
 from typing import Final, Generic, TypeVar
 from urllib.parse import quote
+
+from msgspec import Struct
 
 from bridge.simulator.servicebus.overview import (
     MOST_ROWS,
@@ -45,8 +46,7 @@ HEADERS: Final[Mapping[str, str]] = {
 Row = TypeVar("Row")
 
 
-@dataclass(frozen=True, slots=True)
-class _Column(Generic[Row]):
+class _Column(Struct, Generic[Row], frozen=True):
     """A column: its head, and a cell of it as HTML."""
 
     head: str

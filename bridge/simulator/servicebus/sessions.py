@@ -8,8 +8,9 @@ States: free → accept → held → renew → held
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
+
+from msgspec import Struct
 
 from bridge.simulator.servicebus.deadlines import Deadline, Deadlines
 from bridge.simulator.servicebus.errors import Condition, RefusedError
@@ -30,8 +31,7 @@ def check_session_id(session_id: str | None) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class SessionLock:
+class SessionLock(Struct, frozen=True):
     """A held session.
 
     Attributes:
@@ -45,15 +45,13 @@ class SessionLock:
     until: float
 
 
-@dataclass(slots=True)
-class _Held:
+class _Held(Struct):
     lock: SessionLock
     deadline: Deadline
     on_lost: Callable[[], None]
 
 
-@dataclass(frozen=True, slots=True)
-class _SessionState:
+class _SessionState(Struct, frozen=True):
     value: bytes
     updated_at: float
 

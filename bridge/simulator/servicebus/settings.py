@@ -4,9 +4,10 @@ Pure values: config.py reads them from the emulator's file, tests write them dir
 The names are those of Service Bus, in Python's spelling.
 """
 
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+
+from msgspec import Struct
 
 from bridge.simulator.servicebus.access import AccessRule
 from bridge.simulator.servicebus.errors import Condition, RefusedError
@@ -36,8 +37,7 @@ class Status(StrEnum):
         return self in {Status.ACTIVE, Status.SEND_DISABLED}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueSettings:
+class QueueSettings(Struct, frozen=True, kw_only=True):
     """A queue.
 
     Attributes:
@@ -74,8 +74,7 @@ class QueueSettings:
     status: Status = Status.ACTIVE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionSettings(QueueSettings):
+class SubscriptionSettings(QueueSettings, frozen=True, kw_only=True):
     """A subscription: a queue that a topic fills.
 
     Attributes:
@@ -88,8 +87,7 @@ class SubscriptionSettings(QueueSettings):
     dead_letter_filter_errors: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicSettings:
+class TopicSettings(Struct, frozen=True, kw_only=True):
     """A topic; its fields have the same meaning as those of a queue."""
 
     name: str
@@ -102,8 +100,7 @@ class TopicSettings:
     status: Status = Status.ACTIVE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entities:
+class Entities(Struct, frozen=True, kw_only=True):
     """All queues and topics of a broker.
 
     Attributes:

@@ -4,7 +4,8 @@ Pure. A topic itself stores only scheduled messages.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from bridge.simulator.servicebus.backlog import Counts
 from bridge.simulator.servicebus.deadlines import Deadlines

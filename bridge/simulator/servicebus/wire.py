@@ -10,8 +10,10 @@ Source: AMQP 1.0, part 3: 3.2 message format. Azure Service Bus, AMQP 1.0 protoc
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from uuid import uuid4
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.message import DeadLetter, Delivery, Message, State
@@ -57,8 +59,7 @@ _LOCK_TOKEN = Symbol("x-opt-lock-token")
 _SCHEDULED_TIME = Symbol("x-opt-scheduled-enqueue-time")
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Struct, frozen=True):
     """One section of a message: its code, its value, and all of its bytes."""
 
     code: int

@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from html import escape
 from typing import Final
+
+from msgspec import Struct
 
 from bridge.simulator.slack.mrkdwn import mrkdwn, plain
 
@@ -19,8 +20,7 @@ _COLORS: Final = {"good": "2eb886", "warning": "daa038", "danger": "a30200"}
 Table = Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class Shown(Struct, frozen=True, kw_only=True):
     """The message whose blocks are shown.
 
     Attributes:

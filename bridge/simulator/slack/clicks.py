@@ -9,7 +9,6 @@ Source:  docs.slack.dev/interactivity/handling-user-interaction (3 seconds, no r
 import hmac
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Annotated, Final
 from urllib.parse import urlencode
@@ -17,6 +16,8 @@ from urllib.parse import urlencode
 import aiohttp
 import msgspec
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.simulator.clock import Clock
 from bridge.simulator.errors import BadInputError, NoSuchEntityError
@@ -58,8 +59,7 @@ class Interactivity(Input, frozen=True, kw_only=True):
     signing_secret: Annotated[str, msgspec.Meta(min_length=1)]
 
 
-@dataclass(slots=True)
-class _ResponseUrl:
+class _ResponseUrl(Struct):
     """A URL where an app may answer a click."""
 
     channel: Channel

@@ -4,8 +4,10 @@ Source:  docs.slack.dev/reference/methods/NAME
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from bridge.simulator.slack.arguments import is_true
 from bridge.simulator.slack.rates import (
@@ -33,8 +35,7 @@ _MOST_LISTED: Final = 999
 Members = dict[str, object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Call(Struct, frozen=True, kw_only=True):
     """A call and its time."""
 
     method: str
@@ -53,8 +54,7 @@ class Call:
         return value if isinstance(value, str) else ""
 
 
-@dataclass(slots=True)
-class Methods:
+class Methods(Struct):
     """The methods of one workspace.
 
     Attributes:

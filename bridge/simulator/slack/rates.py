@@ -8,15 +8,15 @@ Source:  docs.slack.dev/apis/web-api/rate-limits: posting is a message a second 
 """
 
 import math
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 _MOST_BUCKETS: Final = 10_000
 _ROUNDING: Final = 1e-6
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
+class Rate(Struct, frozen=True):
     """Calls per second, and the largest burst."""
 
     per_second: float
@@ -29,8 +29,7 @@ TIER_3: Final = Rate(50 / 60, 50)
 TIER_4: Final = Rate(100 / 60, 100)
 
 
-@dataclass(slots=True)
-class Limiter:
+class Limiter(Struct):
     """The buckets, by their keys."""
 
     _left: dict[str, tuple[float, float]] = field(default_factory=dict)

@@ -5,8 +5,9 @@ Source:  docs.slack.dev/reference/methods/chat.postMessage,
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from bridge.simulator.errors import SimulatorError
 from bridge.simulator.slack.blocks import all_faults, blocks_of, characters
@@ -16,8 +17,7 @@ _MOST_ATTACHMENTS: Final = 100
 _LONGEST_BLOCKS: Final = 13_200
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """Slack's refusal of a message.
 
     Attributes:

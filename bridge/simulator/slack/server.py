@@ -11,13 +11,13 @@ Source:  docs.slack.dev/apis/web-api
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated, Final
 from urllib.parse import parse_qsl
 
 import msgspec
 import orjson
 from aiohttp import web
+from msgspec.structs import replace
 
 from bridge.simulator.clock import Clock
 from bridge.simulator.foreign import Input, parse

@@ -10,9 +10,10 @@ Without a configuration, every channel exists, and every token that begins with
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Final
+
+from msgspec import Struct, field
 
 from bridge.simulator.slack.refusals import RefusedError
 
@@ -25,8 +26,7 @@ _NAME = re.compile(r"#?([a-z0-9][a-z0-9_-]{0,79})")
 _TS = re.compile(r"\d{1,12}\.\d{6}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bot:
+class Bot(Struct, frozen=True, kw_only=True):
     """An app's own user, identified by its token.
 
     Attributes:
@@ -42,8 +42,7 @@ class Bot:
     scopes: frozenset[str] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Content:
+class Content(Struct, frozen=True, kw_only=True):
     """The content of a message. Blocks without an id get one, as in Slack."""
 
     text: str = ""
@@ -70,8 +69,7 @@ class Content:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Post:
+class Post(Struct, frozen=True, kw_only=True):
     """A message in a channel.
 
     Attributes:
@@ -112,8 +110,7 @@ class Post:
         }
 
 
-@dataclass(slots=True, kw_only=True)
-class Channel:
+class Channel(Struct, kw_only=True):
     """A channel and its messages by their ts, oldest first.
 
     Attributes:
@@ -136,8 +133,7 @@ class Channel:
             del self.posts[next(iter(self.posts))]
 
 
-@dataclass(slots=True)
-class Workspace:
+class Workspace(Struct):
     """The channels and the apps.
 
     Attributes:

@@ -4,9 +4,10 @@ lark is loaded when the first text is read: most brokers have no SQL rule.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, NoReturn
+
+from msgspec import Struct, field
 
 from bridge.simulator.sql.builder import Builder
 from bridge.simulator.sql.errors import SqlSyntaxError
@@ -23,8 +24,7 @@ MOST_CHARACTERS = 1024
 MOST_STATEMENTS = 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SystemProperties:
+class SystemProperties(Struct, frozen=True, kw_only=True):
     """The properties in the scope sys.
 
     Attributes:
@@ -36,8 +36,7 @@ class SystemProperties:
     writable: Collection[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dialect:
+class Dialect(Struct, frozen=True, kw_only=True):
     """What names a text may use.
 
     Attributes:

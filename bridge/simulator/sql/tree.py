@@ -8,9 +8,10 @@ Source: Azure Service Bus, subscription rule SQL filter syntax: property evaluat
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
+
+from msgspec import Struct
 
 from bridge.simulator.sql.errors import EvaluationError
 from bridge.simulator.sql.operators import (
@@ -51,28 +52,23 @@ class Draft(Row, Protocol):
         """Remove a property, if it is there."""
 
 
-class Condition:
+class Condition(Struct, frozen=True):
     """A part that is true, false or unknown."""
-
-    __slots__ = ()
 
     def truth(self, row: Row) -> Truth:
         """Evaluate it."""
         raise NotImplementedError
 
 
-class Expression:
+class Expression(Struct, frozen=True):
     """A part that has a value."""
-
-    __slots__ = ()
 
     def value(self, row: Row) -> Value:
         """Evaluate it."""
         raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllOf(Condition):
+class AllOf(Condition, frozen=True, kw_only=True):
     """Conditions joined by AND: one that is false decides."""
 
     parts: Sequence[Condition]
@@ -88,8 +84,7 @@ class AllOf(Condition):
         return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnyOf(Condition):
+class AnyOf(Condition, frozen=True, kw_only=True):
     """Conditions joined by OR: one that is true decides."""
 
     parts: Sequence[Condition]
@@ -105,8 +100,7 @@ class AnyOf(Condition):
         return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Negated(Condition):
+class Negated(Condition, frozen=True, kw_only=True):
     """NOT: what is unknown stays so."""
 
     part: Condition
@@ -117,8 +111,7 @@ class Negated(Condition):
         return None if truth is None else not truth
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared(Condition):
+class Compared(Condition, frozen=True, kw_only=True):
     """Two values, compared."""
 
     sign: str
@@ -130,8 +123,7 @@ class Compared(Condition):
         return compare(self.sign, self.left.value(row), self.right.value(row))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OneOf(Condition):
+class OneOf(Condition, frozen=True, kw_only=True):
     """IN: equal to one of several values."""
 
     left: Expression
@@ -144,8 +136,7 @@ class OneOf(Condition):
         return True if True in truths else (None if None in truths else False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Like(Condition):
+class Like(Condition, frozen=True, kw_only=True):
     """LIKE: a text that fits a pattern."""
 
     left: Expression
@@ -158,8 +149,7 @@ class Like(Condition):
         return is_like(self.left.value(row), self.pattern.value(row), escape)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Property(Expression):
+class Property(Expression, frozen=True, kw_only=True):
     """A property of the message.
 
     Attributes:
@@ -175,8 +165,7 @@ class Property(Expression):
         return row.read(self.scope, self.name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IsNull(Condition):
+class IsNull(Condition, frozen=True, kw_only=True):
     """IS NULL: a property that is absent or null."""
 
     subject: Property
@@ -186,8 +175,7 @@ class IsNull(Condition):
         return self.subject.value(row) is None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exists(Condition):
+class Exists(Condition, frozen=True, kw_only=True):
     """EXISTS: a property that is there, even as null."""
 
     subject: Property
@@ -197,8 +185,7 @@ class Exists(Condition):
         return row.has(self.subject.scope, self.subject.name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Constant(Expression):
+class Constant(Expression, frozen=True, kw_only=True):
     """A constant, or a parameter of the rule."""
 
     constant: Value
@@ -208,8 +195,7 @@ class Constant(Expression):
         return self.constant
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calculated(Expression):
+class Calculated(Expression, frozen=True, kw_only=True):
     """Values joined by operators of the same rank, from the left."""
 
     first: Expression
@@ -223,8 +209,7 @@ class Calculated(Expression):
         return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Signed(Expression):
+class Signed(Expression, frozen=True, kw_only=True):
     """A value with a minus or plus before it."""
 
     sign: str
@@ -236,8 +221,7 @@ class Signed(Expression):
         return negate(found) if self.sign == "-" else calculate("+", 0, found)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Named(Expression):
+class Named(Expression, frozen=True, kw_only=True):
     """property(name): the property whose name is a value."""
 
     name: Expression
@@ -255,8 +239,7 @@ class Named(Expression):
         return row.read("user", name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewId(Expression):
+class NewId(Expression, frozen=True, kw_only=True):
     """newid(): a new UUID each time."""
 
     make: Callable[[], UUID]
@@ -266,8 +249,7 @@ class NewId(Expression):
         return self.make()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statement:
+class Statement(Struct, frozen=True, kw_only=True):
     """A statement of an action."""
 
     subject: Property
@@ -277,8 +259,7 @@ class Statement:
         raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Set(Statement):
+class Set(Statement, frozen=True, kw_only=True):
     """SET: a property gets a value. An unknown value is null."""
 
     source: Expression
@@ -288,8 +269,7 @@ class Set(Statement):
         draft.write(self.subject.scope, self.subject.name, self.source.value(draft))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remove(Statement):
+class Remove(Statement, frozen=True, kw_only=True):
     """REMOVE: a property goes."""
 
     def apply(self, draft: Draft) -> None:

@@ -6,10 +6,11 @@ functions of text blocks are run, in UTC.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
 from typing import Final
+
+from msgspec import Struct
 
 Table = Mapping[str, object]
 
@@ -21,8 +22,7 @@ _WORD: Final = re.compile(r"[a-z]+")
 _WIDTH: Final = re.compile(r"(\d{1,4})px")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class Shown(Struct, frozen=True, kw_only=True):
     """Where a card is shown, for its buttons.
 
     Attributes:

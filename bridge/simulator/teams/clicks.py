@@ -6,12 +6,13 @@ Source:  learn.microsoft.com/adaptive-cards/authoring-cards/universal-action-mod
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Annotated, Final, Literal
 
 import aiohttp
 import msgspec
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.simulator.clock import Clock
 from bridge.simulator.errors import BadInputError, NoSuchEntityError
@@ -37,8 +38,7 @@ class Click(Input, frozen=True, kw_only=True):
     verb: Annotated[str, msgspec.Meta(min_length=1)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
+class Sent(Struct, frozen=True, kw_only=True):
     """A request to the bot, as it went out.
 
     Attributes:

@@ -4,7 +4,6 @@ It works without JavaScript and loads nothing: ``policy`` forbids both.
 """
 
 from base64 import b64encode
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from html import escape
@@ -12,6 +11,8 @@ from importlib.resources import files
 from itertools import groupby
 from typing import Final
 from urllib.parse import urlencode
+
+from msgspec import Struct
 
 from bridge.simulator.teams.cards_html import Shown, widths
 from bridge.simulator.teams.team import Conversation, Person, Post, Team
@@ -21,8 +22,7 @@ _STYLE: Final = files("bridge.simulator.teams").joinpath("page.css").read_text("
 _EMPTY: Final = '<p class="empty">There are no messages yet.</p>'
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reader:
+class Reader(Struct, frozen=True, kw_only=True):
     """Who looks, and where.
 
     Attributes:

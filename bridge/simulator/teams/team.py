@@ -9,9 +9,10 @@ people are in it, and any app may be the bot.
 
 import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Final
+
+from msgspec import Struct, field
 
 from bridge.simulator.errors import NoSuchEntityError
 from bridge.simulator.teams.refusals import TeamsRefusalError
@@ -22,8 +23,7 @@ TENANT: Final = "72f988bf-0000-4000-8000-2d7cd011db47"
 KEPT: Final = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Person:
+class Person(Struct, frozen=True, kw_only=True):
     """A person of the tenant.
 
     Attributes:
@@ -47,8 +47,7 @@ PEOPLE: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Seen(Struct, frozen=True, kw_only=True):
     """What one person sees of a message besides, or in place of, its card.
 
     Attributes:
@@ -60,8 +59,7 @@ class Seen:
     words: str = ""
 
 
-@dataclass(slots=True, kw_only=True)
-class Post:
+class Post(Struct, kw_only=True):
     """A message of the bot.
 
     Attributes:
@@ -94,8 +92,7 @@ class Post:
         return seen.card if seen is not None and seen.card is not None else self.card
 
 
-@dataclass(slots=True, kw_only=True)
-class Conversation:
+class Conversation(Struct, kw_only=True):
     """A channel or a chat, and its messages by their ids, oldest first."""
 
     id: str
@@ -131,8 +128,7 @@ class Conversation:
             del self.posts[next(iter(self.posts))]
 
 
-@dataclass(slots=True)
-class Team:
+class Team(Struct):
     """The conversations.
 
     Attributes:

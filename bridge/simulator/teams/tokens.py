@@ -7,10 +7,10 @@ Source:  learn.microsoft.com/entra/identity-platform/v2-oauth2-client-creds-gran
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from aiohttp import web
+from msgspec import Struct
 
 from bridge.simulator.teams.refusals import TeamsRefusalError
 
@@ -18,8 +18,7 @@ _SECONDS: Final = 3600
 _KEPT: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
+class _Token(Struct, frozen=True):
     app_id: str
     scope: str
     until: float

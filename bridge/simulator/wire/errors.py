@@ -1,7 +1,8 @@
 """What can be wrong with bytes from a client, as AMQP names it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 DECODE_ERROR = "amqp:decode-error"
 FRAMING_ERROR = "amqp:connection:framing-error"
@@ -17,8 +18,7 @@ MESSAGE_SIZE_EXCEEDED = "amqp:link:message-size-exceeded"
 TRANSFER_LIMIT_EXCEEDED = "amqp:link:transfer-limit-exceeded"
 
 
-@dataclass(frozen=True, slots=True)
-class AmqpError:
+class AmqpError(Struct, frozen=True):
     """An error as it goes over the wire.
 
     Attributes:

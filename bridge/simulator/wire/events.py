@@ -5,7 +5,7 @@ demands; a link waits for ``accept`` or ``refuse``, and a delivery for ``settle`
 session is known by what ``Link.session`` returns.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from bridge.simulator.wire.deliveries import IncomingDelivery, OutgoingDelivery
 from bridge.simulator.wire.errors import AmqpError
@@ -13,68 +13,59 @@ from bridge.simulator.wire.links import Link
 from bridge.simulator.wire.performatives import Open
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(Struct, frozen=True):
     """The connection is open."""
 
     open: Open
 
 
-@dataclass(frozen=True, slots=True)
-class SessionBegun:
+class SessionBegun(Struct, frozen=True):
     """A session has begun."""
 
     session: object
 
 
-@dataclass(frozen=True, slots=True)
-class LinkAttached:
+class LinkAttached(Struct, frozen=True):
     """The client wants a link."""
 
     link: Link
 
 
-@dataclass(frozen=True, slots=True)
-class LinkFlowed:
+class LinkFlowed(Struct, frozen=True):
     """The client gave credit, or wants it back."""
 
     link: Link
 
 
-@dataclass(frozen=True, slots=True)
-class MessageReceived:
+class MessageReceived(Struct, frozen=True):
     """A message is whole."""
 
     link: Link
     delivery: IncomingDelivery
 
 
-@dataclass(frozen=True, slots=True)
-class OutcomeReceived:
+class OutcomeReceived(Struct, frozen=True):
     """The client says what became of a message."""
 
     link: Link
     delivery: OutgoingDelivery
 
 
-@dataclass(frozen=True, slots=True)
-class LinkDetached:
+class LinkDetached(Struct, frozen=True):
     """The client has detached a link."""
 
     link: Link
     error: AmqpError | None
 
 
-@dataclass(frozen=True, slots=True)
-class SessionEnded:
+class SessionEnded(Struct, frozen=True):
     """The client has ended a session."""
 
     session: object
     error: AmqpError | None
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionClosed:
+class ConnectionClosed(Struct, frozen=True):
     """The connection is over: the client closed it, or it broke the protocol.
 
     Attributes:

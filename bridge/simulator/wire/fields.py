@@ -1,8 +1,9 @@
 """The fields of performatives: how each is read, checked and written."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct
 
 from bridge.simulator.wire.errors import AmqpError
 from bridge.simulator.wire.outcomes import (
@@ -14,12 +15,8 @@ from bridge.simulator.wire.outcomes import (
 )
 from bridge.simulator.wire.values import Array, Symbol, UByte, UInt, ULong, UShort
 
-REQUIRED: Any = object()
-"""Instead of a default: the field must be there."""
 
-
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """The type of a field.
 
     Attributes:
@@ -31,18 +28,6 @@ class Kind:
     name: str
     read: Callable[[object], Any]
     write: Callable[[Any], object]
-
-
-def of(kind: Kind, default: Any = None) -> Any:
-    """Return a field of a performative.
-
-    Args:
-        kind: its type.
-        default: if it is left out; REQUIRED: it must not be.
-    """
-    if default is REQUIRED:
-        return field(metadata={"kind": kind})
-    return field(default=default, metadata={"kind": kind})
 
 
 def _number(bits: int, kind: Callable[[Any], object], name: str) -> Kind:

@@ -4,7 +4,8 @@ Source: AMQP 1.0, part 2: 2.2 version negotiation, 2.3 framing; part 5: 5.3.1.
 """
 
 import struct
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bridge.simulator.wire.errors import FRAMING_ERROR, WireError
 
@@ -23,8 +24,7 @@ _pack_head = struct.Struct(">IBBH").pack
 _unpack_head = struct.Struct(">IBBH").unpack_from
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(Struct, frozen=True):
     """A frame.
 
     Attributes:

@@ -4,7 +4,8 @@ Source: AMQP 1.0, part 3: 3.4 delivery state; part 2: 2.8.14 error.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from bridge.simulator.wire.errors import INVALID_FIELD, AmqpError, WireError
 from bridge.simulator.wire.values import Described, Symbol, UInt, ULong
@@ -21,25 +22,21 @@ _NAMES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(Struct, frozen=True):
     """The receiver has taken the message."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejected(Struct, frozen=True):
     """The receiver found the message invalid."""
 
     error: AmqpError | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
+class Released(Struct, frozen=True):
     """The receiver does nothing with the message."""
 
 
-@dataclass(frozen=True, slots=True)
-class Modified:
+class Modified(Struct, frozen=True):
     """The receiver gives the message back, changed.
 
     Attributes:
@@ -53,13 +50,11 @@ class Modified:
     annotations: Mapping[object, object] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(Struct, frozen=True):
     """The receiver has a part of the message: not an outcome yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(Struct, frozen=True):
     """A state of an extension, e.g. of transactions."""
 
     descriptor: object

@@ -7,8 +7,10 @@ Source: AMQP 1.0, part 2: 2.7 performatives; part 5: 5.3.3 security frame bodies
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Struct
+from msgspec.structs import fields
 
 from bridge.simulator.wire.decode import decode_value
 from bridge.simulator.wire.encode import encode_value
@@ -19,7 +21,6 @@ from bridge.simulator.wire.fields import (
     ERROR,
     FLAG,
     MAPPING,
-    REQUIRED,
     STATE,
     SYMBOLS,
     TEXT,
@@ -28,7 +29,6 @@ from bridge.simulator.wire.fields import (
     ULONG,
     USHORT,
     Kind,
-    of,
 )
 from bridge.simulator.wire.outcomes import State
 from bridge.simulator.wire.values import Described, ULong
@@ -40,40 +40,37 @@ SETTLED = 1
 """The settle mode of a sender that sends all messages settled."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Open:
+class Open(Struct, kw_only=True):
     """Opens a connection."""
 
     CODE: ClassVar[int] = 0x10
-    container_id: str = of(TEXT, REQUIRED)
-    hostname: str | None = of(TEXT)
-    max_frame_size: int = of(UINT, ANY_FRAME_BYTES)
-    channel_max: int = of(USHORT, ANY_CHANNEL)
-    idle_time_out: int | None = of(UINT)
-    outgoing_locales: tuple[str, ...] | None = of(SYMBOLS)
-    incoming_locales: tuple[str, ...] | None = of(SYMBOLS)
-    offered_capabilities: tuple[str, ...] | None = of(SYMBOLS)
-    desired_capabilities: tuple[str, ...] | None = of(SYMBOLS)
-    properties: Mapping[object, object] | None = of(MAPPING)
+    container_id: Annotated[str, TEXT]
+    hostname: Annotated[str | None, TEXT] = None
+    max_frame_size: Annotated[int, UINT] = ANY_FRAME_BYTES
+    channel_max: Annotated[int, USHORT] = ANY_CHANNEL
+    idle_time_out: Annotated[int | None, UINT] = None
+    outgoing_locales: Annotated[tuple[str, ...] | None, SYMBOLS] = None
+    incoming_locales: Annotated[tuple[str, ...] | None, SYMBOLS] = None
+    offered_capabilities: Annotated[tuple[str, ...] | None, SYMBOLS] = None
+    desired_capabilities: Annotated[tuple[str, ...] | None, SYMBOLS] = None
+    properties: Annotated[Mapping[object, object] | None, MAPPING] = None
 
 
-@dataclass(slots=True, kw_only=True)
-class Begin:
+class Begin(Struct, kw_only=True):
     """Begins a session."""
 
     CODE: ClassVar[int] = 0x11
-    remote_channel: int | None = of(USHORT)
-    next_outgoing_id: int = of(UINT, REQUIRED)
-    incoming_window: int = of(UINT, REQUIRED)
-    outgoing_window: int = of(UINT, REQUIRED)
-    handle_max: int = of(UINT, 2**32 - 1)
-    offered_capabilities: tuple[str, ...] | None = of(SYMBOLS)
-    desired_capabilities: tuple[str, ...] | None = of(SYMBOLS)
-    properties: Mapping[object, object] | None = of(MAPPING)
+    remote_channel: Annotated[int | None, USHORT] = None
+    next_outgoing_id: Annotated[int, UINT]
+    incoming_window: Annotated[int, UINT]
+    outgoing_window: Annotated[int, UINT]
+    handle_max: Annotated[int, UINT] = 2**32 - 1
+    offered_capabilities: Annotated[tuple[str, ...] | None, SYMBOLS] = None
+    desired_capabilities: Annotated[tuple[str, ...] | None, SYMBOLS] = None
+    properties: Annotated[Mapping[object, object] | None, MAPPING] = None
 
 
-@dataclass(slots=True, kw_only=True)
-class Attach:
+class Attach(Struct, kw_only=True):
     """Attaches a link.
 
     Attributes:
@@ -83,60 +80,57 @@ class Attach:
     """
 
     CODE: ClassVar[int] = 0x12
-    name: str = of(TEXT, REQUIRED)
-    handle: int = of(UINT, REQUIRED)
-    is_receiver: bool = of(FLAG, REQUIRED)
-    snd_settle_mode: int = of(UBYTE, 2)
-    rcv_settle_mode: int = of(UBYTE, 0)
-    source: object = of(ANYTHING)
-    target: object = of(ANYTHING)
-    unsettled: Mapping[object, object] | None = of(MAPPING)
-    incomplete_unsettled: bool = of(FLAG, False)  # noqa: FBT003 - the default
-    initial_delivery_count: int | None = of(UINT)
-    max_message_size: int | None = of(ULONG)
-    offered_capabilities: tuple[str, ...] | None = of(SYMBOLS)
-    desired_capabilities: tuple[str, ...] | None = of(SYMBOLS)
-    properties: Mapping[object, object] | None = of(MAPPING)
+    name: Annotated[str, TEXT]
+    handle: Annotated[int, UINT]
+    is_receiver: Annotated[bool, FLAG]
+    snd_settle_mode: Annotated[int, UBYTE] = 2
+    rcv_settle_mode: Annotated[int, UBYTE] = 0
+    source: Annotated[object, ANYTHING] = None
+    target: Annotated[object, ANYTHING] = None
+    unsettled: Annotated[Mapping[object, object] | None, MAPPING] = None
+    incomplete_unsettled: Annotated[bool, FLAG] = False
+    initial_delivery_count: Annotated[int | None, UINT] = None
+    max_message_size: Annotated[int | None, ULONG] = None
+    offered_capabilities: Annotated[tuple[str, ...] | None, SYMBOLS] = None
+    desired_capabilities: Annotated[tuple[str, ...] | None, SYMBOLS] = None
+    properties: Annotated[Mapping[object, object] | None, MAPPING] = None
 
 
-@dataclass(slots=True, kw_only=True)
-class Flow:
+class Flow(Struct, kw_only=True):
     """Says how much may be sent, on a session or on a link of it."""
 
     CODE: ClassVar[int] = 0x13
-    next_incoming_id: int | None = of(UINT)
-    incoming_window: int = of(UINT, REQUIRED)
-    next_outgoing_id: int = of(UINT, REQUIRED)
-    outgoing_window: int = of(UINT, REQUIRED)
-    handle: int | None = of(UINT)
-    delivery_count: int | None = of(UINT)
-    link_credit: int | None = of(UINT)
-    available: int | None = of(UINT)
-    drain: bool = of(FLAG, False)  # noqa: FBT003 - the default
-    echo: bool = of(FLAG, False)  # noqa: FBT003 - likewise
-    properties: Mapping[object, object] | None = of(MAPPING)
+    next_incoming_id: Annotated[int | None, UINT] = None
+    incoming_window: Annotated[int, UINT]
+    next_outgoing_id: Annotated[int, UINT]
+    outgoing_window: Annotated[int, UINT]
+    handle: Annotated[int | None, UINT] = None
+    delivery_count: Annotated[int | None, UINT] = None
+    link_credit: Annotated[int | None, UINT] = None
+    available: Annotated[int | None, UINT] = None
+    drain: Annotated[bool, FLAG] = False
+    echo: Annotated[bool, FLAG] = False
+    properties: Annotated[Mapping[object, object] | None, MAPPING] = None
 
 
-@dataclass(slots=True, kw_only=True)
-class Transfer:
+class Transfer(Struct, kw_only=True):
     """Carries a message, or a part of it."""
 
     CODE: ClassVar[int] = 0x14
-    handle: int = of(UINT, REQUIRED)
-    delivery_id: int | None = of(UINT)
-    delivery_tag: bytes | None = of(BINARY)
-    message_format: int | None = of(UINT)
-    settled: bool | None = of(FLAG)
-    more: bool = of(FLAG, False)  # noqa: FBT003 - the default
-    rcv_settle_mode: int | None = of(UBYTE)
-    state: State | None = of(STATE)
-    resume: bool = of(FLAG, False)  # noqa: FBT003 - likewise
-    aborted: bool = of(FLAG, False)  # noqa: FBT003 - likewise
-    batchable: bool = of(FLAG, False)  # noqa: FBT003 - likewise
+    handle: Annotated[int, UINT]
+    delivery_id: Annotated[int | None, UINT] = None
+    delivery_tag: Annotated[bytes | None, BINARY] = None
+    message_format: Annotated[int | None, UINT] = None
+    settled: Annotated[bool | None, FLAG] = None
+    more: Annotated[bool, FLAG] = False
+    rcv_settle_mode: Annotated[int | None, UBYTE] = None
+    state: Annotated[State | None, STATE] = None
+    resume: Annotated[bool, FLAG] = False
+    aborted: Annotated[bool, FLAG] = False
+    batchable: Annotated[bool, FLAG] = False
 
 
-@dataclass(slots=True, kw_only=True)
-class Disposition:
+class Disposition(Struct, kw_only=True):
     """Says what has become of deliveries.
 
     Attributes:
@@ -145,80 +139,72 @@ class Disposition:
     """
 
     CODE: ClassVar[int] = 0x15
-    is_receiver: bool = of(FLAG, REQUIRED)
-    first: int = of(UINT, REQUIRED)
-    last: int | None = of(UINT)
-    settled: bool = of(FLAG, False)  # noqa: FBT003 - the default
-    state: State | None = of(STATE)
-    batchable: bool = of(FLAG, False)  # noqa: FBT003 - likewise
+    is_receiver: Annotated[bool, FLAG]
+    first: Annotated[int, UINT]
+    last: Annotated[int | None, UINT] = None
+    settled: Annotated[bool, FLAG] = False
+    state: Annotated[State | None, STATE] = None
+    batchable: Annotated[bool, FLAG] = False
 
 
-@dataclass(slots=True, kw_only=True)
-class Detach:
+class Detach(Struct, kw_only=True):
     """Detaches a link."""
 
     CODE: ClassVar[int] = 0x16
-    handle: int = of(UINT, REQUIRED)
-    closed: bool = of(FLAG, False)  # noqa: FBT003 - the default
-    error: AmqpError | None = of(ERROR)
+    handle: Annotated[int, UINT]
+    closed: Annotated[bool, FLAG] = False
+    error: Annotated[AmqpError | None, ERROR] = None
 
 
-@dataclass(slots=True, kw_only=True)
-class End:
+class End(Struct, kw_only=True):
     """Ends a session."""
 
     CODE: ClassVar[int] = 0x17
-    error: AmqpError | None = of(ERROR)
+    error: Annotated[AmqpError | None, ERROR] = None
 
 
-@dataclass(slots=True, kw_only=True)
-class Close:
+class Close(Struct, kw_only=True):
     """Closes a connection."""
 
     CODE: ClassVar[int] = 0x18
-    error: AmqpError | None = of(ERROR)
+    error: Annotated[AmqpError | None, ERROR] = None
 
 
-@dataclass(slots=True, kw_only=True)
-class SaslMechanisms:
+class SaslMechanisms(Struct, kw_only=True):
     """Offers ways to sign in."""
 
     CODE: ClassVar[int] = 0x40
-    mechanisms: tuple[str, ...] = of(SYMBOLS, REQUIRED)
+    mechanisms: Annotated[tuple[str, ...], SYMBOLS]
 
 
-@dataclass(slots=True, kw_only=True)
-class SaslInit:
+class SaslInit(Struct, kw_only=True):
     """Chooses a way to sign in."""
 
     CODE: ClassVar[int] = 0x41
-    mechanism: str = of(TEXT, REQUIRED)
-    initial_response: bytes | None = of(BINARY)
-    hostname: str | None = of(TEXT)
+    mechanism: Annotated[str, TEXT]
+    initial_response: Annotated[bytes | None, BINARY] = None
+    hostname: Annotated[str | None, TEXT] = None
 
 
-@dataclass(slots=True, kw_only=True)
-class SaslChallenge:
+class SaslChallenge(Struct, kw_only=True):
     """Asks for more."""
 
     CODE: ClassVar[int] = 0x42
-    challenge: bytes = of(BINARY, REQUIRED)
+    challenge: Annotated[bytes, BINARY]
 
 
-@dataclass(slots=True, kw_only=True)
-class SaslResponse:
+class SaslResponse(Struct, kw_only=True):
     """Answers a challenge."""
 
     CODE: ClassVar[int] = 0x43
-    response: bytes = of(BINARY, REQUIRED)
+    response: Annotated[bytes, BINARY]
 
 
-@dataclass(slots=True, kw_only=True)
-class SaslOutcome:
+class SaslOutcome(Struct, kw_only=True):
     """Ends the signing in."""
 
     CODE: ClassVar[int] = 0x44
-    code: int = of(UBYTE, REQUIRED)
+    code: Annotated[int, UBYTE]
 
 
 AmqpPerformative = (
@@ -234,8 +220,7 @@ Performative = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
+class _Form(Struct, frozen=True):
     """How a performative is read and written: its fields in their order."""
 
     make: Callable[..., Performative]
@@ -249,8 +234,8 @@ def _form(kind: type[Performative]) -> _Form:
     return _Form(
         make=kind,
         name=kind.__name__,
-        places=tuple((f.name, f.metadata["kind"], f.default) for f in found),
-        required=tuple(f.name for f in found if f.default is MISSING),
+        places=tuple((f.name, f.type.__metadata__[0], f.default) for f in found),
+        required=tuple(f.name for f in found if f.required),
     )
 
 

@@ -1,15 +1,15 @@
 """What a server asks of the clients of its connections."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bridge.simulator.wire.sasl import ANONYMOUS, Credentials, accept_all
 
 MAX_FRAME_BYTES = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class Terms(Struct, frozen=True, kw_only=True):
     """What the server says of itself.
 
     Attributes:

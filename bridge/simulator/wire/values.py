@@ -17,7 +17,8 @@ Source: AMQP 1.0, part 1: types.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
 class UByte(int):
@@ -104,16 +105,14 @@ class Symbol(str):
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Described:
+class Described(Struct, frozen=True):
     """A value with a descriptor that says what it means."""
 
     descriptor: object
     value: object
 
 
-@dataclass(frozen=True, slots=True)
-class Array:
+class Array(Struct, frozen=True):
     """Values of one type.
 
     Attributes:

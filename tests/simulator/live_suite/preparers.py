@@ -9,10 +9,12 @@ import functools
 import inspect
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
+
+from msgspec.structs import replace
 
 from bridge.simulator.servicebus.access import AccessRule, Right
 from bridge.simulator.servicebus.config_fields import parse_duration

@@ -7,7 +7,6 @@ Source: Azure Service Bus, REST: entities. @azure/service-bus 7.9 (atomXmlHelper
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import quote
 from xml.etree.ElementTree import (  # nosec B405 - no document type is read
@@ -16,6 +15,8 @@ from xml.etree.ElementTree import (  # nosec B405 - no document type is read
     fromstring,
 )
 from xml.sax.saxutils import escape, quoteattr  # they only write  # nosec B406
+
+from msgspec import Struct
 
 from bridge.simulator.servicebus.administration.errors import bad
 
@@ -27,8 +28,7 @@ _ATOM = "http://www.w3.org/2005/Atom"
 _TYPE = f"{{{INSTANCE}}}type"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(Struct, frozen=True, kw_only=True):
     """One entity or rule.
 
     Attributes:
@@ -46,8 +46,7 @@ class Entry:
     updated_at: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class Page(Struct, frozen=True, kw_only=True):
     """A part of a list.
 
     Attributes:

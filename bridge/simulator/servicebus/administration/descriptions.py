@@ -1,9 +1,10 @@
 """Settings of entities as values of descriptions, and back."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from bridge.simulator.servicebus.access import AccessRule
 from bridge.simulator.servicebus.administration.authorization import AUTHORIZATION

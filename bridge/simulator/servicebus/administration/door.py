@@ -6,9 +6,10 @@ health, use HTTP with the connection string of an emulator.
 
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
+
+from msgspec import Struct
 
 from bridge.simulator.http_server import listening
 from bridge.simulator.servicebus.administration.operations import Operations
@@ -17,8 +18,7 @@ from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.tls import TlsFiles, server_context
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdministrationPorts:
+class AdministrationPorts(Struct, frozen=True, kw_only=True):
     """Where to listen; 0: a free port.
 
     Attributes:

@@ -6,9 +6,10 @@ Source: Azure Service Bus, REST: QueueDescription, TopicDescription,
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from xml.etree.ElementTree import Element  # the type alone  # nosec B405
+
+from msgspec import Struct
 
 from bridge.simulator.servicebus.administration.atom import child, element, local
 from bridge.simulator.servicebus.administration.authorization import (
@@ -33,8 +34,7 @@ Values = Mapping[str, object]
 _SECOND, _MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
+class Field(Struct, frozen=True, kw_only=True):
     """An element with a value that a client gives.
 
     Attributes:
@@ -60,8 +60,7 @@ class Field:
         return element(self.name, self.write(value))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class Shape(Struct, frozen=True, kw_only=True):
     """A description.
 
     Attributes:

@@ -7,9 +7,10 @@ Source: Azure Service Bus, REST: entities, and Resource Manager exceptions for t
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 from xml.etree.ElementTree import Element  # the type alone  # nosec B405
+
+from msgspec import Struct
 
 from bridge.simulator.servicebus.administration.atom import (
     Entry,
@@ -63,8 +64,7 @@ _NAME = re.compile(r"[A-Za-z0-9](?:[\w./~-]*[\w~-])?", re.ASCII)
 _INNER_NAME = re.compile(r"[A-Za-z0-9$](?:[\w.~-]*[\w~-])?", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Place(Struct, frozen=True, kw_only=True):
     """What a request is about.
 
     Attributes:

@@ -1,7 +1,9 @@
 """The description of an entity as it is now: what was given, and what is counted."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.simulator.servicebus.administration.atom import (
     COUNTS,
@@ -20,8 +22,7 @@ from bridge.simulator.servicebus.queues import Queue
 from bridge.simulator.servicebus.topics import Topic
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class Record(Struct, frozen=True, kw_only=True):
     """What is kept of an entity beside its settings.
 
     Attributes:

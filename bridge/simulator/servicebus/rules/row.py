@@ -7,9 +7,11 @@ Source: Azure Service Bus, messages, payloads and serialization: message propert
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bridge.simulator.servicebus.message import Message
 from bridge.simulator.servicebus.rules.amqp_values import from_value, to_value
@@ -21,8 +23,7 @@ from bridge.simulator.wire.errors import EncodeError
 from bridge.simulator.wire.values import Symbol
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
+class Arrival(Struct, frozen=True, kw_only=True):
     """What a topic knows of a message that has arrived.
 
     Attributes:

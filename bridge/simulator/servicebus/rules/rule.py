@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
+from msgspec import Struct
+
 from bridge.simulator.servicebus.message import Message
 from bridge.simulator.servicebus.rules.amqp_values import to_value
 from bridge.simulator.servicebus.rules.row import SYSTEM, Draft, Row
@@ -31,8 +33,7 @@ class Filter(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class TrueFilter:
+class TrueFilter(Struct, frozen=True):
     """Admits every message."""
 
     def matches(self, row: Row) -> bool:  # noqa: ARG002 - the same for all
@@ -40,8 +41,7 @@ class TrueFilter:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class FalseFilter:
+class FalseFilter(Struct, frozen=True):
     """Admits no message."""
 
     def matches(self, row: Row) -> bool:  # noqa: ARG002 - the same for all

@@ -1,7 +1,9 @@
 """The rules of one subscription, which may change while messages arrive."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from msgspec import Struct
 
 from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.message import Message
@@ -10,8 +12,7 @@ from bridge.simulator.servicebus.rules.rule import Rule
 from bridge.simulator.sql.errors import EvaluationError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Admitted:
+class Admitted(Struct, frozen=True, kw_only=True):
     """What the rules of a subscription make of one message.
 
     Attributes:
