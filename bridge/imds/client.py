@@ -10,7 +10,6 @@ Source: https://learn.microsoft.com/azure/virtual-machines/instance-metadata-ser
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from typing import Literal
@@ -59,7 +58,6 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     date: datetime | None
 
 
-@dataclass(slots=True)
 class MetadataClient:
     """The client of this VM's IMDS.
 
@@ -68,18 +66,21 @@ class MetadataClient:
             one request is in flight.
     """
 
-    session: aiohttp.ClientSession
-    config: ImdsConfig
-    clock: Clock
-    metrics: Metrics
-    turns: Turns = field(init=False)
-    _events_url: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.turns = Turns(self.clock)
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        config: ImdsConfig,
+        clock: Clock,
+        metrics: Metrics,
+    ) -> None:
+        self.session = session
+        self.config = config
+        self.clock = clock
+        self.metrics = metrics
+        self.turns = Turns(clock)
         self._events_url = (
-            f"{self.config.endpoint.rstrip('/')}/metadata/scheduledevents"
-            f"?api-version={self.config.api_version}"
+            f"{config.endpoint.rstrip('/')}/metadata/scheduledevents"
+            f"?api-version={config.api_version}"
         )
 
     async def fetch(self, *, etag: str | None, timeout: float) -> Answer:  # noqa: ASYNC109 - passed on to aiohttp

@@ -7,7 +7,6 @@ the document; the observer does.
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from bridge.events.document import Document
@@ -104,7 +103,6 @@ class Observer(Protocol):
         ...
 
 
-@dataclass(slots=True)
 class Poller:
     """The loop that reads the document.
 
@@ -116,22 +114,22 @@ class Poller:
         latest: the last look; None if the last read failed.
     """
 
-    client: Metadata
-    observer: Observer
-    clock: Clock
-    metrics: Metrics
-    last_success: float | None = None
-    latest: Look | None = None
-    name: str = "poller"
-    _etag: str | None = None
-    _unconditional: float = float("-inf")
-    _waiting: list[_Waiting] = field(default_factory=list)
-    _is_over: bool = False
-    _wake: Bell = field(default_factory=Bell)
-    _patience: Patience = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._patience = Patience(started=self.clock.monotonic())
+    def __init__(
+        self, client: Metadata, observer: Observer, clock: Clock, metrics: Metrics
+    ) -> None:
+        self.client = client
+        self.observer = observer
+        self.clock = clock
+        self.metrics = metrics
+        self.last_success: float | None = None
+        self.latest: Look | None = None
+        self.name = "poller"
+        self._etag: str | None = None
+        self._unconditional = float("-inf")
+        self._waiting = list[_Waiting]()
+        self._is_over = False
+        self._wake = Bell()
+        self._patience = Patience(started=clock.monotonic())
 
     @property
     def watch(self) -> Watch:

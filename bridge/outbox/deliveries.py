@@ -6,7 +6,8 @@ pending ──delivered──▶ delivered        (pruned after state.retention)
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bridge.foundation.errors import Reason
 from bridge.outbox.delivery import Delivery
@@ -17,8 +18,7 @@ from bridge.outbox.tables import deliveries, losses
 from bridge.outbox.tables.tallies import tallies
 
 
-@dataclass(slots=True)
-class Deliveries:
+class Deliveries(Struct):
     """What the relays ask and record. Times are seconds since the epoch.
 
     Attributes:

@@ -7,7 +7,6 @@ Rows are never merged by id.
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 
 from bridge.events.build import OutgoingEvent
@@ -35,7 +34,6 @@ def _ignore(_: str) -> None:
     """Do nothing about a lost delivery."""
 
 
-@dataclass(slots=True)
 class Outbox:
     """The state file in the terms of the other packages, by topic.
 
@@ -49,26 +47,22 @@ class Outbox:
             room for it, or its row was damaged.
     """
 
-    database: Database
-    router: Router
-    lost: InitVar[Callable[[str], None]] = _ignore
-    observations: Observations = field(init=False)
-    deliveries: Deliveries = field(init=False)
-    ages: Ages = field(init=False)
-    approvals: Approvals = field(init=False)
-    commands: Commands = field(init=False)
-    pruning: Pruning = field(init=False)
-    other_processes: OtherProcesses = field(init=False)
-    wakeups: Wakeups = field(default_factory=Wakeups)
-
-    def __post_init__(self, lost: Callable[[str], None]) -> None:
-        self.observations = Observations(self.database)
-        self.deliveries = Deliveries(self.database, self.observations, lost)
-        self.ages = Ages(self.database)
-        self.approvals = Approvals(self.database)
-        self.commands = Commands(self.database)
-        self.pruning = Pruning(self.database)
-        self.other_processes = OtherProcesses(self.database)
+    def __init__(
+        self,
+        database: Database,
+        router: Router,
+        lost: Callable[[str], None] = _ignore,
+    ) -> None:
+        self.database = database
+        self.router = router
+        self.observations = Observations(database)
+        self.deliveries = Deliveries(database, self.observations, lost)
+        self.ages = Ages(database)
+        self.approvals = Approvals(database)
+        self.commands = Commands(database)
+        self.pruning = Pruning(database)
+        self.other_processes = OtherProcesses(database)
+        self.wakeups = Wakeups()
 
     @classmethod
     @asynccontextmanager

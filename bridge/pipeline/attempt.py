@@ -3,7 +3,8 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bridge.foundation.errors import (
     DeliveryError,
@@ -24,8 +25,7 @@ Deliver = Callable[[Delivery], Awaitable[None]]
 Gather = Callable[[Delivery, asyncio.TaskGroup], asyncio.Future[None]]
 
 
-@dataclass(slots=True)
-class Trying:
+class Trying(Struct):
     """Makes the attempts of one relay.
 
     Attributes:

@@ -11,8 +11,9 @@
 Pure: time and random numbers are passed in. Times are monotonic seconds.
 """
 
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct
 
 from bridge.foundation.errors import (
     DeliveryError,
@@ -43,8 +44,7 @@ class SinkState(StrEnum):
     PARKED = "parked"
 
 
-@dataclass(slots=True)
-class RunningTime:
+class RunningTime(Struct):
     """The running time of a sink: a stop watch for the age of its deliveries.
 
     It stands still while the forwarder does not run and while the sink is parked.
@@ -70,8 +70,7 @@ class RunningTime:
         self.seconds, self.since = self.at(now), None
 
 
-@dataclass(slots=True)
-class _Parking:
+class _Parking(Struct):
     """Counts the refusals of a sink, and plans the probes while it is parked."""
 
     longest_backoff: float
@@ -103,8 +102,7 @@ class _Parking:
         self.probe_at = now + wait
 
 
-@dataclass(slots=True)
-class _Release:
+class _Release(Struct):
     """Decides when to release: to make due what failed because of the sink."""
 
     is_owed: bool = False
@@ -121,7 +119,6 @@ class _Release:
         return True
 
 
-@dataclass(slots=True)
 class Circuit:
     """What is known of a sink by its answers.
 
@@ -133,19 +130,17 @@ class Circuit:
         running: the running time, for the age of deliveries.
     """
 
-    backoff: RetryPolicy
-    last_error: str | None = None
-    hold_until: float = 0.0
-    running: RunningTime = field(default_factory=RunningTime)
-    _parking: _Parking = field(init=False)
-    _is_unreachable: bool = False
-    _try_at: float = 0.0
-    _succeeded_at: float = float("-inf")
-    _has_failures: bool = False  # because of the sink, since the last success
-    _release: _Release = field(default_factory=_Release)
-
-    def __post_init__(self) -> None:
-        self._parking = _Parking(self.backoff.max_backoff)
+    def __init__(self, backoff: RetryPolicy) -> None:
+        self.backoff = backoff
+        self.last_error: str | None = None
+        self.hold_until = 0.0
+        self.running = RunningTime()
+        self._parking = _Parking(backoff.max_backoff)
+        self._is_unreachable = False
+        self._try_at = 0.0
+        self._succeeded_at = float("-inf")
+        self._has_failures = False  # because of the sink, since the last success
+        self._release = _Release()
 
     @property
     def state(self) -> SinkState:

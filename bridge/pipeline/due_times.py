@@ -1,6 +1,6 @@
 """Corrects due times and ages of a sink's deliveries when the clock is set."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from bridge.foundation.clock import Clock
 from bridge.outbox.store import Outbox
@@ -10,8 +10,7 @@ _JUMP = 1.0
 _KEEP_EVERY = 60.0  # after a crash, the age of deliveries may be too low by this
 
 
-@dataclass(slots=True)
-class DueTimes:
+class DueTimes(Struct):
     """Follows the clocks for the pending deliveries of a sink.
 
     Attributes:

@@ -8,7 +8,8 @@ So the delivery is tried again, as after any time-out.
 import asyncio
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from bridge.foundation.clock import Clock
 from bridge.foundation.rate_limit import Pace
@@ -20,8 +21,7 @@ _MOST_BESIDE = 20
 _MOST_SECONDS = 3  # second attempts at one delivery at the same time
 
 
-@dataclass(slots=True, eq=False)
-class Attempt:
+class Attempt(Struct, eq=False):
     """One attempt at a delivery.
 
     Attributes:
@@ -60,8 +60,7 @@ class Attempt:
             self.is_cut = True
 
 
-@dataclass(slots=True)
-class Attempts:
+class Attempts(Struct):
     """All attempts in flight; decides whether one more may begin.
 
     Attributes:

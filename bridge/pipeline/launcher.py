@@ -3,7 +3,8 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from bridge.foundation.clock import Clock
 from bridge.foundation.rate_limit import Pace
@@ -15,8 +16,7 @@ from bridge.pipeline.policy import is_urgent
 Start = Callable[[Attempt, asyncio.TaskGroup], None]
 
 
-@dataclass(slots=True)
-class Launcher:
+class Launcher(Struct):
     """Begins the attempts of one relay.
 
     Attributes:
@@ -98,8 +98,7 @@ class Launcher:
         self.start(attempt, tasks)
 
 
-@dataclass(slots=True)
-class HeartbeatSlot:
+class HeartbeatSlot(Struct):
     """Holds the latest heartbeat until no stored delivery is more important.
 
     Attributes:

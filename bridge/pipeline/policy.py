@@ -3,7 +3,7 @@
 Pure: time and random numbers are passed in. Times are seconds since the epoch.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from bridge.foundation.errors import (
     DeliveryError,
@@ -23,8 +23,7 @@ _LEAST_DELAY = 0.1  # lower bound: repeated quarters of the notice approach zero
 _LAST_SECONDS = 5.0  # of a notice, which an attempt needs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RelayPolicy:
+class RelayPolicy(Struct, frozen=True, kw_only=True):
     """When to try a delivery again, and when to give it up.
 
     Attributes:

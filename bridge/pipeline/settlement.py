@@ -8,13 +8,11 @@ is killed in that moment, these deliveries are made a second time.
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import DeliveryError, Reason
 from bridge.outbox.delivery import Delivery
 from bridge.outbox.store import Outbox
-from bridge.telemetry.counters import Count, Spread
 from bridge.telemetry.metrics import Metrics, failure_label
 
 log = logging.getLogger(__name__)
@@ -23,7 +21,6 @@ _MOMENT = 0.02  # seconds
 _MOST_LANDED = 500  # deliveries per transaction
 
 
-@dataclass(slots=True)
 class Settling:
     """Records the results of attempts at the deliveries of one sink.
 
@@ -32,21 +29,20 @@ class Settling:
         is_parked: whether the log and the metrics say that the sink is parked.
     """
 
-    sink: str
-    outbox: Outbox
-    clock: Clock
-    metrics: Metrics
-    landed: dict[int, Delivery] = field(default_factory=dict)
-    is_parked: bool = False
-    _is_recording: bool = False
-    _has_time: bool = False  # whether the next transaction may wait for company
-    _hurry: asyncio.Event = field(default_factory=asyncio.Event)
-    _delivered: Count = field(init=False)
-    _seconds: Spread = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._delivered = self.metrics.deliveries.labels(self.sink, "delivered")
-        self._seconds = self.metrics.delivery_seconds.labels(self.sink)
+    def __init__(
+        self, sink: str, outbox: Outbox, clock: Clock, metrics: Metrics
+    ) -> None:
+        self.sink = sink
+        self.outbox = outbox
+        self.clock = clock
+        self.metrics = metrics
+        self.landed = dict[int, Delivery]()
+        self.is_parked = False
+        self._is_recording = False
+        self._has_time = False  # whether the next transaction may wait for company
+        self._hurry = asyncio.Event()
+        self._delivered = metrics.deliveries.labels(sink, "delivered")
+        self._seconds = metrics.delivery_seconds.labels(sink)
 
     def delivered(self, delivery: Delivery) -> None:
         """Count a success. ``record`` records it in the outbox."""

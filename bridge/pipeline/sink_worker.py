@@ -8,7 +8,6 @@ The sink is closed before it is opened again, because a file has only one writer
 
 import asyncio
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -27,7 +26,6 @@ class Opening(msgspec.Struct, frozen=True):
     resources: Resources
 
 
-@dataclass(slots=True)
 class SinkWorker:
     """Opens one sink, and runs its relay.
 
@@ -38,14 +36,18 @@ class SinkWorker:
         relay: calls ``deliver`` for each attempt; set after the relay is made.
     """
 
-    config: SinkConfig
-    resources: Resources
-    stack: AsyncExitStack
-    relay: Relay = field(init=False)
-    _sink: Sink | None = None
-    _early: Opening | None = None
-    _final: Opening | None = None
-    _is_settled: asyncio.Event = field(default_factory=asyncio.Event)
+    relay: Relay
+
+    def __init__(
+        self, config: SinkConfig, resources: Resources, stack: AsyncExitStack
+    ) -> None:
+        self.config = config
+        self.resources = resources
+        self.stack = stack
+        self._sink: Sink | None = None
+        self._early: Opening | None = None
+        self._final: Opening | None = None
+        self._is_settled = asyncio.Event()
 
     @property
     def name(self) -> str:

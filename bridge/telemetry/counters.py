@@ -8,7 +8,6 @@ these classes.
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Generic, TypeVar
 
@@ -37,8 +36,7 @@ class Level(Count):
         self.value = float(value)
 
 
-@dataclass(slots=True)
-class Spread:
+class Spread(msgspec.Struct):
     """The buckets of one histogram, with the number of values in each.
 
     Attributes:
@@ -48,7 +46,7 @@ class Spread:
 
     bounds: tuple[float, ...]
     total: float = 0.0
-    _counts: list[int] = field(init=False)
+    _counts: list[int] = msgspec.field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._counts = [0] * (len(self.bounds) + 1)

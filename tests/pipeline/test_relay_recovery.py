@@ -457,9 +457,12 @@ class StoppedDeliveries(Deliveries):
 async def test_stop_while_a_try_is_prepared_begins_nothing(state_path: Path) -> None:
     async with Outbox.open(state_path, router()) as outbox:
         stopped = StoppedDeliveries(
-            outbox.database, outbox.observations, outbox.deliveries.lost
+            outbox.database,
+            outbox.observations,
+            outbox.deliveries.lost,
+            asyncio.Event(),
         )
-        stopped.stop, outbox.deliveries = asyncio.Event(), stopped
+        outbox.deliveries = stopped
         clock = FakeClock()
         server = Server(clock, is_up=False)
         policy = RelayPolicy(backoff=RetryPolicy(first=60), max_age=86400, slots=1)

@@ -21,7 +21,6 @@ import logging
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -45,7 +44,6 @@ def _ignore(_: str) -> None:
     """Do nothing about trouble."""
 
 
-@dataclass(slots=True)
 class Database:
     """The state file, off the event loop.
 
@@ -58,17 +56,19 @@ class Database:
         watch: watches whether the thread answers.
     """
 
-    keeper: Keeper
-    timings: Timings = field(default_factory=Timings)
-    on_trouble: OnTrouble = _ignore
-    watch: Watch = field(init=False)
-    _threads: Threads = field(init=False)
-    _is_closed: bool = False
-    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
-    _ended: asyncio.Event = field(default_factory=asyncio.Event)
-    _death: OutboxThreadDiedError | None = None
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        keeper: Keeper,
+        timings: Timings | None = None,
+        on_trouble: OnTrouble = _ignore,
+    ) -> None:
+        self.keeper = keeper
+        self.timings = timings or Timings()
+        self.on_trouble = on_trouble
+        self._is_closed = False
+        self._loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
+        self._death: OutboxThreadDiedError | None = None
         self.watch = Watch(self.timings, self._look, self._loop)
         front = Front(
             keeper=self.keeper,
