@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 Handle = TypeVar("Handle", "ServiceBusSender", "ServiceBusReceiver")
 TransportKind = Literal["amqp", "amqp-websocket"]
 
-_HOST = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9-]+)+", re.IGNORECASE)
+# Compiled at its first use: most forwarders have no Service Bus.
+_HOST = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9-]+)+"
 _TRY_SECONDS = 8.0  # to open a link, including the token
 
 
@@ -123,7 +124,7 @@ class NamespaceConfig(Section, frozen=True, kw_only=True):
         if bool(self.namespace) == (self.connection_string is not None):
             one = "exactly one of namespace and connection_string must be given"
             yield "namespace", one
-        if self.namespace and not _HOST.fullmatch(self.namespace):
+        if self.namespace and not re.fullmatch(_HOST, self.namespace, re.IGNORECASE):
             yield (
                 "namespace",
                 'must be a host name such as "contoso.servicebus.windows.net"',

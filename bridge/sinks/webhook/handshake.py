@@ -21,7 +21,7 @@ HandshakeKind = Literal["off", "attempt", "required"]
 ORIGIN = "WebHook-Request-Origin"
 _RATE = "WebHook-Request-Rate"
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
-_ORIGIN = re.compile(rf"{_LABEL}(\.{_LABEL})*", re.IGNORECASE)
+_ORIGIN = rf"{_LABEL}(\.{_LABEL})*"  # compiled at its first use, which is rare
 _NOBODY = "scheduled-events-bridge"
 
 
@@ -29,7 +29,7 @@ def is_origin(text: str) -> bool:
     """Whether a text is a DNS name; a placeholder counts as a part of one."""
     for name in PLACEHOLDERS:
         text = text.replace(f"{{{name}}}", "x")
-    return bool(_ORIGIN.fullmatch(text))
+    return bool(re.fullmatch(_ORIGIN, text, re.IGNORECASE))
 
 
 def origin_of(configured: str, expand: Callable[[str], str]) -> str:
