@@ -7,7 +7,6 @@ known. The others (lifecycle events, approvals) need the identity.
 import random
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
@@ -63,7 +62,6 @@ class Common(TypedDict):
     repeats: bool
 
 
-@dataclass(slots=True)
 class Forwarder:
     """All parts that exist as long as the state file is open.
 
@@ -74,15 +72,24 @@ class Forwarder:
         origin: identity and source, as far as known.
     """
 
-    config: Config
-    around: Surroundings
-    database: Database
-    stack: AsyncExitStack
-    origin: Origin
-    outbox: Outbox = field(init=False)
-    observer: Observer = field(init=False)
-    poller: Poller = field(init=False)
-    sink_workers: list[SinkWorker] = field(init=False)
+    outbox: Outbox
+    observer: Observer
+    poller: Poller
+    sink_workers: list[SinkWorker]
+
+    def __init__(
+        self,
+        config: Config,
+        around: Surroundings,
+        database: Database,
+        stack: AsyncExitStack,
+        origin: Origin,
+    ) -> None:
+        self.config = config
+        self.around = around
+        self.database = database
+        self.stack = stack
+        self.origin = origin
 
     @property
     def event_context(self) -> EventContext:

@@ -3,7 +3,6 @@
 import asyncio
 from base64 import b64encode
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Literal, Protocol
 from urllib.parse import urlsplit
@@ -246,16 +245,18 @@ def _value(config: AuthConfig) -> str:
     raise AssertionError  # excluded by auth_faults
 
 
-@dataclass(slots=True, kw_only=True)
 class _Token:
     """An Entra ID token, fetched when needed, and again after a refusal."""
 
-    config: AuthConfig
-    clock: Clock
-    timeout: float
-    proxy: Address | None
-    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _token: "AccessToken | None" = field(default=None, repr=False)
+    def __init__(
+        self, config: AuthConfig, clock: Clock, timeout: float, proxy: Address | None
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        self.timeout = timeout
+        self.proxy = proxy
+        self._lock = asyncio.Lock()
+        self._token: AccessToken | None = None
 
     async def headers(self, url: str) -> dict[str, str]:
         if not is_safe_for_token(url):

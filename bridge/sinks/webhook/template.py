@@ -11,12 +11,12 @@ Source: https://jinja.palletsprojects.com/en/stable/sandbox/
 
 import re
 import traceback
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from msgspec import Struct
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import MissingExtraError, PermanentDeliveryError, Reason
@@ -35,12 +35,11 @@ class TemplateFaultError(ValueError):
     """A template cannot be read or rendered; the text names the line and the fault."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Template:
+class Template(Struct, frozen=True, kw_only=True):
     """A compiled template, and the media type of its result."""
 
     content_type: str
-    compiled: "jinja2.Template" = field(repr=False)
+    compiled: "jinja2.Template"
 
     def render(self, event: CloudEvent) -> Rendered:
         """Return headers and body of an event.
