@@ -1,0 +1,38 @@
+"""How much of the state file its mirror holds in memory."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The limits of a mirror.
+
+    While it is loaded again, the old one and the new one are both in memory: in the
+    forwarder the two take 20 MiB at most, with what SQLite needs for each page.
+
+    Attributes:
+        rows: so many pending deliveries are loaded at most.
+        bodies: so many of their events at most.
+        body_bytes: size of these events at most.
+        memories: so many rows of each other table at most, the newest ones.
+        bytes: a larger mirror is loaded again, which makes it smaller, but not before
+            it has grown by a third.
+        spare: so many free bytes at least are given back.
+        statements: after so many it is loaded again if it holds a part only.
+        noticed: a load that takes so many seconds must not be frequent.
+        life: then the next one, if it is no more than useful, comes after so many times
+            as long.
+    """
+
+    rows: int = 10_000
+    bodies: int = 5_000
+    body_bytes: int = 2 * 1024 * 1024
+    memories: int = 5_000
+    bytes: int = 6 * 1024 * 1024
+    spare: int = 1024 * 1024
+    statements: int = 20_000
+    noticed: float = 0.05
+    life: float = 20.0
+
+
+EXTENT = Extent()
