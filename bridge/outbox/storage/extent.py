@@ -7,12 +7,14 @@ from dataclasses import dataclass
 class Extent:
     """The limits of a mirror.
 
-    While it is loaded again, the old one and the new one are both in memory: in the
-    forwarder the two take 20 MiB at most, with what SQLite needs for each page.
+    While it is loaded again, the old one and the new one are both in memory. With what
+    SQLite needs for each page, the two take about 20 MiB of a long backlog.
 
     Attributes:
         rows: so many pending deliveries are loaded at most.
-        bodies: so many of their events at most.
+        beyond: so many EventIds are known at most whose deliveries are all behind those
+            rows: their order is kept, too.
+        bodies: so many of the events of the deliveries at most.
         body_bytes: size of these events at most.
         memories: so many rows of each other table at most, the newest ones.
         bytes: a larger mirror is loaded again, which makes it smaller, but not before
@@ -24,7 +26,8 @@ class Extent:
             as long.
     """
 
-    rows: int = 10_000
+    rows: int = 5_000
+    beyond: int = 55_000
     bodies: int = 5_000
     body_bytes: int = 2 * 1024 * 1024
     memories: int = 5_000

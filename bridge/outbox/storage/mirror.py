@@ -83,7 +83,7 @@ _BEYOND = (
         FROM disk.deliveries INDEXED BY deliveries_key
         WHERE state = 'pending' AND key IS NOT NULL
             AND id > (SELECT max(id) FROM deliveries)
-        GROUP BY sink, key LIMIT :rows""",
+        GROUP BY sink, key LIMIT :beyond""",
     """UPDATE deliveries SET is_head = 0 WHERE id > 0 AND is_head AND EXISTS (
            SELECT 1 FROM deliveries b INDEXED BY deliveries_key
            WHERE b.sink = deliveries.sink AND b.key = deliveries.key
