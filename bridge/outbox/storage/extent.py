@@ -12,8 +12,8 @@ class Extent:
 
     Attributes:
         rows: so many pending deliveries are loaded at most.
-        beyond: so many EventIds are known at most whose deliveries are all behind those
-            rows: their order is kept, too.
+        beyond: so many EventIds of a sink that have more behind those rows are held
+            back at most, which keeps their order.
         bodies: so many of the events of the deliveries at most.
         body_bytes: size of these events at most.
         memories: so many rows of each other table at most, the newest ones.
