@@ -465,6 +465,32 @@ async def test_memory_that_is_free_again_is_given_back(state_path: Path) -> None
         assert outbox.database.keeper.mirror is mirror  # no disk was needed
 
 
+async def test_memory_is_given_back_while_the_disk_hangs_and_nothing_is_lost(
+    state_path: Path,
+) -> None:
+    disk = Hanging()
+    async with opened(state_path, disk) as outbox:
+        await put(outbox, "before", key=None)
+        disk.freeze()
+        for number in range(12):
+            large = [told(f"{number} {n}", data={"x": "y" * 50_000}) for n in range(10)]
+            await outbox.commit(large, now=NOW)
+        assert len(await deliver(outbox)) == 121
+        mirror = outbox.database.keeper.mirror
+        assert mirror is not None
+        async with asyncio.timeout(WITHIN):  # in a quiet moment
+            while sum(mirror.bytes()) >= 500_000:
+                await asyncio.sleep(0.01)
+
+        await put(outbox, "first", "second")
+        assert await names(outbox) == ["first"]
+        assert outbox.database.is_degraded
+        disk.thaw()
+        await healed(outbox)
+        assert await deliver(outbox) == ["first", "second"]
+    assert {state for _, state, _ in await on_disk(state_path)} == {"delivered"}
+
+
 async def test_load_that_takes_its_time_is_not_frequent(state_path: Path) -> None:
     """Nothing is recorded meanwhile, and a long backlog would make it frequent."""
     extent = Extent(bodies=2, statements=10, noticed=0.0, life=1e9)
