@@ -522,6 +522,28 @@ async def test_part_that_is_held_becomes_another_with_time(state_path: Path) -> 
         assert await names(outbox) != []
 
 
+async def test_part_that_is_held_is_the_whole_again_after_the_backlog(
+    state_path: Path,
+) -> None:
+    async with opened(state_path) as outbox:
+        for number in range(30):
+            await put(outbox, str(number), key=f"K{number}")
+    async with opened(state_path, extent=Extent(bodies=2)) as outbox:
+        mirror = outbox.database.keeper.mirror
+        assert mirror is not None
+        assert not mirror.is_whole
+        assert len(await deliver(outbox)) == 30
+        for number in range(10):
+            await put(outbox, f"more {number}")
+        await deliver(outbox)
+
+        async with asyncio.timeout(WITHIN):  # in a quiet moment
+            while not mirror.is_whole:
+                await asyncio.sleep(0.01)
+                mirror = outbox.database.keeper.mirror
+                assert mirror is not None
+
+
 async def test_what_another_process_did_is_known_in_memory(state_path: Path) -> None:
     disk = Hanging()
     async with opened(state_path, disk) as outbox:

@@ -151,12 +151,16 @@ class Front(Struct):
             except queue.Empty:
                 self._untidied = 0
                 shift.on_disk(self.keeper.tidy, [])
-                self._shrink()
+                self._shrink(shift)
         return self.messages.get()
 
-    def _shrink(self) -> None:
+    def _shrink(self, shift: Shift) -> None:
         """Give memory back to the system that a backlog has taken."""
-        if self.keeper.mirror is not None and self.keeper.mirror.shrink():
+        keeper = self.keeper
+        is_spent = keeper.mirror is not None and keeper.mirror.is_spent
+        if is_spent and keeper.memory is None:
+            keeper.reload(shift.on_disk)
+        if keeper.mirror is not None and keeper.mirror.shrink():
             give_back()
 
     def _group(self, first: Ticket) -> list[Ticket]:

@@ -151,6 +151,7 @@ class Mirror:
     is_whole: bool = True
     replaces: bool = False
     _loaded: int = 0  # its bytes then
+    _pending: int = 0  # deliveries on the disk then
     _done: int = 0  # statements since then
     _may_end_at: float = 0.0  # monotonic; see ``_is_outgrown``
 
@@ -168,7 +169,7 @@ class Mirror:
         except sqlite3.Error:
             mirror.connection.close()
             raise
-        mirror._loaded, _ = mirror.bytes()
+        (mirror._loaded, _), mirror._pending = mirror.bytes(), mirror._count()
         now = time.monotonic()
         if (seconds := now - began) > extent.noticed:
             mirror._may_end_at = now + extent.life * seconds
@@ -235,6 +236,15 @@ class Mirror:
             return True
         is_better = not self.is_whole and self._done > self.extent.statements
         return is_better and time.monotonic() >= self._may_end_at
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether it holds a part of a backlog of which not even half is left."""
+        return not self.is_whole and 2 * self._count() < self._pending
+
+    def _count(self) -> int:
+        tallies = self.connection.execute(_TALLIES)
+        return sum(n for _, state, n in tallies if state == "pending")
 
     def bytes(self) -> tuple[int, int]:
         """Return how many bytes are in use, and how many are free."""
