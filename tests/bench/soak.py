@@ -2,8 +2,10 @@
 
 import asyncio
 import itertools
+import sqlite3
 import sys
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 from aiohttp import web
@@ -16,7 +18,7 @@ _EVENTS = 20  # in the document at any time
 CONFIG = """
 [imds]
 endpoint = "{url}"
-poll_interval = "1s"
+poll_interval = "{interval}"
 [state]
 path = "{state}"
 [http]
@@ -80,32 +82,63 @@ class World:
         return web.Response()
 
 
-async def figures(seconds: float, rest: float) -> list[Figure]:
-    """Return the highest memory in a soak, and that after a rest, by 70 MiB."""
+async def figures(seconds: float, rest: float, interval: str = "1s") -> list[Figure]:
+    """Return the highest memory in a soak, and that after a rest, by 70 MiB.
+
+    Beside them stands how many deliveries were pending then, of all that there were.
+
+    Args:
+        seconds: how long events come and sinks fail.
+        rest: how long the sinks may catch up.
+        interval: of the polls, and so of the changes.
+    """
     world = World()
     sinks = {"steady": world.steady, "flaky": world.flaky, "slow": world.slow}
     routes = [web.post(f"/{name}", hook) for name, hook in sinks.items()]
     with tempfile.TemporaryDirectory() as name:
         async with served([*imds(world.document), *routes]) as url:
-            path = Path(name) / "bridge.toml"
-            text = CONFIG.format(url=url, state=f"{name}/state.db")
+            path, state = Path(name) / "bridge.toml", f"{name}/state.db"
+            text = CONFIG.format(url=url, state=state, interval=interval)
             path.write_text(text + "".join(SINK.format(name=n, url=url) for n in sinks))
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "bridge", "run", "-c", str(path))
             )
             try:
                 found = [await highest(process.pid, seconds)]
+                backlogs = [pending(state)]
                 world.is_calm = True
                 await asyncio.sleep(rest)
                 found.append(resident(process.pid))
+                backlogs.append(pending(state))
             finally:
                 process.terminate()
                 await process.wait()
+    return [*_memory(found), *_backlogs(backlogs)]
+
+
+def _memory(found: list[float]) -> list[Figure]:
     whats = ("memory at most in a soak, by 70 MiB", "memory after it, by 70 MiB")
     return [
         Figure.once(what, ours, _LIMIT, "MiB", "<= 1")
         for what, ours in zip(whats, found, strict=True)
     ]
+
+
+def _backlogs(found: list[tuple[int, int]]) -> list[Figure]:
+    whats = ("pending at the end of a soak, by all", "pending after it, by all")
+    return [
+        Figure.once(what, *counts, "")
+        for what, counts in zip(whats, found, strict=True)
+    ]
+
+
+def pending(state: str) -> tuple[int, int]:
+    """Return how many deliveries of a state file are pending, and how many it has."""
+    with closing(sqlite3.connect(f"file:{state}?mode=ro", uri=True)) as db:
+        found: tuple[int, int] = db.execute(
+            "SELECT sum(n) FILTER (WHERE state = 'pending'), sum(n) FROM tallies"
+        ).fetchone()
+        return found
 
 
 async def highest(pid: int, seconds: float) -> float:

@@ -31,8 +31,8 @@ from bridge.outbox.numbered import Numbered
 from bridge.outbox.records import CHECKPOINT, Checkpoint, Decision
 from bridge.outbox.storage.connection import Connection, connect
 from bridge.outbox.storage.database import Database
+from bridge.outbox.storage.extent import EXTENT, Extent
 from bridge.outbox.storage.keeper import Keeper
-from bridge.outbox.storage.mirror import EXTENT, Extent
 from bridge.outbox.storage.standin import LIMITS, Limits
 from bridge.outbox.storage.timings import Timings
 from bridge.outbox.store import Outbox
@@ -450,26 +450,57 @@ async def test_memory_that_grows_is_loaded_anew_and_shortened(
 
 async def test_memory_that_is_free_again_is_given_back(state_path: Path) -> None:
     async with opened(state_path, patience=WITHIN) as outbox:
-        large = [told(str(n), data={"x": "y" * 50_000}) for n in range(120)]
-        await outbox.commit(large, now=NOW)
+        for number in range(12):
+            large = [told(f"{number} {n}", data={"x": "y" * 50_000}) for n in range(10)]
+            await outbox.commit(large, now=NOW)
         assert len(await deliver(outbox)) == 120
-        await put(outbox, "one more")
-        await outbox.database.run(lambda _: None)  # before it, the mirror follows
         mirror = outbox.database.keeper.mirror
-
         assert mirror is not None
-        assert sum(mirror.bytes()) < 500_000
+        async with asyncio.timeout(WITHIN):  # in a quiet moment
+            while sum(mirror.bytes()) >= 500_000:
+                await asyncio.sleep(0.01)
+
+        await put(outbox, "one more")
+        assert await deliver(outbox) == ["one more"]
+        assert outbox.database.keeper.mirror is mirror  # no disk was needed
+
+
+async def test_memory_is_given_back_while_the_disk_hangs_and_nothing_is_lost(
+    state_path: Path,
+) -> None:
+    disk = Hanging()
+    async with opened(state_path, disk) as outbox:
+        await put(outbox, "before", key=None)
+        disk.freeze()
+        for number in range(12):
+            large = [told(f"{number} {n}", data={"x": "y" * 50_000}) for n in range(10)]
+            await outbox.commit(large, now=NOW)
+        assert len(await deliver(outbox)) == 121
+        mirror = outbox.database.keeper.mirror
+        assert mirror is not None
+        async with asyncio.timeout(WITHIN):  # in a quiet moment
+            while sum(mirror.bytes()) >= 500_000:
+                await asyncio.sleep(0.01)
+
+        await put(outbox, "first", "second")
+        assert await names(outbox) == ["first"]
+        assert outbox.database.is_degraded
+        disk.thaw()
+        await healed(outbox)
+        assert await deliver(outbox) == ["first", "second"]
+    assert {state for _, state, _ in await on_disk(state_path)} == {"delivered"}
 
 
 async def test_load_that_takes_its_time_is_not_frequent(state_path: Path) -> None:
     """Nothing is recorded meanwhile, and a long backlog would make it frequent."""
-    extent = Extent(noticed=0.0, life=1e9)
+    extent = Extent(bodies=2, statements=10, noticed=0.0, life=1e9)
+    async with opened(state_path) as outbox:
+        for number in range(9):
+            await put(outbox, str(number), key=f"K{number}")
     async with opened(state_path, extent=extent, patience=WITHIN) as outbox:
         loaded = outbox.database.keeper.mirror
-        large = [told(str(n), data={"x": "y" * 50_000}) for n in range(120)]
-        await outbox.commit(large, now=NOW)
-        assert len(await deliver(outbox)) == 120
-        await put(outbox, "one more")
+        for number in range(10):
+            await put(outbox, f"more {number}")
         await outbox.database.run(lambda _: None)  # before it, the mirror follows
 
         assert outbox.database.keeper.mirror is loaded
@@ -489,6 +520,28 @@ async def test_part_that_is_held_becomes_another_with_time(state_path: Path) -> 
         disk.freeze("SELECT")
 
         assert await names(outbox) != []
+
+
+async def test_part_that_is_held_is_the_whole_again_after_the_backlog(
+    state_path: Path,
+) -> None:
+    async with opened(state_path) as outbox:
+        for number in range(30):
+            await put(outbox, str(number), key=f"K{number}")
+    async with opened(state_path, extent=Extent(bodies=2)) as outbox:
+        mirror = outbox.database.keeper.mirror
+        assert mirror is not None
+        assert not mirror.is_whole
+        assert len(await deliver(outbox)) == 30
+        for number in range(10):
+            await put(outbox, f"more {number}")
+        await deliver(outbox)
+
+        async with asyncio.timeout(WITHIN):  # in a quiet moment
+            while not mirror.is_whole:
+                await asyncio.sleep(0.01)
+                mirror = outbox.database.keeper.mirror
+                assert mirror is not None
 
 
 async def test_what_another_process_did_is_known_in_memory(state_path: Path) -> None:

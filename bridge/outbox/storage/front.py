@@ -15,6 +15,7 @@ from functools import partial
 from msgspec import Struct, field
 
 from bridge.foundation.errors import OutboxFullError, OutboxUnavailableError
+from bridge.foundation.heap import give_back
 from bridge.outbox.storage.keeper import Keeper
 from bridge.outbox.storage.shift import RelievedError, Shift
 from bridge.outbox.storage.standin import Entry
@@ -150,7 +151,17 @@ class Front(Struct):
             except queue.Empty:
                 self._untidied = 0
                 shift.on_disk(self.keeper.tidy, [])
+                self._shrink(shift)
         return self.messages.get()
+
+    def _shrink(self, shift: Shift) -> None:
+        """Give memory back to the system that a backlog has taken."""
+        keeper = self.keeper
+        is_spent = keeper.mirror is not None and keeper.mirror.is_spent
+        if is_spent and keeper.memory is None:
+            keeper.reload(shift.on_disk)
+        if keeper.mirror is not None and keeper.mirror.shrink():
+            give_back()
 
     def _group(self, first: Ticket) -> list[Ticket]:
         """Return all jobs that wait now; another message is held for the next turn."""

@@ -22,14 +22,8 @@ from bridge.outbox.storage.connection import (
     translated,
 )
 from bridge.outbox.storage.disk import OnDisk, Place
-from bridge.outbox.storage.mirror import (
-    EXTENT,
-    Changes,
-    Extent,
-    Mirror,
-    changes_of,
-    number_from,
-)
+from bridge.outbox.storage.extent import EXTENT, Extent
+from bridge.outbox.storage.mirror import Changes, Mirror, changes_of, number_from
 from bridge.outbox.storage.standin import LIMITS, Entry, Limits, StandIn
 from bridge.outbox.storage.transactions import (
     Result,
@@ -234,6 +228,7 @@ class Keeper(Struct):
         with suppress(sqlite3.Error, OutboxError):
             if self.mirrors:
                 self.mirror, self._version = on_disk(self._loaded, [])
+                self.mirror.replaces = old is not None
             else:
                 self.mirror = None
             if old is not None:

@@ -12,6 +12,7 @@ earlier step is only on the disk waits, while all others are delivered.
 
 import sqlite3
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -22,38 +23,10 @@ from bridge.outbox.storage.connection import (
     readable,
     translated,
 )
+from bridge.outbox.storage.extent import EXTENT, Extent
 from bridge.outbox.storage.schema import MIGRATIONS, migrate, versions
 
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """How much a mirror holds.
-
-    Attributes:
-        rows: so many pending deliveries are loaded at most.
-        bodies: so many of their events at most.
-        body_bytes: size of these events at most.
-        memories: so many rows of each other table at most, the newest ones.
-        bytes: a larger mirror is loaded again, which makes it smaller.
-        statements: after so many it is loaded again if it holds a part only.
-        noticed: a load that takes so many seconds must not be frequent.
-        life: then the next one, if it is no more than useful, comes after so many times
-            as long.
-    """
-
-    rows: int = 30_000
-    bodies: int = 10_000
-    body_bytes: int = 8 * 1024 * 1024
-    memories: int = 10_000
-    bytes: int = 16 * 1024 * 1024
-    statements: int = 20_000
-    noticed: float = 0.05
-    life: float = 20.0
-
-
-EXTENT = Extent()
 _PAGE = 1024  # small: most of the thirty tables and indexes are nearly empty
-_MOST_FREE = 4 * 1024 * 1024
 _BUSY_MILLISECONDS = 100  # after that, a locked file is read without the lock
 
 # Settled rows stay on the disk; here they are deleted, but their count stays.
@@ -110,7 +83,7 @@ _BEYOND = (
         FROM disk.deliveries INDEXED BY deliveries_key
         WHERE state = 'pending' AND key IS NOT NULL
             AND id > (SELECT max(id) FROM deliveries)
-        GROUP BY sink, key LIMIT :rows""",
+        GROUP BY sink, key LIMIT :beyond""",
     """UPDATE deliveries SET is_head = 0 WHERE id > 0 AND is_head AND EXISTS (
            SELECT 1 FROM deliveries b INDEXED BY deliveries_key
            WHERE b.sink = deliveries.sink AND b.key = deliveries.key
@@ -170,12 +143,16 @@ class Mirror:
         connection: to the database in memory.
         extent: how much it holds at most.
         is_whole: whether it holds all that is pending.
+        replaces: whether another one was freed for it since the last ``shrink``.
     """
 
     connection: Connection
     extent: Extent = EXTENT
     is_whole: bool = True
-    _done: int = 0  # statements since it was loaded
+    replaces: bool = False
+    _loaded: int = 0  # its bytes then
+    _pending: int = 0  # deliveries on the disk then
+    _done: int = 0  # statements since then
     _may_end_at: float = 0.0  # monotonic; see ``_is_outgrown``
 
     @classmethod
@@ -192,6 +169,7 @@ class Mirror:
         except sqlite3.Error:
             mirror.connection.close()
             raise
+        (mirror._loaded, _), mirror._pending = mirror.bytes(), mirror._count()
         now = time.monotonic()
         if (seconds := now - began) > extent.noticed:
             mirror._may_end_at = now + extent.life * seconds
@@ -253,14 +231,20 @@ class Mirror:
         What would only be better then waits for its time: no job is done meanwhile, so
         it must not take much of the time while a long backlog is delivered.
         """
-        used, free = self.bytes()
-        if used > self.extent.bytes * (1 if self.is_whole else 2):
+        used, _ = self.bytes()
+        if used > max(self.extent.bytes, self._loaded * 4 // 3):
             return True
-        # SQLite does not free memory by itself.
-        is_better = free > used + _MOST_FREE or (
-            not self.is_whole and self._done > self.extent.statements
-        )
+        is_better = not self.is_whole and self._done > self.extent.statements
         return is_better and time.monotonic() >= self._may_end_at
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether it holds a part of a backlog of which not even half is left."""
+        return not self.is_whole and 2 * self._count() < self._pending
+
+    def _count(self) -> int:
+        tallies = self.connection.execute(_TALLIES)
+        return sum(n for _, state, n in tallies if state == "pending")
 
     def bytes(self) -> tuple[int, int]:
         """Return how many bytes are in use, and how many are free."""
@@ -269,6 +253,20 @@ class Mirror:
             for name in ("page_count", "freelist_count")
         )
         return (pages - free) * _PAGE, free * _PAGE
+
+    def shrink(self) -> bool:
+        """Free the pages that are not in use; return whether much was freed lately.
+
+        SQLite does not free them by itself. Those in use are copied, so it is done only
+        if it frees half as many at least.
+        """
+        used, free = self.bytes()
+        was_replaced, self.replaces = self.replaces, False
+        if free < max(self.extent.spare, used // 2):
+            return was_replaced
+        with suppress(sqlite3.Error):
+            self.connection.execute("VACUUM")
+        return True
 
     def close(self) -> None:
         """Free the memory."""
@@ -331,6 +329,7 @@ def _empty() -> Connection:
     db.is_part = True
     db.execute(f"PRAGMA page_size = {_PAGE}")
     db.execute("PRAGMA secure_delete = OFF")  # that is for disks
+    db.execute("PRAGMA temp_store = MEMORY")  # the disk may hang
     migrate(db)
     for statement in _SETTLED:
         db.execute(statement)
