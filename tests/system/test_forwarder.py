@@ -18,6 +18,7 @@ from tests.system.processes import (
     forwarder,
     settled,
     simulator,
+    simulator_here,
     written_config,
 )
 
@@ -93,7 +94,7 @@ async def test_every_transition_of_a_scenario_reaches_every_sink(
 async def plays_whole(name: str, folder: Path) -> None:
     expected = SCENARIOS[name]
     folder.mkdir()
-    async with simulator("--scenario", name, "--speed", "120") as at:
+    async with simulator_here(scenario=name, speed=120.0) as at:
         process = await forwarder(written_config(folder, at))
         try:
             at_webhook = await until(at, lambda found: len(found) >= len(expected))

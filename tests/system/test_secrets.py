@@ -26,7 +26,7 @@ from tests.system.processes import (
     Addresses,
     ended,
     forwarder,
-    simulator,
+    simulator_here,
     started,
 )
 
@@ -240,7 +240,7 @@ async def lived(case: Case, commands: Sequence[Sequence[str]]) -> dict[str, byte
 
 async def test_no_secret_is_seen_anywhere(tmp_path: Path) -> None:
     async with (
-        simulator() as at,
+        simulator_here() as at,
         echoing() as (echo, url),
         echoing_relay() as (relay, port),
     ):
