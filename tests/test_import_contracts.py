@@ -1,12 +1,15 @@
 """The import contracts of pyproject.toml refuse what they are there to refuse.
 
-Each test plants one violation in a copy of the package and runs the linter on it.
+Each test plants one violation in a copy of the package and runs the linter on it. The
+copy is one for all, and what the linter has read in it need not be read again.
 """
 
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,7 +21,7 @@ LINTER = "from importlinter.cli import lint_imports_command as lint; lint()"
 
 def lint(folder: Path) -> subprocess.CompletedProcess[str]:
     """Run the linter on the package in ``folder``, by the contracts of this project."""
-    command = [sys.executable, "-c", LINTER, "--no-cache"]
+    command = [sys.executable, "-c", LINTER, "--cache-dir", str(folder / "cache")]
     environ = {**os.environ, "PYTHONPATH": str(folder), "COVERAGE_PROCESS_START": ""}
     return subprocess.run(  # noqa: S603 - our own arguments
         command,
@@ -31,21 +34,33 @@ def lint(folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("copy")
     # What is compiled meanwhile comes and goes under a name of its own.
     source = shutil.ignore_patterns("__pycache__", "*.json")
-    shutil.copytree(PACKAGE, tmp_path / "bridge", ignore=source)
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    return tmp_path
+    shutil.copytree(PACKAGE, folder / "bridge", ignore=source)
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    return folder
 
 
-def plant(folder: Path, name: str, line: str) -> None:
+@contextmanager
+def planted(folder: Path, name: str, line: str) -> Iterator[None]:
     """Add ``line`` to a module of the copy; make the module where there is none."""
     path = folder / "bridge" / name
+    is_new = not path.parent.exists()
     path.parent.mkdir(exist_ok=True)
-    before = path.read_text() if path.exists() else '"""Planted."""\n'
-    path.write_text(f"{before}\n{line}\n")
+    before = path.read_text() if path.exists() else None
+    path.write_text("\n".join([before or '"""Planted."""', line, ""]))
+    try:
+        yield
+    finally:
+        if before is not None:
+            path.write_text(before)
+        elif is_new:
+            shutil.rmtree(path.parent)
+        else:
+            path.unlink()
 
 
 PLANTED = {
@@ -105,10 +120,10 @@ PLANTED = {
 @pytest.mark.parametrize("case", PLANTED)
 def test_planted_violation_is_refused(case: str, copy: Path) -> None:
     violations, contract = PLANTED[case]
-    for name, line in violations:
-        plant(copy, name, line)
-
-    result = lint(copy)
+    with ExitStack() as stack:
+        for name, line in violations:
+            stack.enter_context(planted(copy, name, line))
+        result = lint(copy)
 
     broken = [line for line in result.stdout.splitlines() if " BROKEN" in line]
     assert result.returncode == 1, result.stdout + result.stderr

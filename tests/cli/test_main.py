@@ -907,7 +907,7 @@ def ended(
 def test_run_says_the_same_whichever_way_it_is_called(
     text: str | None, tmp_path: Path
 ) -> None:
-    """As a service calls it, it does without click."""
+    """As a service calls it, it does without click, which is in this process."""
     path = tmp_path / "bridge.toml"
     if text is not None:
         path.write_text(text, encoding="utf-8")
@@ -916,7 +916,8 @@ def test_run_says_the_same_whichever_way_it_is_called(
 
     assert (code, out) == (2, "")
     assert err.startswith("sebridge: ")
-    assert (code, out, err) == ended("run", f"--config={path}")
+    other = sebridge("run", f"--config={path}")
+    assert (code, out, err) == (other.exit_code, other.stdout, other.stderr)
 
 
 BLOCKING = """

@@ -39,6 +39,7 @@ from tests.support.builders import (
     started,
 )
 from tests.support.fakes import START
+from tests.support.schemas import validator
 from tests.support.strategies import histories, odd_documents
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -47,9 +48,8 @@ KINDS = ["config", "event", "approval"]
 
 def faults(what: str, value: object) -> list[str]:
     """Return what the schema finds wrong with a value."""
-    schema = json.loads(json_schema.text(what))
-    validator = Draft202012Validator(schema, format_checker=FormatChecker())
-    return [f"{e.json_path}: {e.message}" for e in validator.iter_errors(value)]
+    found = validator(what).iter_errors(value)
+    return [f"{e.json_path}: {e.message}" for e in found]
 
 
 def sent(told: OutgoingEvent) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from tests.system.processes import (
     Addresses,
     ended,
     forwarder,
-    simulator,
+    simulator_here,
     started,
 )
 
@@ -152,7 +152,7 @@ class World:
 @asynccontextmanager
 async def world(folder: Path) -> AsyncIterator[World]:
     """Build it: the freeze has been announced, and is on the outbox's way."""
-    async with simulator() as at:
+    async with simulator_here() as at:
         here = World(folder, at, {"9465": free_port(), "9466": free_port()})
         _write(here)
         bridge = await forwarder(folder / "bridge.toml", here.environ)

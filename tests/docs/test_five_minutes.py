@@ -25,7 +25,7 @@ from tests.system.processes import (
     Addresses,
     ended,
     kill_rest,
-    simulator,
+    simulator_here,
     started,
 )
 
@@ -182,8 +182,8 @@ async def test_five_minutes_end_with_an_event_and_a_bridge_that_is_ready(
     (tmp_path / "clone").mkdir()
     port = free_port()
 
-    config = str(tmp_path / "Config.json")
-    async with simulator("--servicebus-config", config) as at:
+    config = tmp_path / "Config.json"
+    async with simulator_here(servicebus_config=config) as at:
         vm = await started(
             *("unshare", "-rm", "bash", "-c", script(at, tmp_path)),
             env={

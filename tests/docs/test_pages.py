@@ -18,7 +18,6 @@ from bridge.configuration.load import parse as load_tables
 from bridge.events.build import numbered
 from bridge.foundation.hashing import hash32
 from bridge.hub.load import load as load_hub
-from tests.bench.__main__ import BENCHES
 from tests.docs.pages import (
     ROOT,
     Block,
@@ -231,6 +230,8 @@ def test_every_example_is_named() -> None:
 
 
 def test_page_of_figures_names_each_measurement() -> None:
+    from tests.bench.__main__ import BENCHES  # noqa: PLC0415 - half a second of loading
+
     text = section("tests/bench/README.md", "## Measure it yourself")
 
     assert keys_in(text) == set(BENCHES)

@@ -4,9 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from jsonschema import FormatChecker, validate
 
-from bridge.configuration import json_schema
 from bridge.events import samples
 from bridge.events.build import from_bridge
 from bridge.events.cloudevent import CloudEvent
@@ -16,6 +14,7 @@ from bridge.events.samples import Sample, marked_event, sample
 from tests.sinks.sink_fixtures import cloud_event
 from tests.support.builders import ME, body_of, event_context_of, imds_event, started
 from tests.support.fakes import START
+from tests.support.schemas import validator
 
 TELLER = event_context_of()
 
@@ -26,7 +25,7 @@ def read(body: bytes) -> Sample:
 
 def data_of(event: CloudEvent) -> Any:
     found = json.loads(event.to_json())
-    validate(found, json_schema.event(), format_checker=FormatChecker())
+    validator("event").validate(found)
     return found["data"]
 
 

@@ -64,7 +64,7 @@ def hub_config(request: Any) -> HubConfig:
         given: HubConfig = request.getfixturevalue("sqlite_config")
         return given
     found: Cluster = request.getfixturevalue("cluster")
-    found.empty(HEAD, metadata.tables)
+    found.empty(HEAD, [table.name for table in metadata.sorted_tables])
     return HubConfig(store=Address(found.url, {}))
 
 

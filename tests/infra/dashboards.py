@@ -30,7 +30,7 @@ from tests.system.processes import (
     ended,
     forwarder,
     settled,
-    simulator,
+    simulator_here,
 )
 
 DASHBOARD = json.loads(
@@ -144,7 +144,7 @@ async def observed(
     """
     port = free_port()
     async with AsyncExitStack() as stage:
-        at = await stage.enter_async_context(simulator())
+        at = await stage.enter_async_context(simulator_here())
         config = folder / "bridge.toml"
         config.write_text(
             CONFIG.format(

@@ -27,7 +27,7 @@ from tests.infra.azure_stand_in import (
     rows,
     served,
 )
-from tests.system.processes import PATIENCE, simulator, started
+from tests.system.processes import PATIENCE, simulator_here, started
 
 pytestmark = [pytest.mark.integration, pytest.mark.deploy]
 
@@ -242,7 +242,7 @@ async def test_witness_goes_on_after_a_reboot(tmp_path: Path) -> None:
         lines = records(tmp_path, out.name) if out.exists() else []
         return [line for line in lines if line["kind"] == kind]
 
-    async with simulator() as at:
+    async with simulator_here() as at:
         await watched(at.imds, "document", 1)
         await at.control("POST", "events", {"type": "Reboot"})
         await watched(at.imds, "document", 2)

@@ -29,15 +29,16 @@ def read(name: str) -> dict[str, Any]:
     return found
 
 
-BUS = read("modules/bus.bicep")["resources"]
-APPROVER = read("modules/approver.bicep")["resources"]
-HUB = read("modules/hub.bicep")["resources"]
-MAIN = read("main.bicep")
-MODULES = MAIN["modules"]
+MAIN = (HERE / "main.bicep").read_text()  # parsed in tests: all processes load this
+
+
+def resources(module: str) -> dict[str, Any]:
+    found: dict[str, Any] = read(f"modules/{module}.bicep")["resources"]
+    return found
 
 
 def properties(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = BUS[name]["config"]["properties"]
+    found: dict[str, Any] = resources("bus")[name]["config"]["properties"]
     return found
 
 
@@ -50,29 +51,25 @@ def test_every_parameter_and_variable_is_used(path: Path) -> None:
     assert [n for n in declared if len(re.findall(rf"\b{n}\b", text)) < 2] == []
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", re.findall(r"(?m)^module (\w+) ", MAIN))
 def test_module_is_given_its_parameters_and_no_others(name: str) -> None:
-    given = MODULES[name]["config"]
-    path = HERE / re.findall(rf"module {name} '([^']+)'", main_text())[0]
+    given = read("main.bicep")["modules"][name]["config"]
+    path = HERE / re.findall(rf"module {name} '([^']+)'", MAIN)[0]
     wanted = read(str(path.relative_to(HERE)))["parameters"]
 
     assert set(given.get("config", given)["params"]) == set(wanted)
 
 
-def main_text() -> str:
-    return (HERE / "main.bicep").read_text()
-
-
 def test_outputs_that_are_asked_for_exist() -> None:
-    for module, output in re.findall(r"(\w+)\.outputs\.(\w+)", main_text()):
-        file = re.findall(rf"module {module} '([^']+)'", main_text())[0]
+    for module, output in re.findall(r"(\w+)\.outputs\.(\w+)", MAIN):
+        file = re.findall(rf"module {module} '([^']+)'", MAIN)[0]
         assert output in read(file)["outputs"]
 
 
 def test_every_parameter_of_main_says_what_it_is_and_has_a_default() -> None:
-    found = re.findall(r"((?:^@.*\n)+)^param (\w+) \w+( =)?", main_text(), re.MULTILINE)
+    found = re.findall(r"((?:^@.*\n)+)^param (\w+) \w+( =)?", MAIN, re.MULTILINE)
 
-    assert {name for _, name, _ in found} == {*MAIN["parameters"]}
+    assert {name for _, name, _ in found} == {*read("main.bicep")["parameters"]}
     for decorators, name, default in found:
         assert "@description" in decorators, name
         assert default, name
@@ -121,20 +118,20 @@ def test_hub_reads_two_entities_and_sends_to_one() -> None:
 
 def test_hub_that_is_down_fills_nothing() -> None:
     for name in ("hears", "azureEvents"):
-        found = HUB[name]["config"]["properties"]
+        found = resources("hub")[name]["config"]["properties"]
         assert found["deadLetteringOnMessageExpiration"] is False
         assert found["defaultMessageTimeToLive"] == "P1D"
 
 
 def test_hub_is_reached_where_it_listens_by_who_has_signed_in() -> None:
-    app = HUB["app"]["config"]["properties"]
+    app = resources("hub")["app"]["config"]["properties"]
     port = int(HubConfig().listen.rpartition(":")[2])
     container = app["template"]["containers"][0]
 
     assert app["configuration"]["ingress"]["targetPort"] == port
     assert [one["httpGet"]["port"] for one in container["probes"]] == [port, port]
     assert container["command"][1] == "hub"
-    sign_in = HUB["signIn"]["config"]["properties"]["globalValidation"]
+    sign_in = resources("hub")["signIn"]["config"]["properties"]["globalValidation"]
     assert sign_in["unauthenticatedClientAction"] == "RedirectToLoginPage"
 
 
@@ -155,10 +152,10 @@ def test_no_other_module_gives_a_role_and_none_on_a_whole_namespace() -> None:
 
 
 def test_approver_refers_to_entities_that_are_made() -> None:
-    named = {(r["type"], str(r["config"]["name"])) for r in BUS.values()}
+    named = {(r["type"], str(r["config"]["name"])) for r in resources("bus").values()}
     existing = {
         (r["type"], r["config"]["name"])
-        for r in APPROVER.values()
+        for r in resources("approver").values()
         if r.get("existing") and "parent" in r["config"]
     }
 
@@ -168,7 +165,7 @@ def test_approver_refers_to_entities_that_are_made() -> None:
 
 def test_approver_is_told_what_its_settings_ask_for() -> None:
     """Its app settings are those of the README of the app."""
-    site = APPROVER["app"]["config"]["properties"]["siteConfig"]
+    site = resources("approver")["app"]["config"]["properties"]["siteConfig"]
     given = {one["name"]: one["value"] for one in site["appSettings"]}
     readme = (HERE.parent / "functions" / "README.md").read_text()
     own = {name for name in given if not name.startswith("AzureWebJobsStorage")}
@@ -177,15 +174,18 @@ def test_approver_is_told_what_its_settings_ask_for() -> None:
     assert {"EVENTS_TOPIC", "EVENTS_SUBSCRIPTION", "APPROVAL_ENTITIES"} <= own
     for name, entity in (("CLICKS_QUEUE", "clicks"), ("VOTES_QUEUE", "votes")):
         default = f"approver-{entity}"
-        assert APPROVER[entity]["config"]["name"] == default
+        assert resources("approver")[entity]["config"]["name"] == default
         assert f"`{default}`" in readme
         assert given[name]["operator"]["operands"]["operand_1"] == entity
-    assert APPROVER["votes"]["config"]["properties"]["requiresSession"] is True
+    assert (
+        resources("approver")["votes"]["config"]["properties"]["requiresSession"]
+        is True
+    )
 
 
 def test_approver_holds_no_secret_and_no_key() -> None:
     text = (HERE / "modules" / "approver.bicep").read_text()
-    account = APPROVER["storage"]["config"]["properties"]
+    account = resources("approver")["storage"]["config"]["properties"]
 
     assert account["allowSharedKeyAccess"] is False
     assert account["allowBlobPublicAccess"] is False
@@ -193,13 +193,13 @@ def test_approver_holds_no_secret_and_no_key() -> None:
     assert "connectionstring" not in text.lower()
     for name in ("slackSigningSecretUri", "buttonSecretUri"):
         assert f"'@Microsoft.KeyVault(SecretUri=${{{name}}})'" in text
-    site = APPROVER["app"]["config"]["properties"]
+    site = resources("approver")["app"]["config"]["properties"]
     assert site["httpsOnly"] is True
     assert site["keyVaultReferenceIdentity"]
 
 
 def test_votes_may_be_counted_as_the_app_counts_them() -> None:
-    block = re.search(r"@allowed\((\[.*\])\)\nparam voteRule", main_text())
+    block = re.search(r"@allowed\((\[.*\])\)\nparam voteRule", MAIN)
 
     assert block is not None
     assert set(re.findall(r"'(\w+)'", block[1])) == VOTE_RULES
@@ -207,7 +207,7 @@ def test_votes_may_be_counted_as_the_app_counts_them() -> None:
 
 def test_entities_are_what_the_bridge_and_its_consumers_need() -> None:
     known = default_entities()
-    names = {name: r["config"]["name"] for name, r in BUS.items()}
+    names = {name: r["config"]["name"] for name, r in resources("bus").items()}
 
     assert names["events"] in {topic.name for topic in known.topics}
     assert {names["approvals"], names["replies"]} <= {q.name for q in known.queues}
@@ -253,7 +253,7 @@ GROUPED = (
 
 def test_group_has_a_session_only_where_all_of_it_sees_the_same_events() -> None:
     """A placement group does, and it takes 100 instances; VMs of their own do not."""
-    found = re.search(GROUPED, main_text())
+    found = re.search(GROUPED, MAIN)
 
     assert found is not None
     assert found.groups() == ('["{vm_id}", "{group}"]', '["{vm_id}"]')
@@ -266,9 +266,9 @@ def test_cloud_init_writes_a_configuration_that_is_valid(
     sessions: str, tmp_path: Path
 ) -> None:
     text = (HERE / "cloud-init.yaml").read_text().replace("@SESSIONS@", sessions)
-    assert "'@SESSIONS@', sessions" in main_text()
+    assert "'@SESSIONS@', sessions" in MAIN
     for mark in set(re.findall(r"@[A-Z_0-9]+@", text)):
-        assert f"'{mark}'" in main_text()
+        assert f"'{mark}'" in MAIN
         text = text.replace(mark, "contoso.servicebus.windows.net")
     files = {f["path"]: f["content"] for f in yaml.safe_load(text)["write_files"]}
     path = tmp_path / "bridge.toml"

@@ -15,7 +15,7 @@ from tests.system.processes import (
     ended,
     forwarder,
     kill_rest,
-    simulator,
+    simulator_here,
     started,
     written_config,
 )
@@ -67,7 +67,7 @@ async def scheduled(at: Addresses) -> str:
 
 @pytest.mark.timeout(300)
 async def test_consumer_hears_and_approves(command: list[str], tmp_path: Path) -> None:
-    async with simulator() as at:
+    async with simulator_here() as at:
         bridge = await forwarder(written_config(tmp_path, at))
         consumer = await started(
             *command,

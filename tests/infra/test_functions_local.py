@@ -19,7 +19,7 @@ from tests.system.processes import (
     ended,
     forwarder,
     kill_rest,
-    simulator,
+    simulator_here,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -78,8 +78,8 @@ async def hear_until(
 
 @pytest.mark.timeout(300)
 async def test_app_approves_by_the_files_of_its_page(tmp_path: Path) -> None:
-    entities = str(APP / "simulator.json")
-    async with simulator("--servicebus-config", entities) as at:
+    entities = APP / "simulator.json"
+    async with simulator_here(servicebus_config=entities) as at:
         secrets = {"SERVICEBUS": at.connection_string, "SEBRIDGE__HTTP__LISTEN": ""}
         bridge = await forwarder(bridge_of(tmp_path, at), secrets)
         try:

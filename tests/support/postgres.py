@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,10 @@ from tests.support.ports import free_port
 
 MISSING = "there is no PostgreSQL here: apt-get install postgresql"
 _STEPS = "alembic_version"
+_FROM_ONE = (
+    "SELECT setval(format('%I', sequencename)::regclass, start_value, false) "
+    "FROM pg_sequences WHERE schemaname = 'public'"
+)
 _TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
 
 
@@ -65,12 +69,15 @@ class Cluster:
         with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
 
-    def empty(self, head: str, tables: Collection[str]) -> None:
+    def empty(self, head: str, tables: Sequence[str]) -> None:
         """Remove all rows where the schema is as it should be; else everything.
+
+        TRUNCATE makes all files anew, which takes three times as long as a few rows.
 
         Args:
             head: the last step that is taken there.
-            tables: all that are there; a test may have removed one.
+            tables: all that are there, with those first that others refer to; a test
+                may have removed one.
         """
         with psycopg.connect(self.url, autocommit=True) as connection:
             found = {name for (name,) in connection.execute(_TABLES)}
@@ -79,9 +86,8 @@ class Cluster:
                 asked = "SELECT version_num FROM alembic_version"
                 steps = {step for (step,) in connection.execute(asked)}
             if steps == {head}:
-                names = ", ".join(sorted(tables))
-                text = f"TRUNCATE {names} RESTART IDENTITY CASCADE"
-                connection.execute(text.encode())
+                rows = [f"DELETE FROM {name}" for name in reversed(tables)]  # noqa: S608 - our own names
+                connection.execute("; ".join([*rows, _FROM_ONE]).encode())
                 return
         self.forget()
 

@@ -1,17 +1,24 @@
-"""Real processes for integration tests: the simulator and the forwarder."""
+"""Real processes for integration tests: the simulator and the forwarder.
+
+Where it does not matter what process it is, the simulator is in a thread of this one.
+"""
 
 import asyncio
 import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+
+from bridge.simulator.serve import Simulator, SimulatorOptions
 
 PATIENCE = 60.0
 _STARTED: list[asyncio.subprocess.Process] = []
@@ -75,15 +82,56 @@ async def simulator(
     assert process.stdout is not None
     try:
         line = await asyncio.wait_for(process.stdout.readline(), PATIENCE)
-        found = json.loads(line)
-        yield Addresses(
-            imds=found["imds"]["url"],
-            connection_string=found["servicebus"]["connectionString"],
-            inbox=found["inbox"]["url"],
-            pid=process.pid,
-        )
+        yield _addresses(json.loads(line), process.pid)
     finally:
         await ended(process)
+
+
+@asynccontextmanager
+async def simulator_here(**options: Any) -> AsyncIterator[Addresses]:
+    """Run the simulator in a thread: a process of its own takes half a second of CPU.
+
+    Its pid is that of the tests, so nobody stops or counts it.
+
+    Args:
+        options: the fields of SimulatorOptions.
+    """
+    opened: Future[tuple[Addresses, asyncio.AbstractEventLoop, asyncio.Event]]
+    opened = Future()
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        async with Simulator(SimulatorOptions(**options)) as running:
+            at = _addresses(running.addresses(), os.getpid())
+            opened.set_result((at, asyncio.get_running_loop(), stop))
+            await stop.wait()
+
+    def work() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            if opened.done():
+                raise
+            opened.set_exception(error)
+
+    thread = threading.Thread(target=work, name="simulator", daemon=True)
+    thread.start()
+    at, loop, stop = await asyncio.wait_for(asyncio.wrap_future(opened), PATIENCE)
+    try:
+        yield at
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        while thread.is_alive():
+            await asyncio.sleep(0.005)
+
+
+def _addresses(found: Mapping[str, Mapping[str, str]], pid: int) -> Addresses:
+    return Addresses(
+        imds=found["imds"]["url"],
+        connection_string=found["servicebus"]["connectionString"],
+        inbox=found["inbox"]["url"],
+        pid=pid,
+    )
 
 
 async def ended(process: asyncio.subprocess.Process) -> int:

@@ -17,7 +17,7 @@ from tests.system.processes import (
     ended,
     forwarder,
     settled,
-    simulator,
+    simulator_here,
     started,
     written_config,
 )
@@ -88,7 +88,7 @@ async def told(at: Addresses, kind: str, event_id: str) -> dict[str, object]:
 async def test_two_approvers_at_once_an_unknown_event_and_a_dead_forwarder(
     tmp_path: Path,
 ) -> None:
-    async with simulator() as at:
+    async with simulator_here() as at:
         config = written_config(tmp_path, at)
         with config.open("a") as file:
             file.write('unknown_grace = "500ms"\n')
@@ -118,7 +118,7 @@ async def test_two_approvers_at_once_an_unknown_event_and_a_dead_forwarder(
 
 
 async def test_session_of_the_vm_that_reported(tmp_path: Path) -> None:
-    async with simulator() as at:
+    async with simulator_here() as at:
         config = written_config(tmp_path, at)
         text = config.read_text().replace(
             'queue = "vm-approvals"',
@@ -169,7 +169,7 @@ def entities_of_a_topic() -> dict[str, object]:
 async def test_topic_with_a_subscription_for_each_vm(tmp_path: Path) -> None:
     entities = tmp_path / "Config.json"
     entities.write_text(json.dumps(entities_of_a_topic()))
-    async with simulator("--servicebus-config", str(entities)) as at:
+    async with simulator_here(servicebus_config=entities) as at:
         config = written_config(tmp_path, at)
         text = config.read_text().replace(
             'queue = "vm-approvals"', 'topic = "approvals"\nsubscription = "vm-a"'

@@ -18,7 +18,7 @@ from tests.system.processes import (
     ended,
     forwarder,
     settled,
-    simulator,
+    simulator_here,
 )
 
 pytestmark = pytest.mark.integration
@@ -121,7 +121,7 @@ async def running(stage: Stage) -> AsyncIterator[asyncio.subprocess.Process]:
 
 
 async def test_it_is_run_and_its_result_is_told(tmp_path: Path) -> None:
-    async with simulator() as at:
+    async with simulator_here() as at:
         stage = Stage(tmp_path, at, "echo drained; exit 0")
         async with running(stage) as process:
             watch = Stopwatch()
@@ -137,7 +137,7 @@ async def test_it_is_run_and_its_result_is_told(tmp_path: Path) -> None:
 
 
 async def test_kill_in_the_middle_runs_it_again(tmp_path: Path) -> None:
-    async with simulator() as at:
+    async with simulator_here() as at:
         stage = Stage(tmp_path, at, '[ $(wc -l <"$0.d") -gt 1 ] || sleep 60')
         stage.hook.with_name("drain.d").symlink_to(stage.log)
         async with running(stage) as process:
@@ -158,7 +158,7 @@ async def test_kill_in_the_middle_runs_it_again(tmp_path: Path) -> None:
 async def test_stop_ends_it_after_the_grace_and_it_is_run_again(
     tmp_path: Path,
 ) -> None:
-    async with simulator() as at:
+    async with simulator_here() as at:
         stage = Stage(tmp_path, at, '[ $(wc -l <"$0.d") -gt 1 ] || exec sleep 60')
         stage.hook.with_name("drain.d").symlink_to(stage.log)
         async with running(stage) as process:
@@ -179,7 +179,7 @@ async def test_stop_ends_it_after_the_grace_and_it_is_run_again(
 
 
 async def test_fifty_events_each_have_their_run(tmp_path: Path) -> None:
-    async with simulator() as at:
+    async with simulator_here() as at:
         stage = Stage(tmp_path, at, "sleep 0.2")
         ids = [f"00000000-0000-4000-8000-{n:012}" for n in range(50)]
         async with running(stage) as process:

@@ -19,6 +19,7 @@ from tests.system.processes import (
     ended,
     settled,
     simulator,
+    simulator_here,
     started,
 )
 
@@ -55,7 +56,7 @@ def room() -> Iterator[None]:
 
 @pytest.fixture
 async def at() -> AsyncIterator[Addresses]:
-    async with simulator() as found:
+    async with simulator_here() as found:
         yield found
 
 
@@ -146,10 +147,11 @@ async def test_run_may_open_as_many_files_as_the_system_lets_it(
     assert line.split()[3:5] == ["2048", "2048"]
 
 
-async def test_crowd_at_the_simulator_keeps_nobody_from_it(at: Addresses) -> None:
-    port = int(at.imds.rpartition(":")[2])
-    with crowd(port, 600):
-        assert (await get(port, "/simulator/state"))[0] == 200
-        sockets = list(Path(f"/proc/{at.pid}/fd").iterdir())
+async def test_crowd_at_the_simulator_keeps_nobody_from_it() -> None:
+    async with simulator() as at:
+        port = int(at.imds.rpartition(":")[2])
+        with crowd(port, 600):
+            assert (await get(port, "/simulator/state"))[0] == 200
+            sockets = list(Path(f"/proc/{at.pid}/fd").iterdir())
 
     assert len(sockets) < 330

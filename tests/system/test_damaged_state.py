@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.builders import ME
 from tests.support.damage import damaged, lived
-from tests.system.processes import PATIENCE, Addresses, ended, forwarder, simulator
+from tests.system.processes import PATIENCE, Addresses, ended, forwarder, simulator_here
 
 pytestmark = pytest.mark.integration
 
@@ -89,7 +89,7 @@ async def test_damaged_file_is_no_end(seed: int, tmp_path: Path) -> None:
     known = await lived(tmp_path)
     for part, body in damaged(known.files, seed).items():
         (tmp_path / f"bridge.db{part}").write_bytes(body)
-    async with simulator() as at:
+    async with simulator_here() as at:
         config = written(tmp_path, at)
 
         assert await starts_until_told(config, at, await scheduled(at, 1)) == 1
@@ -101,7 +101,7 @@ async def test_damaged_file_is_no_end(seed: int, tmp_path: Path) -> None:
 
 async def test_file_that_is_damaged_while_it_runs_is_no_end(tmp_path: Path) -> None:
     """What SQLite has read of it stays in its memory; the start after it sees all."""
-    async with simulator() as at:
+    async with simulator_here() as at:
         config = written(tmp_path, at)
         state = tmp_path / "bridge.db"
         process = await forwarder(config)

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from bridge.cli.main import main
 from bridge.demo.next_steps import log_end
 from tests.system.processes import started
 
@@ -55,29 +57,17 @@ async def test_demo_ends_well_when_everything_arrived(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [picture]
 
 
-async def test_first_line_says_what_it_does_before_anything_is_loaded(
-    tmp_path: Path,
-) -> None:
-    """Then what will be played, for how long; nobody looks at an empty screen."""
-    process = await demo(tmp_path)
-    assert process.stdout is not None
-    async with asyncio.timeout(60):
-        lines = [(await process.stdout.readline()).decode() for _ in range(3)]
-    process.send_signal(signal.SIGTERM)
-    await text_of(process)
-
-    assert lines[0].startswith("Loading the simulator: a few seconds")
-    assert lines[1].startswith("live-migration  ")
-    assert lines[2].startswith("It takes about 8 s, all on this machine")
-
-
 @pytest.mark.parametrize("scenario", ["host-failure", "spot-eviction"])
 async def test_kept_demo_can_be_looked_at_with_the_commands_it_prints(
     scenario: str, tmp_path: Path
 ) -> None:
     """All that it wrote is in one folder, whose configuration ``check`` accepts."""
-    text = await text_of(await demo(tmp_path, "--scenario", scenario, "--keep"))
+    process = await demo(tmp_path, "--scenario", scenario, "--keep")
+    text = await text_of(process)
 
+    assert process.returncode == 0, text
+    if scenario == "spot-eviction":
+        assert_drained_and_out_of_rotation(text)
     (folder,) = tmp_path.iterdir()
     assert f"Kept in {folder}. Next:" in text
     begin = f"  {sys.executable} -m bridge "
@@ -97,15 +87,20 @@ async def test_kept_demo_can_be_looked_at_with_the_commands_it_prints(
         assert (folder / secret).stat().st_mode & 0o077 == 0
 
 
-async def test_next_commands_of_a_demo_name_nothing_that_is_gone(
-    tmp_path: Path,
-) -> None:
-    text = await text_of(await demo(tmp_path, "--scenario", "host-failure"))
-
-    *_, told = text.split("Next:\n")
-    assert len(told.splitlines()) == 3
-    assert str(tmp_path) not in text
-    assert list(tmp_path.iterdir()) == []
+def assert_drained_and_out_of_rotation(text: str) -> None:
+    for marks in (
+        ["200 in: sends work", "503 out: sends no more work", "Preempt is over"],
+        [
+            "3 jobs are running",
+            "all jobs are done",
+            "StartRequest received",
+            "jobs are accepted",
+        ],
+        [f"message: Command drain {what} succeeded" for what in ("prepare", "restore")],
+    ):
+        places = [text.index(mark) for mark in marks]
+        assert places == sorted(places), marks
+    assert text.count("200 in: sends work") == 2
 
 
 # The forwarder of a demo inherits the environment, and refuses this.
@@ -150,44 +145,27 @@ def test_end_of_a_log_is_its_last_five_lines(tmp_path: Path) -> None:
     assert log_end(tmp_path) == [*lines[15:19], "line 19\ufffd"]
 
 
-async def test_demo_of_an_eviction_drains_and_leaves_rotation(tmp_path: Path) -> None:
-    process = await demo(tmp_path, "--scenario", "spot-eviction")
-    text = await text_of(process)
-
-    assert process.returncode == 0, text
-    for marks in (
-        ["200 in: sends work", "503 out: sends no more work", "Preempt is over"],
-        [
-            "3 jobs are running",
-            "all jobs are done",
-            "StartRequest received",
-            "jobs are accepted",
-        ],
-        [f"message: Command drain {what} succeeded" for what in ("prepare", "restore")],
-    ):
-        places = [text.index(mark) for mark in marks]
-        assert places == sorted(places), marks
-    assert text.count("200 in: sends work") == 2
-
-
 async def test_eviction_that_is_too_fast_to_drain_is_shown_without(
     tmp_path: Path,
 ) -> None:
+    """It was not kept: the next commands name nothing that is gone."""
     process = await demo(tmp_path, "--scenario", "spot-eviction", "--speed", "6")
     text = await text_of(process)
 
     assert process.returncode == 0, text
     assert "Everything arrived, and the approval reached IMDS." in text
     assert "drain" not in text
+    *_, told = text.split("Next:\n")
+    assert len(told.splitlines()) == 3
+    assert str(tmp_path) not in text
+    assert list(tmp_path.iterdir()) == []
 
 
-async def test_demo_of_an_unknown_scenario_names_the_known_ones(tmp_path: Path) -> None:
-    process = await demo(tmp_path, "--scenario", "nope")
-    text = await text_of(process)
+def test_demo_of_an_unknown_scenario_names_the_known_ones() -> None:
+    result = CliRunner().invoke(main, ["demo", "--scenario", "nope"])
 
-    assert process.returncode == 2
-    assert "live-migration" in text
-    assert "Traceback" not in text
+    assert result.exit_code == 2
+    assert "live-migration" in result.output
 
 
 @pytest.mark.parametrize(
@@ -202,11 +180,13 @@ async def test_demo_of_an_unknown_scenario_names_the_known_ones(tmp_path: Path) 
 async def test_interrupted_demo_leaves_nothing_behind(
     signals: tuple[signal.Signals, ...], tmp_path: Path
 ) -> None:
+    """Before, it has said what it loads, what it plays and for how long."""
     process = await demo(tmp_path)
     assert process.stdout is not None
+    lines: list[bytes] = []
     async with asyncio.timeout(60):
-        while b"scheduled" not in await process.stdout.readline():
-            pass
+        while not lines or b"scheduled" not in lines[-1]:
+            lines.append(await process.stdout.readline())
 
     for number in signals:
         process.send_signal(number)
@@ -216,6 +196,10 @@ async def test_interrupted_demo_leaves_nothing_behind(
     assert text.rstrip().endswith("everything is cleaned up")
     assert "Traceback" not in text
     assert not list(tmp_path.glob("sebridge-demo-*"))
+    first, *others = map(bytes.decode, lines)  # nobody looks at an empty screen
+    assert first.startswith("Loading the simulator: a few seconds")
+    assert others[0].startswith("live-migration  ")
+    assert others[1].startswith("It takes about 8 s, all on this machine")
 
 
 async def test_fleet_is_seen_by_its_hub_and_approved_by_both_ways(
@@ -232,7 +216,8 @@ async def test_fleet_is_seen_by_its_hub_and_approved_by_both_ways(
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_no_wait_is_for_a_fleet(tmp_path: Path) -> None:
-    process = await demo(tmp_path, "--no-wait")
-    assert "--no-wait is for --fleet" in await text_of(process)
-    assert process.returncode == 2
+def test_no_wait_is_for_a_fleet() -> None:
+    result = CliRunner().invoke(main, ["demo", "--no-wait"])
+
+    assert "--no-wait is for --fleet" in result.output
+    assert result.exit_code == 2

@@ -27,7 +27,7 @@ from tests.system.processes import (
     ended,
     forwarder,
     settled,
-    simulator,
+    simulator_here,
     written_config,
 )
 
@@ -78,7 +78,7 @@ async def readiness(config: Path) -> tuple[int, str]:
 async def test_full_disk_an_approval_a_kill_and_room_again(
     disk: Disk, tmp_path: Path, unused_tcp_port: int
 ) -> None:
-    async with simulator() as at:
+    async with simulator_here() as at:
         config = written_config(tmp_path, at)
         text = config.read_text().replace("bridge.db", "disk/state.db")
         text = text.replace('listen = ""', f'listen = "127.0.0.1:{unused_tcp_port}"')
@@ -202,7 +202,7 @@ async def holds(kept: Path, promised: int) -> None:
 
 async def test_machine_that_froze_goes_on_where_it_was(tmp_path: Path) -> None:
     """The process is stopped as a live migration stops a VM, approval and all."""
-    async with simulator() as at:
+    async with simulator_here() as at:
         config = written_config(tmp_path, at)
         process = await forwarder(config)
         await settled(config, 0)
@@ -229,7 +229,7 @@ async def test_sinks_that_are_all_down_hold_up_no_stop_and_lose_nothing(
     tmp_path: Path,
 ) -> None:
     """A stop in the middle of it; a webhook that resets each connection after it."""
-    async with simulator() as at:
+    async with simulator_here() as at:
         config = written_config(tmp_path, at)
         config.write_text(config.read_text().replace("[imds]", BRIEF, 1))
         fault = {"reset": True, "untilCleared": True, "takesEffect": False}

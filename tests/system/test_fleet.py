@@ -20,7 +20,7 @@ from tests.system.processes import (
     ended,
     forwarder,
     settled,
-    simulator,
+    simulator_here,
     started,
 )
 
@@ -203,7 +203,7 @@ async def test_process_that_serves_a_session_is_killed_and_another_takes_over(
     """With a broker that keeps the dead one's session until its lock ends."""
     entities = tmp_path / "Config.json"
     entities.write_text(json.dumps(ENTITY_FILE))
-    async with simulator("--servicebus-config", str(entities)) as at:
+    async with simulator_here(servicebus_config=entities) as at:
         configs = [session_config(tmp_path, at, name) for name in ("one", "two")]
         first = await forwarder(configs[0])
         await settled(configs[0], 0)

@@ -10,7 +10,7 @@ import pytest
 from azure.servicebus.aio import ServiceBusClient
 from jsonschema import FormatChecker, validate
 
-from bridge.configuration import json_schema
+from tests.support.schemas import validator
 from tests.system.processes import (
     PATIENCE,
     Addresses,
@@ -18,6 +18,7 @@ from tests.system.processes import (
     forwarder,
     settled,
     simulator,
+    simulator_here,
     written_config,
 )
 
@@ -93,7 +94,7 @@ async def test_every_transition_of_a_scenario_reaches_every_sink(
 async def plays_whole(name: str, folder: Path) -> None:
     expected = SCENARIOS[name]
     folder.mkdir()
-    async with simulator("--scenario", name, "--speed", "120") as at:
+    async with simulator_here(scenario=name, speed=120.0) as at:
         process = await forwarder(written_config(folder, at))
         try:
             at_webhook = await until(at, lambda found: len(found) >= len(expected))
@@ -107,7 +108,7 @@ async def plays_whole(name: str, folder: Path) -> None:
     assert kinds(at_webhook) == kinds(on_bus) == expected, name
     for event in (*at_webhook, *on_bus):
         validate(event, CLOUDEVENTS, format_checker=FormatChecker())
-        validate(event, json_schema.event(), format_checker=FormatChecker())
+        validator("event").validate(event)
     assert [e["id"] for e in at_webhook] == [e["id"] for e in on_bus], name
     assert code == 0, name
 
@@ -116,8 +117,8 @@ async def test_ids_are_equal_over_two_runs_on_the_same_documents(
     tmp_path: Path,
 ) -> None:
     async def ids(run: str) -> list[object]:
-        arguments = ("--scenario", "documents-live-migration", "--speed", "1000")
-        async with simulator(*arguments) as at:
+        playing = {"scenario": "documents-live-migration", "speed": 1000.0}
+        async with simulator_here(**playing) as at:
             process = await forwarder(written_config(tmp_path, at, run))
             found = await until(at, lambda found: "completed" in kinds(found))
             await ended(process)

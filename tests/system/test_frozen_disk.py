@@ -23,7 +23,7 @@ from tests.system.processes import (
     Addresses,
     forwarder,
     settled,
-    simulator,
+    simulator_here,
     started,
 )
 
@@ -118,7 +118,7 @@ async def scene(tmp_path: Path, frozen: Frozen) -> AsyncIterator[Scene]:
 
 @asynccontextmanager
 async def opened(folder: Path, disk: Frozen) -> AsyncIterator[Scene]:
-    async with simulator() as at:
+    async with simulator_here() as at:
         port = free_port()
         config = folder / "bridge.toml"
         config.write_text(

@@ -16,7 +16,7 @@ from bridge.sinks.command.process import Exit
 from bridge.sinks.command.unit import UnitRunner
 from bridge.sinks.command.unit_files import Places
 from tests.system.namespaces import ROOT, Machine, machine_in, missing
-from tests.system.processes import PATIENCE, Addresses, simulator
+from tests.system.processes import PATIENCE, Addresses, simulator_here
 
 pytestmark = [
     pytest.mark.integration,
@@ -232,7 +232,7 @@ async def test_missing_launcher_and_path_are_clear_errors(machine: Machine) -> N
 
 @pytest.fixture
 async def at(machine: Machine) -> AsyncIterator[Addresses]:
-    async with simulator() as found:
+    async with simulator_here() as found:
         config = CONFIG.format(imds=found.imds, inbox=found.inbox)
         (machine.root / "etc/sebridge/bridge.toml").write_text(config)
         (machine.root / "etc/systemd/system/sebridge.service.d/tests.conf").write_text(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.sinks.sink_fixtures import LogReceiver
-from tests.system.processes import PATIENCE, ended, simulator, started
+from tests.system.processes import PATIENCE, ended, simulator_here, started
 
 pytestmark = pytest.mark.integration
 
@@ -40,7 +40,7 @@ async def test_events_go_to_file_syslog_and_standard_output_and_logs_to_neither(
 ) -> None:
     config, lines = tmp_path / "bridge.toml", tmp_path / "events.jsonl"
     receiver = LogReceiver()
-    async with simulator() as at, receiver.serving():
+    async with simulator_here() as at, receiver.serving():
         text = CONFIG.format(imds=at.imds, folder=tmp_path, port=receiver.port)
         config.write_text(text)
         process = await started(

@@ -30,7 +30,7 @@ from tests.system.processes import (
     ended,
     forwarder,
     settled,
-    simulator,
+    simulator_here,
 )
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -154,7 +154,7 @@ async def test_older_program_goes_on_with_the_newest_file_and_the_newest_with_it
 ) -> None:
     state, port = tmp_path / "state.db", free_port()
     config = tmp_path / "bridge.toml"
-    async with simulator() as imds:
+    async with simulator_here() as imds:
         config.write_text(CONFIG.format(imds=imds.imds, state=state, port=port))
         async with running(config, None):
             pass  # it tells of its start and its stop, and nobody listens
@@ -170,7 +170,7 @@ async def test_older_program_goes_on_with_the_newest_file_and_the_newest_with_it
         assert intents(state) == intent
 
         async with (
-            simulator("--inbox-port", str(port)) as inbox,
+            simulator_here(inbox_port=port) as inbox,
             running(config, older),
         ):
             await until(inbox, second)  # it delivers what the newer one left
@@ -182,7 +182,7 @@ async def test_older_program_goes_on_with_the_newest_file_and_the_newest_with_it
         assert not third & first
         assert intents(state) == intent
         async with (
-            simulator("--inbox-port", str(port)) as inbox,
+            simulator_here(inbox_port=port) as inbox,
             running(config, None),
         ):
             await until(inbox, third)

@@ -33,6 +33,7 @@ from tests.system.processes import (
     forwarder,
     settled,
     simulator,
+    simulator_here,
     written_config,
 )
 from tests.system.proxy import Proxy, proxy_to
@@ -251,7 +252,7 @@ async def test_process_survives_a_broker_that_is_away(
     seconds: float, tmp_path: Path
 ) -> None:
     async with AsyncExitStack() as stack:
-        at = await stack.enter_async_context(simulator())
+        at = await stack.enter_async_context(simulator_here())
         port = int(at.connection_string.partition(";")[0].rpartition(":")[2])
         cable = await stack.enter_async_context(proxy_to(port))
         bus = connection_string(cable.port)
@@ -272,7 +273,7 @@ async def test_process_survives_a_broker_that_is_stopped(
 ) -> None:
     """A black hole: SIGSTOP. What was sent in doubt is sent again with the same id."""
     async with AsyncExitStack() as stack:
-        at = await stack.enter_async_context(simulator())
+        at = await stack.enter_async_context(simulator_here())
         broker = await stack.enter_async_context(simulator())
         bus = broker.connection_string
         await stack.enter_async_context(watched(tmp_path, at, bus))

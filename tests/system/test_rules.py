@@ -14,7 +14,7 @@ from tests.system.processes import (
     ended,
     forwarder,
     settled,
-    simulator,
+    simulator_here,
     started,
     written_config,
 )
@@ -95,7 +95,7 @@ async def dead_letter(at: Addresses) -> str | None:
 async def test_one_event_is_approved_unasked_over_a_kill_and_another_denied(
     tmp_path: Path,
 ) -> None:
-    async with simulator() as at:
+    async with simulator_here() as at:
         config = written_config(tmp_path, at)
         with config.open("a") as file:
             file.write(RULES)

@@ -16,7 +16,7 @@ from tests.system.processes import (
     ended,
     forwarder,
     settled,
-    simulator,
+    simulator_here,
 )
 
 pytestmark = pytest.mark.integration
@@ -94,7 +94,7 @@ async def brisk(at: Addresses) -> None:
 async def test_message_outlives_the_forwarder_and_preempt_goes_first(
     tmp_path: Path,
 ) -> None:
-    async with simulator() as at:
+    async with simulator_here() as at:
         await brisk(at)
         config = tmp_path / "bridge.toml"
         state = tmp_path / "bridge.db"

@@ -14,7 +14,7 @@ from tests.system.processes import (
     ended,
     forwarder,
     settled,
-    simulator,
+    simulator_here,
 )
 
 pytestmark = pytest.mark.integration
@@ -91,7 +91,7 @@ async def stopped(
 async def test_sink_that_hangs_does_not_delay_the_stop(
     tmp_path: Path, grace: float
 ) -> None:
-    async with Silent().serving() as silent, simulator("--imds-port", "0") as at:
+    async with Silent().serving() as silent, simulator_here() as at:
         config = tmp_path / "started.toml"
         config.write_text(
             CONFIG.format(
@@ -121,7 +121,7 @@ socket.getaddrinfo = getaddrinfo
 async def test_name_server_that_hangs_does_not_delay_the_stop(tmp_path: Path) -> None:
     """Where there are three and none answers, a name takes half a minute."""
     (tmp_path / "sitecustomize.py").write_text(DEAF)
-    async with simulator("--imds-port", "0") as at:
+    async with simulator_here() as at:
         config = tmp_path / "started.toml"
         config.write_text(
             CONFIG.format(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.processes import PATIENCE, ended, forwarder, simulator
+from tests.system.processes import PATIENCE, ended, forwarder, simulator_here
 
 pytestmark = pytest.mark.integration
 
@@ -35,7 +35,7 @@ async def test_systemd_hears_of_start_life_freeze_and_stop(tmp_path: Path) -> No
         async with asyncio.timeout(PATIENCE):
             return (await loop.sock_recv(manager, 4096)).decode()
 
-    async with simulator("--imds-port", "0") as at:
+    async with simulator_here() as at:
         (tmp_path / "siem-url").write_text(f"{at.inbox}/siem\n")
         config = tmp_path / "bridge.toml"
         state = (tmp_path / "state.db").as_posix()

@@ -26,7 +26,7 @@ from tests.system.processes import (
     PATIENCE,
     ended,
     forwarder,
-    simulator,
+    simulator_here,
 )
 
 pytestmark = pytest.mark.integration
@@ -333,7 +333,7 @@ FAR_OFF = "00000000-0000-0000-0000-00000000000A"
 async def test_machine_leaves_rotation_before_a_rule_approves_its_event(
     tmp_path: Path,
 ) -> None:
-    async with simulator() as at, ImdsSimulator() as imds, Inbox() as inbox:
+    async with simulator_here() as at, ImdsSimulator() as imds, Inbox() as inbox:
         machine = Machine(imds, inbox, tmp_path)
         config = tmp_path / "bridge.toml"
         config.write_text(

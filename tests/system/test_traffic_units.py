@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.ports import free_port
 from tests.system.namespaces import Machine, machine_in, missing
-from tests.system.processes import PATIENCE, simulator
+from tests.system.processes import PATIENCE, simulator_here
 
 pytestmark = [
     pytest.mark.integration,
@@ -53,7 +53,7 @@ async def port(machine: Machine) -> AsyncIterator[int]:
     units = machine.root / "etc/systemd/system"
     (units / f"{SOCKET}.d").mkdir(exist_ok=True)
     (units / f"{SOCKET}.d/port.conf").write_text(OTHER_PORT.format(port=port))
-    async with simulator() as at:
+    async with simulator_here() as at:
         config = machine.root / "etc/sebridge/bridge.toml"
         config.write_text(CONFIG.format(imds=at.imds, inbox=at.inbox))
         machine.run("systemctl", "daemon-reload")

@@ -14,7 +14,7 @@ from tests.system.processes import (
     ended,
     forwarder,
     settled,
-    simulator,
+    simulator_here,
     written_config,
 )
 
@@ -85,7 +85,7 @@ async def test_copies_of_an_approval_have_one_decision_over_kills(
 ) -> None:
     entities = tmp_path / "entities.json"  # with locks that a kill leaves for long not
     entities.write_text(json.dumps(ENTITIES))
-    async with simulator("--servicebus-config", str(entities)) as at:
+    async with simulator_here(servicebus_config=entities) as at:
         config = written_config(tmp_path, at)
         await at.control(
             "POST",

@@ -27,7 +27,7 @@ from tests.system.processes import (
     ended,
     forwarder,
     settled,
-    simulator,
+    simulator_here,
     written_config,
 )
 
@@ -259,7 +259,7 @@ async def test_process_tells_a_preempt_of_30_seconds_while_metadata_is_missing(
     tmp_path: Path,
 ) -> None:
     """With approvals and readiness: it is not ready until the VM is known."""
-    async with simulator() as at:
+    async with simulator_here() as at:
         config = written_config(tmp_path, at)
         port = "127.0.0.1:0"
         config.write_text(

@@ -1,28 +1,30 @@
 """Two hubs die at any moment: nothing is lost, nothing is sent that must not be."""
 
-from functools import cache
-
 import pytest
 
-from tests.hub.simulation.world import run
+from tests.hub.simulation.world import World, run
 
-seen = cache(run)  # nothing changes what has been played
-
-CHUNK = 10
-CHUNKS = 3
 # Together these meet everything; they were found among the first forty.
 MEETING = (2, 17, 18, 20, 24)
+# Those are judged where they are played: another process would play them again.
+OTHERS = sorted({*range(30)} - {*MEETING})
+CHUNKS = 4
+
+
+def judge(seed: int) -> World:
+    world = run(seed)
+    assert not world.oracle.faults, "\n".join([f"seed {seed}", *world.oracle.faults])
+    return world
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_no_decision_is_lost_and_none_is_sent_that_must_not_be(chunk: int) -> None:
-    for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
-        faults = seen(seed).oracle.faults
-        assert not faults, "\n".join([f"seed {seed}", *faults])
+    for seed in OTHERS[chunk::CHUNKS]:
+        judge(seed)
 
 
 def test_runs_meet_what_they_are_made_for() -> None:
-    worlds = [seen(seed) for seed in MEETING]
+    worlds = [judge(seed) for seed in MEETING]
     sent = [one for world in worlds for one in world.oracle.decided.values()]
 
     assert sum(world.crashes for world in worlds) > 10
