@@ -7,6 +7,7 @@ known. The others (lifecycle events, approvals) need the identity.
 import random
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
@@ -62,6 +63,7 @@ class Common(TypedDict):
     repeats: bool
 
 
+@dataclass(slots=True)
 class Forwarder:
     """All parts that exist as long as the state file is open.
 
@@ -72,24 +74,15 @@ class Forwarder:
         origin: identity and source, as far as known.
     """
 
-    outbox: Outbox
-    observer: Observer
-    poller: Poller
-    sink_workers: list[SinkWorker]
-
-    def __init__(
-        self,
-        config: Config,
-        around: Surroundings,
-        database: Database,
-        stack: AsyncExitStack,
-        origin: Origin,
-    ) -> None:
-        self.config = config
-        self.around = around
-        self.database = database
-        self.stack = stack
-        self.origin = origin
+    config: Config
+    around: Surroundings
+    database: Database
+    stack: AsyncExitStack
+    origin: Origin
+    outbox: Outbox = field(init=False)
+    observer: Observer = field(init=False)
+    poller: Poller = field(init=False)
+    sink_workers: list[SinkWorker] = field(init=False)
 
     @property
     def event_context(self) -> EventContext:
