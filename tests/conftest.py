@@ -14,7 +14,6 @@ import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
-from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -96,6 +95,10 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def _let_python_handle_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Trust one authority only, where nothing is installed.
 
@@ -107,7 +110,7 @@ def pytest_configure(config: pytest.Config) -> None:
     is_main = threading.current_thread() is threading.main_thread()
     if is_main and signal.getsignal(signal.SIGINT) is usual:
         signal.signal(signal.SIGINT, _interrupt)
-        config.add_cleanup(partial(signal.signal, signal.SIGINT, usual))
+        config.add_cleanup(_let_python_handle_interrupts)
     if "not deploy" in config.getoption("markexpr"):
         patch = pytest.MonkeyPatch()
         config.add_cleanup(patch.undo)
