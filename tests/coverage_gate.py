@@ -2,7 +2,7 @@
 
 Lines and branches of every file: all of them, but for the packages and files named in
 ``LEAST``, which speak to what cannot fail at will in a test (an SDK, the operating
-system, a terminal). Of the whole: 96 %.
+system, a terminal). Of the whole: 98 %.
 """
 
 import json
@@ -13,19 +13,17 @@ from pathlib import Path
 
 # Percent, by package or file; the longest name that fits holds.
 LEAST = {
-    "bridge/approvals/": 95.0,  # just joined: to be measured again
-    "bridge/configuration/": 97.0,  # just joined: to be measured again
-    "bridge/events/": 97.0,  # just joined: to be measured again
-    "bridge/foundation/": 95.0,  # just joined: to be measured again
-    "bridge/health/": 96.0,  # just joined: to be measured again
-    "bridge/imds/": 97.0,  # just joined: to be measured again
-    "bridge/pipeline/": 92.0,  # just joined: to be measured again
-    "bridge/sinks/email/": 90.0,  # just joined: to be measured again
-    "bridge/sinks/slack/": 96.0,  # just joined: to be measured again
-    "bridge/sinks/syslog/": 94.0,  # just joined: to be measured again
-    "bridge/sinks/webhook/": 90.0,  # just joined: to be measured again
-    "bridge/telemetry/": 95.0,  # just joined: to be measured again
-    "bridge/traffic/": 96.0,  # just joined: to be measured again
+    "bridge/approvals/": 99.0,
+    "bridge/foundation/": 99.0,
+    "bridge/health/": 99.0,
+    "bridge/imds/": 99.0,
+    "bridge/pipeline/": 97.0,
+    "bridge/sinks/email/": 99.0,
+    "bridge/sinks/slack/": 99.0,
+    "bridge/sinks/syslog/": 99.0,
+    "bridge/sinks/webhook/": 99.0,
+    "bridge/telemetry/": 99.0,
+    "bridge/traffic/": 99.0,
     "bridge/__main__.py": 90.0,
     "bridge/app/": 95.0,
     "bridge/approvals/evidence.py": 97.0,
@@ -34,23 +32,27 @@ LEAST = {
     "bridge/configuration/lint.py": 98.0,
     "bridge/configuration/starter.py": 97.0,
     "bridge/demo/": 88.0,
-    "bridge/demo/next_steps.py": 65.0,  # just joined: to be measured again
+    "bridge/demo/next_steps.py": 86.0,
     "bridge/diagnostics/": 95.0,
     "bridge/foundation/daemon_threads.py": 90.0,
     "bridge/foundation/sections.py": 97.0,
     "bridge/foundation/values.py": 97.0,
     "bridge/health/port.py": 98.0,  # a connection that is lost before it was made
     "bridge/hub/": 95.0,
+    "bridge/hub/pages/faults.py": 76.0,  # Python 3.11 loses what an error is thrown into
+    "bridge/hub/pages/words.py": 94.0,
     "bridge/hub/store/engine.py": 97.0,
     "bridge/hub/store/migrations/": 0.0,  # alembic runs it unseen
     "bridge/imds/client.py": 97.0,
     "bridge/net/": 93.0,
     "bridge/outbox/": 92.0,
-    "bridge/servicebus/": 90.0,
-    "bridge/simulator/": 75.0,  # just joined: to be measured again
+    "bridge/servicebus/": 93.0,
+    "bridge/servicebus/link.py": 89.0,  # what ends while it opens, by chance
+    "bridge/simulator/": 83.0,
+    "bridge/simulator/pytest_plugin.py": 45.0,  # pytest loads it before coverage begins
     "bridge/simulator/prerequisites.py": 0.0,  # runs before anything is installed
     "bridge/sinks/base.py": 95.0,
-    "bridge/sinks/batch.py": 90.0,  # just joined: to be measured again
+    "bridge/sinks/batch.py": 99.0,
     "bridge/pipeline/acting.py": 97.0,  # what ends between two looks, by chance
     "bridge/sinks/command/": 88.0,
     "bridge/sinks/command/process.py": 80.0,  # what is of Windows runs nowhere
@@ -67,7 +69,7 @@ LEAST = {
     "bridge/sinks/webhook/sink.py": 97.0,
     "bridge/telemetry/counters.py": 96.0,
 }
-WHOLE = 96.0
+WHOLE = 98.0
 
 
 def least(name: str) -> float:

@@ -91,6 +91,10 @@ def test_event_id_that_is_too_long_makes_no_link() -> None:
     assert link_to("https://h/{event_id}", None) == {}
 
 
+def test_template_with_the_event_id_in_its_path_is_good() -> None:
+    assert link_fault("https://hub.example/events/{event_id}") is None
+
+
 @pytest.mark.parametrize(
     "template",
     [
