@@ -84,13 +84,13 @@ async def _by_hub(far: Far, url: str, *, as_json: bool) -> bool:
         event = await _event_of(hub, far.event_id)
         if far.via == ARM and not far.refuse:
             _confirm(far, event["machines"], _OF_A_HUB)
-        wish = {
+        given = {
             "decision": "refuse" if far.refuse else "approve",
             "via": far.via,
             "reason": far.reason,
             "content": event["content"],
         }
-        status, body = await hub.decide(event["eventId"], wish)
+        status, body = await hub.decide(event["eventId"], given)
         if status not in {200, 202}:
             raise BridgeError(hub.words(status, body))
         told = {"eventId": event["eventId"], **body}
@@ -186,11 +186,11 @@ async def _by_arm(far: Far, *, as_json: bool) -> bool:
     agent = f"scheduled-events-bridge/{__version__}"
     async with (
         open_session(user_agent=agent) as http,
-        arm.open_arm(config, http) as hand,
+        arm.open_arm(config, http) as transport,
     ):
-        result = await hand.carry(claimed)
+        result = await transport.send(claimed)
     if result.end is None:
-        fail(f"{event.event_id}: {result.words}")
+        fail(f"{event.event_id}: {result.fault}")
     end = result.end
     told = {
         "eventId": event.event_id,

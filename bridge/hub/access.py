@@ -64,7 +64,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class RequestInfo:
     """What is known of a request before its path is looked at.
 
     Attributes:
@@ -82,7 +82,7 @@ class Asked:
         return [value for key, value in self.headers if key.lower() == name.lower()]
 
 
-def who_asks(config: AccessConfig, asked: Asked) -> Person | Refusal:
+def identify(config: AccessConfig, asked: RequestInfo) -> Person | Refusal:
     """Say who asks, or why they are not answered."""
     if config.mode == "loopback":
         return _local(config, asked)
@@ -98,7 +98,7 @@ def who_asks(config: AccessConfig, asked: Asked) -> Person | Refusal:
     return _allowed(config, Person(id=name, name=name))
 
 
-def _local(config: AccessConfig, asked: Asked) -> Person | Refusal:
+def _local(config: AccessConfig, asked: RequestInfo) -> Person | Refusal:
     if not is_meant(asked.host):
         words = "only localhost and loopback addresses are answered"
         return Refusal(status=421, words=words)
@@ -117,7 +117,7 @@ def is_meant(host: str | None) -> bool:
     return is_loopback(name)
 
 
-def _forged(config: AccessConfig, asked: Asked, wanted: str) -> str | None:
+def _forged(config: AccessConfig, asked: RequestInfo, wanted: str) -> str | None:
     """Return why an identity is not believed; None = it may be, or there is none."""
     ours = (_PRINCIPAL, wanted)
     for name, _ in asked.headers:

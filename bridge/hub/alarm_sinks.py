@@ -28,7 +28,7 @@ from bridge.foundation.errors import HubStoreError
 from bridge.foundation.rate_limit import Pace
 from bridge.foundation.retry import RetryPolicy
 from bridge.foundation.workers import Worker
-from bridge.hub.alarms import Surroundings, events_of
+from bridge.hub.alarms import AlarmContext, events_of
 from bridge.hub.load import HubFile
 from bridge.hub.store import alarms
 from bridge.hub.store.store import Store
@@ -46,14 +46,14 @@ from bridge.telemetry.metrics import Metrics
 log = logging.getLogger(__name__)
 
 _EVERY = 5.0
-_TURN = 60.0  # seconds that the right to hand on is held
+_LEASE_SECONDS = 60.0  # seconds that the right to hand on is held
 _OLDEST = timedelta(days=1)  # an alarm of yesterday helps nobody
 _PREFIX = "sebridge"
 _OWN, _HOLDER = "(hub)", "holder"  # of no sink: none has such a name
 
 
 @dataclass(slots=True)
-class Handing:
+class AlarmPublisher:
     """Hands alarms on to the outbox until asked to stop.
 
     Attributes:
@@ -87,7 +87,7 @@ class Handing:
         """
         now = self.clock.now()
         is_ours = await self.store.write(
-            lambda c: alarms.take_turn(c, self.holder, now, _TURN)
+            lambda c: alarms.take_lease(c, self.holder, now, _LEASE_SECONDS)
         )
         if not is_ours:
             return 0
@@ -97,14 +97,14 @@ class Handing:
         if not rows:
             return 0
         fresh = [row for row in rows if now - row.time < _OLDEST]
-        around = Surroundings(
+        shared = AlarmContext(
             context=self.context, public_url=self.public_url, silent=silent
         )
         if fresh:
-            events = events_of(fresh, around, now)
+            events = events_of(fresh, shared, now)
             await self.outbox.commit(events, now=now.timestamp())
         ids = [row.id for row in rows]
-        await self.store.write(lambda c: alarms.mark_handed(c, ids, now))
+        await self.store.write(lambda c: alarms.mark_published(c, ids, now))
         return len(fresh)
 
 
@@ -149,12 +149,14 @@ async def open_alarms(
             retention=file.state.retention,
             max_size=file.state.max_size,
         )
-        handing = Handing(store, outbox, clock, context_of(file), file.hub.public_url)
-        handing.holder = await _same_holder(SinkMemory(database, _OWN, clock))
-        yield [StateWatch(database), upkeep, *workers, handing]
+        publisher = AlarmPublisher(
+            store, outbox, clock, context_of(file), file.hub.public_url
+        )
+        publisher.holder = await _stored_holder(SinkMemory(database, _OWN, clock))
+        yield [StateWatch(database), upkeep, *workers, publisher]
 
 
-async def _same_holder(memory: SinkMemory) -> str:
+async def _stored_holder(memory: SinkMemory) -> str:
     """Return the name of this hub, the same in each of its lives.
 
     So a hub that was killed has its turn again at once. Only one process at a time has

@@ -164,7 +164,7 @@ def fault(status: int, words: str, **more: object) -> web.Response:
 
 
 @web.middleware
-async def faults_told(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def faults_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Say in JSON what is wrong."""
     try:
         return await handler(request)

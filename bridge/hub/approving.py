@@ -19,10 +19,10 @@ from bridge.hub.access import origin_fault
 from bridge.hub.api import PERSON, BadQueryError, answer, fault, limit_of
 from bridge.hub.config import HubConfig
 from bridge.hub.facts import key_of
-from bridge.hub.store.deciding import Answer, Ask, answer_to
+from bridge.hub.store.deciding import VoteRequest, VoteResult, handle_vote
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import DecisionRow, Situation
-from bridge.hub.voting import BRIDGE, WAYS
+from bridge.hub.voting import BRIDGE, CHANNELS
 
 ACTIONS = ("approve", "refuse")
 _LONGEST_REASON = 1024
@@ -33,7 +33,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class DecisionInput:
     """What the body of a request asks for."""
 
     action: str
@@ -70,9 +70,9 @@ class Approving:
         """Take a vote or a refusal."""
         if refused := self._refusal(request):
             return refused
-        wish = wish_of(await request.read())
+        given = parse_body(await request.read())
         key = key_of(request.match_info["id"])
-        found = await self.ask(request, key, wish)
+        found = await self.ask(request, key, given)
         if found.status in {200, 202}:
             told = {"id": found.id, "missing": found.missing}
             state = "decided" if found.status == 200 else "counted"
@@ -81,22 +81,24 @@ class Approving:
             return fault(409, found.words, event=await self._now(key))
         return fault(found.status, found.words)
 
-    async def ask(self, request: web.Request, key: str, wish: Wish) -> Answer:
+    async def ask(
+        self, request: web.Request, key: str, given: DecisionInput
+    ) -> VoteResult:
         """Do what a person wants, or say why not."""
         person, situation = request[PERSON], self._situation()
         if not person.may_decide:
-            return Answer(status=403, words="you may look, but not decide")
-        ask = Ask(
+            return VoteResult(status=403, words="you may look, but not decide")
+        ask = VoteRequest(
             key=key,
-            action=wish.action,
-            via=wish.via,
-            reason=wish.reason,
-            content=wish.content,
+            action=given.action,
+            via=given.via,
+            reason=given.reason,
+            content=given.content,
             person=person,
             id=uuid.uuid4().hex,
         )
         return await self._store.write(
-            lambda c: answer_to(c, ask, self._config, situation)
+            lambda c: handle_vote(c, ask, self._config, situation)
         )
 
     def _refusal(self, request: web.Request) -> web.Response | None:
@@ -151,7 +153,7 @@ class Approving:
         )
 
 
-def wish_of(body: bytes) -> Wish:
+def parse_body(body: bytes) -> DecisionInput:
     """Read what is asked for.
 
     Raises:
@@ -163,10 +165,10 @@ def wish_of(body: bytes) -> Wish:
         raise BadQueryError("the body is no JSON") from error
     if not isinstance(found, dict):
         raise BadQueryError("the body is no JSON object")
-    return wish_from(found)
+    return parse_fields(found)
 
 
-def wish_from(found: Mapping[str, object]) -> Wish:
+def parse_fields(found: Mapping[str, object]) -> DecisionInput:
     """Read what is asked for, of JSON or of a form.
 
     Raises:
@@ -176,7 +178,7 @@ def wish_from(found: Mapping[str, object]) -> Wish:
     if action not in ACTIONS:
         raise BadQueryError('decision must be "approve" or "refuse"')
     via = found.get("via", BRIDGE)
-    if via not in WAYS:
+    if via not in CHANNELS:
         raise BadQueryError('via must be "bridge" or "arm"')
     content, reason = found.get("content"), found.get("reason") or ""
     if not isinstance(content, str) or not content:
@@ -185,7 +187,9 @@ def wish_from(found: Mapping[str, object]) -> Wish:
     if not isinstance(reason, str) or len(reason) > _LONGEST_REASON:
         raise BadQueryError(f"reason must be a text of at most {_LONGEST_REASON} signs")
     words = clean(" ".join(reason.split()))
-    return Wish(action=str(action), via=str(via), reason=words, content=content)
+    return DecisionInput(
+        action=str(action), via=str(via), reason=words, content=content
+    )
 
 
 def as_csv(found: list[as_json.Json]) -> str:

@@ -50,14 +50,14 @@ _DONE = {"ok": "acknowledged", "conflict": "already-started"}
 
 
 @dataclass(frozen=True, slots=True)
-class ArmHand:
+class ArmTransport:
     """Carries decisions to ARM. Made by ``open_arm``."""
 
     config: ArmConfig
     session: aiohttp.ClientSession
     credential: "AsyncTokenCredential | None" = field(repr=False)
 
-    async def carry(self, claimed: Claimed) -> Result:
+    async def send(self, claimed: Claimed) -> Result:
         """Make one attempt."""
         path = str(orjson.loads(claimed.message)["path"])
         base = self.config.endpoint.rstrip("/")
@@ -71,7 +71,7 @@ class ArmHand:
             answer = await exchange(self.session, request, _TARGET)
         except (DeliveryError, _NoTokenError) as error:
             wait = _LATER.delay(claimed.attempt, unit=1.0)
-            return Result(words=str(error), again=wait)
+            return Result(fault=str(error), retry_after=wait)
         return result_of(answer, claimed)
 
     async def _headers(self) -> Mapping[str, str]:
@@ -93,7 +93,7 @@ class _NoTokenError(Exception):
 @asynccontextmanager
 async def open_arm(
     config: ArmConfig, session: aiohttp.ClientSession
-) -> AsyncIterator[ArmHand]:
+) -> AsyncIterator[ArmTransport]:
     """Open the way to ARM, with its credential.
 
     Raises:
@@ -106,7 +106,7 @@ async def open_arm(
                 config.credential, client_id=config.client_id, proxy=None
             )
             await stack.enter_async_context(credential)
-        yield ArmHand(config, session, credential)
+        yield ArmTransport(config, session, credential)
 
 
 def result_of(answer: Answer, claimed: Claimed) -> Result:
@@ -118,7 +118,7 @@ def result_of(answer: Answer, claimed: Claimed) -> Result:
     is_later = answer.status in {408, 429} or answer.status >= 500
     if is_later or (is_refused and claimed.attempt < _MOST_REFUSED):
         wait = _LATER.delay(claimed.attempt, unit=1.0, retry_after=answer.retry_after)
-        return Result(words=why, again=wait)
+        return Result(fault=why, retry_after=wait)
     state, outcome = _ENDS.get(answer.status, (DecisionState.FAILED, "rejected"))
     return _end(state, outcome, "" if answer.status == 200 else why)
 

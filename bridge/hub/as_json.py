@@ -28,7 +28,7 @@ def event(row: EventRow) -> Json:
         "opened": _time(row.opened),
         "ended": _time(row.ended),
         "lastTold": _time(row.told),
-        "firstReportedBy": _teller(row.first_reported_by),
+        "firstReportedBy": _reporter(row.first_reported_by),
         "unreported": row.is_unreported,
         "bridgesSay": row.bridges_say,
         "azureStatus": (row.azure or {}).get("status"),
@@ -46,7 +46,7 @@ def page(found: EventPage) -> Json:
     return {
         **event(found.row),
         "occurrences": [
-            {**one, "firstReportedBy": _teller(one["firstReportedBy"])}
+            {**one, "firstReportedBy": _reporter(one["firstReportedBy"])}
             for one in found.occurrences
         ],
         "outcomes": [
@@ -55,7 +55,7 @@ def page(found: EventPage) -> Json:
                 "messageId": one["message_id"],
                 "reason": one["reason"] or None,
                 "time": one["time"],
-                "reporter": _teller(one["reporter"]),
+                "reporter": _reporter(one["reporter"]),
             }
             for one in found.outcomes
         ],
@@ -121,7 +121,7 @@ def bridge(row: BridgeRow) -> Json:
     }
 
 
-def _teller(found: Mapping[str, Any]) -> Json:
+def _reporter(found: Mapping[str, Any]) -> Json:
     return {
         "vmId": found.get("vm_id") or None,
         "vmName": found.get("name") or None,

@@ -43,6 +43,6 @@ class Result:
     """
 
     end: End | None = None
-    is_out: bool = False
-    words: str = ""
-    again: float = WAIT
+    is_accepted: bool = False
+    fault: str = ""
+    retry_after: float = WAIT

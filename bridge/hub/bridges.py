@@ -17,8 +17,8 @@ from enum import StrEnum
 
 import orjson
 
-from bridge.hub.bridge_words import BridgeWord
-from bridge.hub.facts import Teller, group_of, table
+from bridge.hub.bridge_messages import BridgeReport
+from bridge.hub.facts import Reporter, group_of, table
 from bridge.hub.fold import Machine, kept_name
 
 _INTERVALS = 3
@@ -81,9 +81,9 @@ class BridgeState:
     imds: Part = NEVER
 
     @property
-    def teller(self) -> Teller:
+    def reporter(self) -> Reporter:
         """Who it is."""
-        return Teller(
+        return Reporter(
             vm_id=self.vm_id,
             name=str(self.who.data.get("name", "")),
             resource_id=str(self.who.data.get("resourceId", "")),
@@ -92,8 +92,8 @@ class BridgeState:
     @property
     def machine(self) -> Machine:
         """The machine it runs on."""
-        subscription, group = group_of(self.teller.resource_id)
-        name = kept_name(self.teller.name)
+        subscription, group = group_of(self.reporter.resource_id)
+        name = kept_name(self.reporter.name)
         return Machine(subscription=subscription, group=group, name=name)
 
     @property
@@ -144,28 +144,28 @@ class BridgeState:
         )
 
 
-def of_word(word: BridgeWord) -> BridgeState:
+def of_report(report: BridgeReport) -> BridgeState:
     """Return what one message says of a bridge."""
-    stamp = (word.time.isoformat(timespec="microseconds"), word.id)
+    stamp = (report.time.isoformat(timespec="microseconds"), report.id)
     who = {
-        "name": word.teller.name,
-        "resourceId": word.teller.resource_id,
-        "version": word.version,
-        "location": word.location,
+        "name": report.reporter.name,
+        "resourceId": report.reporter.resource_id,
+        "version": report.version,
+        "location": report.location,
     }
-    said = Part(stamp=stamp, data={**word.data, "word": word.word})
+    said = Part(stamp=stamp, data={**report.data, "word": report.kind})
     return BridgeState(
-        vm_id=word.teller.vm_id,
-        heard=word.heard,
+        vm_id=report.reporter.vm_id,
+        heard=report.heard,
         who=Part(stamp=stamp, data=who),
-        life=_part(said, word.word in _LIFE, ("word",)),
+        life=_part(said, report.kind in _LIFE, ("word",)),
         beat=_part(
             said,
-            word.word in _BEATS,
+            report.kind in _BEATS,
             ("intervalSeconds", "pending", "dead", "freeDiskBytes", "approvals"),
         ),
-        offer=_part(said, word.word == "started", ("approvals",)),
-        imds=_part(said, word.word in _IMDS, ("word", "reason")),
+        offer=_part(said, report.kind == "started", ("approvals",)),
+        imds=_part(said, report.kind in _IMDS, ("word", "reason")),
     )
 
 

@@ -21,7 +21,7 @@ from bridge.events.build import clean, rfc3339
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import MalformedApprovalError
 from bridge.hub.arm_rules import path_of
-from bridge.hub.voting import ARM, Standing
+from bridge.hub.voting import ARM, CurrentEvent
 
 _PREFIX = "sebridge"  # of bridges whose own is not known
 _LEAST = timedelta(minutes=1)
@@ -48,7 +48,7 @@ class DecisionState(StrEnum):
 
 
 LIVE = (DecisionState.DECIDED, DecisionState.SENDING, DecisionState.SENT)
-OUT = (DecisionState.SENDING, DecisionState.SENT)  # it may have gone out
+MAYBE_SENT = (DecisionState.SENDING, DecisionState.SENT)  # it may have gone out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +60,9 @@ class Vote:
     seen: Mapping[str, object]
 
 
-def expiry(standing: Standing, now: datetime) -> datetime:
+def expiry(current: CurrentEvent, now: datetime) -> datetime:
     """Return until when an approval is of use: NotBefore, in a minute to 30 days."""
-    not_before = standing.scheduled.not_before or now + _NO_TIME
+    not_before = current.scheduled.not_before or now + _NO_TIME
     return min(max(not_before, now + _LEAST), now + _MOST)
 
 
@@ -73,23 +73,23 @@ def reason_of(votes: Sequence[Vote]) -> str:
 
 
 def message(
-    decision: str, standing: Standing, votes: Sequence[Vote], now: datetime
+    decision: str, current: CurrentEvent, votes: Sequence[Vote], now: datetime
 ) -> bytes | None:
     """Return the message that asks a bridge for a StartRequest; None: none can be made.
 
     Args:
         decision: its id, which is the MessageId too.
-        standing: the event, as the voters saw it.
+        current: the event, as the voters saw it.
         votes: the approvals.
         now: the present moment.
     """
-    prefix = standing.prefix or _PREFIX
+    prefix = current.prefix or _PREFIX
     by = ", ".join(vote.person for vote in votes)[:_LONGEST_NAMES]
     data: dict[str, object] = {
-        "StartRequests": [{"EventId": standing.event_id}],
+        "StartRequests": [{"EventId": current.event_id}],
         "approvedBy": by,
-        "expiresAt": rfc3339(expiry(standing, now)),
-        "approvedEvent": standing.event,
+        "expiresAt": rfc3339(expiry(current, now)),
+        "approvedEvent": current.event,
     }
     if reason := reason_of(votes):
         data["reason"] = reason
@@ -97,7 +97,7 @@ def message(
         id=decision,
         source=SOURCE,
         type=f"{prefix}.startrequest.v1",
-        subject=standing.event_id,
+        subject=current.event_id,
         time=rfc3339(now),
         dataschema="urn:sebridge:schema:approval:v1",
         data=data,
@@ -114,16 +114,16 @@ def _checked(body: bytes, prefix: str) -> bytes | None:
     return body
 
 
-def arm_message(decision: str, standing: Standing) -> bytes:
+def arm_message(decision: str, current: CurrentEvent) -> bytes:
     """Return what is asked of ARM, as it is kept."""
-    return orjson.dumps({"id": decision, "path": path_of(standing)})
+    return orjson.dumps({"id": decision, "path": path_of(current)})
 
 
-def fits(standing: Standing, vote: Vote, via: str, now: datetime) -> bool:
+def fits(current: CurrentEvent, vote: Vote, via: str, now: datetime) -> bool:
     """Whether a decision on an event can be carried at all, whoever joins in."""
     if via == ARM:
-        return path_of(standing) is not None
-    body = message("0" * 32, standing, [vote], now)
+        return path_of(current) is not None
+    body = message("0" * 32, current, [vote], now)
     return body is not None and len(body) <= _MOST_BYTES
 
 

@@ -64,7 +64,7 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Teller:
+class Reporter:
     """Who sent it.
 
     Attributes:
@@ -119,7 +119,7 @@ class Fact:
     kind: Kind
     time: datetime
     event_id: str
-    teller: Teller
+    reporter: Reporter
     event: ScheduledEvent | None = None
     previous: ScheduledEvent | None = None
     is_whole: bool = True
@@ -143,12 +143,12 @@ class Fact:
     @property
     def precedence(self) -> tuple[datetime, str, str]:
         """What decides between two messages of one source and id: the lesser holds."""
-        return self.time, self.teller.vm_id, self.digest
+        return self.time, self.reporter.vm_id, self.digest
 
     @property
     def is_azures(self) -> bool:
         """Whether Azure itself tells it."""
-        return self.teller.vm_id == AZURE
+        return self.reporter.vm_id == AZURE
 
 
 def digest_of(body: bytes) -> str:

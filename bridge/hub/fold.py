@@ -116,14 +116,14 @@ class _Life:
         """Whether a fact can only be of another life."""
         if self.ended is None or not fact.kind.is_appearance:
             return False
-        return fact.teller.vm_id in self.enders or fact.time - self.ended > _LATE
+        return fact.reporter.vm_id in self.enders or fact.time - self.ended > _LATE
 
     def take(self, fact: Fact) -> None:
         """Add a fact."""
         self.facts.append(fact)
         if fact.kind.is_end:
             self.ended = self.ended or fact.time
-            self.enders.add(fact.teller.vm_id)
+            self.enders.add(fact.reporter.vm_id)
 
 
 def fold(facts: Iterable[Fact], addresses: Iterable[Address] = ()) -> State | None:

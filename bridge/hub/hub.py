@@ -19,17 +19,17 @@ from bridge.hub.api import Api
 from bridge.hub.approving import Approving
 from bridge.hub.arm import open_arm
 from bridge.hub.config import HubConfig
-from bridge.hub.keeper import Keeper
+from bridge.hub.fleet_monitor import FleetMonitor
+from bridge.hub.housekeeping import Housekeeping
 from bridge.hub.load import HubFile
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.pages.routes import Pages
-from bridge.hub.sending import BridgeHand, Dispatcher, Hand
+from bridge.hub.sending import BridgeTransport, Dispatcher, Transport
 from bridge.hub.server import Hub, serve
 from bridge.hub.sources import SourceReader
 from bridge.hub.store.store import Store, open_store
 from bridge.hub.view_rows import Situation
 from bridge.hub.voting import ARM, BRIDGE
-from bridge.hub.watchman import Watchman
 from bridge.net.http_client import open_session
 from bridge.telemetry.metrics import Metrics
 from bridge.telemetry.unseen_errors import log_unseen_errors
@@ -67,8 +67,8 @@ async def run(
         parts.metrics.alarms = telling.of_deliveries if file.sinks else None
         alarms = open_alarms(file, store, clock, telling)
         tellers = await stack.enter_async_context(alarms)
-        parts.hands.update(await open_hands(file.hub, clock, stack))
-        await parts.keeper.begin()
+        parts.transports.update(await open_transports(file.hub, clock, stack))
+        await parts.housekeeping.begin()
         host, port = await stack.enter_async_context(serve(parts.answering()))
         listening(host, port)
         workers = [*parts.workers(), *tellers]
@@ -89,26 +89,28 @@ async def _opened(
     return None
 
 
-async def open_hands(
+async def open_transports(
     config: HubConfig, clock: Clock, stack: AsyncExitStack
-) -> dict[str, Hand]:
+) -> dict[str, Transport]:
     """Open the ways that decisions go.
 
     Raises:
         BridgeError: the identity for ARM cannot be used on this machine.
     """
     named = {source.name: source for source in config.bridge_sources}
-    bridges = BridgeHand(named, clock)
+    bridges = BridgeTransport(named, clock)
     stack.push_async_callback(bridges.close)
-    hands: dict[str, Hand] = {BRIDGE: bridges}
+    transports: dict[str, Transport] = {BRIDGE: bridges}
     if config.arm is not None:
         agent = f"scheduled-events-bridge-hub/{__version__}"
         http = await stack.enter_async_context(open_session(user_agent=agent))
         try:
-            hands[ARM] = await stack.enter_async_context(open_arm(config.arm, http))
+            transports[ARM] = await stack.enter_async_context(
+                open_arm(config.arm, http)
+            )
         except ValueError as error:
             raise BridgeError(f"hub.arm: {error}") from error
-    return hands
+    return transports
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +122,8 @@ class Parts:
     clock: Clock
     metrics: HubMetrics
     readers: tuple[SourceReader, ...]
-    keeper: Keeper
-    hands: dict[str, Hand] = field(default_factory=dict)
+    housekeeping: Housekeeping
+    transports: dict[str, Transport] = field(default_factory=dict)
 
     @classmethod
     def of(cls, file: HubFile, store: Store, clock: Clock) -> "Parts":
@@ -131,8 +133,8 @@ class Parts:
         readers = tuple(
             SourceReader(source, store, clock, metrics) for source in file.hub.sources
         )
-        keeper = Keeper(store, file.hub, clock)
-        return cls(file, store, clock, metrics, readers, keeper)
+        housekeeping = Housekeeping(store, file.hub, clock)
+        return cls(file, store, clock, metrics, readers, housekeeping)
 
     def workers(self) -> list[Worker]:
         """Return what runs until the stop."""
@@ -142,10 +144,12 @@ class Parts:
             clock=self.clock,
             metrics=self.metrics,
             situation=self.situation,
-            hands=self.hands,
+            transports=self.transports,
         )
-        watchman = Watchman(self.store, self.clock, self.metrics, self.situation)
-        return [*self.readers, self.keeper, dispatcher, watchman]
+        fleet_monitor = FleetMonitor(
+            self.store, self.clock, self.metrics, self.situation
+        )
+        return [*self.readers, self.housekeeping, dispatcher, fleet_monitor]
 
     def answering(self) -> Hub:
         """Return what the server answers from."""
@@ -160,7 +164,7 @@ class Parts:
                 *Approving(store, hub, self.situation).routes(),
                 *pages.routes(),
             ],
-            for_people=pages.for_people,
+            error_pages=pages.error_pages,
         )
 
     def missing(self) -> list[str]:
@@ -183,7 +187,7 @@ class Parts:
                 for reader in self.readers
                 if reader.config.name in names
             },
-            absent_until=self.keeper.absent_until,
+            absent_until=self.housekeeping.absent_until,
             forget_after=hub.forget_after,
             missing_after=min((one.missing_after for one in azure), default=None),
             expect=tuple(glob for one in azure for glob in one.expect),

@@ -90,7 +90,7 @@ def load(path: Path, environ: Mapping[str, str]) -> HubFile:
     reader = Reader(str(path), environ, file.line_of)
     root = overridden(file.tables, HubFile, SINK_TYPES, reader)
     sinks = read_sinks(root.pop("sinks", []), reader)
-    for place, what in _strange_sinks(sinks):
+    for place, what in _unsuitable_sinks(sinks):
         reader.fault(place, what)
     table = root.pop("hub", None)
     if table is None:
@@ -145,7 +145,7 @@ def _source(
     return None
 
 
-def _strange_sinks(sinks: tuple[SinkConfig, ...]) -> Iterator[tuple[str, str]]:
+def _unsuitable_sinks(sinks: tuple[SinkConfig, ...]) -> Iterator[tuple[str, str]]:
     """Yield what of the sinks makes sense on a VM alone."""
     for sink in sinks:
         place = f"sinks.{sink.name}"

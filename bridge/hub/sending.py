@@ -23,7 +23,7 @@ from bridge.hub.config import HubConfig
 from bridge.hub.facts import Address
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.source_config import BridgesSource
-from bridge.hub.store.carrying import claim, due_ones, keep_result, renew
+from bridge.hub.store.claims import claim, due_ones, keep_result, renew
 from bridge.hub.store.store import Store
 from bridge.hub.view_rows import Situation
 from bridge.servicebus.sender import Message, Sender, short_id
@@ -38,10 +38,10 @@ _RENEW_EVERY = 5.0  # a third of what a claim lasts
 _MOST_SENDERS = 32
 
 
-class Hand(Protocol):
+class Transport(Protocol):
     """Makes one attempt to carry a decision."""
 
-    async def carry(self, claimed: Claimed) -> Result:
+    async def send(self, claimed: Claimed) -> Result:
         """Return how it ended; raises nothing that was to be foreseen."""
         ...
 
@@ -59,7 +59,7 @@ class Dispatcher:
     clock: Clock
     metrics: HubMetrics
     situation: Callable[[], Situation]
-    hands: Mapping[str, Hand]
+    transports: Mapping[str, Transport]
     name: str = "dispatcher"
     _under_way: dict[str, asyncio.Task[bool]] = field(default_factory=dict)
 
@@ -91,7 +91,7 @@ class Dispatcher:
         found = await self.store.read(lambda c: due_ones(c, now, _AT_ONCE + len(busy)))
         fresh = [one for one in found if one not in busy][: _AT_ONCE - len(busy)]
         for one in fresh:
-            task = group.create_task(self._safely(one))
+            task = group.create_task(self._send_safely(one))
             self._under_way[one] = task
             task.add_done_callback(partial(self._ended, one))
         return [self._under_way[one] for one in fresh]
@@ -99,16 +99,16 @@ class Dispatcher:
     def _ended(self, decision: str, _: "asyncio.Task[bool]") -> None:
         del self._under_way[decision]
 
-    async def _safely(self, decision: str) -> bool:
+    async def _send_safely(self, decision: str) -> bool:
         """Carry a decision; where its end cannot be kept, it is carried again."""
         try:
-            return await self._carry(decision)
+            return await self._send(decision)
         except HubStoreError as error:
             extra = {"decision": decision, "fault": str(error)}
             log.warning("decision cannot be carried", extra=extra)
             return False
 
-    async def _carry(self, decision: str) -> bool:
+    async def _send(self, decision: str) -> bool:
         situation = self.situation()
         claimed = await self.store.write(
             lambda c: claim(c, decision, self.config, situation)
@@ -116,15 +116,15 @@ class Dispatcher:
         if claimed is None:
             return False
         async with asyncio.TaskGroup() as group:
-            holding = group.create_task(self._hold(claimed))
+            holding = group.create_task(self._renew_until_cancelled(claimed))
             result = await self._attempt(claimed)
             holding.cancel()
         now = self.clock.now()
         await self.store.write(lambda c: keep_result(c, claimed, result, now))
-        self._tell(claimed, result)
+        self._report(claimed, result)
         return True
 
-    async def _hold(self, claimed: Claimed) -> None:
+    async def _renew_until_cancelled(self, claimed: Claimed) -> None:
         """Renew a claim until cancelled, or until somebody else has it."""
         held: Claimed | None = claimed
         while held is not None:
@@ -139,17 +139,17 @@ class Dispatcher:
         return await self.store.write(lambda c: renew(c, held, now))
 
     async def _attempt(self, claimed: Claimed) -> Result:
-        hand = self.hands.get(claimed.via)
-        if hand is None:
-            return Result(words=f"there is no way {claimed.via}")
+        transport = self.transports.get(claimed.via)
+        if transport is None:
+            return Result(fault=f"there is no way {claimed.via}")
         try:
             async with asyncio.timeout(_SECONDS):
-                return await hand.carry(claimed)
+                return await transport.send(claimed)
         except TimeoutError:
-            return Result(words="no answer in time")
+            return Result(fault="no answer in time")
 
-    def _tell(self, claimed: Claimed, result: Result) -> None:
-        state = "sent" if result.is_out else "not-sent"
+    def _report(self, claimed: Claimed, result: Result) -> None:
+        state = "sent" if result.is_accepted else "not-sent"
         if result.end is not None:
             state = result.end.state.value
         self.metrics.decisions.labels(claimed.via, state).inc()
@@ -160,13 +160,13 @@ class Dispatcher:
                 "eventId": claimed.event_id,
                 "via": claimed.via,
                 "state": state,
-                "reason": result.words or None,
+                "reason": result.fault or None,
             },
         )
 
 
 @dataclass(slots=True)
-class BridgeHand:
+class BridgeTransport:
     """Sends decisions to approval entities, with a sender for each.
 
     Attributes:
@@ -179,18 +179,18 @@ class BridgeHand:
     most: int = _MOST_SENDERS
     _senders: OrderedDict[tuple[str, str], Sender] = field(default_factory=OrderedDict)
 
-    async def carry(self, claimed: Claimed) -> Result:
+    async def send(self, claimed: Claimed) -> Result:
         """Make one attempt: it is out when the broker has stored it."""
         if claimed.address is None or claimed.address.source not in self.sources:
-            return Result(words="the source of this address is not configured")
+            return Result(fault="the source of this address is not configured")
         try:
             await self._sender(claimed.address).send(
                 message_of(claimed, self.clock.now())
             )
         except DeliveryError as error:
-            return Result(words=str(error))
+            return Result(fault=str(error))
         await self._close_surplus()
-        return Result(is_out=True)
+        return Result(is_accepted=True)
 
     def _sender(self, address: Address) -> Sender:
         name = (address.source, address.entity.lower())

@@ -15,8 +15,8 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from bridge.foundation.errors import BridgeError
-from bridge.hub.access import Asked, Refusal, is_meant, who_asks
-from bridge.hub.api import PERSON, Handler, fault, faults_told
+from bridge.hub.access import Refusal, RequestInfo, identify, is_meant
+from bridge.hub.api import PERSON, Handler, fault, faults_as_json
 from bridge.hub.config import HubConfig
 from bridge.hub.metrics import HubMetrics
 from bridge.net.connection_limit import Guard
@@ -51,7 +51,7 @@ class Hub:
     metrics: HubMetrics
     missing: Callable[[], list[str]]
     routes: Sequence[web.RouteDef]
-    for_people: Middleware | None = None
+    error_pages: Middleware | None = None
 
 
 def application(hub: Hub) -> web.Application:
@@ -63,7 +63,7 @@ def application(hub: Hub) -> web.Application:
             return await handler(request)
         if request.path == _METRICS:
             return await _measured(hub.config, request, handler)
-        person = who_asks(hub.config.access, asked(request))
+        person = identify(hub.config.access, asked(request))
         if isinstance(person, Refusal):
             return fault(person.status, person.words)
         request[PERSON] = person
@@ -87,8 +87,8 @@ def application(hub: Hub) -> web.Application:
             headers={"Content-Type": form.CONTENT_TYPE_LATEST},
         )
 
-    people = [] if hub.for_people is None else [hub.for_people]
-    layers = [_guarded_headers, *people, faults_told, known]
+    people = [] if hub.error_pages is None else [hub.error_pages]
+    layers = [_guarded_headers, *people, faults_as_json, known]
     app = web.Application(middlewares=layers, client_max_size=_MOST_BYTES)
     app.router.add_get("/livez", livez)
     app.router.add_get("/readyz", readyz)
@@ -97,10 +97,10 @@ def application(hub: Hub) -> web.Application:
     return app
 
 
-def asked(request: web.Request) -> Asked:
+def asked(request: web.Request) -> RequestInfo:
     """Return what is known of a request before its path is looked at."""
     name = request.transport and request.transport.get_extra_info("peername")
-    return Asked(
+    return RequestInfo(
         peer=str(name[0]) if name else "",
         host=request.headers.get("Host"),
         headers=[

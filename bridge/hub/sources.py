@@ -18,7 +18,7 @@ from bridge.foundation.errors import (
     HubStoreAwayError,
     UnreadableMessageError,
 )
-from bridge.hub import azure_words, bridge_words
+from bridge.hub import azure_messages, bridge_messages
 from bridge.hub.facts import Fact
 from bridge.hub.metrics import HubMetrics
 from bridge.hub.source_config import AzureSource, SourceConfig
@@ -49,15 +49,15 @@ def read(source: SourceConfig, message: ReceivedMessage, now: datetime) -> Incom
         return _faulty(plain, message.fault)
     try:
         if isinstance(source, AzureSource):
-            return _with(plain, message, azure_words.read(message.body), None)
-        found = bridge_words.read(
+            return _with(plain, message, azure_messages.read(message.body), None)
+        found = bridge_messages.read(
             message.body,
             heard=heard,
             source=source.name,
             reply_to=message.reply_to,
             session=message.reply_to_session_id,
         )
-        return _with(plain, message, found.fact, found.word)
+        return _with(plain, message, found.fact, found.report)
     except UnreadableMessageError as error:
         return _faulty(plain, str(error))
 
@@ -66,7 +66,7 @@ def _with(
     plain: Incoming,
     message: ReceivedMessage,
     fact: Fact | None,
-    word: bridge_words.BridgeWord | None,
+    report: bridge_messages.BridgeReport | None,
 ) -> Incoming:
     return Incoming(
         origin=plain.origin,
@@ -75,7 +75,7 @@ def _with(
         reply_to=message.reply_to,
         session=message.reply_to_session_id,
         fact=fact,
-        word=word,
+        report=report,
     )
 
 
@@ -208,7 +208,7 @@ class SourceReader:
 
     def _count(self, batch: Sequence[Incoming]) -> None:
         for one in batch:
-            is_news = one.fact is not None or one.word is not None
+            is_news = one.fact is not None or one.report is not None
             outcome = "kept" if is_news else "left-out"
             label = "unreadable" if one.fault is not None else outcome
             self.metrics.messages.labels(self.config.name, label).inc()

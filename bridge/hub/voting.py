@@ -14,11 +14,11 @@ from bridge.hub.ballot import voids
 from bridge.hub.fold import Machine
 
 BRIDGE, ARM = "bridge", "arm"
-WAYS = (BRIDGE, ARM)
+CHANNELS = (BRIDGE, ARM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class CurrentEvent:
     """An event as it stands, for whoever decides.
 
     Attributes:
@@ -65,10 +65,10 @@ class Standing:
         return None
 
 
-def persons_for(access: AccessConfig, standing: Standing) -> tuple[int, str]:
+def persons_for(access: AccessConfig, current: CurrentEvent) -> tuple[int, str]:
     """Return how many people must agree on an event, and by which rule."""
-    groups = {machine.group for machine in standing.machines}
-    return persons_wanted(access, standing.scheduled.event_type or "", groups)
+    groups = {machine.group for machine in current.machines}
+    return persons_wanted(access, current.scheduled.event_type or "", groups)
 
 
 def persons_wanted(

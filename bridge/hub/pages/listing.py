@@ -19,7 +19,7 @@ _MOST_PAGES = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ListQuery:
     """What is wanted of the list.
 
     Attributes:
@@ -31,7 +31,7 @@ class Wanted:
     number: int
 
     @classmethod
-    def of(cls, query: Mapping[str, str]) -> "Wanted":
+    def of(cls, query: Mapping[str, str]) -> "ListQuery":
         """Read an address.
 
         Raises:
@@ -60,15 +60,18 @@ class Wanted:
         return f"/?{urlencode([*given, *more])}"
 
 
-def listed(
-    connection: Connection, wanted: Wanted, access: AccessConfig, situation: Situation
+def list_rows(
+    connection: Connection,
+    query: ListQuery,
+    access: AccessConfig,
+    situation: Situation,
 ) -> dict[str, Any]:
     """Return what the list shows."""
-    filters = replace(wanted.filters(), limit=PAGE)
-    skip = wanted.number * PAGE
+    filters = replace(query.filters(), limit=PAGE)
+    skip = query.number * PAGE
     found = views.overview(connection, filters, situation, skip=skip)
     rows = [shown.event(row, access, situation.now) for row in found]
-    is_narrow = any(value for key, value in wanted.asked if key != "open")
+    is_narrow = any(value for key, value in query.asked if key != "open")
     return {
         "rows": rows,
         "empty": "Nothing fits" if is_narrow else "Nothing is announced",
@@ -77,16 +80,16 @@ def listed(
             if is_narrow
             else "Azure has announced no maintenance for the machines of this hub."
         ),
-        "further": wanted.address(wanted.number + 1) if len(found) == PAGE else None,
-        "back": wanted.address(wanted.number - 1) if wanted.number else None,
+        "further": query.address(query.number + 1) if len(found) == PAGE else None,
+        "back": query.address(query.number - 1) if query.number else None,
     }
 
 
-def framed(found: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
+def list_frame(found: Mapping[str, Any], query: ListQuery) -> dict[str, Any]:
     """Return what stands around the list."""
     tiles = shown.tiles(found["rows"])
     waiting = tiles[0]["count"]
-    is_over = dict(wanted.asked)["open"] == "false"
+    is_over = dict(query.asked)["open"] == "false"
     plural = "event waits" if waiting == 1 else "events wait"
     title = f"{waiting} {plural} for a decision" if waiting else "Nothing needs you now"
     if found["further"] or found["back"]:
@@ -97,5 +100,5 @@ def framed(found: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
         "waiting": waiting,
         "title": "What is over" if is_over else title,
         "types": EVENT_TYPES,
-        "asked": dict(wanted.asked),
+        "asked": dict(query.asked),
     }

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from bridge.foundation.clock import Clock
 from bridge.foundation.errors import HubStoreAwayError, HubStoreError
-from bridge.hub.pages.listing import Wanted
+from bridge.hub.pages.listing import ListQuery
 
 _EVERY = 1.0
 _COMMENT_EVERY = 15.0  # proxies cut what is silent for longer
@@ -37,16 +37,16 @@ class Live:
 
     clock: Clock
     version: Callable[[], Awaitable[int]]
-    render: Callable[[Wanted], Awaitable[str]]
+    render: Callable[[ListQuery], Awaitable[str]]
     patience: float = 5.0
     readers: int = 0
     _version: tuple[float, int | None] = (-1.0, None)
-    _made: dict[Wanted, tuple[tuple[int, float], str]] = field(default_factory=dict)
+    _made: dict[ListQuery, tuple[tuple[int, float], str]] = field(default_factory=dict)
     _guard: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Send a list whenever it changes, until the reader goes."""
-        wanted = Wanted.of(request.query)
+        query = ListQuery.of(request.query)
         if self.readers >= _MOST_READERS:
             raise web.HTTPServiceUnavailable(reason="too many look on")
         response = web.StreamResponse(
@@ -59,19 +59,19 @@ class Live:
         await response.prepare(request)
         self.readers += 1
         try:
-            await self._send(response, wanted)
+            await self._send(response, query)
         except (TimeoutError, ConnectionResetError):
             pass  # gone, or it does not read
         finally:
             self.readers -= 1
         return response
 
-    async def _send(self, response: web.StreamResponse, wanted: Wanted) -> None:
+    async def _send(self, response: web.StreamResponse, query: ListQuery) -> None:
         seen, told, stop = "", self.clock.monotonic(), asyncio.Event()
         await self._write(response, b"retry: 3000\n\n")
         while True:
             try:
-                number, text = await self._list(wanted)
+                number, text = await self._list(query)
             except HubStoreError:  # it comes back; until then the page stays
                 number, text = 0, seen
             if _timeless(text) != _timeless(seen):
@@ -88,15 +88,15 @@ class Live:
         async with asyncio.timeout(self.patience):
             await response.write(data)
 
-    async def _list(self, wanted: Wanted) -> tuple[int, str]:
+    async def _list(self, query: ListQuery) -> tuple[int, str]:
         """Return a list, made at most once for each change."""
         async with self._guard:
             number = (await self._number(), self.clock.monotonic() // _ANEW_EVERY)
-            if wanted not in self._made or self._made[wanted][0] != number:
+            if query not in self._made or self._made[query][0] != number:
                 if len(self._made) >= _MOST_LISTS:
                     self._made.clear()
-                self._made[wanted] = (number, await self.render(wanted))
-            return number[0], self._made[wanted][1]
+                self._made[query] = (number, await self.render(query))
+            return number[0], self._made[query][1]
 
     async def _number(self) -> int:
         """Return the number of the last change, asked for once a second.

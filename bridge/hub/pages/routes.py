@@ -14,23 +14,23 @@ from sqlalchemy import Connection, func, select
 from bridge.foundation.clock import Clock
 from bridge.hub import arm_rules, decision_view, views
 from bridge.hub.api import PERSON, fault
-from bridge.hub.approving import Approving, wish_from
+from bridge.hub.approving import Approving, parse_fields
 from bridge.hub.config import HubConfig
 from bridge.hub.facts import key_of
 from bridge.hub.pages import shown
 from bridge.hub.pages.faults import FaultPages
 from bridge.hub.pages.frame import FORM, Frame
-from bridge.hub.pages.listing import Wanted, framed, listed
+from bridge.hub.pages.listing import ListQuery, list_frame, list_rows
 from bridge.hub.pages.live import Live
 from bridge.hub.pages.machines import MachinePages
 from bridge.hub.pages.tokens import is_token, token
 from bridge.hub.store import fleet_view
-from bridge.hub.store.deciding import Answer
-from bridge.hub.store.standing import standing_of, surroundings_of
+from bridge.hub.store.current_event import current_event, event_bridges
+from bridge.hub.store.deciding import VoteResult
 from bridge.hub.store.store import Store
 from bridge.hub.store.tables import events
 from bridge.hub.view_rows import PAGE, EventPage, Situation
-from bridge.hub.voting import ARM, Standing
+from bridge.hub.voting import ARM, CurrentEvent
 
 _LONGEST = 256
 
@@ -75,7 +75,7 @@ class Pages:
         self._situation = situation
         self._approving = Approving(store, config, situation)
         self._frame = Frame(store)
-        self.for_people = FaultPages(self._frame.templates, clock).middleware
+        self.error_pages = FaultPages(self._frame.templates, clock).middleware
         self._live = Live(clock, self._version, self._rows)
         self._machines = MachinePages(
             self._frame, config.access, self._approving, situation
@@ -95,15 +95,19 @@ class Pages:
 
     async def overview(self, request: web.Request) -> web.Response:
         """List what is announced and running."""
-        wanted, situation = Wanted.of(request.query), self._situation()
+        wanted, situation = ListQuery.of(request.query), self._situation()
         access = self._config.access
-        found = await self._store.read(lambda c: listed(c, wanted, access, situation))
-        more = framed(found, wanted)
+        found = await self._store.read(
+            lambda c: list_rows(c, wanted, access, situation)
+        )
+        more = list_frame(found, wanted)
         return self._frame.page(request, "overview.html", situation, here="/", **more)
 
-    async def _rows(self, wanted: Wanted) -> str:
+    async def _rows(self, wanted: ListQuery) -> str:
         situation, access = self._situation(), self._config.access
-        found = await self._store.read(lambda c: listed(c, wanted, access, situation))
+        found = await self._store.read(
+            lambda c: list_rows(c, wanted, access, situation)
+        )
         return self._frame.templates.part("rows.html", **found)
 
     async def _version(self) -> int:
@@ -144,23 +148,23 @@ class Pages:
 
     async def _offer(self, key: str, situation: Situation) -> Offer:
         def look(connection: Connection) -> Offer:
-            standing = standing_of(connection, key)
-            if standing is None:
+            current = current_event(connection, key)
+            if current is None:
                 return Offer(closed="nothing is known of it")
-            if what := standing.lacks():
+            if what := current.lacks():
                 return Offer(closed=f"Nothing can be decided: {what}.")
-            return self._offered(connection, standing, situation)
+            return self._offered(connection, current, situation)
 
         return await self._store.read(look)
 
     def _offered(
-        self, connection: Connection, standing: Standing, situation: Situation
+        self, connection: Connection, current: CurrentEvent, situation: Situation
     ) -> Offer:
-        around, config = surroundings_of(connection, standing, situation), self._config
-        found = around.reach(config, standing, situation)
-        is_answered = around.is_answered(config)
+        bridges, config = event_bridges(connection, current, situation), self._config
+        found = bridges.choose_target(config, current, situation)
+        is_answered = bridges.is_answered(config)
         objection = arm_rules.objection(
-            config.arm, standing, around.fleet, situation.now, is_answered=is_answered
+            config.arm, current, bridges.fleet, situation.now, is_answered=is_answered
         )
         why = "" if found.is_open else found.why
         return Offer(bridge_why=why, is_arm=objection is None)
@@ -176,10 +180,10 @@ class Pages:
         form_of = (person.id, key, form.get("content", ""))
         if not is_token(form.get("token", ""), await self._frame.form_key(), *form_of):
             return await self._event(request, 403, "This form is not for this event.")
-        wish = wish_from(form)
-        if wish.via == ARM and form.get("confirmed") != "yes":
+        given = parse_fields(form)
+        if given.via == ARM and form.get("confirmed") != "yes":
             return await self._event(request, 400, "This way has to be confirmed.")
-        found = await self._approving.ask(request, key, wish)
+        found = await self._approving.ask(request, key, given)
         if found.status in {200, 202}:
             place = {"Location": request.rel_url.raw_path}
             return web.Response(status=303, headers=place)
@@ -218,7 +222,7 @@ class Pages:
         return self._frame.page(request, "decisions.html", situation, **given)
 
 
-def _told(found: Answer) -> str:
+def _told(found: VoteResult) -> str:
     """Return why something was not done, as a sentence."""
     words = f"{found.words[:1].upper()}{found.words[1:]}."
     return f"{words} This is how it stands now." if found.is_changed else words

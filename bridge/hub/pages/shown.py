@@ -65,7 +65,7 @@ def event(row: EventRow, access: AccessConfig, now: datetime) -> Shown:
         "reporter": row.first_reported_by.get("name") or "an unnamed VM",
         "bridges_say": row.bridges_say,
         "azure": (row.azure or {}).get("status"),
-        "standing": _standing(row),
+        "standing": _obstacle(row),
         "is_undecided": is_waiting and not _is_decided(row),
         "approval": text,
         "approval_kind": kind,
@@ -80,7 +80,7 @@ def _is_decided(row: EventRow) -> bool:
     return row.decision is not None and row.decision.state not in {"failed", "void"}
 
 
-def _standing(row: EventRow) -> str:
+def _obstacle(row: EventRow) -> str:
     """Return what stands in the way of another decision; "" = nothing does."""
     decision = row.decision
     if decision is None or decision.state not in {"sending", "sent", "done"}:

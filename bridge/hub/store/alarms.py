@@ -135,7 +135,7 @@ def _row(row: Any) -> AlarmRow:
     )
 
 
-def mark_handed(connection: Connection, ids: Sequence[str], now: datetime) -> None:
+def mark_published(connection: Connection, ids: Sequence[str], now: datetime) -> None:
     """Note that alarms were handed on."""
     for portion in _portions(ids):
         change = update(alarms).where(alarms.c.id.in_(portion))
@@ -153,7 +153,7 @@ def count_silent(connection: Connection) -> int:
     return connection.scalar(query) or 0
 
 
-def take_turn(
+def take_lease(
     connection: Connection, holder: str, now: datetime, seconds: float
 ) -> bool:
     """Take or renew the right to hand alarms on; False: another hub has it.

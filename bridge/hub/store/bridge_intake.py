@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, select, update
 
-from bridge.hub.bridge_words import BridgeWord
-from bridge.hub.bridges import BridgeState, of_word
+from bridge.hub.bridge_messages import BridgeReport
+from bridge.hub.bridges import BridgeState, of_report
 from bridge.hub.fold import kept_name
 from bridge.hub.store import rows
 from bridge.hub.store.statements import Values, insert, lock, put
@@ -15,12 +15,12 @@ from bridge.hub.store.tables import bridges
 
 
 def keep_bridges(
-    connection: Connection, words: Sequence[tuple[BridgeWord, str]]
+    connection: Connection, reports: Sequence[tuple[BridgeReport, str]]
 ) -> None:
     """Keep what bridges say of themselves, with the source that each came from."""
     told: dict[str, tuple[BridgeState, str]] = {}
-    for word, origin in words:
-        state = of_word(word)
+    for report, origin in reports:
+        state = of_report(report)
         known = told.get(state.vm_id)
         told[state.vm_id] = (known[0].joined(state) if known else state, origin)
     names = sorted(told)
@@ -46,8 +46,8 @@ def _bridge(state: BridgeState, origin: str) -> Values:
         "origin": origin,
         "subscription": machine.subscription,
         "group": machine.group,
-        "name": kept_name(state.teller.name),
-        "resource": state.teller.resource_id.lower(),
+        "name": kept_name(state.reporter.name),
+        "resource": state.reporter.resource_id.lower(),
         "heard": rows.micros(state.heard),
         "was_silent": False,
         "state": state.to_json(),

@@ -12,7 +12,7 @@ from bridge.hub.ballot import lacking
 from bridge.hub.config import HubConfig
 from bridge.hub.decisions import (
     LIVE,
-    OUT,
+    MAYBE_SENT,
     DecisionState,
     Vote,
     arm_message,
@@ -21,17 +21,17 @@ from bridge.hub.decisions import (
     message,
     reason_of,
 )
+from bridge.hub.store.current_event import EventBridges, current_event, event_bridges
 from bridge.hub.store.records import Entry, alarm, record
 from bridge.hub.store.rows import dumped, json_of, micros
-from bridge.hub.store.standing import Surroundings, standing_of, surroundings_of
 from bridge.hub.store.statements import insert, lock, mark_changed
 from bridge.hub.store.tables import decisions, votes
 from bridge.hub.view_rows import Situation
-from bridge.hub.voting import ARM, Standing, is_void, persons_for
+from bridge.hub.voting import ARM, CurrentEvent, is_void, persons_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class VoteRequest:
     """What somebody wants to be done.
 
     Attributes:
@@ -52,7 +52,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class VoteResult:
     """What came of it.
 
     Attributes:
@@ -77,76 +77,76 @@ class _Case:
     connection: Connection
     config: HubConfig
     situation: Situation
-    ask: Ask
-    standing: Standing
-    around: Surroundings = field(init=False)
+    ask: VoteRequest
+    current: CurrentEvent
+    bridges: EventBridges = field(init=False)
 
     def __post_init__(self) -> None:
-        self.around = surroundings_of(self.connection, self.standing, self.situation)
+        self.bridges = event_bridges(self.connection, self.current, self.situation)
 
     @property
     def entry(self) -> Entry:
         """The beginning of each row of the record."""
         now = self.situation.now
-        return Entry.on(self.standing, now, what="", via=self.ask.via)
+        return Entry.on(self.current, now, what="", via=self.ask.via)
 
 
-def answer_to(
-    connection: Connection, ask: Ask, config: HubConfig, situation: Situation
-) -> Answer:
+def handle_vote(
+    connection: Connection, ask: VoteRequest, config: HubConfig, situation: Situation
+) -> VoteResult:
     """Do what somebody wants, or say why not."""
     lock(connection, [ask.key], "events")
-    standing = standing_of(connection, ask.key)
-    if standing is None:
-        return Answer(status=404, words="nothing is known of this event")
-    if ask.content != standing.content:
+    current = current_event(connection, ask.key)
+    if current is None:
+        return VoteResult(status=404, words="nothing is known of this event")
+    if ask.content != current.content:
         words = "the event has changed since it was shown"
-        return Answer(status=409, words=words, is_changed=True)
-    if what := standing.lacks():
-        return Answer(status=409, words=what)
-    case = _Case(connection, config, situation, ask, standing)
+        return VoteResult(status=409, words=words, is_changed=True)
+    if what := current.lacks():
+        return VoteResult(status=409, words=what)
+    case = _Case(connection, config, situation, ask, current)
     found = _refuse(case) if ask.action == "refuse" else _approve(case)
     if found.status in {200, 202}:
         mark_changed(connection, ask.key)
     return found
 
 
-def _approve(case: _Case) -> Answer:
+def _approve(case: _Case) -> VoteResult:
     if (live := _live(case)) is not None:
-        return Answer(status=200, id=live)
-    wanted, rule = persons_for(case.config.access, case.standing)
+        return VoteResult(status=200, id=live)
+    wanted, rule = persons_for(case.config.access, case.current)
     if wanted > 1 and case.ask.person.is_application:
         words = "an application has no vote where more than one person is wanted"
-        return Answer(status=403, words=words)
+        return VoteResult(status=403, words=words)
     if what := _objection(case):
-        return Answer(status=409, words=what)
+        return VoteResult(status=409, words=what)
     own = _own_vote(case)
-    if not fits(case.standing, own, case.ask.via, case.situation.now):
-        return Answer(status=409, words="the event does not fit into a message")
+    if not fits(case.current, own, case.ask.via, case.situation.now):
+        return VoteResult(status=409, words="the event does not fit into a message")
     _keep_vote(case)
-    found = votes_of(case.connection, case.standing, case.ask.via)
+    found = votes_of(case.connection, case.current, case.ask.via)
     missing = lacking([vote.person for vote in found], wanted)
     if missing:
-        return Answer(status=202, missing=missing)
+        return VoteResult(status=202, missing=missing)
     return _decide(case, found, rule)
 
 
 def _own_vote(case: _Case) -> Vote:
-    event = case.standing.event or {}
+    event = case.current.event or {}
     return Vote(person=case.ask.person.id, reason=case.ask.reason, seen=event)
 
 
 def _live(case: _Case) -> str | None:
     """Return the decision that stands already; void what the event has outgrown."""
     query = select(decisions).where(
-        decisions.c.event_key == case.standing.key,
+        decisions.c.event_key == case.current.key,
         decisions.c.via == case.ask.via,
         decisions.c.state.in_(LIVE),
     )
     for row in case.connection.execute(query).all():
-        is_same = row.life == case.standing.life
+        is_same = row.life == case.current.life
         seen: Any = json_of(row.persons)["seen"]
-        if is_same and not is_void(seen, case.standing.event or {}):
+        if is_same and not is_void(seen, case.current.event or {}):
             return str(row.id)
         void(case.connection, row, case.situation, "the event has changed")
     return None
@@ -170,90 +170,90 @@ def void(connection: Connection, row: Any, situation: Situation, why: str) -> No
 
 def _objection(case: _Case) -> str | None:
     """Return why this way is closed to the event; None = it is open."""
-    if not case.standing.is_whole:
+    if not case.current.is_whole:
         return "not all Resources of the event are known: approve it on a VM"
     config, now = case.config, case.situation.now
     if case.ask.via == ARM:
-        is_answered = case.around.is_answered(config)
+        is_answered = case.bridges.is_answered(config)
         return arm_rules.objection(
-            config.arm, case.standing, case.around.fleet, now, is_answered=is_answered
+            config.arm, case.current, case.bridges.fleet, now, is_answered=is_answered
         )
-    found = case.around.reach(config, case.standing, case.situation)
+    found = case.bridges.choose_target(config, case.current, case.situation)
     return None if found.is_open else found.why
 
 
 def _keep_vote(case: _Case) -> None:
-    ask, standing = case.ask, case.standing
+    ask, current = case.ask, case.current
     statement = insert(votes).values(
-        event_key=standing.key,
-        life=standing.life,
+        event_key=current.key,
+        life=current.life,
         via=ask.via,
         person=ask.person.id,
         time=micros(case.situation.now),
         reason=ask.reason,
-        seen=dumped(standing.event),
+        seen=dumped(current.event),
     )
     fresh = {name: statement.excluded[name] for name in ("time", "reason", "seen")}
     keys = ["event_key", "life", "via", "person"]
     case.connection.execute(
         statement.on_conflict_do_update(index_elements=keys, set_=fresh)
     )
-    entry = Entry.on(standing, case.situation.now, what="voted", via=ask.via)
+    entry = Entry.on(current, case.situation.now, what="voted", via=ask.via)
     record(case.connection, entry.by(ask.person.id, ask.reason))
 
 
-def votes_of(connection: Connection, standing: Standing, via: str) -> list[Vote]:
+def votes_of(connection: Connection, current: CurrentEvent, via: str) -> list[Vote]:
     """Return the votes that count for an event as it stands."""
     query = select(votes).where(
-        votes.c.event_key == standing.key,
-        votes.c.life == standing.life,
+        votes.c.event_key == current.key,
+        votes.c.life == current.life,
         votes.c.via == via,
     )
     order = (votes.c.time, votes.c.person)
     found = []
     for row in connection.execute(query.order_by(*order)):
         seen = json_of(row.seen)
-        if not is_void(seen, standing.event or {}):
+        if not is_void(seen, current.event or {}):
             found.append(Vote(person=row.person, reason=row.reason, seen=seen))
     return found
 
 
-def _decide(case: _Case, found: Sequence[Vote], rule: str) -> Answer:
+def _decide(case: _Case, found: Sequence[Vote], rule: str) -> VoteResult:
     """Commit the decision with the very bytes that will carry it."""
-    ask, standing, now = case.ask, case.standing, case.situation.now
+    ask, current, now = case.ask, case.current, case.situation.now
     is_arm = ask.via == ARM
-    made = arm_message(ask.id, standing) if is_arm else None
-    body = made or message(ask.id, standing, found, now)
+    made = arm_message(ask.id, current) if is_arm else None
+    body = made or message(ask.id, current, found, now)
     assert body is not None, "it fits"  # noqa: S101  # nosec B101
     _insert(case, found, rule, body)
-    _forget_votes(case.connection, standing, ask.via)
+    _forget_votes(case.connection, current, ask.via)
     by = ", ".join(vote.person for vote in found)
-    entry = Entry.on(standing, now, what="decided", via=ask.via)
+    entry = Entry.on(current, now, what="decided", via=ask.via)
     record(case.connection, entry.by(by, rule, ask.id))
     alarm(case.connection, entry.by(by, rule, ask.id))
-    return Answer(status=200, id=ask.id)
+    return VoteResult(status=200, id=ask.id)
 
 
 def _insert(case: _Case, found: Sequence[Vote], rule: str, body: bytes) -> None:
-    ask, standing, now = case.ask, case.standing, case.situation.now
+    ask, current, now = case.ask, case.current, case.situation.now
     is_refusal = ask.action == "refuse"
     state = DecisionState.REFUSED if is_refusal else DecisionState.DECIDED
-    persons = {"by": [vote.person for vote in found], "seen": standing.event}
+    persons = {"by": [vote.person for vote in found], "seen": current.event}
     case.connection.execute(
         decisions.insert(),
         {
             "id": ask.id,
-            "event_key": standing.key,
-            "event_id": standing.event_id,
-            "life": standing.life,
+            "event_key": current.key,
+            "event_id": current.event_id,
+            "life": current.life,
             "action": ask.action,
             "via": ask.via,
-            "content": standing.content,
+            "content": current.content,
             "rule": rule,
             "reason": reason_of(found),
             "persons": dumped(persons),
             "time": micros(now),
-            "expires": None if is_refusal else micros(expiry(standing, now)),
+            "expires": None if is_refusal else micros(expiry(current, now)),
             "origin": "",
             "entity": "",
             "session": "",
@@ -270,32 +270,32 @@ def _insert(case: _Case, found: Sequence[Vote], rule: str, body: bytes) -> None:
 
 
 def _forget_votes(
-    connection: Connection, standing: Standing, via: str | None = None
+    connection: Connection, current: CurrentEvent, via: str | None = None
 ) -> None:
-    change = delete(votes).where(votes.c.event_key == standing.key)
+    change = delete(votes).where(votes.c.event_key == current.key)
     if via is not None:
         change = change.where(votes.c.via == via)
     connection.execute(change)
 
 
-def _refuse(case: _Case) -> Answer:
+def _refuse(case: _Case) -> VoteResult:
     """Let one person's no end all votes, and what was decided but not sent."""
     query = select(decisions).where(
-        decisions.c.event_key == case.standing.key,
-        decisions.c.life == case.standing.life,
+        decisions.c.event_key == case.current.key,
+        decisions.c.life == case.current.life,
         decisions.c.state.in_(LIVE),
     )
     live = case.connection.execute(query).all()
-    if any(row.state in OUT for row in live):
+    if any(row.state in MAYBE_SENT for row in live):
         words = "an approval has been sent already: a refusal does not take it back"
-        return Answer(status=409, words=words)
+        return VoteResult(status=409, words=words)
     for row in live:
         void(case.connection, row, case.situation, "refused")
     _insert(case, [_own_vote(case)], "one person refuses", b"")
-    _forget_votes(case.connection, case.standing)
+    _forget_votes(case.connection, case.current)
     entry = Entry.on(
-        case.standing, case.situation.now, what="refused", via=case.ask.via
+        case.current, case.situation.now, what="refused", via=case.ask.via
     ).by(case.ask.person.id, case.ask.reason, case.ask.id)
     record(case.connection, entry)
     alarm(case.connection, entry)
-    return Answer(status=200, id=case.ask.id)
+    return VoteResult(status=200, id=case.ask.id)

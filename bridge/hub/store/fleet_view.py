@@ -73,8 +73,8 @@ def _bridge(
     return BridgeRow(
         vm_id=row.vm_id,
         origin=row.origin,
-        name=state.teller.name,
-        resource_id=state.teller.resource_id,
+        name=state.reporter.name,
+        resource_id=state.reporter.resource_id,
         subscription=row.subscription,
         group=row.group,
         version=str(state.who.data.get("version", "")),

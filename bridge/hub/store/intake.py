@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, delete, select, tuple_
 
-from bridge.hub import azure_words, bridge_words
+from bridge.hub import azure_messages, bridge_messages
 from bridge.hub.facts import AZURE, Address, Fact
 from bridge.hub.fold import State, fold
 from bridge.hub.store import rows
@@ -54,7 +54,7 @@ class Incoming:
     reply_to: str | None = None
     session: str | None = None
     fact: Fact | None = None
-    word: bridge_words.BridgeWord | None = None
+    report: bridge_messages.BridgeReport | None = None
     fault: str | None = None
 
 
@@ -66,9 +66,9 @@ def keep(connection: Connection, batch: Sequence[Incoming]) -> None:
     )
     if told:
         _keep_events(connection, told)
-    words = [one for one in batch if one.word is not None]
-    if words:
-        keep_bridges(connection, [(w.word, w.origin) for w in words if w.word])
+    reports = [one for one in batch if one.report is not None]
+    if reports:
+        keep_bridges(connection, [(w.report, w.origin) for w in reports if w.report])
     faulty = [one for one in batch if one.fault is not None]
     if faulty:
         _keep_unreadable(connection, faulty)
@@ -131,7 +131,7 @@ def _message(one: Incoming, fact: Fact) -> Values:
         "source": fact.source,
         "id": fact.id,
         "time": rows.micros(fact.time),
-        "vm_id": fact.teller.vm_id,
+        "vm_id": fact.reporter.vm_id,
         "digest": fact.digest,
         "kind": fact.kind.value,
         "origin": one.origin,
@@ -146,7 +146,7 @@ def _keep_addresses(connection: Connection, told: Sequence[Incoming]) -> None:
     found = {}
     for one in told:
         if one.fact and (address := one.fact.address):
-            name = (one.fact.key, address, one.fact.teller.vm_id)
+            name = (one.fact.key, address, one.fact.reporter.vm_id)
             found[name] = rows.micros(one.heard)
     values: list[Values] = [
         {
@@ -182,9 +182,9 @@ def _folded(connection: Connection, keys: Sequence[str]) -> dict[str, State]:
 def fact_of(row: Any) -> Fact:
     """Read a message again that could be read when it was kept."""
     if row.vm_id == AZURE:
-        fact = azure_words.read(row.body)
+        fact = azure_messages.read(row.body)
     else:
-        fact = bridge_words.read(
+        fact = bridge_messages.read(
             row.body,
             heard=rows.moment_of(row.heard),
             source=row.origin,

@@ -10,7 +10,7 @@ from bridge.foundation.hashing import hash32
 from bridge.hub.store.rows import dumped, micros
 from bridge.hub.store.statements import insert
 from bridge.hub.store.tables import alarms, trail
-from bridge.hub.voting import Standing
+from bridge.hub.voting import CurrentEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,16 +51,16 @@ class Entry:
         )
 
     @classmethod
-    def on(cls, standing: Standing, time: datetime, *, what: str, via: str) -> Self:
+    def on(cls, current: CurrentEvent, time: datetime, *, what: str, via: str) -> Self:
         """Return an entry about an event."""
         return cls(
             time=time,
-            event_key=standing.key,
-            event_id=standing.event_id,
-            life=standing.life,
+            event_key=current.key,
+            event_id=current.event_id,
+            life=current.life,
             what=what,
             via=via,
-            content=standing.content,
+            content=current.content,
         )
 
     def by(self, person: str, detail: str = "", decision: str = "") -> Self:

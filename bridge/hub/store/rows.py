@@ -77,7 +77,7 @@ def outcomes_json(state: State) -> list[Row]:
         {
             **asdict(fact.outcome),
             "time": rfc3339(fact.time),
-            "reporter": asdict(fact.teller),
+            "reporter": asdict(fact.reporter),
         }
         for fact in state.outcomes
         if fact.outcome is not None
@@ -92,7 +92,7 @@ def _occurrence(life: Occurrence) -> Row:
         "isWhole": life.is_whole,
         "opened": rfc3339(life.opened),
         "ended": rfc3339(life.ended) if life.ended else None,
-        "firstReportedBy": asdict(life.first.teller),
+        "firstReportedBy": asdict(life.first.reporter),
         "bridgesSay": life.bridges_say.value if life.bridges_say else None,
         "azure": _azure(azure.event, rfc3339(azure.time)) if azure else None,
         "machines": [asdict(machine) for machine in life.machines],

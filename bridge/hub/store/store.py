@@ -110,7 +110,7 @@ class Store:
         if one.fault is not None:  # not even as such: there is nothing left to do
             log.error("message cannot be kept", extra={"source": one.origin})
             return
-        await self.keep([replace(one, fact=None, word=None, fault=_REFUSED)])
+        await self.keep([replace(one, fact=None, report=None, fault=_REFUSED)])
 
 
 @asynccontextmanager

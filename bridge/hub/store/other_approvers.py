@@ -17,7 +17,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stranger:
+class OtherApprover:
     """Somebody who has approved on another way than this hub.
 
     Attributes:
@@ -31,7 +31,7 @@ class Stranger:
     event_id: str
 
 
-def strangers(connection: Connection) -> list[Stranger]:
+def other_approvers(connection: Connection) -> list[OtherApprover]:
     """Return who else has approved, each once, the last one first.
 
     What a rule of a bridge approves has no message, and is not meant.
@@ -44,11 +44,11 @@ def strangers(connection: Connection) -> list[Stranger]:
     ids = {message_id for _, (message_id, _) in asked if message_id}
     known = select(decisions.c.id).where(decisions.c.id.in_(ids))
     ours = set(connection.scalars(known))
-    found: dict[str, Stranger] = {}
+    found: dict[str, OtherApprover] = {}
     for row, (message_id, name) in asked:
         if message_id and message_id not in ours:
             heard = moment_of(row.heard)
-            one = Stranger(name=name, heard=heard, event_id=row.event_key)
+            one = OtherApprover(name=name, heard=heard, event_id=row.event_key)
             found.setdefault(name, one)
     return list(found.values())
 

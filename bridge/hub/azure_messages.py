@@ -17,7 +17,7 @@ from bridge.hub.facts import (
     AZURE,
     Fact,
     Kind,
-    Teller,
+    Reporter,
     digest_of,
     group_of,
     moment,
@@ -41,7 +41,7 @@ _KINDS = {
     "canceled": Kind.CANCELLED,
     "cancelled": Kind.CANCELLED,
 }
-_TELLER = Teller(vm_id=AZURE, name="Azure")
+_REPORTER = Reporter(vm_id=AZURE, name="Azure")
 
 
 def read(body: bytes) -> Fact | None:
@@ -81,7 +81,7 @@ def _fact(
         kind=_KINDS.get(status.lower(), Kind.OTHER),
         time=_time(envelope, data),
         event_id=event_id,
-        teller=_TELLER,
+        reporter=_REPORTER,
         event=ScheduledEvent(event_id=event_id, raw=event),
         group=group_of(resource),
         resource=resource,

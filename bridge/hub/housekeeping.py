@@ -28,7 +28,7 @@ _LIVED, _ABSENT = "lived", "absent-until"
 
 
 @dataclass(slots=True)
-class Keeper:
+class Housekeeping:
     """Looks after the store until asked to stop.
 
     Attributes:

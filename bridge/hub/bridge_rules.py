@@ -12,10 +12,10 @@ from enum import StrEnum
 from bridge.approvals.rules import Rule, judge
 from bridge.events.identity import Identity
 from bridge.foundation.sections import Reader
-from bridge.hub.voting import Standing
+from bridge.hub.voting import CurrentEvent
 
 
-class Word(StrEnum):
+class Verdict(StrEnum):
     """What a bridge would say."""
 
     ALLOWS = "allows"
@@ -25,42 +25,44 @@ class Word(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opinion:
+class ExpectedAnswer:
     """What a bridge would say, and why."""
 
-    word: Word
+    verdict: Verdict
     why: str = ""
 
 
-NOT_KNOWN = Opinion(word=Word.UNKNOWN, why="its rules are not known")
+NOT_KNOWN = ExpectedAnswer(verdict=Verdict.UNKNOWN, why="its rules are not known")
 
 
-def opinion(
-    offer: Mapping[str, object] | None, standing: Standing, name: str, now: datetime
-) -> Opinion:
+def expected_answer(
+    offer: Mapping[str, object] | None, current: CurrentEvent, name: str, now: datetime
+) -> ExpectedAnswer:
     """Say what a bridge would say to an approval of an event.
 
     Args:
         offer: ``data.approvals`` of the bridge; None where it is not known.
-        standing: the event.
+        current: the event.
         name: of the bridge's VM.
         now: the present moment.
     """
     rules, allowed = _read(offer)
     if rules is None or allowed is None:
         return NOT_KNOWN
-    event = standing.scheduled
+    event = current.scheduled
     kind = (event.event_type or "").casefold()
     if allowed and kind not in {name.casefold() for name in allowed}:
-        return Opinion(word=Word.DENIES, why="EventTypeNotAllowed")
-    age = max((now - standing.since).total_seconds(), 0.0)
+        return ExpectedAnswer(verdict=Verdict.DENIES, why="EventTypeNotAllowed")
+    age = max((now - current.since).total_seconds(), 0.0)
     ruling = judge(rules, event, age=age, now=now, me=Identity(vm_name=name))
     if ruling.action == "deny":
         why = f"DeniedByRule {ruling.rule}" if ruling.rule else "NoRuleAllows"
-        return Opinion(word=Word.DENIES, why=why)
+        return ExpectedAnswer(verdict=Verdict.DENIES, why=why)
     if ruling.hold is not None or ruling.left:
-        return Opinion(word=Word.WAITS, why=f"rule {ruling.rule} still waits")
-    return Opinion(word=Word.ALLOWS)
+        return ExpectedAnswer(
+            verdict=Verdict.WAITS, why=f"rule {ruling.rule} still waits"
+        )
+    return ExpectedAnswer(verdict=Verdict.ALLOWS)
 
 
 def _read(

@@ -24,7 +24,7 @@ _AT_ONCE = 500
 
 
 @dataclass(slots=True)
-class Watchman:
+class FleetMonitor:
     """Looks at the fleet until asked to stop."""
 
     store: Store

@@ -17,7 +17,7 @@ from bridge.hub.facts import (
     Fact,
     Kind,
     Outcome,
-    Teller,
+    Reporter,
     digest_of,
     group_of,
     key_of,
@@ -32,7 +32,7 @@ _TRANSITIONS = {"scheduled", "started", "updated", "completed", "cancelled", "en
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BridgeWord:
+class BridgeReport:
     """What a message says of the bridge that sent it.
 
     Attributes:
@@ -46,8 +46,8 @@ class BridgeWord:
         data: of ``bridge.*``, verbatim.
     """
 
-    teller: Teller
-    word: str
+    reporter: Reporter
+    kind: str
     id: str
     time: datetime
     heard: datetime
@@ -66,7 +66,7 @@ class Read:
     """
 
     fact: Fact | None = None
-    word: BridgeWord | None = None
+    report: BridgeReport | None = None
 
 
 NOTHING = Read()
@@ -101,13 +101,13 @@ def read(
         return NOTHING
     if data.get("test") is True:
         return NOTHING  # of `sebridge send-test`: it is no news
-    word = _word(cloud_event, data, what if family == "bridge" else "", heard)
+    report = _report(cloud_event, data, what if family == "bridge" else "", heard)
     if family == "bridge":
-        return Read(word=word)
+        return Read(report=report)
     make = _step if family == "scheduledevent" else _outcome
     address = Address(source=source, entity=text(reply_to), session=text(session))
     fact = make(what, cloud_event, data, prefix, address if reply_to else None)
-    return Read(fact=fact and replace(fact, digest=digest_of(body)), word=word)
+    return Read(fact=fact and replace(fact, digest=digest_of(body)), report=report)
 
 
 def _kind(kind: str) -> tuple[str, str, str]:
@@ -117,36 +117,36 @@ def _kind(kind: str) -> tuple[str, str, str]:
     return (parts[0], parts[1], parts[2]) if is_ours else ("", "", "")
 
 
-def _word(
+def _report(
     cloud_event: Mapping[str, object],
     data: Mapping[str, object],
-    word: str,
+    kind: str,
     heard: datetime,
-) -> BridgeWord | None:
-    reporter = table(data.get("reporter"))
-    teller = _teller(reporter)
-    if not teller.vm_id:
+) -> BridgeReport | None:
+    fields = table(data.get("reporter"))
+    reporter = _reporter(fields)
+    if not reporter.vm_id:
         return None
-    return BridgeWord(
-        teller=teller,
-        word=word,
+    return BridgeReport(
+        reporter=reporter,
+        kind=kind,
         id=required(cloud_event.get("id"), "id"),
         time=moment(cloud_event.get("time")),
         heard=heard,
-        version=text(reporter.get("version")),
-        location=text(reporter.get("location")),
-        data=data if word else {},
+        version=text(fields.get("version")),
+        location=text(fields.get("location")),
+        data=data if kind else {},
     )
 
 
-def _teller(reporter: Mapping[str, object]) -> Teller:
-    vm_id = text(reporter.get("vmId")).lower()
+def _reporter(fields: Mapping[str, object]) -> Reporter:
+    vm_id = text(fields.get("vmId")).lower()
     if vm_id == AZURE:  # its word comes by a source of its own, and overrules bridges
         raise UnreadableMessageError("data.reporter.vmId is no id of a VM")
-    return Teller(
+    return Reporter(
         vm_id=vm_id,
-        name=text(reporter.get("vmName")),
-        resource_id=text(reporter.get("resourceId")),
+        name=text(fields.get("vmName")),
+        resource_id=text(fields.get("resourceId")),
     )
 
 
@@ -163,18 +163,18 @@ def _step(
     if event is None:
         raise UnreadableMessageError("data.event is no scheduled event")
     truncated = data.get("truncated")
-    source, teller = required(cloud_event.get("source"), "source"), _teller_of(data)
+    source, reporter = required(cloud_event.get("source"), "source"), _reporter_of(data)
     return Fact(
         source=source,
         id=required(cloud_event.get("id"), "id"),
         kind=Kind(what),
         time=moment(cloud_event.get("time")),
         event_id=event.event_id,
-        teller=teller,
+        reporter=reporter,
         event=event,
         previous=_event(data.get("previous")),
         is_whole=not isinstance(truncated, list) or "Resources" not in truncated,
-        group=_group(source, teller),
+        group=_group(source, reporter),
         prefix=prefix,
         address=address,
     )
@@ -190,7 +190,7 @@ def _outcome(
     event, event_id = _event(data.get("event")), data.get("eventId")
     if not isinstance(event_id, str) or not key_of(event_id):
         return None  # a request that named no event
-    source, teller = required(cloud_event.get("source"), "source"), _teller_of(data)
+    source, reporter = required(cloud_event.get("source"), "source"), _reporter_of(data)
     request = table(data.get("request"))
     return Fact(
         source=source,
@@ -198,9 +198,9 @@ def _outcome(
         kind=Kind.OUTCOME,
         time=moment(cloud_event.get("time")),
         event_id=required(event_id, "data.eventId"),
-        teller=teller,
+        reporter=reporter,
         event=event,
-        group=_group(source, teller),
+        group=_group(source, reporter),
         prefix=prefix,
         outcome=Outcome(
             outcome=what,
@@ -210,14 +210,14 @@ def _outcome(
     )
 
 
-def _teller_of(data: Mapping[str, object]) -> Teller:
-    return _teller(table(data.get("reporter")))
+def _reporter_of(data: Mapping[str, object]) -> Reporter:
+    return _reporter(table(data.get("reporter")))
 
 
-def _group(source: str, teller: Teller) -> tuple[str, str]:
+def _group(source: str, reporter: Reporter) -> tuple[str, str]:
     """Return where the machines of an event are: a makeshift source does not say."""
     found = group_of(source)
-    return found if found[1] else group_of(teller.resource_id)
+    return found if found[1] else group_of(reporter.resource_id)
 
 
 def _event(value: object) -> ScheduledEvent | None:

@@ -10,18 +10,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from bridge.hub.bridge_rules import Verdict, expected_answer
 from bridge.hub.bridges import Liveness
 from bridge.hub.facts import Address
-from bridge.hub.offers import Word, opinion
 from bridge.hub.source_config import BridgesSource
 from bridge.hub.view_rows import BridgeRow
-from bridge.hub.voting import Standing
+from bridge.hub.voting import CurrentEvent
 
 _ANSWERS = {Liveness.ALIVE, Liveness.UNKNOWN}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class Target:
     """An address, and the bridges that take approvals there.
 
     Attributes:
@@ -30,11 +30,11 @@ class Way:
 
     address: Address
     bridges: tuple[BridgeRow, ...]
-    strangers: int = 0
+    unknown_bridges: int = 0
 
     def count(self, state: Liveness) -> int:
         """Return how many of its bridges fare so."""
-        more = self.strangers if state is Liveness.UNKNOWN else 0
+        more = self.unknown_bridges if state is Liveness.UNKNOWN else 0
         return more + sum(1 for bridge in self.bridges if bridge.liveness is state)
 
     @property
@@ -50,7 +50,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class TargetChoice:
     """What is known of the way to an event's bridges.
 
     Attributes:
@@ -66,9 +66,9 @@ class Reach:
     is_open: bool = False
 
 
-def ways(
+def targets_of(
     told: Iterable[tuple[Address, str]], fleet: Mapping[str, BridgeRow]
-) -> list[Way]:
+) -> list[Target]:
     """Return the addresses of an event, the one to take first first.
 
     Args:
@@ -85,14 +85,14 @@ def ways(
     for address, vm_id in named:
         by_address.setdefault(address, set()).add(vm_id)
     found = [
-        Way(
+        Target(
             address=address,
             bridges=tuple(fleet[vm_id] for vm_id in sorted(ids) if vm_id in fleet),
-            strangers=sum(1 for vm_id in ids if vm_id not in fleet),
+            unknown_bridges=sum(1 for vm_id in ids if vm_id not in fleet),
         )
         for address, ids in by_address.items()
     ]
-    return sorted(found, key=lambda way: way.order)
+    return sorted(found, key=lambda target: target.order)
 
 
 def _offered(bridge: BridgeRow) -> Address | None:
@@ -105,39 +105,41 @@ def _offered(bridge: BridgeRow) -> Address | None:
     return Address(source=bridge.origin, entity=entity, session=text)
 
 
-def reach(
+def choose_target(
     sources: Sequence[BridgesSource],
-    found: Sequence[Way],
-    standing: Standing,
+    found: Sequence[Target],
+    current: CurrentEvent,
     now: datetime,
-) -> Reach:
+) -> TargetChoice:
     """Say where an approval of an event goes.
 
     Args:
         sources: of bridges.
         found: the addresses, the one to take first first.
-        standing: the event.
+        current: the event.
         now: the present moment.
     """
-    allowed = [way for way in found if _is_allowed(sources, way.address)]
+    allowed = [target for target in found if _is_allowed(sources, target.address)]
     if not allowed:
-        return Reach(why="no bridge of this event takes approvals from the hub")
-    willing = [(way, _denial(way, standing, now)) for way in allowed]
-    free = [way for way, why in willing if why is None]
+        return TargetChoice(why="no bridge of this event takes approvals from the hub")
+    willing = [(target, _denial(target, current, now)) for target in allowed]
+    free = [target for target, why in willing if why is None]
     if not free:
         why = next(why for _, why in willing if why is not None)
-        return Reach(why=f"the bridge would refuse it: {why}", is_denied=True)
-    best = next((way.address for way in free if way.answers), None)
+        return TargetChoice(why=f"the bridge would refuse it: {why}", is_denied=True)
+    best = next((target.address for target in free if target.answers), None)
     why = "" if best else "no bridge of this event answers"
-    return Reach(best=best, why=why, is_open=True)
+    return TargetChoice(best=best, why=why, is_open=True)
 
 
 def is_answered(
     sources: Sequence[BridgesSource],
-    found: Sequence[Way],
+    found: Sequence[Target],
 ) -> bool:
     """Whether a bridge answers for the event, willing or not."""
-    return any(way.answers for way in found if _is_allowed(sources, way.address))
+    return any(
+        target.answers for target in found if _is_allowed(sources, target.address)
+    )
 
 
 def _is_allowed(sources: Sequence[BridgesSource], address: Address) -> bool:
@@ -149,10 +151,10 @@ def _is_allowed(sources: Sequence[BridgesSource], address: Address) -> bool:
     )
 
 
-def _denial(way: Way, standing: Standing, now: datetime) -> str | None:
+def _denial(target: Target, current: CurrentEvent, now: datetime) -> str | None:
     """Return why a bridge at an address is known to refuse; None = none is."""
-    for bridge in way.bridges:
-        found = opinion(bridge.approvals, standing, bridge.name, now)
-        if found.word is Word.DENIES and bridge.liveness is not Liveness.GONE:
+    for bridge in target.bridges:
+        found = expected_answer(bridge.approvals, current, bridge.name, now)
+        if found.verdict is Verdict.DENIES and bridge.liveness is not Liveness.GONE:
             return found.why
     return None

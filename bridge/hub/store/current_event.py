@@ -9,17 +9,23 @@ from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 from bridge.hub.config import HubConfig
 from bridge.hub.facts import Address
 from bridge.hub.fold import Machine, kept_name
-from bridge.hub.reach import Reach, Way, is_answered, reach, ways
 from bridge.hub.store.fleet_view import bridge_rows
 from bridge.hub.store.rows import json_of, moment_of
 from bridge.hub.store.tables import addresses, bridges, events, messages
+from bridge.hub.targets import (
+    Target,
+    TargetChoice,
+    choose_target,
+    is_answered,
+    targets_of,
+)
 from bridge.hub.view_rows import BridgeRow, Situation
-from bridge.hub.voting import Standing
+from bridge.hub.voting import CurrentEvent
 
 _APPEARANCES = ("scheduled", "started", "updated")
 
 
-def standing_of(connection: Connection, key: str) -> Standing | None:
+def current_event(connection: Connection, key: str) -> CurrentEvent | None:
     """Return an event as it stands; None = nothing is known of it."""
     query = select(events).where(events.c.event_key == key)
     row = connection.execute(query).one_or_none()
@@ -29,7 +35,7 @@ def standing_of(connection: Connection, key: str) -> Standing | None:
     lives = state["occurrences"]
     life = lives[-1] if lives else {}
     azure = life.get("azure") or {}
-    return Standing(
+    return CurrentEvent(
         key=row.event_key,
         event_id=row.event_id,
         life=row.lives,
@@ -57,7 +63,7 @@ def _content_since(connection: Connection, key: str) -> int | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class EventBridges:
     """The bridges of an event, and the ways to them.
 
     Attributes:
@@ -66,22 +72,24 @@ class Surroundings:
     """
 
     fleet: tuple[BridgeRow, ...]
-    ways: tuple[Way, ...]
+    targets: tuple[Target, ...]
 
-    def reach(
-        self, config: HubConfig, standing: Standing, situation: Situation
-    ) -> Reach:
+    def choose_target(
+        self, config: HubConfig, current: CurrentEvent, situation: Situation
+    ) -> TargetChoice:
         """Say where an approval goes."""
-        return reach(config.bridge_sources, self.ways, standing, situation.now)
+        return choose_target(
+            config.bridge_sources, self.targets, current, situation.now
+        )
 
     def is_answered(self, config: HubConfig) -> bool:
         """Whether a bridge answers for the event."""
-        return is_answered(config.bridge_sources, self.ways)
+        return is_answered(config.bridge_sources, self.targets)
 
 
-def surroundings_of(
-    connection: Connection, standing: Standing, situation: Situation
-) -> Surroundings:
+def event_bridges(
+    connection: Connection, current: CurrentEvent, situation: Situation
+) -> EventBridges:
     """Return who answers for an event, and who is concerned."""
     told = [
         (
@@ -89,20 +97,20 @@ def surroundings_of(
             row.vm_id,
         )
         for row in connection.execute(
-            select(addresses).where(addresses.c.event_key == standing.key)
+            select(addresses).where(addresses.c.event_key == current.key)
         )
     ]
     named = or_(
-        *_of_machines(standing.machines),
+        *_of_machines(current.machines),
         bridges.c.vm_id.in_([vm_id for _, vm_id in told]),
     )
     found = connection.execute(select(bridges).where(named)).all()
     fleet = bridge_rows(connection, found, situation)
-    mine = {(m.subscription, m.group, m.name) for m in standing.machines}
+    mine = {(m.subscription, m.group, m.name) for m in current.machines}
     concerned = tuple(b for b in fleet if _place(b) in mine)
-    return Surroundings(
+    return EventBridges(
         fleet=concerned,
-        ways=tuple(ways(told, {bridge.vm_id: bridge for bridge in fleet})),
+        targets=tuple(targets_of(told, {bridge.vm_id: bridge for bridge in fleet})),
     )
 
 
