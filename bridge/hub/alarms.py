@@ -1,7 +1,7 @@
-"""Puts alarms into words, and many of one kind into one event. Pure.
+"""Builds CloudEvents from alarms; alarms of one kind share an event. Pure.
 
-hub.bridge-silent, hub.bridge-back, hub.unreported   one event for all that wait
-hub.approval.*                                       one event for each
+hub.bridge-silent, hub.bridge-back, hub.unreported   one event for all waiting alarms
+hub.approval.*                                       one event for each alarm
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,11 +45,11 @@ _BAD = {"failed", "void"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlarmContext:
-    """What an alarm is told with.
+    """The values besides an alarm's own that its event needs.
 
     Attributes:
-        context: what all events of this hub share.
-        public_url: for links; "" = there are none.
+        context: the prefix, source and version in all events of this hub.
+        public_url: the start of links; "" = without links.
         silent: how many bridges are silent now.
     """
 
@@ -61,7 +61,7 @@ class AlarmContext:
 def events_of(
     rows: Sequence[AlarmRow], shared: AlarmContext, now: datetime
 ) -> list[OutgoingEvent]:
-    """Return the events that tell of alarms."""
+    """Return the events for alarms."""
     groups: dict[str, list[AlarmRow]] = {}
     for row in rows:
         name = row.id if row.kind.startswith(_APPROVAL) else row.kind

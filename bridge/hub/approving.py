@@ -1,7 +1,8 @@
-"""``POST /api/v1/events/{id}/approval``, and ``/api/v1/decisions``.
+"""Answers ``POST /api/v1/events/{id}/approval`` and ``GET /api/v1/decisions``.
 
-Before anything is looked at, the request must be one that no page of another site can
-make in a person's name: of JSON, with a header of ours, and from our own Origin.
+A page of another site must not be able to approve in a person's name. So a POST must be
+JSON, must have the header X-Sebridge, and must come from the hub's own Origin. These
+are checked before the body is read.
 """
 
 import csv
@@ -34,7 +35,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionInput:
-    """What the body of a request asks for."""
+    """The fields of a request to approve or refuse."""
 
     action: str
     via: str
@@ -46,9 +47,9 @@ class Approving:
     """Takes votes, and lists decisions.
 
     Args:
-        store: what is kept.
-        config: who may decide, and where to.
-        situation: says how things are at this moment.
+        store: the store.
+        config: who may decide, and where approvals may be sent.
+        situation: returns the current Situation.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Approving:
         self._situation = situation
 
     def routes(self) -> list[web.RouteDef]:
-        """Return what is answered, and by whom."""
+        """Return the routes of this class."""
         return [
             web.post("/api/v1/events/{id}/approval", self.approval),
             web.get("/api/v1/decisions", self.decisions),
@@ -72,7 +73,7 @@ class Approving:
             return refused
         given = parse_body(await request.read())
         key = key_of(request.match_info["id"])
-        found = await self.ask(request, key, given)
+        found = await self.submit(request, key, given)
         if found.status in {200, 202}:
             told = {"id": found.id, "missing": found.missing}
             state = "decided" if found.status == 200 else "counted"
@@ -81,14 +82,14 @@ class Approving:
             return fault(409, found.words, event=await self._now(key))
         return fault(found.status, found.words)
 
-    async def ask(
+    async def submit(
         self, request: web.Request, key: str, given: DecisionInput
     ) -> VoteResult:
-        """Do what a person wants, or say why not."""
+        """Count a vote or a refusal of the person who sent a request."""
         person, situation = request[PERSON], self._situation()
         if not person.may_decide:
             return VoteResult(status=403, words="you may look, but not decide")
-        ask = VoteRequest(
+        vote = VoteRequest(
             key=key,
             action=given.action,
             via=given.via,
@@ -98,11 +99,11 @@ class Approving:
             id=uuid.uuid4().hex,
         )
         return await self._store.write(
-            lambda c: handle_vote(c, ask, self._config, situation)
+            lambda c: handle_vote(c, vote, self._config, situation)
         )
 
     def _refusal(self, request: web.Request) -> web.Response | None:
-        """Return why a request is not even read; None = it is."""
+        """Return the answer to a request that another site may have caused."""
         if request.content_type != "application/json":
             return fault(415, "the Content-Type must be application/json")
         if request.headers.getall("X-Sebridge", []) != ["1"]:
@@ -111,7 +112,7 @@ class Approving:
         return None if what is None else fault(403, what)
 
     def origin_fault(self, request: web.Request) -> str | None:
-        """Return why a browser may not decide from where it is; None = it may."""
+        """Return why the Origin of a request is refused; None = it is accepted."""
         origins = request.headers.getall("Origin", [])
         if len(origins) > 1:
             return "the Origin comes twice"
@@ -133,7 +134,7 @@ class Approving:
         return answer(request, {"decisions": listed, "next": more})
 
     async def table(self, request: web.Request) -> web.Response:
-        """List decisions for a spreadsheet: no cell of it is a formula."""
+        """List decisions as CSV; a spreadsheet runs no cell of it as a formula."""
         rows = await self._rows(request)
         text = as_csv([as_json.decision(row) for row in rows])
         name = 'attachment; filename="decisions.csv"'
@@ -146,7 +147,7 @@ class Approving:
         cursor = request.query.get("cursor", "")[:_LONGEST_CURSOR]
         before = decision_view.place_of(cursor)
         if cursor and before is None:
-            raise BadQueryError("cursor is none of this list")
+            raise BadQueryError("cursor is not a cursor of this list")
         limit = limit_of(request.query)
         return await self._store.read(
             lambda c: decision_view.list_decisions(c, before=before, limit=limit)
@@ -154,10 +155,10 @@ class Approving:
 
 
 def parse_body(body: bytes) -> DecisionInput:
-    """Read what is asked for.
+    """Parse the JSON body of a request to approve or refuse.
 
     Raises:
-        BadQueryError: it cannot be.
+        BadQueryError: the body is invalid.
     """
     try:
         found = orjson.loads(body)
@@ -169,10 +170,10 @@ def parse_body(body: bytes) -> DecisionInput:
 
 
 def parse_fields(found: Mapping[str, object]) -> DecisionInput:
-    """Read what is asked for, of JSON or of a form.
+    """Validate the fields of a JSON body or of a form.
 
     Raises:
-        BadQueryError: it cannot be.
+        BadQueryError: a field is missing or invalid.
     """
     action = found.get("decision")
     if action not in ACTIONS:
@@ -182,7 +183,7 @@ def parse_fields(found: Mapping[str, object]) -> DecisionInput:
         raise BadQueryError('via must be "bridge" or "arm"')
     content, reason = found.get("content"), found.get("reason") or ""
     if not isinstance(content, str) or not content:
-        words = "content is missing: that of the event as it was shown"
+        words = "content is missing: the content of the event as it was shown"
         raise BadQueryError(words)
     if not isinstance(reason, str) or len(reason) > _LONGEST_REASON:
         raise BadQueryError(f"reason must be a text of at most {_LONGEST_REASON} signs")
@@ -193,7 +194,7 @@ def parse_fields(found: Mapping[str, object]) -> DecisionInput:
 
 
 def as_csv(found: list[as_json.Json]) -> str:
-    """Return decisions as a table; a cell that a spreadsheet would run is quoted."""
+    """Write decisions as CSV. Cells that a spreadsheet would run get a leading '."""
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow([*_COLUMNS, *_MORE])

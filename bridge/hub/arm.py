@@ -1,13 +1,13 @@
 """Acknowledges scheduled events at Azure Resource Manager, one attempt at a time.
 
     200                    acknowledged
-    207                    as the one entry says: OK, NotFound, Conflict
-    409                    started already: nothing to ask for
-    404                    gone
-    401, 403               refused: a person must look at it
-    429, 5xx, no answer    later, as Retry-After says
+    207                    the entry of the event decides: OK, NotFound, Conflict
+    409                    the event has started already: done
+    404                    the event is gone
+    401, 403               the identity has no permission: failed after 3 attempts
+    429, 5xx, no answer    try again later, as Retry-After says
 
-An acknowledgement in doubt is sent again: it is idempotent.
+An acknowledgement without an answer is sent again: it is idempotent.
 
 Source: the REST specification of Microsoft.Maintenance, 2025-11-01.
 """
@@ -51,7 +51,7 @@ _DONE = {"ok": "acknowledged", "conflict": "already-started"}
 
 @dataclass(frozen=True, slots=True)
 class ArmTransport:
-    """Carries decisions to ARM. Made by ``open_arm``."""
+    """Sends decisions to ARM. Created by ``open_arm``."""
 
     config: ArmConfig
     session: aiohttp.ClientSession
@@ -87,17 +87,17 @@ class ArmTransport:
 
 
 class _NoTokenError(Exception):
-    """The identity gives no token now."""
+    """No token could be obtained now."""
 
 
 @asynccontextmanager
 async def open_arm(
     config: ArmConfig, session: aiohttp.ClientSession
 ) -> AsyncIterator[ArmTransport]:
-    """Open the way to ARM, with its credential.
+    """Open the transport to ARM, with its credential.
 
     Raises:
-        ValueError: something that the credential needs is missing.
+        ValueError: the credential cannot be used on this machine.
     """
     async with AsyncExitStack() as stack:
         credential = None
@@ -110,9 +110,9 @@ async def open_arm(
 
 
 def result_of(answer: Answer, claimed: Claimed) -> Result:
-    """Say what an answer of ARM means."""
+    """Return what an answer of ARM means for the decision."""
     if answer.status == 207:
-        return _of_many(answer, claimed)
+        return _of_details(answer, claimed)
     why = _why(answer)
     is_refused = answer.status in {401, 403}
     is_later = answer.status in {408, 429} or answer.status >= 500
@@ -127,14 +127,14 @@ def _end(state: DecisionState, outcome: str, reason: str) -> Result:
     return Result(end=End(state=state, outcome=outcome, reason=reason))
 
 
-def _of_many(answer: Answer, claimed: Claimed) -> Result:
-    """Read the answer for several events: of the one that was asked for."""
+def _of_details(answer: Answer, claimed: Claimed) -> Result:
+    """Read the entry of the event in an answer with several entries."""
     listed = _json(answer.body).get("details")
     details = [table(one) for one in listed] if isinstance(listed, list) else []
     mine = [one for one in details if _is_mine(one, claimed)]
     found = mine[0] if mine else None
     code = text(found.get("code")) if found else ""
-    why = _short(text(found.get("message")) if found else "the answer names no event")
+    why = _cleaned(text(found.get("message")) if found else "the answer names no event")
     if code.lower() in _DONE:
         return _end(DecisionState.DONE, _DONE[code.lower()], why)
     outcome = "unknown-event" if code.lower() == "notfound" else "rejected"
@@ -142,19 +142,19 @@ def _of_many(answer: Answer, claimed: Claimed) -> Result:
 
 
 def _is_mine(entry: Mapping[str, object], claimed: Claimed) -> bool:
-    """Whether an entry is of the event: one without a target goes by its place."""
+    """Whether an entry is about the event; an entry without a target counts as such."""
     target = text(entry.get("target"))
     return not target or target.rpartition("/")[2].upper() == claimed.event_key
 
 
 def _why(answer: Answer) -> str:
-    """Return status and code; of the text only what a person needs."""
+    """Return status, code and message of an answer, cut to a readable length."""
     body = _json(answer.body)
     error = table(body.get("error")) or table(body.get("response"))
     words = " ".join(
         part for part in (text(error.get("code")), text(error.get("message"))) if part
     )
-    return _short(f"HTTP {answer.status} {words}".strip())
+    return _cleaned(f"HTTP {answer.status} {words}".strip())
 
 
 def _json(body: bytes) -> Mapping[str, Any]:
@@ -164,5 +164,5 @@ def _json(body: bytes) -> Mapping[str, Any]:
         return {}
 
 
-def _short(words: str) -> str:
+def _cleaned(words: str) -> str:
     return clean(words)[:_LONGEST]

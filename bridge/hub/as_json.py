@@ -1,4 +1,4 @@
-"""Rows as the API writes them. Pure."""
+"""Converts rows into the JSON of the API. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ Json = dict[str, Any]
 
 
 def event(row: EventRow) -> Json:
-    """Return an event of a list."""
+    """Return an event, as in lists."""
     return {
         "eventId": row.event_id,
         "version": row.version,
@@ -42,7 +42,7 @@ def event(row: EventRow) -> Json:
 
 
 def page(found: EventPage) -> Json:
-    """Return an event with all that is known of it."""
+    """Return an event with its messages, outcomes, decisions and record."""
     return {
         **event(found.row),
         "occurrences": [

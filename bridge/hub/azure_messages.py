@@ -1,8 +1,8 @@
-"""Reads Event Grid's scheduled events, in both of its schemas. Pure.
+"""Parses Event Grid's messages about scheduled events, in both of its schemas. Pure.
 
-Of three names of one type, and of whatever else comes the same way, only scheduled
-events of virtual machines are read; the rest is left out. What is one, and cannot be
-read, is a fault.
+Azure's pages use three names for their type. Only scheduled events of virtual machines
+are parsed, and other messages of the same queue are ignored. A message about a
+scheduled event that cannot be parsed is a fault.
 
 Source: learn.microsoft.com/azure/virtual-machines/scheduled-events-event-grid
 """
@@ -45,10 +45,11 @@ _REPORTER = Reporter(vm_id=AZURE, name="Azure")
 
 
 def read(body: bytes) -> Fact | None:
-    """Read the event that a message holds; None: it is of something else.
+    """Parse the event in a message; None = it is about something else.
 
     Raises:
-        UnreadableMessageError: it is of a virtual machine, and says nothing.
+        UnreadableMessageError: it is a scheduled event of a virtual machine, but a
+            required field is missing or invalid.
     """
     envelope = object_in(body)
     kind = text(envelope.get("type")) or text(envelope.get("eventType"))
@@ -89,12 +90,12 @@ def _fact(
 
 
 def _source(envelope: Mapping[str, object]) -> str:
-    """Return what an id is unique in: ``source`` or ``topic``, as the schema has it."""
+    """Return ``source`` or ``topic``, depending on the schema: ids are unique in it."""
     return required(envelope.get("source") or envelope.get("topic"), "source").lower()
 
 
 def _time(envelope: Mapping[str, object], data: Mapping[str, object]) -> datetime:
-    """Return when it happened; when it was sent, where that is not told."""
+    """Return when it happened; without that time, when the message was sent."""
     told = table(data.get("operationalInfo")).get("resourceEventTime")
     try:
         return moment(told)

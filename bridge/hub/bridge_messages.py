@@ -1,8 +1,9 @@
-"""Reads the CloudEvents of bridges. Pure.
+"""Parses the CloudEvents of bridges. Pure.
 
-scheduledevent.*, startrequest.*   a Fact of an event, and a sign of life
-bridge.*                           a BridgeWord: the bridge's own life
-hub.*, and what is not known       nothing
+scheduledevent.*, startrequest.*   a Fact about an event, and a BridgeReport as a sign
+                                   of life
+bridge.*                           a BridgeReport about the bridge itself
+hub.*, and unknown types           nothing
 """
 
 from collections.abc import Mapping
@@ -33,17 +34,17 @@ _TRANSITIONS = {"scheduled", "started", "updated", "completed", "cancelled", "en
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeReport:
-    """What a message says of the bridge that sent it.
+    """The content of a message about the bridge that sent it.
 
     Attributes:
-        teller: the bridge.
-        word: of ``bridge.*``: started, stopped, heartbeat and so on; "" of the rest.
-        id: of the message.
-        time: by the bridge's clock.
-        heard: when the broker took it, by the broker's clock.
-        version: of the bridge.
+        reporter: the VM of the bridge.
+        kind: of ``bridge.*``: started, stopped, heartbeat and so on; otherwise "".
+        id: the id of the CloudEvent.
+        time: when it happened, by the bridge's clock.
+        heard: when the broker enqueued the message, by the broker's clock.
+        version: the version of the bridge.
         location: the Azure region.
-        data: of ``bridge.*``, verbatim.
+        data: the data of a ``bridge.*`` event, unchanged; otherwise empty.
     """
 
     reporter: Reporter
@@ -58,11 +59,11 @@ class BridgeReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """What a message says.
+    """The content of a message.
 
     Attributes:
-        fact: of a scheduled event; None where it tells of none.
-        word: of the bridge that sent it; None where it does not say which.
+        fact: about a scheduled event; None = the message is about none.
+        report: about the bridge that sent it; None = the message has no vmId.
     """
 
     fact: Fact | None = None
@@ -80,17 +81,18 @@ def read(
     reply_to: str | None = None,
     session: str | None = None,
 ) -> Read:
-    """Read the CloudEvent that a message holds.
+    """Parse the CloudEvent in a message.
 
     Args:
-        body: structured JSON.
-        heard: when the broker took the message.
-        source: the hub's own name of where it came from.
+        body: a CloudEvent as structured JSON.
+        heard: when the broker enqueued the message.
+        source: the name of the hub's source.
         reply_to: the approval entity that the message names.
-        session: of that entity.
+        session: the session id at that entity.
 
     Raises:
-        UnreadableMessageError: it is no CloudEvent, or not of the form that ours have.
+        UnreadableMessageError: the body is no CloudEvent, or has not the form of a
+            bridge's events.
     """
     cloud_event = object_in(body)
     if cloud_event.get("specversion") != "1.0":
@@ -100,7 +102,7 @@ def read(
     if family not in {"scheduledevent", "startrequest", "bridge"}:
         return NOTHING
     if data.get("test") is True:
-        return NOTHING  # of `sebridge send-test`: it is no news
+        return NOTHING  # a test event of `sebridge send-test`
     report = _report(cloud_event, data, what if family == "bridge" else "", heard)
     if family == "bridge":
         return Read(report=report)
@@ -111,7 +113,7 @@ def read(
 
 
 def _kind(kind: str) -> tuple[str, str, str]:
-    """Return prefix, family and last word of a type; "" where it is none of ours."""
+    """Split a type into prefix, family and kind; three "" if it is not a bridge's."""
     parts = kind.rsplit(".", 3)
     is_ours = len(parts) == 4 and parts[3] == "v1"
     return (parts[0], parts[1], parts[2]) if is_ours else ("", "", "")
@@ -141,7 +143,7 @@ def _report(
 
 def _reporter(fields: Mapping[str, object]) -> Reporter:
     vm_id = text(fields.get("vmId")).lower()
-    if vm_id == AZURE:  # its word comes by a source of its own, and overrules bridges
+    if vm_id == AZURE:  # reserved: facts of Azure override those of bridges
         raise UnreadableMessageError("data.reporter.vmId is no id of a VM")
     return Reporter(
         vm_id=vm_id,
@@ -189,7 +191,7 @@ def _outcome(
 ) -> Fact | None:
     event, event_id = _event(data.get("event")), data.get("eventId")
     if not isinstance(event_id, str) or not key_of(event_id):
-        return None  # a request that named no event
+        return None  # an approval without an EventId
     source, reporter = required(cloud_event.get("source"), "source"), _reporter_of(data)
     request = table(data.get("request"))
     return Fact(
@@ -215,13 +217,16 @@ def _reporter_of(data: Mapping[str, object]) -> Reporter:
 
 
 def _group(source: str, reporter: Reporter) -> tuple[str, str]:
-    """Return where the machines of an event are: a makeshift source does not say."""
+    """Return subscription and resource group, from the source or from the reporter.
+
+    A source without a resource id (a bridge that does not know its own) has none.
+    """
     found = group_of(source)
     return found if found[1] else group_of(reporter.resource_id)
 
 
 def _event(value: object) -> ScheduledEvent | None:
-    """Return an IMDS object; None where it is none."""
+    """Return a value as an IMDS object; None if it has no EventId."""
     event_id = table(value).get("EventId")
     if not isinstance(event_id, str) or not event_id:
         return None

@@ -1,7 +1,7 @@
-"""What bridges would say to an approval, as far as they have told their rules. Pure.
+"""Predicts how bridges would answer an approval, by the rules they published. Pure.
 
-A bridge tells in ``bridge.started`` where it takes approvals and by which rules
-(``data.approvals``), and in each heartbeat the digest of them.
+A bridge publishes in ``bridge.started`` where it takes approvals and by which rules
+(``data.approvals``), and in each heartbeat the digest of these rules.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from bridge.hub.voting import CurrentEvent
 
 
 class Verdict(StrEnum):
-    """What a bridge would say."""
+    """How a bridge would answer."""
 
     ALLOWS = "allows"
     WAITS = "waits"  # for a delay, or for commands
@@ -26,7 +26,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedAnswer:
-    """What a bridge would say, and why."""
+    """How a bridge would answer, and why."""
 
     verdict: Verdict
     why: str = ""
@@ -38,12 +38,12 @@ NOT_KNOWN = ExpectedAnswer(verdict=Verdict.UNKNOWN, why="its rules are not known
 def expected_answer(
     offer: Mapping[str, object] | None, current: CurrentEvent, name: str, now: datetime
 ) -> ExpectedAnswer:
-    """Say what a bridge would say to an approval of an event.
+    """Predict how a bridge would answer an approval of an event.
 
     Args:
-        offer: ``data.approvals`` of the bridge; None where it is not known.
+        offer: ``data.approvals`` of the bridge; None = not known.
         current: the event.
-        name: of the bridge's VM.
+        name: the name of the bridge's VM.
         now: the present moment.
     """
     rules, allowed = _read(offer)
@@ -68,7 +68,7 @@ def expected_answer(
 def _read(
     offer: Mapping[str, object] | None,
 ) -> tuple[tuple[Rule, ...] | None, tuple[str, ...] | None]:
-    """Return rules and types of an offer; None for what cannot be read."""
+    """Parse the rules and the allowed types of an offer; None, None if invalid."""
     if offer is None:
         return None, None
     told, types = offer.get("rules"), offer.get("allowEventTypes")

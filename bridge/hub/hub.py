@@ -1,6 +1,6 @@
-"""The hub as a process: opens the store, reads the sources, answers.
+"""The hub as a process: builds all parts and runs them until the stop.
 
-store ──▶ who was away? ──▶ port ──▶ sources, keeper, sender … stop
+open the store ──▶ find a long absence ──▶ listen ──▶ run all workers ──▶ stop
 """
 
 import asyncio
@@ -48,13 +48,13 @@ async def run(
     """Run the hub until ``stop`` is set.
 
     Args:
-        file: as it was read.
-        stop: when to stop.
-        clock: what time it is.
-        listening: is told where it listens.
+        file: the configuration.
+        stop: set in order to stop the hub.
+        clock: the clock.
+        listening: called with host and port, once the hub listens.
 
     Raises:
-        BridgeError: it cannot start or go on; also inside an ExceptionGroup.
+        BridgeError: the hub cannot start or continue; may be in an ExceptionGroup.
     """
     daemon_threads.lend()
     log_unseen_errors(asyncio.get_running_loop())
@@ -63,15 +63,15 @@ async def run(
         if store is None:
             return
         parts = Parts.of(file, store, clock)
-        telling = Metrics((sink.name for sink in file.sinks), __version__)
-        parts.metrics.alarms = telling.of_deliveries if file.sinks else None
-        alarms = open_alarms(file, store, clock, telling)
-        tellers = await stack.enter_async_context(alarms)
+        sink_metrics = Metrics((sink.name for sink in file.sinks), __version__)
+        parts.metrics.alarms = sink_metrics.of_deliveries if file.sinks else None
+        alarms = open_alarms(file, store, clock, sink_metrics)
+        alarm_workers = await stack.enter_async_context(alarms)
         parts.transports.update(await open_transports(file.hub, clock, stack))
         await parts.housekeeping.begin()
         host, port = await stack.enter_async_context(serve(parts.answering()))
         listening(host, port)
-        workers = [*parts.workers(), *tellers]
+        workers = [*parts.workers(), *alarm_workers]
         await run_workers(workers, stop, grace=file.shutdown_grace)
     log.info("hub stopped")
 
@@ -79,7 +79,7 @@ async def run(
 async def _opened(
     file: HubFile, stop: asyncio.Event, clock: Clock, stack: AsyncExitStack
 ) -> Store | None:
-    """Open the store, as soon as it can be reached; None = asked to stop before."""
+    """Open the store; retry while it is away. None = asked to stop before."""
     while not stop.is_set():
         try:
             return await stack.enter_async_context(open_store(file.hub))
@@ -92,7 +92,7 @@ async def _opened(
 async def open_transports(
     config: HubConfig, clock: Clock, stack: AsyncExitStack
 ) -> dict[str, Transport]:
-    """Open the ways that decisions go.
+    """Open the transports for decisions.
 
     Raises:
         BridgeError: the identity for ARM cannot be used on this machine.
@@ -115,7 +115,7 @@ async def open_transports(
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the hub consists of."""
+    """The parts of the hub."""
 
     file: HubFile
     store: Store
@@ -137,7 +137,7 @@ class Parts:
         return cls(file, store, clock, metrics, readers, housekeeping)
 
     def workers(self) -> list[Worker]:
-        """Return what runs until the stop."""
+        """Return the workers that run until the stop."""
         dispatcher = Dispatcher(
             store=self.store,
             config=self.file.hub,
@@ -152,7 +152,7 @@ class Parts:
         return [*self.readers, self.housekeeping, dispatcher, fleet_monitor]
 
     def answering(self) -> Hub:
-        """Return what the server answers from."""
+        """Return the parts that the server needs."""
         hub, store = self.file.hub, self.store
         pages = Pages(store, hub, self.clock, self.situation)
         return Hub(
@@ -168,7 +168,7 @@ class Parts:
         )
 
     def missing(self) -> list[str]:
-        """Return what keeps the hub from being ready; no name of an entity."""
+        """Return why the hub is not ready; without names of queues or topics."""
         return [
             f"source {reader.config.name} is not connected"
             for reader in self.readers
@@ -176,7 +176,7 @@ class Parts:
         ]
 
     def situation(self) -> Situation:
-        """Return how things are at this moment, besides the store."""
+        """Return the current time, and what the hub knows besides the store."""
         hub = self.file.hub
         names = {source.name for source in hub.bridge_sources}
         azure = hub.azure_sources

@@ -1,7 +1,7 @@
-"""Carries decisions out: to the bridges of an event, or to ARM.
+"""Sends decisions to the bridges of an event, or to ARM.
 
-claim, all rules judged again ──▶ send ──▶ keep that it was taken ──▶ outcome
-└─ a crash anywhere: the claim is not renewed and ends, and the same bytes go again
+claim, check all rules again ──▶ send ──▶ store that it was accepted ──▶ outcome
+└─ after a crash anywhere: the claim expires, and the same bytes are sent again
 """
 
 import asyncio
@@ -34,24 +34,24 @@ _EVERY = 0.5
 _AT_ONCE = 64
 _PAUSE = 5.0
 _SECONDS = 40.0
-_RENEW_EVERY = 5.0  # a third of what a claim lasts
+_RENEW_EVERY = 5.0  # a third of the duration of a claim
 _MOST_SENDERS = 32
 
 
 class Transport(Protocol):
-    """Makes one attempt to carry a decision."""
+    """Makes one attempt to send a decision."""
 
     async def send(self, claimed: Claimed) -> Result:
-        """Return how it ended; raises nothing that was to be foreseen."""
+        """Make the attempt; expected failures are part of the result."""
         ...
 
 
 @dataclass(slots=True)
 class Dispatcher:
-    """Carries decisions until asked to stop.
+    """Sends decisions until asked to stop.
 
     Attributes:
-        hands: by the way that decisions go: bridge, arm.
+        transports: by the ``via`` of decisions: bridge, arm.
     """
 
     store: Store
@@ -64,7 +64,10 @@ class Dispatcher:
     _under_way: dict[str, asyncio.Task[bool]] = field(default_factory=dict)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Carry what is due, again and again; one that takes long holds up no other."""
+        """Send due decisions, each in a task of its own, so a slow one delays no other.
+
+        Returns after the attempts in progress have ended.
+        """
         async with asyncio.TaskGroup() as group:
             while not stop.is_set():
                 pause = _EVERY
@@ -76,7 +79,7 @@ class Dispatcher:
                 await self.clock.wait(stop, pause)
 
     async def step(self) -> int:
-        """Carry what is due now, until all of it is carried; return how many it was.
+        """Make one attempt for each due decision; returns how many were claimed.
 
         Raises:
             HubStoreError: the store cannot be used now.
@@ -86,7 +89,7 @@ class Dispatcher:
         return sum(task.result() for task in tasks)
 
     async def _begin(self, group: asyncio.TaskGroup) -> list[asyncio.Task[bool]]:
-        """Begin to carry what is due, as far as there is room; return the attempts."""
+        """Start attempts for due decisions, within the limit; returns their tasks."""
         now, busy = self.clock.now(), set(self._under_way)
         found = await self.store.read(lambda c: due_ones(c, now, _AT_ONCE + len(busy)))
         fresh = [one for one in found if one not in busy][: _AT_ONCE - len(busy)]
@@ -100,7 +103,7 @@ class Dispatcher:
         del self._under_way[decision]
 
     async def _send_safely(self, decision: str) -> bool:
-        """Carry a decision; where its end cannot be kept, it is carried again."""
+        """Send a decision. If the store is away, log it: it is sent again later."""
         try:
             return await self._send(decision)
         except HubStoreError as error:
@@ -125,14 +128,14 @@ class Dispatcher:
         return True
 
     async def _renew_until_cancelled(self, claimed: Claimed) -> None:
-        """Renew a claim until cancelled, or until somebody else has it."""
+        """Renew a claim until cancelled, or until the claim is lost."""
         held: Claimed | None = claimed
         while held is not None:
             await self.clock.wait(asyncio.Event(), _RENEW_EVERY)
             try:
                 held = await self._renewed(held)
-            except HubStoreError:  # then it ends: what goes out twice is the same
-                return
+            except HubStoreError:  # the claim expires; sending the same bytes twice is
+                return  # harmless
 
     async def _renewed(self, held: Claimed) -> Claimed | None:
         now = self.clock.now()
@@ -141,7 +144,7 @@ class Dispatcher:
     async def _attempt(self, claimed: Claimed) -> Result:
         transport = self.transports.get(claimed.via)
         if transport is None:
-            return Result(fault=f"there is no way {claimed.via}")
+            return Result(fault=f"decisions cannot be sent via {claimed.via}")
         try:
             async with asyncio.timeout(_SECONDS):
                 return await transport.send(claimed)
@@ -167,11 +170,12 @@ class Dispatcher:
 
 @dataclass(slots=True)
 class BridgeTransport:
-    """Sends decisions to approval entities, with a sender for each.
+    """Sends decisions to approval entities, with one sender for each entity.
 
     Attributes:
-        sources: of bridges, by name: an address is within the namespace of its source.
-        most: how many senders are kept open; each is a connection.
+        sources: the sources of bridges, by name. The namespace of an address is the
+            namespace of its source.
+        most: how many senders stay open; each is a connection.
     """
 
     sources: Mapping[str, BridgesSource]
@@ -180,7 +184,7 @@ class BridgeTransport:
     _senders: OrderedDict[tuple[str, str], Sender] = field(default_factory=OrderedDict)
 
     async def send(self, claimed: Claimed) -> Result:
-        """Make one attempt: it is out when the broker has stored it."""
+        """Make one attempt; it is accepted when the broker has stored the message."""
         if claimed.address is None or claimed.address.source not in self.sources:
             return Result(fault="the source of this address is not configured")
         try:
@@ -214,7 +218,7 @@ class BridgeTransport:
 
 
 def message_of(claimed: Claimed, now: datetime) -> Message:
-    """Return the message that carries a decision: the same body and id each time."""
+    """Return the Service Bus message of a decision, each time with the same body and id."""
     session = claimed.address.session if claimed.address else ""
     return Message(
         body=claimed.message,

@@ -1,9 +1,13 @@
-"""Where an approval of an event can be sent, and whether a bridge answers there. Pure.
+"""Chooses where to send an approval of an event. Pure.
 
-an address that came with the event, or that a bridge of its machines has told
-├─ not among ``[hub.sources.approvals] entities``      → never
-├─ a bridge there is known to deny the event           → never
-└─ a bridge there is alive, or nobody can say that it is not → the shared ones first
+The candidates are the addresses in messages about the event, and those that the bridges
+of its machines have published. An address is used unless
+
+    it does not match ``[hub.sources.approvals] entities``
+    a bridge there would deny the approval by its rules
+    no bridge there is alive or unknown
+
+Of several, the address with the most bridges that are alive is used.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +29,8 @@ class Target:
     """An address, and the bridges that take approvals there.
 
     Attributes:
-        strangers: how many bridges named it of which nothing else is known.
+        unknown_bridges: how many more bridges have named the address, but are not in
+            the store.
     """
 
     address: Address
@@ -33,31 +38,31 @@ class Target:
     unknown_bridges: int = 0
 
     def count(self, state: Liveness) -> int:
-        """Return how many of its bridges fare so."""
+        """Return how many of its bridges are in a state."""
         more = self.unknown_bridges if state is Liveness.UNKNOWN else 0
         return more + sum(1 for bridge in self.bridges if bridge.liveness is state)
 
     @property
     def answers(self) -> bool:
-        """Whether a bridge answers there, or may do so for all that is known."""
+        """Whether a bridge there is alive, or may be."""
         return any(self.count(state) for state in _ANSWERS)
 
     @property
     def order(self) -> tuple[int, int, Address]:
-        """What addresses are sorted by: the one to take first."""
+        """The sort key of targets: the best one first."""
         alive, unknown = self.count(Liveness.ALIVE), self.count(Liveness.UNKNOWN)
         return -alive, -unknown, self.address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetChoice:
-    """What is known of the way to an event's bridges.
+    """The address to send an approval to, or why there is none.
 
     Attributes:
-        best: where to send; None = nowhere now.
-        why: why not; "" where there is a best way.
-        is_denied: whether it is a bridge's rules that forbid it.
-        is_open: whether any address may be sent to at all.
+        best: the address; None = there is none now.
+        why: why there is no address; "" = there is one.
+        is_denied: whether the rules of a bridge forbid the approval.
+        is_open: whether an address may be used, now or once a bridge is back.
     """
 
     best: Address | None = None
@@ -69,10 +74,11 @@ class TargetChoice:
 def targets_of(
     told: Iterable[tuple[Address, str]], fleet: Mapping[str, BridgeRow]
 ) -> list[Target]:
-    """Return the addresses of an event, the one to take first first.
+    """Return the targets for an event, the best one first.
 
     Args:
-        told: addresses that came with the event, with the vmId that named each.
+        told: the addresses in messages about the event, each with the vmId of its
+            reporter.
         fleet: the bridges of the event and of its machines, by vmId.
     """
     named = {(address, vm_id) for address, vm_id in told}
@@ -96,7 +102,7 @@ def targets_of(
 
 
 def _offered(bridge: BridgeRow) -> Address | None:
-    """Return where a bridge says that it takes approvals."""
+    """Return the address that a bridge has published for approvals; None = none."""
     entity = (bridge.approvals or {}).get("entity")
     session = (bridge.approvals or {}).get("session")
     if not isinstance(entity, str) or not entity:
@@ -111,11 +117,11 @@ def choose_target(
     current: CurrentEvent,
     now: datetime,
 ) -> TargetChoice:
-    """Say where an approval of an event goes.
+    """Choose the address to send an approval to.
 
     Args:
-        sources: of bridges.
-        found: the addresses, the one to take first first.
+        sources: the configured sources of bridges.
+        found: the targets for the event, the best one first.
         current: the event.
         now: the present moment.
     """
@@ -136,7 +142,7 @@ def is_answered(
     sources: Sequence[BridgesSource],
     found: Sequence[Target],
 ) -> bool:
-    """Whether a bridge answers for the event, willing or not."""
+    """Whether a bridge answers for the event, even if its rules deny it."""
     return any(
         target.answers for target in found if _is_allowed(sources, target.address)
     )
@@ -152,7 +158,7 @@ def _is_allowed(sources: Sequence[BridgesSource], address: Address) -> bool:
 
 
 def _denial(target: Target, current: CurrentEvent, now: datetime) -> str | None:
-    """Return why a bridge at an address is known to refuse; None = none is."""
+    """Return why a bridge at an address would deny the approval; None = none would."""
     for bridge in target.bridges:
         found = expected_answer(bridge.approvals, current, bridge.name, now)
         if found.verdict is Verdict.DENIES and bridge.liveness is not Liveness.GONE:

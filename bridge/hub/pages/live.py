@@ -42,7 +42,7 @@ class Live:
     readers: int = 0
     _version: tuple[float, int | None] = (-1.0, None)
     _made: dict[ListQuery, tuple[tuple[int, float], str]] = field(default_factory=dict)
-    _guard: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Send a list whenever it changes, until the reader goes."""
@@ -90,7 +90,7 @@ class Live:
 
     async def _list(self, query: ListQuery) -> tuple[int, str]:
         """Return a list, made at most once for each change."""
-        async with self._guard:
+        async with self._lock:
             number = (await self._number(), self.clock.monotonic() // _ANEW_EVERY)
             if query not in self._made or self._made[query][0] != number:
                 if len(self._made) >= _MOST_LISTS:

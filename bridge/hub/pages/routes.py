@@ -183,7 +183,7 @@ class Pages:
         given = parse_fields(form)
         if given.via == ARM and form.get("confirmed") != "yes":
             return await self._event(request, 400, "This way has to be confirmed.")
-        found = await self._approving.ask(request, key, given)
+        found = await self._approving.submit(request, key, given)
         if found.status in {200, 202}:
             place = {"Location": request.rel_url.raw_path}
             return web.Response(status=303, headers=place)

@@ -77,7 +77,7 @@ class _Case:
     connection: Connection
     config: HubConfig
     situation: Situation
-    ask: VoteRequest
+    request: VoteRequest
     current: CurrentEvent
     bridges: EventBridges = field(init=False)
 
@@ -88,26 +88,29 @@ class _Case:
     def entry(self) -> Entry:
         """The beginning of each row of the record."""
         now = self.situation.now
-        return Entry.on(self.current, now, what="", via=self.ask.via)
+        return Entry.on(self.current, now, what="", via=self.request.via)
 
 
 def handle_vote(
-    connection: Connection, ask: VoteRequest, config: HubConfig, situation: Situation
+    connection: Connection,
+    request: VoteRequest,
+    config: HubConfig,
+    situation: Situation,
 ) -> VoteResult:
     """Do what somebody wants, or say why not."""
-    lock(connection, [ask.key], "events")
-    current = current_event(connection, ask.key)
+    lock(connection, [request.key], "events")
+    current = current_event(connection, request.key)
     if current is None:
         return VoteResult(status=404, words="nothing is known of this event")
-    if ask.content != current.content:
+    if request.content != current.content:
         words = "the event has changed since it was shown"
         return VoteResult(status=409, words=words, is_changed=True)
     if what := current.lacks():
         return VoteResult(status=409, words=what)
-    case = _Case(connection, config, situation, ask, current)
-    found = _refuse(case) if ask.action == "refuse" else _approve(case)
+    case = _Case(connection, config, situation, request, current)
+    found = _refuse(case) if request.action == "refuse" else _approve(case)
     if found.status in {200, 202}:
-        mark_changed(connection, ask.key)
+        mark_changed(connection, request.key)
     return found
 
 
@@ -115,16 +118,16 @@ def _approve(case: _Case) -> VoteResult:
     if (live := _live(case)) is not None:
         return VoteResult(status=200, id=live)
     wanted, rule = persons_for(case.config.access, case.current)
-    if wanted > 1 and case.ask.person.is_application:
+    if wanted > 1 and case.request.person.is_application:
         words = "an application has no vote where more than one person is wanted"
         return VoteResult(status=403, words=words)
     if what := _objection(case):
         return VoteResult(status=409, words=what)
     own = _own_vote(case)
-    if not fits(case.current, own, case.ask.via, case.situation.now):
+    if not fits(case.current, own, case.request.via, case.situation.now):
         return VoteResult(status=409, words="the event does not fit into a message")
     _keep_vote(case)
-    found = votes_of(case.connection, case.current, case.ask.via)
+    found = votes_of(case.connection, case.current, case.request.via)
     missing = lacking([vote.person for vote in found], wanted)
     if missing:
         return VoteResult(status=202, missing=missing)
@@ -133,14 +136,14 @@ def _approve(case: _Case) -> VoteResult:
 
 def _own_vote(case: _Case) -> Vote:
     event = case.current.event or {}
-    return Vote(person=case.ask.person.id, reason=case.ask.reason, seen=event)
+    return Vote(person=case.request.person.id, reason=case.request.reason, seen=event)
 
 
 def _live(case: _Case) -> str | None:
     """Return the decision that stands already; void what the event has outgrown."""
     query = select(decisions).where(
         decisions.c.event_key == case.current.key,
-        decisions.c.via == case.ask.via,
+        decisions.c.via == case.request.via,
         decisions.c.state.in_(LIVE),
     )
     for row in case.connection.execute(query).all():
@@ -173,7 +176,7 @@ def _objection(case: _Case) -> str | None:
     if not case.current.is_whole:
         return "not all Resources of the event are known: approve it on a VM"
     config, now = case.config, case.situation.now
-    if case.ask.via == ARM:
+    if case.request.via == ARM:
         is_answered = case.bridges.is_answered(config)
         return arm_rules.objection(
             config.arm, case.current, case.bridges.fleet, now, is_answered=is_answered
@@ -183,14 +186,14 @@ def _objection(case: _Case) -> str | None:
 
 
 def _keep_vote(case: _Case) -> None:
-    ask, current = case.ask, case.current
+    request, current = case.request, case.current
     statement = insert(votes).values(
         event_key=current.key,
         life=current.life,
-        via=ask.via,
-        person=ask.person.id,
+        via=request.via,
+        person=request.person.id,
         time=micros(case.situation.now),
-        reason=ask.reason,
+        reason=request.reason,
         seen=dumped(current.event),
     )
     fresh = {name: statement.excluded[name] for name in ("time", "reason", "seen")}
@@ -198,8 +201,8 @@ def _keep_vote(case: _Case) -> None:
     case.connection.execute(
         statement.on_conflict_do_update(index_elements=keys, set_=fresh)
     )
-    entry = Entry.on(current, case.situation.now, what="voted", via=ask.via)
-    record(case.connection, entry.by(ask.person.id, ask.reason))
+    entry = Entry.on(current, case.situation.now, what="voted", via=request.via)
+    record(case.connection, entry.by(request.person.id, request.reason))
 
 
 def votes_of(connection: Connection, current: CurrentEvent, via: str) -> list[Vote]:
@@ -220,34 +223,34 @@ def votes_of(connection: Connection, current: CurrentEvent, via: str) -> list[Vo
 
 def _decide(case: _Case, found: Sequence[Vote], rule: str) -> VoteResult:
     """Commit the decision with the very bytes that will carry it."""
-    ask, current, now = case.ask, case.current, case.situation.now
-    is_arm = ask.via == ARM
-    made = arm_message(ask.id, current) if is_arm else None
-    body = made or message(ask.id, current, found, now)
+    request, current, now = case.request, case.current, case.situation.now
+    is_arm = request.via == ARM
+    arm_body = arm_message(request.id, current) if is_arm else None
+    body = arm_body or message(request.id, current, found, now)
     assert body is not None, "it fits"  # noqa: S101  # nosec B101
     _insert(case, found, rule, body)
-    _forget_votes(case.connection, current, ask.via)
+    _forget_votes(case.connection, current, request.via)
     by = ", ".join(vote.person for vote in found)
-    entry = Entry.on(current, now, what="decided", via=ask.via)
-    record(case.connection, entry.by(by, rule, ask.id))
-    alarm(case.connection, entry.by(by, rule, ask.id))
-    return VoteResult(status=200, id=ask.id)
+    entry = Entry.on(current, now, what="decided", via=request.via)
+    record(case.connection, entry.by(by, rule, request.id))
+    alarm(case.connection, entry.by(by, rule, request.id))
+    return VoteResult(status=200, id=request.id)
 
 
 def _insert(case: _Case, found: Sequence[Vote], rule: str, body: bytes) -> None:
-    ask, current, now = case.ask, case.current, case.situation.now
-    is_refusal = ask.action == "refuse"
+    request, current, now = case.request, case.current, case.situation.now
+    is_refusal = request.action == "refuse"
     state = DecisionState.REFUSED if is_refusal else DecisionState.DECIDED
     persons = {"by": [vote.person for vote in found], "seen": current.event}
     case.connection.execute(
         decisions.insert(),
         {
-            "id": ask.id,
+            "id": request.id,
             "event_key": current.key,
             "event_id": current.event_id,
             "life": current.life,
-            "action": ask.action,
-            "via": ask.via,
+            "action": request.action,
+            "via": request.via,
             "content": current.content,
             "rule": rule,
             "reason": reason_of(found),
@@ -294,8 +297,8 @@ def _refuse(case: _Case) -> VoteResult:
     _insert(case, [_own_vote(case)], "one person refuses", b"")
     _forget_votes(case.connection, case.current)
     entry = Entry.on(
-        case.current, case.situation.now, what="refused", via=case.ask.via
-    ).by(case.ask.person.id, case.ask.reason, case.ask.id)
+        case.current, case.situation.now, what="refused", via=case.request.via
+    ).by(case.request.person.id, case.request.reason, case.request.id)
     record(case.connection, entry)
     alarm(case.connection, entry)
-    return VoteResult(status=200, id=case.ask.id)
+    return VoteResult(status=200, id=case.request.id)
