@@ -9,7 +9,7 @@ OUTCOMES = ("kept", "left-out", "unreadable")
 
 
 def _registry() -> Any:
-    # Only the hub loads it: tests and other commands that import this module need not.
+    # Loaded when a hub starts, not when this module is imported.
     from prometheus_client import CollectorRegistry  # noqa: PLC0415 - see above
 
     return CollectorRegistry()

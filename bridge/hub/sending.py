@@ -218,7 +218,7 @@ class BridgeTransport:
 
 
 def message_of(claimed: Claimed, now: datetime) -> Message:
-    """Return the Service Bus message of a decision, each time with the same body and id."""
+    """Return the Service Bus message of a decision; body and id never change."""
     session = claimed.address.session if claimed.address else ""
     return Message(
         body=claimed.message,

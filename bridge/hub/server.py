@@ -23,7 +23,7 @@ from bridge.net.connection_limit import Guard
 
 log = logging.getLogger(__name__)
 
-_MOST_CONNECTIONS = 1000  # 200 browsers with several connections each, and programs
+_MOST_CONNECTIONS = 1000  # enough for 200 browsers and other clients
 _SHUTDOWN_SECONDS = 1.0
 _MOST_BYTES = 64 * 1024
 _WITHOUT_IDENTITY = {"/livez", "/readyz"}

@@ -1,4 +1,4 @@
-"""Keeps what bridges say of themselves, as part of keeping a batch."""
+"""Stores the reports of bridges about themselves; a part of ``intake``."""
 
 from collections.abc import Collection, Sequence
 from itertools import groupby
@@ -17,7 +17,12 @@ from bridge.hub.store.tables import bridges
 def keep_bridges(
     connection: Connection, reports: Sequence[tuple[BridgeReport, str]]
 ) -> None:
-    """Keep what bridges say of themselves, with the source that each came from."""
+    """Merge reports into the stored states of bridges.
+
+    Args:
+        connection: a connection within a transaction.
+        reports: each with the name of its source.
+    """
     told: dict[str, tuple[BridgeState, str]] = {}
     for report, origin in reports:
         state = of_report(report)
@@ -55,7 +60,11 @@ def _bridge(state: BridgeState, origin: str) -> Values:
 
 
 def _replace_older(connection: Connection, resources: Collection[str]) -> None:
-    """Let machines that were made anew take the places of those before them."""
+    """Delete older bridges that have the same resource id as a newer one.
+
+    A machine that was deleted and created again has the same resource id, but another
+    vmId.
+    """
     kept = (bridges.c.vm_id, bridges.c.resource, bridges.c.was_silent)
     query = select(*kept).where(bridges.c.resource.in_(resources))
     order = (bridges.c.resource, bridges.c.heard.desc(), bridges.c.vm_id.desc())
@@ -69,6 +78,7 @@ def _replace_older(connection: Connection, resources: Collection[str]) -> None:
 def _replace(connection: Connection, newest: Any, older: Sequence[Any]) -> None:
     gone = bridges.c.vm_id.in_([row.vm_id for row in older])
     connection.execute(delete(bridges).where(gone))
-    if any(row.was_silent for row in older):  # somebody was told, and waits for news
+    # After an alarm about the old bridge, the new one must cause "bridge-back".
+    if any(row.was_silent for row in older):
         change = update(bridges).where(bridges.c.vm_id == newest.vm_id)
         connection.execute(change.values(was_silent=True))

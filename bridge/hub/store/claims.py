@@ -1,8 +1,9 @@
-"""Takes decisions in hand, one by one, and keeps how far each has come.
+"""Claims decisions for sending, and stores the results of attempts.
 
-Whoever carries a decision claims it first: all rules are judged again in the same
-transaction, and that it may have gone out is on the disk before it goes. A claim that
-is not renewed ends soon, so that another hub, or this one after a crash, carries on.
+A hub claims a decision before it sends it. The same transaction checks all rules again,
+and stores the state ``sending``, so it is on disk before the message is sent. A claim
+expires if it is not renewed: then another hub, or the same hub after a crash, sends the
+decision again.
 """
 
 from dataclasses import dataclass, replace
@@ -26,14 +27,14 @@ from bridge.hub.store.tables import decisions
 from bridge.hub.view_rows import Situation
 from bridge.hub.voting import ARM, CurrentEvent, is_void, persons_for
 
-LEASE = timedelta(seconds=15)  # renewed while an attempt goes on
-_AGAIN = 30.0  # without an outcome; then twice as long, and so on
+LEASE = timedelta(seconds=15)  # the duration of a claim; renewed during an attempt
+_AGAIN = 30.0  # seconds without an outcome until it is sent again; doubles each time
 _MOST_AGAIN = 480.0
-_GRACE = timedelta(minutes=2)  # for an outcome that is on its way
+_GRACE = timedelta(minutes=2)  # an outcome may still arrive so long after the expiry
 
 
 def due_ones(connection: Connection, now: datetime, limit: int) -> list[str]:
-    """Return the decisions that have to be looked after now."""
+    """Return the ids of decisions that are due, the longest due first."""
     query = (
         select(decisions.c.id)
         .where(decisions.c.due <= micros(now), decisions.c.state.in_(LIVE))
@@ -46,7 +47,7 @@ def due_ones(connection: Connection, now: datetime, limit: int) -> list[str]:
 def claim(
     connection: Connection, decision: str, config: HubConfig, situation: Situation
 ) -> Claimed | None:
-    """Take a decision in hand; None: there is nothing to be sent of it now."""
+    """Claim a decision; None = it must not be sent now, or somebody else has it."""
     row = _locked(connection, decision, situation.now)
     if row is None:
         return None
@@ -65,12 +66,12 @@ def claim(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Verdict:
-    """Whether a decision may go now.
+    """Whether a decision may be sent now.
 
     Attributes:
-        address: where to; None of ARM.
-        why: why not; "" = it may go.
-        may_wait: whether that may change by itself.
+        address: the address to send to; None for ARM.
+        why: why it may not be sent; "" = it may.
+        may_wait: whether it may become possible later without a person.
     """
 
     address: Address | None = None
@@ -79,7 +80,7 @@ class _Verdict:
 
 
 def _locked(connection: Connection, decision: str, now: datetime) -> Any:
-    """Return a decision that nobody else carries; None = there is none any more."""
+    """Lock a decision and return its row; None = it is not due any more."""
     mine = decisions.c.id == decision
     key = connection.scalar(select(decisions.c.event_key).where(mine))
     if key is None:
@@ -92,7 +93,7 @@ def _locked(connection: Connection, decision: str, now: datetime) -> Any:
 def _verdict(
     connection: Connection, row: Any, config: HubConfig, situation: Situation
 ) -> _Verdict:
-    """Judge all rules again."""
+    """Check all rules again, for the current state of the event."""
     current = current_event(connection, row.event_key)
     if current is None:
         return _Verdict(why="the event is not known any more")
@@ -110,7 +111,7 @@ def _verdict(
 
 
 def _forbids(row: Any, current: CurrentEvent, config: HubConfig) -> str | None:
-    """Return why a decision no longer holds; None = it does."""
+    """Return why a decision is no longer valid; None = it is."""
     persons: Any = json_of(row.persons)
     if row.life != current.life:
         return "the event is over, and another one has come"
@@ -127,7 +128,7 @@ def _forbids(row: Any, current: CurrentEvent, config: HubConfig) -> str | None:
 def _hold_back(
     connection: Connection, row: Any, situation: Situation, why: str
 ) -> None:
-    """Send it no more: void what was not sent, and await the outcome of the rest."""
+    """Stop sending a decision: void it, or if it was sent, wait for its outcome."""
     if row.state in MAYBE_SENT:
         _wait_until(connection, row, moment_of(row.expires) + _GRACE)
         return
@@ -141,7 +142,7 @@ def _wait_until(connection: Connection, row: Any, due: datetime) -> None:
 
 
 def _expire(connection: Connection, row: Any, now: datetime) -> None:
-    """End what is of no use any more; an outcome may be on its way for a while."""
+    """End a decision after its expiry; if it was sent, wait for an outcome first."""
     late = moment_of(row.expires) + _GRACE
     if row.state in MAYBE_SENT and now <= late:
         _wait_until(connection, row, late)
@@ -198,7 +199,7 @@ def _claimed(
 
 
 def renew(connection: Connection, claimed: Claimed, now: datetime) -> Claimed | None:
-    """Hold a claim for longer; None: it is no longer held."""
+    """Renew a claim; None = the claim is lost."""
     until = max(now + LEASE, claimed.until)
     mine = (decisions.c.id == claimed.id) & (decisions.c.due == micros(claimed.until))
     change = update(decisions).where(mine, decisions.c.state.in_(MAYBE_SENT))
@@ -209,7 +210,7 @@ def renew(connection: Connection, claimed: Claimed, now: datetime) -> Claimed | 
 def keep_result(
     connection: Connection, claimed: Claimed, result: Result, now: datetime
 ) -> None:
-    """Keep how an attempt ended, unless an outcome was faster."""
+    """Store the result of an attempt, unless an outcome has arrived before it."""
     lock(connection, [claimed.event_key], "events")
     mine = (decisions.c.id == claimed.id) & decisions.c.state.in_(MAYBE_SENT)
     row = connection.execute(select(decisions).where(mine)).one_or_none()

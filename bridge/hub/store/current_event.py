@@ -1,4 +1,4 @@
-"""Reads what a decision depends on: the event as it stands, and who answers for it."""
+"""Reads what a decision depends on: the current event, and the bridges for it."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _APPEARANCES = ("scheduled", "started", "updated")
 
 
 def current_event(connection: Connection, key: str) -> CurrentEvent | None:
-    """Return an event as it stands; None = nothing is known of it."""
+    """Return the current state of an event; None = the store has no such event."""
     query = select(events).where(events.c.event_key == key)
     row = connection.execute(query).one_or_none()
     if row is None:
@@ -54,7 +54,7 @@ def current_event(connection: Connection, key: str) -> CurrentEvent | None:
 
 
 def _content_since(connection: Connection, key: str) -> int | None:
-    """Return when its content was told last: it is not younger than that."""
+    """Return the time of the latest message with the content of an event."""
     query = select(func.max(messages.c.time)).where(
         messages.c.event_key == key, messages.c.kind.in_(_APPEARANCES)
     )
@@ -64,11 +64,11 @@ def _content_since(connection: Connection, key: str) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventBridges:
-    """The bridges of an event, and the ways to them.
+    """The bridges for an event, and the targets for its approvals.
 
     Attributes:
         fleet: the bridges of its machines.
-        ways: the addresses, the one to take first first.
+        targets: the addresses for approvals, the best one first.
     """
 
     fleet: tuple[BridgeRow, ...]
@@ -77,7 +77,7 @@ class EventBridges:
     def choose_target(
         self, config: HubConfig, current: CurrentEvent, situation: Situation
     ) -> TargetChoice:
-        """Say where an approval goes."""
+        """Choose the address to send an approval to."""
         return choose_target(
             config.bridge_sources, self.targets, current, situation.now
         )
@@ -90,7 +90,7 @@ class EventBridges:
 def event_bridges(
     connection: Connection, current: CurrentEvent, situation: Situation
 ) -> EventBridges:
-    """Return who answers for an event, and who is concerned."""
+    """Read the bridges of an event's machines, and the targets for its approvals."""
     told = [
         (
             Address(source=row.origin, entity=row.entity, session=row.session),
@@ -115,7 +115,10 @@ def event_bridges(
 
 
 def _of_machines(machines: Iterable[Machine]) -> Iterator[ColumnElement[bool]]:
-    """Yield what is so of the bridges of machines: SQLite takes 1000 terms at most."""
+    """Yield conditions that match the bridges of machines, one for each group.
+
+    One condition for each machine could be too many: SQLite allows 1000 terms.
+    """
     names: dict[tuple[str, str], list[str]] = {}
     for one in machines:
         names.setdefault((one.subscription, one.group), []).append(one.name)

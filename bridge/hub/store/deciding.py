@@ -1,4 +1,4 @@
-"""Counts votes and commits decisions, each in one transaction with its record."""
+"""Counts votes and commits decisions, each in one transaction with its record entry."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -32,14 +32,14 @@ from bridge.hub.voting import ARM, CurrentEvent, is_void, persons_for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteRequest:
-    """What somebody wants to be done.
+    """A vote or a refusal of one person.
 
     Attributes:
-        key: of the event.
+        key: the EventId in capitals.
         action: approve or refuse.
         via: bridge or arm.
-        content: the fingerprint of the event as it was shown.
-        id: of the decision, should it come to one.
+        content: the fingerprint of the event as it was shown to the person.
+        id: the id of the decision, if this vote completes one.
     """
 
     key: str
@@ -53,14 +53,14 @@ class VoteRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteResult:
-    """What came of it.
+    """The result of a vote or a refusal.
 
     Attributes:
-        status: of HTTP: 200 decided, 202 counted, 403, 404, 409.
-        words: why not; "" where it was done.
-        is_changed: whether the event is no longer as it was shown.
-        id: of the decision.
-        missing: how many more people are wanted.
+        status: an HTTP status: 200 decided, 202 counted, or 403, 404, 409 refused.
+        words: why it was refused; "" = it was not.
+        is_changed: whether the event has changed since it was shown.
+        id: the id of the decision.
+        missing: how many more people must approve.
     """
 
     status: int
@@ -72,7 +72,7 @@ class VoteResult:
 
 @dataclass(slots=True)
 class _Case:
-    """One ask within its transaction."""
+    """A vote or a refusal, with everything that its transaction needs."""
 
     connection: Connection
     config: HubConfig
@@ -86,7 +86,7 @@ class _Case:
 
     @property
     def entry(self) -> Entry:
-        """The beginning of each row of the record."""
+        """An entry for the record, without ``what``, person and detail."""
         now = self.situation.now
         return Entry.on(self.current, now, what="", via=self.request.via)
 
@@ -97,7 +97,7 @@ def handle_vote(
     config: HubConfig,
     situation: Situation,
 ) -> VoteResult:
-    """Do what somebody wants, or say why not."""
+    """Count a vote or a refusal, within the transaction of the connection."""
     lock(connection, [request.key], "events")
     current = current_event(connection, request.key)
     if current is None:
@@ -140,7 +140,10 @@ def _own_vote(case: _Case) -> Vote:
 
 
 def _live(case: _Case) -> str | None:
-    """Return the decision that stands already; void what the event has outgrown."""
+    """Return the id of a decision that is already under way; None = there is none.
+
+    Decisions for an earlier occurrence or content of the event become void.
+    """
     query = select(decisions).where(
         decisions.c.event_key == case.current.key,
         decisions.c.via == case.request.via,
@@ -156,7 +159,7 @@ def _live(case: _Case) -> str | None:
 
 
 def void(connection: Connection, row: Any, situation: Situation, why: str) -> None:
-    """Take a decision back that has not been carried out."""
+    """Make a decision void that has not been carried out."""
     change = update(decisions).where(decisions.c.id == row.id)
     connection.execute(
         change.values(
@@ -172,7 +175,7 @@ def void(connection: Connection, row: Any, situation: Situation, why: str) -> No
 
 
 def _objection(case: _Case) -> str | None:
-    """Return why this way is closed to the event; None = it is open."""
+    """Return why the event cannot be approved via the channel; None = it can."""
     if not case.current.is_whole:
         return "not all Resources of the event are known: approve it on a VM"
     config, now = case.config, case.situation.now
@@ -206,7 +209,7 @@ def _keep_vote(case: _Case) -> None:
 
 
 def votes_of(connection: Connection, current: CurrentEvent, via: str) -> list[Vote]:
-    """Return the votes that count for an event as it stands."""
+    """Return the votes that are valid for the current state of an event."""
     query = select(votes).where(
         votes.c.event_key == current.key,
         votes.c.life == current.life,
@@ -222,12 +225,12 @@ def votes_of(connection: Connection, current: CurrentEvent, via: str) -> list[Vo
 
 
 def _decide(case: _Case, found: Sequence[Vote], rule: str) -> VoteResult:
-    """Commit the decision with the very bytes that will carry it."""
+    """Store the decision, with the bytes that each attempt will send."""
     request, current, now = case.request, case.current, case.situation.now
     is_arm = request.via == ARM
     arm_body = arm_message(request.id, current) if is_arm else None
     body = arm_body or message(request.id, current, found, now)
-    assert body is not None, "it fits"  # noqa: S101  # nosec B101
+    assert body is not None, "see fits()"  # noqa: S101  # nosec B101
     _insert(case, found, rule, body)
     _forget_votes(case.connection, current, request.via)
     by = ", ".join(vote.person for vote in found)
@@ -282,7 +285,7 @@ def _forget_votes(
 
 
 def _refuse(case: _Case) -> VoteResult:
-    """Let one person's no end all votes, and what was decided but not sent."""
+    """Delete all votes, and make decisions that are not sent yet void."""
     query = select(decisions).where(
         decisions.c.event_key == case.current.key,
         decisions.c.life == case.current.life,

@@ -1,6 +1,6 @@
-"""Keeps what messages say, in one transaction: all of a batch, or nothing.
+"""Stores a batch of messages, in one transaction: all of it, or nothing.
 
-What is known of an event is folded anew from all its messages.
+The state of each event in the batch is derived again from all its messages.
 """
 
 from collections import defaultdict
@@ -35,17 +35,17 @@ _TIMES: Mapping[str, Any] = {"heard": max, "azure_received": min, "azure_seen": 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incoming:
-    """A message, read.
+    """A parsed message.
 
     Attributes:
-        origin: the hub's own name of the source.
-        body: its bytes.
-        heard: when the broker took it.
-        reply_to: of the message.
-        session: that an answer is to be sent to.
-        fact: what it says of an event.
-        word: what it says of a bridge.
-        fault: why it could not be read; None = it could be.
+        origin: the name of the hub's source.
+        body: the bytes of the message.
+        heard: when the broker enqueued it.
+        reply_to: ReplyTo of the message.
+        session: ReplyToSessionId of the message.
+        fact: its content about an event; None = it has none.
+        report: its content about a bridge; None = it has none.
+        fault: why it could not be parsed; None = it could.
     """
 
     origin: str
@@ -59,7 +59,7 @@ class Incoming:
 
 
 def keep(connection: Connection, batch: Sequence[Incoming]) -> None:
-    """Keep what a batch says."""
+    """Store the facts, the reports and the unreadable messages of a batch."""
     told = sorted(
         (one for one in batch if one.fact is not None),
         key=lambda one: one.fact.key if one.fact else "",
@@ -94,7 +94,7 @@ def _keep_events(connection: Connection, told: Sequence[Incoming]) -> None:
 
 
 def _locked(connection: Connection, keys: Sequence[str]) -> dict[str, Any]:
-    """Lock events, also those that are new; return what is known of when."""
+    """Lock events, including new ones; return the stored times of known events."""
     lock(connection, keys, "events")
     kept = (events.c.event_key, events.c.heard, events.c.azure_received)
     query = select(*kept, events.c.azure_seen).where(events.c.event_key.in_(keys))
@@ -102,7 +102,7 @@ def _locked(connection: Connection, keys: Sequence[str]) -> dict[str, Any]:
 
 
 def _keep_messages(connection: Connection, told: Sequence[Incoming]) -> None:
-    """Keep each (source, id) once: the one that was told first."""
+    """Store one message for each (source, id): the earliest one."""
     first: dict[tuple[str, str, str], Values] = {}
     for one in told:
         fact = one.fact
@@ -163,7 +163,7 @@ def _keep_addresses(connection: Connection, told: Sequence[Incoming]) -> None:
 
 
 def _folded(connection: Connection, keys: Sequence[str]) -> dict[str, State]:
-    """Read all messages of events, and say what is known of each."""
+    """Derive the states of events from all their stored messages."""
     query = select(messages).where(messages.c.event_key.in_(keys))
     facts = defaultdict[str, list[Fact]](list)
     for row in connection.execute(query):
@@ -180,7 +180,7 @@ def _folded(connection: Connection, keys: Sequence[str]) -> dict[str, State]:
 
 
 def fact_of(row: Any) -> Fact:
-    """Read a message again that could be read when it was kept."""
+    """Parse a stored message again."""
     if row.vm_id == AZURE:
         fact = azure_messages.read(row.body)
     else:
@@ -191,12 +191,15 @@ def fact_of(row: Any) -> Fact:
             reply_to=row.reply_to,
             session=row.session,
         ).fact
-    assert fact is not None, "it could be read"  # noqa: S101  # nosec B101
+    assert fact is not None, "stored only if it has a fact"  # noqa: S101  # nosec B101
     return fact
 
 
 def _heard(told: Sequence[Incoming]) -> dict[str, Values]:
-    """Return when events were heard of in this batch, at all and of Azure."""
+    """Return when the messages in a batch were enqueued, for each event.
+
+    The times are those of the last message, and of the first and last one of Azure.
+    """
     found: dict[str, Values] = {}
     for key, group in groupby(told, key=lambda one: one.fact.key if one.fact else ""):
         these = list(group)
@@ -210,7 +213,7 @@ def _heard(told: Sequence[Incoming]) -> dict[str, Values]:
 
 
 def _times(before: Any, now: Values) -> Values:
-    """Return the times of an event: the first of Azure, else the last."""
+    """Merge the stored times of an event with the times of a batch."""
     if before is None:
         return now
     old, found = before._asdict(), dict[str, object]()
@@ -245,7 +248,7 @@ def _keep_machines(connection: Connection, states: Mapping[str, State]) -> None:
 
 
 def _void_votes(connection: Connection, states: Mapping[str, State]) -> None:
-    """Forget the votes for what an event is no longer."""
+    """Delete votes that a change of their event has made void."""
     query = select(votes).where(votes.c.event_key.in_(list(states)))
     for vote in connection.execute(query).all():
         state = states[vote.event_key]
@@ -260,7 +263,7 @@ def _void_votes(connection: Connection, states: Mapping[str, State]) -> None:
 
 
 def _keep_unreadable(connection: Connection, faulty: Sequence[Incoming]) -> None:
-    """Keep what could not be read for a person to look at: the newest of it."""
+    """Store unreadable messages for inspection; only the newest ones are kept."""
     values: list[Values] = [
         {
             "origin": one.origin,

@@ -1,4 +1,4 @@
-"""Keeps what became of decisions, as part of keeping what bridges tell."""
+"""Stores the outcomes of decisions; a part of ``intake``."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -16,7 +16,7 @@ _OPEN_ENDED = ("sending", "sent", "failed", "void", "done")
 
 
 def settle(connection: Connection, states: Mapping[str, State]) -> None:
-    """Keep the outcomes of decisions that bridges have told."""
+    """Close the decisions whose outcomes bridges have reported."""
     told = {key: state for key, state in states.items() if state.outcomes}
     if not told:
         return
@@ -33,13 +33,13 @@ def settle(connection: Connection, states: Mapping[str, State]) -> None:
 
 
 def _differs(row: Any, end: End) -> bool:
-    """Whether an outcome is news; what is done stays done."""
+    """Whether an end differs from the stored state of a decision."""
     before = (row.state, row.outcome, row.outcome_reason)
     return before != (end.state.value, end.outcome, end.reason)
 
 
 def close(connection: Connection, row: Any, end: End, now: datetime) -> None:
-    """Keep the end of a decision, with its record and its alarm."""
+    """Store the end of a decision, with an entry in the record and an alarm."""
     change = update(decisions).where(decisions.c.id == row.id)
     connection.execute(
         change.values(

@@ -1,4 +1,4 @@
-"""The record of all that was decided, and alarms about it: rows that only grow."""
+"""Adds entries to the record of an event, and alarms about decisions."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -15,13 +15,13 @@ from bridge.hub.voting import CurrentEvent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One row of the record.
+    """One entry of the record.
 
     Attributes:
-        decision: its id; "" of a vote that has decided nothing.
+        decision: the id of the decision; "" = a vote, before there is a decision.
         what: voted, decided, refused, sent, done, failed, void and so on.
         person: who did it; "" = the hub.
-        content: the fingerprint of the event then.
+        content: the fingerprint of the event at that time.
     """
 
     time: datetime
@@ -64,18 +64,18 @@ class Entry:
         )
 
     def by(self, person: str, detail: str = "", decision: str = "") -> Self:
-        """Return the entry with who did it."""
+        """Return a copy with the person, the detail and the id of the decision."""
         return replace(self, person=person, detail=detail, decision=decision)
 
 
 def record(connection: Connection, entry: Entry) -> None:
-    """Add a row; none is ever changed."""
+    """Add an entry to the record; entries are never changed."""
     values = {name: getattr(entry, name) for name in entry.__slots__}
     connection.execute(trail.insert(), {**values, "time": micros(entry.time)})
 
 
 def alarm(connection: Connection, entry: Entry) -> None:
-    """Add an alarm, ``hub.approval.*``; the same one is added once."""
+    """Add an alarm ``hub.approval.*``, unless the same alarm exists."""
     kind = f"hub.approval.{entry.what}"
     data = {
         "eventId": entry.event_id,
