@@ -161,7 +161,7 @@ async def pages(machines: int, turns: int) -> list[Figure]:
 
 
 async def looks(desk: Desk, turns: int) -> Figure:
-    """Measure looks of the watchman at the whole fleet, by one read of its rows."""
+    """Measure checks of the whole fleet, by one read of its rows."""
     metrics = HubMetrics(("b",), "1")
 
     async def ours() -> Sequence[float]:

@@ -48,7 +48,7 @@ HUB = "https://hub.example"
 
 
 class Fleet:
-    """A fleet that a watchman looks at, by a clock of the test."""
+    """A fleet with its monitor, and a clock of the test."""
 
     def __init__(self, store: Store, clock: FakeClock) -> None:
         self.store, self.clock = store, clock
@@ -171,7 +171,7 @@ async def test_wave_of_unreported_events_is_read_in_portions(fleet: Fleet) -> No
     assert len(await fleet.look(100)) == 501
 
 
-async def test_watchman_goes_on_while_the_store_is_away(
+async def test_fleet_monitor_goes_on_while_the_store_is_away(
     fleet: Fleet, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Away:

@@ -405,7 +405,8 @@ async def test_decisions_are_listed_page_by_page_and_as_a_table(desk: Desk) -> N
     assert len(rows) == 3
     assert rows[0]["reason"] == "'=cmd|'2 @x"
     assert (
-        "none of this list" in (await desk.get("/api/v1/decisions?cursor=x"))["error"]
+        "not a cursor of this list"
+        in (await desk.get("/api/v1/decisions?cursor=x"))["error"]
     )
 
 

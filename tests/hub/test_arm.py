@@ -1,4 +1,4 @@
-"""The second hand: when it is offered, what it asks, and what answers mean."""
+"""Approving through ARM: when it is offered, what is sent, and what answers mean."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -171,13 +171,13 @@ async def test_azure_must_have_shown_it_a_short_time_ago(desk: Desk) -> None:
 async def test_azure_must_show_what_bridges_do(desk: Desk) -> None:
     longer = azure("Scheduled", event(DurationInSeconds=90), seconds=9)
     await desk.store.keep([grid(longer, 595)])
-    assert "otherwise than bridges" in str(await objection(desk))
+    assert "describe the event differently" in str(await objection(desk))
 
 
 async def test_event_that_azure_did_not_tell_has_no_path(store: Store) -> None:
     async with Desk(store, config(arm=ARM_CONFIG)).open() as desk:
         await desk.store.keep([told(step("scheduled"), reply_to=None)])
-        assert "Azure has not told" in str(await objection(desk))
+        assert "Azure has not published" in str(await objection(desk))
 
 
 async def test_rules_are_judged_again_before_it_goes(desk: Desk) -> None:
@@ -215,7 +215,7 @@ async def test_resource_that_is_none_becomes_no_path(desk: Desk, resource: str) 
     body = orjson.loads(azure("Scheduled", seconds=20))
     body["data"]["resourceInfo"]["id"] = resource
     await desk.store.keep([grid(orjson.dumps(body), 599)])
-    assert "no id" in str(await objection(desk))
+    assert "no resource id" in str(await objection(desk))
 
 
 async def test_resource_may_be_the_machine_itself(desk: Desk) -> None:
@@ -229,7 +229,7 @@ async def test_resource_may_be_the_machine_itself(desk: Desk) -> None:
 
 
 class Local:
-    """A local ARM, and the hand that reaches it."""
+    """A local ARM, and the transport to it."""
 
     def __init__(self, arm: Arm, imds: ImdsState, transport: ArmTransport) -> None:
         self.arm, self.imds, self.transport = arm, imds, transport

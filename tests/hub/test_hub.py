@@ -117,7 +117,7 @@ async def test_long_absence_is_remembered(store: Store, clock: FakeClock) -> Non
     assert await comes_back(timedelta(hours=1)) == at(49 * 3600)
 
 
-async def test_keeper_goes_on_while_the_store_is_away(
+async def test_housekeeping_goes_on_while_the_store_is_away(
     store: Store, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     housekeeping, stop = Housekeeping(store, HubConfig(), clock), asyncio.Event()

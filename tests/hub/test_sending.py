@@ -210,7 +210,7 @@ async def test_outcome_that_is_faster_than_the_record_holds(desk: Desk) -> None:
     assert (await state(desk))[:2] == ("done", "relayed")
 
 
-async def test_hand_that_hangs_is_let_go(desk: Desk) -> None:
+async def test_transport_that_hangs_times_out(desk: Desk) -> None:
     class Hangs:
         async def send(self, claimed: Claimed) -> Result:
             raise TimeoutError
@@ -223,12 +223,12 @@ async def test_hand_that_hangs_is_let_go(desk: Desk) -> None:
     desk.clock.pass_by(6)
     dispatcher.transports = {}
     await dispatcher.step()
-    assert (await state(desk))[2] == "there is no way bridge"
+    assert (await state(desk))[2] == "decisions cannot be sent via bridge"
 
 
-async def test_hand_that_takes_long_holds_up_no_other_decision(desk: Desk) -> None:
+async def test_slow_transport_holds_up_no_other_decision(desk: Desk) -> None:
     class Slow:
-        """Takes an event in hand that never comes to an end; others at once."""
+        """Never finishes one event; sends others at once."""
 
         begun = 0
 
@@ -258,7 +258,7 @@ async def test_hand_that_takes_long_holds_up_no_other_decision(desk: Desk) -> No
 
 
 class Held:
-    """A hand that takes its time: until a test has had enough."""
+    """A transport that waits until a test releases it."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -310,7 +310,7 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_end_that_the_hand_tells_is_kept(desk: Desk) -> None:
+async def test_end_that_the_transport_reports_is_stored(desk: Desk) -> None:
     desk.transport.results = [ended(DecisionState.FAILED, "rejected", "HTTP 400")]
     await desk.post()
     await desk.dispatcher.step()

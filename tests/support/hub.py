@@ -100,7 +100,7 @@ def beat(
 
 @dataclass
 class Carried:
-    """A hand that writes down what it was given.
+    """A transport that records the decisions it gets.
 
     Attributes:
         results: of the next attempts; then everything is taken.

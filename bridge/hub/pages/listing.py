@@ -1,4 +1,4 @@
-"""The list of events: what is asked for, and what is shown of it."""
+"""The list of events: parses its query, and prepares its rows for the template."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,11 +20,11 @@ _MOST_PAGES = 1000
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
-    """What is wanted of the list.
+    """The query of a list: its filters and its page.
 
     Attributes:
-        asked: the filters as they stand in the address.
-        number: of the page, from 0.
+        asked: the filters, as in the address.
+        number: the number of the page, from 0.
     """
 
     asked: tuple[tuple[str, str], ...]
@@ -32,10 +32,10 @@ class ListQuery:
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> "ListQuery":
-        """Read an address.
+        """Parse the query of an address.
 
         Raises:
-            BadQueryError: it asks for something that cannot be.
+            BadQueryError: a parameter is invalid.
         """
         text = query.get("page", "") or "0"
         if not text.isascii() or not text.isdigit() or int(text[:9]) > _MOST_PAGES:
@@ -45,7 +45,7 @@ class ListQuery:
         return found
 
     def filters(self) -> Filters:
-        """Return them as the store is asked.
+        """Return the filters for the store; without ``open``, only open events.
 
         Raises:
             BadQueryError: as ``of``.
@@ -66,7 +66,7 @@ def list_rows(
     access: AccessConfig,
     situation: Situation,
 ) -> dict[str, Any]:
-    """Return what the list shows."""
+    """Return the rows of the list, and the links to the pages before and after."""
     filters = replace(query.filters(), limit=PAGE)
     skip = query.number * PAGE
     found = views.overview(connection, filters, situation, skip=skip)
@@ -86,7 +86,7 @@ def list_rows(
 
 
 def list_frame(found: Mapping[str, Any], query: ListQuery) -> dict[str, Any]:
-    """Return what stands around the list."""
+    """Add the values around the list: title, figures and the form of filters."""
     tiles = shown.tiles(found["rows"])
     waiting = tiles[0]["count"]
     is_over = dict(query.asked)["open"] == "false"

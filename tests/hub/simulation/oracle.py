@@ -129,7 +129,7 @@ class Oracle:
     def claimed(
         self, claimed: Claimed, current: CurrentEvent, offers: frozenset[int]
     ) -> None:
-        """Take in that a decision was taken in hand."""
+        """Note that a decision was claimed."""
         mine = self.decided.get(claimed.id)
         is_refused = mine is not None and mine.is_refused
         self.claims[claimed.id] = Snapshot(current, is_refused, offers)

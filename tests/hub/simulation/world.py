@@ -112,7 +112,7 @@ class Hub:
             raise CrashError
 
     async def live(self) -> None:
-        """Carry decisions until it dies."""
+        """Send decisions until it dies."""
         while self.world.time < END:
             await self.dispatcher.step()
             await asyncio.sleep(self.world.dice.uniform(1, 8))
