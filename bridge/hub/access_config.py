@@ -78,7 +78,7 @@ class AccessConfig(Section, frozen=True, kw_only=True):
                     yield f"{key}[{index}]", what, "mode"
         for index, rule in enumerate(self.rules):
             if self.mode == "loopback" and rule.persons > 1:
-                words = "loopback mode knows one person alone: it must be 1"
+                words = "loopback mode has only one person: it must be 1"
                 yield f"rules[{index}].persons", words, "mode"
 
     def _proxy_faults(self) -> Iterator[tuple[str, ...]]:

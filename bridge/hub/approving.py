@@ -75,9 +75,9 @@ class Approving:
         key = key_of(request.match_info["id"])
         found = await self.submit(request, key, given)
         if found.status in {200, 202}:
-            told = {"id": found.id, "missing": found.missing}
+            result = {"id": found.id, "missing": found.missing}
             state = "decided" if found.status == 200 else "counted"
-            return answer(request, {"state": state, **told}, found.status)
+            return answer(request, {"state": state, **result}, found.status)
         if found.is_changed:
             return fault(409, found.words, event=await self._now(key))
         return fault(found.status, found.words)
@@ -186,7 +186,9 @@ def parse_fields(found: Mapping[str, object]) -> DecisionInput:
         words = "content is missing: the content of the event as it was shown"
         raise BadQueryError(words)
     if not isinstance(reason, str) or len(reason) > _LONGEST_REASON:
-        raise BadQueryError(f"reason must be a text of at most {_LONGEST_REASON} signs")
+        raise BadQueryError(
+            f"reason must be a text of at most {_LONGEST_REASON} characters"
+        )
     words = clean(" ".join(reason.split()))
     return DecisionInput(
         action=str(action), via=str(via), reason=words, content=content

@@ -27,7 +27,7 @@ def event(row: EventRow) -> Json:
         "notBefore": _time(row.not_before),
         "opened": _time(row.opened),
         "ended": _time(row.ended),
-        "lastTold": _time(row.told),
+        "lastTold": _time(row.last_reported),
         "firstReportedBy": _reporter(row.first_reported_by),
         "unreported": row.is_unreported,
         "bridgesSay": row.bridges_say,

@@ -96,8 +96,8 @@ def _source(envelope: Mapping[str, object]) -> str:
 
 def _time(envelope: Mapping[str, object], data: Mapping[str, object]) -> datetime:
     """Return when it happened; without that time, when the message was sent."""
-    told = table(data.get("operationalInfo")).get("resourceEventTime")
+    happened = table(data.get("operationalInfo")).get("resourceEventTime")
     try:
-        return moment(told)
+        return moment(happened)
     except UnreadableMessageError:
         return moment(envelope.get("time") or envelope.get("eventTime"))

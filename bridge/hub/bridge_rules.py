@@ -71,11 +71,13 @@ def _read(
     """Parse the rules and the allowed types of an offer; None, None if invalid."""
     if offer is None:
         return None, None
-    told, types = offer.get("rules"), offer.get("allowEventTypes")
-    if not isinstance(told, list) or not isinstance(types, list):
+    listed, types = offer.get("rules"), offer.get("allowEventTypes")
+    if not isinstance(listed, list) or not isinstance(types, list):
         return None, None
     reader = Reader("")
-    found = [reader.section(Rule, rule, "rules") for rule in told]
+    found = [reader.section(Rule, rule, "rules") for rule in listed]
     rules = tuple(rule for rule in found if rule is not None)
-    is_whole = len(rules) == len(told) and all(isinstance(name, str) for name in types)
+    is_whole = len(rules) == len(listed) and all(
+        isinstance(name, str) for name in types
+    )
     return (rules, tuple(types)) if is_whole else (None, None)

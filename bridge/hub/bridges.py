@@ -154,27 +154,27 @@ def of_report(report: BridgeReport) -> BridgeState:
         "version": report.version,
         "location": report.location,
     }
-    said = Part(stamp=stamp, data={**report.data, "word": report.kind})
+    part = Part(stamp=stamp, data={**report.data, "word": report.kind})
     return BridgeState(
         vm_id=report.reporter.vm_id,
         heard=report.heard,
         who=Part(stamp=stamp, data=who),
-        life=_part(said, report.kind in _LIFE, ("word",)),
+        life=_part(part, report.kind in _LIFE, ("word",)),
         beat=_part(
-            said,
+            part,
             report.kind in _BEATS,
             ("intervalSeconds", "pending", "dead", "freeDiskBytes", "approvals"),
         ),
-        offer=_part(said, report.kind == "started", ("approvals",)),
-        imds=_part(said, report.kind in _IMDS, ("word", "reason")),
+        offer=_part(part, report.kind == "started", ("approvals",)),
+        imds=_part(part, report.kind in _IMDS, ("word", "reason")),
     )
 
 
-def _part(said: Part, is_so: bool, keys: tuple[str, ...]) -> Part:  # noqa: FBT001 - of one caller
+def _part(part: Part, is_so: bool, keys: tuple[str, ...]) -> Part:  # noqa: FBT001 - of one caller
     if not is_so:
         return NEVER
-    kept = {key: said.data[key] for key in keys if key in said.data}
-    return Part(stamp=said.stamp, data=kept)
+    kept = {key: part.data[key] for key in keys if key in part.data}
+    return Part(stamp=part.stamp, data=kept)
 
 
 def liveness(

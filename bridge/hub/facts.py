@@ -202,7 +202,9 @@ def required(value: object, what: str) -> str:
         UnreadableMessageError: the value is no string, is empty, or is too long.
     """
     if not isinstance(value, str) or not value or len(value) > _LONGEST_ID:
-        raise UnreadableMessageError(f"{what} is no text of 1 to {_LONGEST_ID} signs")
+        raise UnreadableMessageError(
+            f"{what} is no text of 1 to {_LONGEST_ID} characters"
+        )
     return clean(value)
 
 

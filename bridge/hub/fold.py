@@ -88,7 +88,7 @@ class State:
         occurrences: its occurrences, the oldest first.
         outcomes: the results of approvals, the oldest first.
         addresses: every approval address in its messages, sorted.
-        told: the time of the latest message.
+        last_reported: the time of the latest message.
     """
 
     key: str
@@ -96,7 +96,7 @@ class State:
     occurrences: tuple[Occurrence, ...]
     outcomes: tuple[Fact, ...]
     addresses: tuple[Address, ...]
-    told: datetime
+    last_reported: datetime
 
     @property
     def now(self) -> Occurrence | None:
@@ -137,15 +137,15 @@ def fold(facts: Iterable[Fact], addresses: Iterable[Address] = ()) -> State | No
     known = list(facts)
     if not known:
         return None
-    told = sorted(unique(known), key=lambda fact: fact.order)
+    ordered = sorted(unique(known), key=lambda fact: fact.order)
     found = {fact.address for fact in known if fact.address} | set(addresses)
     return State(
-        key=told[0].key,
-        event_id=told[0].event_id,
-        occurrences=tuple(_closed(life) for life in _lives(told)),
-        outcomes=tuple(fact for fact in told if fact.kind is Kind.OUTCOME),
+        key=ordered[0].key,
+        event_id=ordered[0].event_id,
+        occurrences=tuple(_occurrence(life) for life in _lives(ordered)),
+        outcomes=tuple(fact for fact in ordered if fact.kind is Kind.OUTCOME),
         addresses=tuple(sorted(found)),
-        told=told[-1].time,
+        last_reported=ordered[-1].time,
     )
 
 
@@ -164,9 +164,9 @@ def precedes(fact: Fact, other: Fact) -> bool:
     return fact.precedence < other.precedence
 
 
-def _lives(told: Sequence[Fact]) -> list[_Life]:
+def _lives(facts: Sequence[Fact]) -> list[_Life]:
     lives = [_Life()]
-    for fact in told:
+    for fact in facts:
         if fact.kind is Kind.OUTCOME:
             continue
         if lives[-1].is_over_for(fact):
@@ -175,7 +175,7 @@ def _lives(told: Sequence[Fact]) -> list[_Life]:
     return [life for life in lives if life.facts]
 
 
-def _closed(life: _Life) -> Occurrence:
+def _occurrence(life: _Life) -> Occurrence:
     facts = life.facts
     azures = [fact for fact in facts if fact.is_azures]
     bridges = [fact for fact in facts if not fact.is_azures]
@@ -224,7 +224,7 @@ def _is_started(fact: Fact) -> bool:
     return fact.kind is Kind.STARTED or (fact.kind.is_appearance and is_so)
 
 
-def _content(told: list[Fact]) -> tuple[ScheduledEvent | None, bool]:
+def _content(facts: list[Fact]) -> tuple[ScheduledEvent | None, bool]:
     """Return the current IMDS object, and whether it is complete.
 
     Each ``updated`` names the content before it as ``previous``, so contents form a
@@ -232,7 +232,7 @@ def _content(told: list[Fact]) -> tuple[ScheduledEvent | None, bool]:
     link. A fact with the content ``needed`` comes before the chain, even if its time is
     later, so it does not replace ``last``.
     """
-    shown = [fact for fact in told if fact.kind.is_appearance] or told
+    shown = [fact for fact in facts if fact.kind.is_appearance] or facts
     last, needed = shown[0], _link(shown[0].previous)
     for fact in shown[1:]:
         content, previous = _link(fact.event), _link(fact.previous)

@@ -72,16 +72,16 @@ class TargetChoice:
 
 
 def targets_of(
-    told: Iterable[tuple[Address, str]], fleet: Mapping[str, BridgeRow]
+    named_in_messages: Iterable[tuple[Address, str]], fleet: Mapping[str, BridgeRow]
 ) -> list[Target]:
     """Return the targets for an event, the best one first.
 
     Args:
-        told: the addresses in messages about the event, each with the vmId of its
-            reporter.
+        named_in_messages: the addresses in messages about the event, each with the
+            vmId of its reporter.
         fleet: the bridges of the event and of its machines, by vmId.
     """
-    named = {(address, vm_id) for address, vm_id in told}
+    named = {(address, vm_id) for address, vm_id in named_in_messages}
     named |= {
         (address, vm_id)
         for vm_id, bridge in fleet.items()

@@ -145,7 +145,7 @@ class EventRow:
     not_before: datetime | None
     opened: datetime
     ended: datetime | None
-    told: datetime
+    last_reported: datetime
     first_reported_by: Mapping[str, Any]
     is_unreported: bool
     bridges_say: str | None

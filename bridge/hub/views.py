@@ -118,7 +118,7 @@ def one_event(
         return None
     (shown,) = _rows(connection, query, situation)
     state: dict[str, Any] = json_of(row.state)
-    told = select(messages).where(messages.c.event_key == key)
+    received = select(messages).where(messages.c.event_key == key)
     decided = select(decisions).where(decisions.c.event_key == key)
     return EventPage(
         row=shown,
@@ -127,7 +127,9 @@ def one_event(
         addresses=state["addresses"],
         messages=tuple(
             _message(one)
-            for one in connection.execute(told.order_by(messages.c.time).limit(PAGE))
+            for one in connection.execute(
+                received.order_by(messages.c.time).limit(PAGE)
+            )
         ),
         decisions=tuple(
             decision_row(one)
@@ -229,7 +231,7 @@ def _event(  # noqa: PLR0913, PLR0917 - the parts of a row
 ) -> EventRow:
     lives: list[dict[str, Any]] = json_of(row.state)["occurrences"]  # type: ignore[assignment]  # as written
     life = lives[-1] if lives else {}
-    told, absent = moment_of(row.told), situation.absent_until
+    last_reported, absent = moment_of(row.told), situation.absent_until
     is_lost = row.is_open and absent is not None and moment_of(row.heard) < absent
     mine = [v for v in voters.get(row.event_key, ()) if v.life == row.lives]
     decision = decided.get(row.event_key)
@@ -248,7 +250,7 @@ def _event(  # noqa: PLR0913, PLR0917 - the parts of a row
         not_before=_moment(row.not_before),
         opened=moment_of(row.opened),
         ended=_moment(row.ended),
-        told=told,
+        last_reported=last_reported,
         first_reported_by=life.get("firstReportedBy", {}),
         is_unreported=_is_unreported(row, named, known, life, situation),
         bridges_say=life.get("bridgesSay"),

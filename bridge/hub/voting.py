@@ -1,6 +1,6 @@
 """How many people must approve an event, and whether it can be decided on. Pure.
 
-``ballot`` has the rules that the Functions app uses as well. This module applies
+``vote_rules`` has the rules that the Functions app uses as well. This module applies
 ``[[hub.access.rules]]`` to the current state of an event.
 """
 
@@ -10,8 +10,8 @@ from datetime import datetime
 
 from bridge.events.document import EVENT_TYPES, STARTED, ScheduledEvent
 from bridge.hub.access_config import AccessConfig, AccessRule
-from bridge.hub.ballot import voids
 from bridge.hub.fold import Machine
+from bridge.hub.vote_rules import voids
 
 BRIDGE, ARM = "bridge", "arm"
 CHANNELS = (BRIDGE, ARM)
@@ -24,7 +24,7 @@ class CurrentEvent:
     Attributes:
         key: the EventId in capitals.
         life: the number of its occurrence, from 1.
-        content: the fingerprint of the event, see ``ballot.digest``.
+        content: the fingerprint of the event, see ``vote_rules.digest``.
         event: the IMDS object; None = no message contained one.
         is_whole: False = not all names in its Resources are known.
         since: the time of the latest message with its content. It may have had this

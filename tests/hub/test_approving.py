@@ -217,7 +217,7 @@ async def test_event_of_which_names_were_left_out_is_not_decided(
 async def test_event_of_very_many_machines_can_be_decided(opened: Opened) -> None:
     desk = await opened(config())
     await desk.scheduled(Resources=[f"web-{n}" for n in range(1500)])
-    assert "all 1500 machines" in await desk.get(f"/events/{EVENT_ID}")
+    assert "all its 1500 machines" in await desk.get(f"/events/{EVENT_ID}")
     assert (await desk.post())[0] == 200
 
 

@@ -49,7 +49,7 @@ class Live:
         """Send a list whenever it changes, until the browser disconnects."""
         query = ListQuery.of(request.query)
         if self.readers >= _MOST_READERS:
-            raise web.HTTPServiceUnavailable(reason="too many look on")
+            raise web.HTTPServiceUnavailable(reason="too many live pages are open")
         response = web.StreamResponse(
             headers={
                 "Content-Type": "text/event-stream",

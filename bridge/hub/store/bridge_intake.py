@@ -23,19 +23,19 @@ def keep_bridges(
         connection: a connection within a transaction.
         reports: each with the name of its source.
     """
-    told: dict[str, tuple[BridgeState, str]] = {}
+    merged: dict[str, tuple[BridgeState, str]] = {}
     for report, origin in reports:
         state = of_report(report)
-        known = told.get(state.vm_id)
-        told[state.vm_id] = (known[0].joined(state) if known else state, origin)
-    names = sorted(told)
+        known = merged.get(state.vm_id)
+        merged[state.vm_id] = (known[0].joined(state) if known else state, origin)
+    names = sorted(merged)
     lock(connection, names, "bridges")
     query = select(bridges).where(bridges.c.vm_id.in_(names))
     for row in connection.execute(query):
         old = BridgeState.from_json(row.vm_id, rows.moment_of(row.heard), row.state)
-        state, origin = told[row.vm_id]
-        told[row.vm_id] = (old.joined(state), origin)
-    values = [_bridge(*told[name]) for name in names]
+        state, origin = merged[row.vm_id]
+        merged[row.vm_id] = (old.joined(state), origin)
+    values = [_bridge(*merged[name]) for name in names]
     statement = insert(bridges)
     kept = {c.name for c in bridges.c} - {"vm_id", "was_silent", "forgotten"}
     fresh = {name: statement.excluded[name] for name in kept}

@@ -44,7 +44,7 @@ def current_event(connection: Connection, key: str) -> CurrentEvent | None:
         content=row.content,
         event=life.get("event"),
         is_whole=bool(life.get("isWhole")),
-        since=moment_of(_content_since(connection, key) or row.told),
+        since=moment_of(_content_since(connection, key) or row.named_in_messages),
         prefix=str(life.get("prefix", "")),
         resource=str(life.get("resource", "")),
         machines=tuple(Machine(**one) for one in life.get("machines", ())),
@@ -91,7 +91,7 @@ def event_bridges(
     connection: Connection, current: CurrentEvent, situation: Situation
 ) -> EventBridges:
     """Read the bridges of an event's machines, and the targets for its approvals."""
-    told = [
+    named_in_messages = [
         (
             Address(source=row.origin, entity=row.entity, session=row.session),
             row.vm_id,
@@ -102,7 +102,7 @@ def event_bridges(
     ]
     named = or_(
         *_of_machines(current.machines),
-        bridges.c.vm_id.in_([vm_id for _, vm_id in told]),
+        bridges.c.vm_id.in_([vm_id for _, vm_id in named_in_messages]),
     )
     found = connection.execute(select(bridges).where(named)).all()
     fleet = bridge_rows(connection, found, situation)
@@ -110,7 +110,9 @@ def event_bridges(
     concerned = tuple(b for b in fleet if _place(b) in mine)
     return EventBridges(
         fleet=concerned,
-        targets=tuple(targets_of(told, {bridge.vm_id: bridge for bridge in fleet})),
+        targets=tuple(
+            targets_of(named_in_messages, {bridge.vm_id: bridge for bridge in fleet})
+        ),
     )
 
 

@@ -8,7 +8,6 @@ from sqlalchemy import Connection, delete, select, update
 
 from bridge.hub import arm_rules
 from bridge.hub.access import Person
-from bridge.hub.ballot import lacking
 from bridge.hub.config import HubConfig
 from bridge.hub.decisions import (
     LIVE,
@@ -27,6 +26,7 @@ from bridge.hub.store.rows import dumped, json_of, micros
 from bridge.hub.store.statements import insert, lock, mark_changed
 from bridge.hub.store.tables import decisions, votes
 from bridge.hub.view_rows import Situation
+from bridge.hub.vote_rules import missing_votes
 from bridge.hub.voting import ARM, CurrentEvent, is_void, persons_for
 
 
@@ -128,7 +128,7 @@ def _approve(case: _Case) -> VoteResult:
         return VoteResult(status=409, words="the event does not fit into a message")
     _keep_vote(case)
     found = votes_of(case.connection, case.current, case.request.via)
-    missing = lacking([vote.person for vote in found], wanted)
+    missing = missing_votes([vote.person for vote in found], wanted)
     if missing:
         return VoteResult(status=202, missing=missing)
     return _decide(case, found, rule)

@@ -60,12 +60,12 @@ class Incoming:
 
 def keep(connection: Connection, batch: Sequence[Incoming]) -> None:
     """Store the facts, the reports and the unreadable messages of a batch."""
-    told = sorted(
+    with_fact = sorted(
         (one for one in batch if one.fact is not None),
         key=lambda one: one.fact.key if one.fact else "",
     )
-    if told:
-        _keep_events(connection, told)
+    if with_fact:
+        _keep_events(connection, with_fact)
     reports = [one for one in batch if one.report is not None]
     if reports:
         keep_bridges(connection, [(w.report, w.origin) for w in reports if w.report])
@@ -74,13 +74,13 @@ def keep(connection: Connection, batch: Sequence[Incoming]) -> None:
         _keep_unreadable(connection, faulty)
 
 
-def _keep_events(connection: Connection, told: Sequence[Incoming]) -> None:
-    keys = sorted({one.fact.key for one in told if one.fact})
+def _keep_events(connection: Connection, with_fact: Sequence[Incoming]) -> None:
+    keys = sorted({one.fact.key for one in with_fact if one.fact})
     before = _locked(connection, keys)
-    _keep_messages(connection, told)
-    _keep_addresses(connection, told)
+    _keep_messages(connection, with_fact)
+    _keep_addresses(connection, with_fact)
     states = _folded(connection, keys)
-    heard = _heard(told)
+    heard = _heard(with_fact)
     _upsert_events(
         connection,
         [
@@ -101,10 +101,10 @@ def _locked(connection: Connection, keys: Sequence[str]) -> dict[str, Any]:
     return {row.event_key: row for row in connection.execute(query)}
 
 
-def _keep_messages(connection: Connection, told: Sequence[Incoming]) -> None:
+def _keep_messages(connection: Connection, with_fact: Sequence[Incoming]) -> None:
     """Store one message for each (source, id): the earliest one."""
     first: dict[tuple[str, str, str], Values] = {}
-    for one in told:
+    for one in with_fact:
         fact = one.fact
         assert fact is not None  # noqa: S101 - for mypy  # nosec B101
         name, row = (fact.key, fact.source, fact.id), _message(one, fact)
@@ -142,9 +142,9 @@ def _message(one: Incoming, fact: Fact) -> Values:
     }
 
 
-def _keep_addresses(connection: Connection, told: Sequence[Incoming]) -> None:
+def _keep_addresses(connection: Connection, with_fact: Sequence[Incoming]) -> None:
     found = {}
-    for one in told:
+    for one in with_fact:
         if one.fact and (address := one.fact.address):
             name = (one.fact.key, address, one.fact.reporter.vm_id)
             found[name] = rows.micros(one.heard)
@@ -195,13 +195,15 @@ def fact_of(row: Any) -> Fact:
     return fact
 
 
-def _heard(told: Sequence[Incoming]) -> dict[str, Values]:
+def _heard(with_fact: Sequence[Incoming]) -> dict[str, Values]:
     """Return when the messages in a batch were enqueued, for each event.
 
     The times are those of the last message, and of the first and last one of Azure.
     """
     found: dict[str, Values] = {}
-    for key, group in groupby(told, key=lambda one: one.fact.key if one.fact else ""):
+    for key, group in groupby(
+        with_fact, key=lambda one: one.fact.key if one.fact else ""
+    ):
         these = list(group)
         azures = [rows.micros(o.heard) for o in these if o.fact and o.fact.is_azures]
         found[key] = {

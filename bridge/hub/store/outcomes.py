@@ -17,19 +17,19 @@ _OPEN_ENDED = ("sending", "sent", "failed", "void", "done")
 
 def settle(connection: Connection, states: Mapping[str, State]) -> None:
     """Close the decisions whose outcomes bridges have reported."""
-    told = {key: state for key, state in states.items() if state.outcomes}
-    if not told:
+    with_outcomes = {key: state for key, state in states.items() if state.outcomes}
+    if not with_outcomes:
         return
     query = select(decisions).where(
-        decisions.c.event_key.in_(list(told)),
+        decisions.c.event_key.in_(list(with_outcomes)),
         decisions.c.via == "bridge",
         decisions.c.state.in_(_OPEN_ENDED),
     )
     for row in connection.execute(query).all():
-        state = told[row.event_key]
+        state = with_outcomes[row.event_key]
         end = end_of(rows.outcomes_json(state), row.id)
         if end is not None and _differs(row, end):
-            close(connection, row, end, state.told)
+            close(connection, row, end, state.last_reported)
 
 
 def _differs(row: Any, end: End) -> bool:

@@ -7,8 +7,8 @@ import orjson
 
 from bridge.events.build import clean, rfc3339
 from bridge.events.document import ScheduledEvent
-from bridge.hub.ballot import digest
 from bridge.hub.fold import Occurrence, State
+from bridge.hub.vote_rules import digest
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -47,9 +47,9 @@ def event_row(state: State) -> Row:
         "has_bridge": now.has_bridge if now else True,
         "lives": len(state.occurrences),
         "not_before": micros(not_before) if not_before and is_pending else None,
-        "opened": micros(now.opened if now else state.told),
+        "opened": micros(now.opened if now else state.last_reported),
         "ended": micros(now.ended) if now and now.ended and not is_pending else None,
-        "told": micros(state.told),
+        "told": micros(state.last_reported),
         "state": _state_json(state),
     }
 

@@ -75,7 +75,7 @@ events = Table(
     _text("event_source"),
     _text("subscription"),
     _text("group"),
-    _text("content"),  # the fingerprint of the event, see ``ballot.digest``
+    _text("content"),  # the fingerprint of the event, see ``vote_rules.digest``
     Column("has_bridge", Boolean, nullable=False),
     Column("lives", Integer, nullable=False),
     _moment("not_before", may_be_none=True),

@@ -32,7 +32,7 @@ def digest(event: Mapping[str, object]) -> str:
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:32]
 
 
-def lacking(voters: Collection[str], wanted: int) -> int:
+def missing_votes(voters: Collection[str], wanted: int) -> int:
     """Return how many more different people must approve."""
     return max(wanted - len(set(voters)), 0)
 
@@ -141,7 +141,7 @@ class Rules:
             case Rule.ONE:
                 return [] if voters else ["one person"]
             case Rule.TWO:
-                wanted = min(lacking(ids, 2) for ids in self._by_place(voters))
+                wanted = min(missing_votes(ids, 2) for ids in self._by_place(voters))
                 return [f"{wanted} more"] if wanted else []
             case Rule.RESOURCES:
                 voted = {name for each in voters for name in self._owned(each, names)}
