@@ -1,4 +1,4 @@
-"""From values to bytes, in the shortest form that AMQP has for each.
+"""Encode values as bytes, each in the shortest form that AMQP has for it.
 
 Source: AMQP 1.0, part 1: 1.2 type encodings.
 """
@@ -31,9 +31,9 @@ from bridge.simulator.wire.values import (
 Writer = Callable[[bytearray, object], None]
 
 LONG, STRING, TIMESTAMP, UUIDS, SYMBOL = 0x81, 0xB1, 0x83, 0x98, 0xB3
-"""The codes of arrays that a server sends."""
+"""The format codes of elements, for the arrays that a server sends."""
 
-_SMALL = 256  # what fits one byte
+_SMALL = 256  # lower numbers fit into one byte
 _pack_size = struct.Struct(">II").pack
 
 
@@ -41,7 +41,7 @@ def encode_value(value: object) -> bytes:
     """Encode a value.
 
     Raises:
-        EncodeError: AMQP has no form for it; it says of which type or size it is.
+        EncodeError: AMQP cannot represent the value; the error names its type or size.
     """
     out = bytearray()
     _write(out, value)
@@ -62,7 +62,7 @@ def _write(out: bytearray, value: object) -> None:
 
 
 def _inherited(value: object) -> Writer:
-    """Return the writer of a type that is derived from one that AMQP knows."""
+    """Return the writer of the base class, for a value of a derived class."""
     for kind, writer in _WRITERS.items():
         if isinstance(value, kind):
             return writer
@@ -234,7 +234,7 @@ def _sized_element(pattern: str, encoding: str) -> Writer:
 
 
 def _after_code(writer: Writer) -> Writer:
-    """Return a writer of what follows the code, which an array says once for all."""
+    """Return a writer that leaves the code out: an array has it once for all items."""
 
     def write(out: bytearray, value: object) -> None:
         own = bytearray()
@@ -291,7 +291,7 @@ _WRITERS: Mapping[type, Writer] = {
     Described: _described,
     list: _list,
     tuple: _list,
-    Mapping: _map,  # dict, and what behaves like one
+    Mapping: _map,  # other mappings than dict
 }
 _WRITERS = {dict: _map, **_WRITERS}
 _ELEMENTS: Mapping[int, Writer] = {
