@@ -17,9 +17,9 @@ class Locks:
 
     Args:
         clock: returns seconds since the epoch.
-        deadlines: where the locks expire.
+        deadlines: plans the expiry of locks.
         lock_duration: the duration of a message lock.
-        lost: the condition for a token that locks nothing.
+        lost: the error condition for a token that locks no message.
         expired: called with each entry whose lock has expired.
 
     Attributes:
@@ -47,7 +47,8 @@ class Locks:
 
         Args:
             entry: the entry that is delivered.
-            session_until: the end of the session lock, which then covers the entry.
+            session_until: the end of the session lock, which covers the entry; None:
+                the entry is not received in a session.
         """
         token = uuid4()
         entry.lock_token = token

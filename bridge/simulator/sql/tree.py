@@ -1,7 +1,7 @@
-"""What a parsed filter or action consists of, and how each part is evaluated.
+"""The parts of a parsed filter or action, and how each is evaluated.
 
-Conditions have a truth: true, false, or None for unknown. Expressions have a value,
-where None is both NULL and unknown.
+The truth of a condition is true, false, or None for unknown. The value of an expression
+may be None, which is both NULL and unknown.
 
 Source: Azure Service Bus, subscription rule SQL filter syntax: property evaluation
         semantics (the tables of AND and OR).
@@ -35,21 +35,21 @@ class Row(Protocol):
         """
 
     def has(self, scope: str, name: str) -> bool:
-        """Return whether a property is there, even as null."""
+        """Return whether a property exists, even if its value is null."""
 
 
 class Draft(Row, Protocol):
-    """A message that may be changed."""
+    """The properties of a message, which an action may change."""
 
     def write(self, scope: str, name: str, value: Value) -> None:
         """Set a property.
 
         Raises:
-            EvaluationError: the value does not fit.
+            EvaluationError: the property cannot have this value.
         """
 
     def remove(self, scope: str, name: str) -> None:
-        """Remove a property, if it is there."""
+        """Remove a property, if it exists."""
 
 
 class Condition(Struct, frozen=True):
@@ -69,7 +69,7 @@ class Expression(Struct, frozen=True):
 
 
 class AllOf(Condition, frozen=True, kw_only=True):
-    """Conditions joined by AND: one that is false decides."""
+    """Conditions joined by AND: false if one of them is false."""
 
     parts: Sequence[Condition]
 
@@ -85,7 +85,7 @@ class AllOf(Condition, frozen=True, kw_only=True):
 
 
 class AnyOf(Condition, frozen=True, kw_only=True):
-    """Conditions joined by OR: one that is true decides."""
+    """Conditions joined by OR: true if one of them is true."""
 
     parts: Sequence[Condition]
 
@@ -101,7 +101,7 @@ class AnyOf(Condition, frozen=True, kw_only=True):
 
 
 class Negated(Condition, frozen=True, kw_only=True):
-    """NOT: what is unknown stays so."""
+    """NOT: an unknown condition stays unknown."""
 
     part: Condition
 
@@ -112,7 +112,7 @@ class Negated(Condition, frozen=True, kw_only=True):
 
 
 class Compared(Condition, frozen=True, kw_only=True):
-    """Two values, compared."""
+    """The comparison of two values."""
 
     sign: str
     left: Expression
@@ -124,7 +124,7 @@ class Compared(Condition, frozen=True, kw_only=True):
 
 
 class OneOf(Condition, frozen=True, kw_only=True):
-    """IN: equal to one of several values."""
+    """IN: whether a value equals one of several values."""
 
     left: Expression
     among: Sequence[Expression]
@@ -137,7 +137,7 @@ class OneOf(Condition, frozen=True, kw_only=True):
 
 
 class Like(Condition, frozen=True, kw_only=True):
-    """LIKE: a text that fits a pattern."""
+    """LIKE: whether a text matches a pattern."""
 
     left: Expression
     pattern: Expression
@@ -166,7 +166,7 @@ class Property(Expression, frozen=True, kw_only=True):
 
 
 class IsNull(Condition, frozen=True, kw_only=True):
-    """IS NULL: a property that is absent or null."""
+    """IS NULL: whether a property is absent or null."""
 
     subject: Property
 
@@ -176,7 +176,7 @@ class IsNull(Condition, frozen=True, kw_only=True):
 
 
 class Exists(Condition, frozen=True, kw_only=True):
-    """EXISTS: a property that is there, even as null."""
+    """EXISTS: whether a property exists, even if its value is null."""
 
     subject: Property
 
@@ -196,7 +196,7 @@ class Constant(Expression, frozen=True, kw_only=True):
 
 
 class Calculated(Expression, frozen=True, kw_only=True):
-    """Values joined by operators of the same rank, from the left."""
+    """Values joined by operators of the same precedence, evaluated from the left."""
 
     first: Expression
     steps: Sequence[tuple[str, Expression]]
@@ -222,7 +222,7 @@ class Signed(Expression, frozen=True, kw_only=True):
 
 
 class Named(Expression, frozen=True, kw_only=True):
-    """property(name): the property whose name is a value."""
+    """property(name): the property that an expression names."""
 
     name: Expression
 
@@ -244,7 +244,7 @@ class NewId(Expression, frozen=True, kw_only=True):
 
     make: Callable[[], UUID]
 
-    def value(self, row: Row) -> Value:  # noqa: ARG002 - not of the message
+    def value(self, row: Row) -> Value:  # noqa: ARG002 - does not use the message
         """Evaluate it."""
         return self.make()
 
@@ -260,7 +260,7 @@ class Statement(Struct, frozen=True, kw_only=True):
 
 
 class Set(Statement, frozen=True, kw_only=True):
-    """SET: a property gets a value. An unknown value is null."""
+    """SET: sets a property to a value. An unknown value is set as null."""
 
     source: Expression
 
@@ -270,7 +270,7 @@ class Set(Statement, frozen=True, kw_only=True):
 
 
 class Remove(Statement, frozen=True, kw_only=True):
-    """REMOVE: a property goes."""
+    """REMOVE: removes a property."""
 
     def apply(self, draft: Draft) -> None:
         """Change the message."""
