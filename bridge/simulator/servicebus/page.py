@@ -224,6 +224,7 @@ def _footer(path: str | None, now: float, *, refreshes: bool) -> str:
     text = "Stop refreshing" if refreshes else f"Refresh every {_REFRESH_SECONDS} s"
     there = escape(link_to(path, refreshes=not refreshes))
     return (
-        f"As of {_time(now)} UTC; the first {MOST_ROWS} of each list. This page receives "
-        f'no messages. <a href="">Look again</a>. <a href="{there}">{text}</a>.'
+        f"As of {_time(now)} UTC; the first {MOST_ROWS} of each list. This page "
+        'receives no messages. <a href="">Look again</a>. '
+        f'<a href="{there}">{text}</a>.'
     )
