@@ -46,8 +46,8 @@ class Broker:
         port: the port to listen on; 0: a free one.
         doors: TLS and WebSockets; left out: neither.
         clock: returns seconds since the epoch.
-        wire: makes the AMQP engine of each connection; left out: what the environment
-            chooses, see ``wires``.
+        wire: makes the AMQP engine of each connection; left out: the environment
+            chooses it, see ``wires``.
 
     Attributes:
         desk: shows entities, and puts, resubmits and purges messages.

@@ -102,7 +102,7 @@ def _parse_json(text: str) -> object:
 
 
 def _read_int(text: str) -> int:
-    return int(text[:_MOST_DIGITS])  # after the cut, it is still out of range
+    return int(text[:_MOST_DIGITS])  # a longer number is out of range even when cut
 
 
 def _refuse_constant(name: str) -> None:

@@ -56,7 +56,7 @@ class Locks:
         return self._start(entry) if session_until is None else session_until
 
     def renew(self, token: UUID) -> float:
-        """Lock an entry for another lock duration; return when the lock ends.
+        """Extend a lock by the lock duration, from now; return when it ends.
 
         Raises:
             RefusedError: the lock is lost, or belongs to a session.

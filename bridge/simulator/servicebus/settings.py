@@ -54,7 +54,7 @@ class QueueSettings(Struct, frozen=True, kw_only=True):
         forward_dead_letters_to: the queue or topic that gets the dead letters.
         max_bytes: sends that would exceed this size of all messages are refused.
         auto_delete_on_idle: how long the queue may be unused before it is deleted;
-            None: it is never deleted.
+            None: for ever.
         is_partitioned: whether messages of one batch need the same partition key.
         access: the rules of shared access of this queue.
         status: what clients may do with the queue.

@@ -43,7 +43,7 @@ class Target(Protocol):
 
 
 class Storage:
-    """The unlocked messages of one queue.
+    """Stores the messages of one queue, locked or not.
 
     Args:
         settings: the behaviour of the queue.

@@ -1,9 +1,9 @@
 """Parse the bytes of a message on arrival, and encode it again for delivery.
 
 The sender's sections (properties, application properties, body, footer) stay unchanged;
-the header and the annotations are encoded anew. There are three exceptions. A message
-without a message id gets one. A dead letter gets two application properties. A
-settlement may set application properties.
+the header and the annotations are encoded anew. There are exceptions: a message without
+a message id gets one. A dead letter gets two application properties. A settlement, or
+the action of a rule, may change properties.
 
 Source: AMQP 1.0, part 3: 3.2 message format. Azure Service Bus, AMQP 1.0 protocol
         guide: message annotations.

@@ -31,7 +31,7 @@ def chosen(environ: Mapping[str, str]) -> Wire:
 
 
 def _python() -> Wire:
-    from bridge.simulator.servicebus.python_wire import (  # noqa: PLC0415 - the chosen one
+    from bridge.simulator.servicebus.python_wire import (  # noqa: PLC0415 - if chosen
         PythonEngine,
     )
 
@@ -40,7 +40,7 @@ def _python() -> Wire:
 
 def _proton() -> Wire:
     try:
-        from bridge.simulator.servicebus.proton_wire import (  # noqa: PLC0415 - likewise
+        from bridge.simulator.servicebus.proton_wire import (  # noqa: PLC0415 - if chosen
             ProtonEngine,
         )
     except ImportError as error:

@@ -56,7 +56,7 @@ class Condition(Struct, frozen=True):
     """A part that is true, false or unknown."""
 
     def truth(self, row: Row) -> Truth:
-        """Evaluate it."""
+        """Evaluate the condition."""
         raise NotImplementedError
 
 
@@ -64,7 +64,7 @@ class Expression(Struct, frozen=True):
     """A part that has a value."""
 
     def value(self, row: Row) -> Value:
-        """Evaluate it."""
+        """Evaluate the expression."""
         raise NotImplementedError
 
 
@@ -74,7 +74,7 @@ class AllOf(Condition, frozen=True, kw_only=True):
     parts: Sequence[Condition]
 
     def truth(self, row: Row) -> Truth:
-        """Evaluate it."""
+        """Evaluate the condition."""
         found: Truth = True
         for part in self.parts:
             truth = part.truth(row)
@@ -90,7 +90,7 @@ class AnyOf(Condition, frozen=True, kw_only=True):
     parts: Sequence[Condition]
 
     def truth(self, row: Row) -> Truth:
-        """Evaluate it."""
+        """Evaluate the condition."""
         found: Truth = False
         for part in self.parts:
             truth = part.truth(row)
@@ -106,7 +106,7 @@ class Negated(Condition, frozen=True, kw_only=True):
     part: Condition
 
     def truth(self, row: Row) -> Truth:
-        """Evaluate it."""
+        """Evaluate the condition."""
         truth = self.part.truth(row)
         return None if truth is None else not truth
 
@@ -119,7 +119,7 @@ class Compared(Condition, frozen=True, kw_only=True):
     right: Expression
 
     def truth(self, row: Row) -> Truth:
-        """Evaluate it."""
+        """Evaluate the condition."""
         return compare(self.sign, self.left.value(row), self.right.value(row))
 
 
@@ -130,7 +130,7 @@ class OneOf(Condition, frozen=True, kw_only=True):
     among: Sequence[Expression]
 
     def truth(self, row: Row) -> Truth:
-        """Evaluate it."""
+        """Evaluate the condition."""
         left = self.left.value(row)
         truths = [compare("=", left, each.value(row)) for each in self.among]
         return True if True in truths else (None if None in truths else False)
@@ -144,7 +144,7 @@ class Like(Condition, frozen=True, kw_only=True):
     escape: Expression | None
 
     def truth(self, row: Row) -> Truth:
-        """Evaluate it."""
+        """Evaluate the condition."""
         escape = "" if self.escape is None else self.escape.value(row)
         return is_like(self.left.value(row), self.pattern.value(row), escape)
 
@@ -161,7 +161,7 @@ class Property(Expression, frozen=True, kw_only=True):
     name: str
 
     def value(self, row: Row) -> Value:
-        """Evaluate it."""
+        """Evaluate the expression."""
         return row.read(self.scope, self.name)
 
 
@@ -171,7 +171,7 @@ class IsNull(Condition, frozen=True, kw_only=True):
     subject: Property
 
     def truth(self, row: Row) -> Truth:
-        """Evaluate it."""
+        """Evaluate the condition."""
         return self.subject.value(row) is None
 
 
@@ -181,7 +181,7 @@ class Exists(Condition, frozen=True, kw_only=True):
     subject: Property
 
     def truth(self, row: Row) -> Truth:
-        """Evaluate it."""
+        """Evaluate the condition."""
         return row.has(self.subject.scope, self.subject.name)
 
 
@@ -191,7 +191,7 @@ class Constant(Expression, frozen=True, kw_only=True):
     constant: Value
 
     def value(self, row: Row) -> Value:  # noqa: ARG002 - the same for all messages
-        """Evaluate it."""
+        """Evaluate the expression."""
         return self.constant
 
 
@@ -202,7 +202,7 @@ class Calculated(Expression, frozen=True, kw_only=True):
     steps: Sequence[tuple[str, Expression]]
 
     def value(self, row: Row) -> Value:
-        """Evaluate it."""
+        """Evaluate the expression."""
         found = self.first.value(row)
         for sign, part in self.steps:
             found = calculate(sign, found, part.value(row))
@@ -216,7 +216,7 @@ class Signed(Expression, frozen=True, kw_only=True):
     part: Expression
 
     def value(self, row: Row) -> Value:
-        """Evaluate it."""
+        """Evaluate the expression."""
         found = self.part.value(row)
         return negate(found) if self.sign == "-" else calculate("+", 0, found)
 
@@ -227,7 +227,7 @@ class Named(Expression, frozen=True, kw_only=True):
     name: Expression
 
     def value(self, row: Row) -> Value:
-        """Evaluate it."""
+        """Evaluate the expression."""
         name = self.name.value(row)
         if name is None:
             return None
@@ -245,7 +245,7 @@ class NewId(Expression, frozen=True, kw_only=True):
     make: Callable[[], UUID]
 
     def value(self, row: Row) -> Value:  # noqa: ARG002 - does not use the message
-        """Evaluate it."""
+        """Evaluate the expression."""
         return self.make()
 
 

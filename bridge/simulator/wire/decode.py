@@ -285,8 +285,8 @@ def _too_deep(offset: int) -> DecodeError:
 _READERS: dict[int, Reader] = {
     0x00: _described,
     0x40: _constant(None),
-    0x41: _constant(True),  # noqa: FBT003 - likewise
-    0x42: _constant(False),  # noqa: FBT003 - likewise
+    0x41: _constant(True),  # noqa: FBT003 - the value of this code
+    0x42: _constant(False),  # noqa: FBT003 - the value of this code
     0x43: _constant(UInt(0)),
     0x44: _constant(ULong(0)),
     0x45: _empty_list,

@@ -65,7 +65,7 @@ class OutgoingDelivery:
 
     Attributes:
         state: the client's state of the delivery; None: there is none yet.
-        is_settled: whether the client has settled the delivery.
+        is_settled: whether one side has settled the delivery.
         encoded: always empty: the bytes are not kept after they are sent.
         message_format: always 0.
     """

@@ -94,7 +94,7 @@ def _unsigned(zero: int, small: int, large: int, pattern: str) -> Writer:
             out.append(zero)
         elif 0 < value < _SMALL:  # type: ignore[operator]  # a number
             out.append(small)
-            out.append(value)  # type: ignore[arg-type]  # likewise
+            out.append(value)  # type: ignore[arg-type]  # a number
         else:
             out += pack(large, value)
 
@@ -190,7 +190,7 @@ def _map(out: bytearray, value: object) -> None:
 def _described(out: bytearray, value: object) -> None:
     out.append(0)
     _write(out, value.descriptor)  # type: ignore[attr-defined]  # a Described
-    _write(out, value.value)  # type: ignore[attr-defined]  # likewise
+    _write(out, value.value)  # type: ignore[attr-defined]  # a Described
 
 
 def _array(out: bytearray, value: object) -> None:
@@ -198,14 +198,14 @@ def _array(out: bytearray, value: object) -> None:
     for descriptor in value.descriptors:  # type: ignore[attr-defined]  # an Array
         inner.append(0)
         _write(inner, descriptor)
-    given: int = value.code  # type: ignore[attr-defined]  # likewise
+    given: int = value.code  # type: ignore[attr-defined]  # an Array
     code = WIDE.get(given, given)
     inner.append(code)
     element = _ELEMENTS.get(code)
     if element is None:
         raise EncodeError(f"no array has elements of the code {code:#04x}")
     count = 0
-    for item in value:  # type: ignore[attr-defined]  # likewise
+    for item in value:  # type: ignore[attr-defined]  # an Array
         element(inner, item)
         count += 1
     out.append(0xF0)
@@ -297,7 +297,7 @@ _WRITERS = {dict: _map, **_WRITERS}
 _ELEMENTS: Mapping[int, Writer] = {
     0x40: _nothing(None),
     0x41: _nothing(True),  # noqa: FBT003 - the value of this code
-    0x42: _nothing(False),  # noqa: FBT003 - likewise
+    0x42: _nothing(False),  # noqa: FBT003 - the value of this code
     0x43: _nothing(0),
     0x44: _nothing(0),
     0x45: _nothing([]),

@@ -37,7 +37,7 @@ def _number(bits: int, kind: Callable[[Any], object], name: str) -> Kind:
         is_number = isinstance(value, int) and not isinstance(value, bool)
         if not is_number or not 0 <= value < most:  # type: ignore[operator]  # a number
             raise ValueError
-        return int(value)  # type: ignore[call-overload, no-any-return]  # likewise
+        return int(value)  # type: ignore[call-overload, no-any-return]  # a number
 
     return Kind(name, read, kind)
 

@@ -87,7 +87,7 @@ def entry_document(base: str, entry: Entry) -> str:
 
 
 def feed_document(base: str, page: Page, title: str) -> str:
-    """Return a part of a list as an Atom feed; its second link is the next part."""
+    """Return a part of a list as an Atom feed, with a link to the next part."""
     href = base + quote(page.path)
     links = _link("self", href)
     if page.next_query is not None:
