@@ -57,7 +57,7 @@ _OUTPUTS = {
 class CommandActor:
     """Runs one command; see ``bridge.sinks.acting.Actor``.
 
-    It is large because the contract asks for half of its methods. The others belong to
+    It is wide because the contract asks for half of its methods. The others belong to
     two decisions: whether a step may begin, and what the end of a run means.
 
     Attributes:
