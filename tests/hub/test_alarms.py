@@ -33,7 +33,7 @@ from bridge.hub.watchman import Watchman
 from bridge.outbox.store import Outbox
 from bridge.sinks.email.words import tell
 from bridge.sinks.slack.text import describe
-from bridge.sinks.webhook.presets.alert import Turn, alert
+from bridge.sinks.webhook.presets.alert import AlertAction, alert
 from bridge.telemetry.metrics import Metrics
 from tests.bench.measuring import served
 from tests.configuration.test_schemas import faults, sent
@@ -292,20 +292,24 @@ def test_approval_that_failed_is_told_with_its_event_and_reason() -> None:
 @pytest.mark.parametrize(
     ("given", "silent", "turn"),
     [
-        (rows("hub.bridge-silent", bridge(1)), 1, Turn.OPEN),
+        (rows("hub.bridge-silent", bridge(1)), 1, AlertAction.OPEN),
         (rows("hub.bridge-back", bridge(1, "alive")), 1, None),
-        (rows("hub.bridge-back", bridge(1, "alive")), 0, Turn.RESOLVE),
-        (rows("hub.unreported", {"eventType": "", "machines": []}), 0, Turn.OPEN),
-        (approval("failed"), 0, Turn.OPEN),
+        (rows("hub.bridge-back", bridge(1, "alive")), 0, AlertAction.RESOLVE),
+        (
+            rows("hub.unreported", {"eventType": "", "machines": []}),
+            0,
+            AlertAction.OPEN,
+        ),
+        (approval("failed"), 0, AlertAction.OPEN),
         (approval("done"), 0, None),
     ],
 )
 def test_service_of_alerts_is_told_what_needs_somebody(
-    given: list[AlarmRow], silent: int, turn: Turn | None
+    given: list[AlarmRow], silent: int, turn: AlertAction | None
 ) -> None:
     (found,) = spoken(given, silent)
     meant = alert(found)
-    assert (meant and meant.turn) == turn
+    assert (meant and meant.action) == turn
 
 
 # -- to the sinks ------------------------------------------------------------------

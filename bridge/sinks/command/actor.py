@@ -325,8 +325,8 @@ def _read(body: bytes, event: ScheduledEvent) -> ScheduledEvent:
     """Return the event as it was when the command succeeded for it.
 
     Args:
-        body: that event; empty if it was not stored.
-        event: the event as it is now, used in its place.
+        body: the CloudEvent of that success; empty if it was not stored.
+        event: the event as it is now, returned if ``body`` is empty.
     """
     return event_of(CloudEvent.from_json(body)) if body else event
 

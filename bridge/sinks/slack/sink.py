@@ -239,7 +239,7 @@ class SlackHook:
 
         Raises:
             DeliveryError: Slack cannot be reached.
-            UnprovenError: Slack answers, but the answer proves no more.
+            UnprovenError: Slack answers, but this does not prove that it takes events.
         """
         request = self._request(b"")
         return await reach(self.http, request, redact(request.url))
