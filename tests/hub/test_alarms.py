@@ -31,7 +31,7 @@ from bridge.hub.store.store import Store, open_store
 from bridge.hub.view_rows import Situation
 from bridge.hub.watchman import Watchman
 from bridge.outbox.store import Outbox
-from bridge.sinks.email.words import tell
+from bridge.sinks.email.words import describe as describe_mail
 from bridge.sinks.slack.text import describe
 from bridge.sinks.webhook.presets.alert import AlertAction, alert
 from bridge.telemetry.metrics import Metrics
@@ -230,7 +230,7 @@ def test_many_silent_bridges_are_one_event_with_fifty_names() -> None:
     words = "120 bridges are silent: web-0, web-1, web-2 and 117 more"
     assert found.data["headline"] == words
     assert found.data["link"] == f"{HUB}/bridges"
-    assert describe(found).headline == tell(found).headline == words
+    assert describe_mail(found).headline == describe(found).headline == words
 
 
 def test_same_alarms_are_the_same_event_in_any_order() -> None:
