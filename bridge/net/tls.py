@@ -28,7 +28,7 @@ class TlsFiles(Struct, frozen=True, kw_only=True):
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The files that are named.
+        """The configured files.
 
         Raises:
             ValueError: a variable in a path is not set.

@@ -152,7 +152,10 @@ class Actor(Protocol):
 
     @property
     def unclear(self) -> str | None:
-        """Why an event is not acted on: its machines are not known; None: no such."""
+        """Why an event of the document is not acted on; None if no such event exists.
+
+        Its machines are not known, so nobody can say whether it affects this VM.
+        """
         ...
 
     def restores_at_start(self) -> bool | None:

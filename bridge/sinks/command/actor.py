@@ -112,7 +112,7 @@ class CommandActor:
         return None
 
     def restores_at_start(self) -> bool | None:
-        """Whether this life begins with a restore; see ``Actor.restores_at_start``."""
+        """Whether to run a restore at the start; see ``Actor.restores_at_start``."""
         if not self.terms.at_start:
             return False
         if self.obstacle is not None:
@@ -220,7 +220,7 @@ class CommandActor:
         return found is not None and found.status != STARTED
 
     def may_join(self, step: Step, other: Step, seconds: float) -> bool:
-        """Whether a prepare cannot wait for another run; see ``Actor.may_join``."""
+        """Whether a prepare would be too late after the other run; see ``Actor``."""
         not_before = event_of(step.event).not_before
         if step.key == other.key or not_before is None:
             return False

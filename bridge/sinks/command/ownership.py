@@ -108,7 +108,7 @@ def _trouble(path: Path, account: int) -> str | None:
 
 
 def _way(path: Path) -> Iterator[Path]:
-    """Yield a path and its parents, and those of each symbolic link among them.
+    """Yield a path and its parents; the same for the target of each symbolic link.
 
     Raises:
         OSError: a part of the path is missing, or the links form a loop.

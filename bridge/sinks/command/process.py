@@ -177,7 +177,7 @@ async def _started(
         stderr=end,
         env=dict(environment),
         cwd=os.sep,
-        **own_group,  # type: ignore[arg-type]  # as Popen takes them
+        **own_group,  # type: ignore[arg-type]  # arguments of Popen
     )
 
 

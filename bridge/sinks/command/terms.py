@@ -26,7 +26,7 @@ class Terms(Protocol):
 
     @property
     def lead(self) -> Duration:
-        """The earliest time before NotBefore at which a prepare begins."""
+        """The longest time before NotBefore at which a prepare may begin."""
         ...
 
     @property

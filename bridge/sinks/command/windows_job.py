@@ -37,7 +37,7 @@ _LIMITS = struct.Struct("@2qI2NIN2I6Q4N")  # JOBOBJECT_EXTENDED_LIMIT_INFORMATIO
 _LIMIT_FLAGS = 2
 _ACCOUNTING = struct.Struct("@4q4I")  # JOBOBJECT_BASIC_ACCOUNTING_INFORMATION
 _ACTIVE_PROCESSES = 6
-_SIGNATURES: Mapping[str, tuple[type, ...]] = {  # what it returns, what it takes
+_SIGNATURES: Mapping[str, tuple[type, ...]] = {  # the result first, then arguments
     "CreateJobObjectW": (_HANDLE, _POINTER, _POINTER),
     "SetInformationJobObject": (_BOOL, _HANDLE, _ENUM, _POINTER, _DWORD),
     "QueryInformationJobObject": (_BOOL, _HANDLE, _ENUM, _POINTER, _DWORD, _POINTER),

@@ -25,7 +25,7 @@ _STEPS = {
     "updated": "was changed",
     "completed": "is over",
     "cancelled": "was cancelled",
-    "ended": "is gone; whether it was done is not known",
+    "ended": "has ended; its outcome is not known",
 }
 _OUTCOMES = {
     "relayed": "passed on to Azure",

@@ -88,7 +88,7 @@ class Acknowledged:
     Args:
         writer: the connection; encrypts, if there is TLS.
         wire: the transport that writes the (encrypted) bytes to the socket.
-        counting: asks the kernel.
+        counting: returns the counts of the kernel.
     """
 
     def __init__(

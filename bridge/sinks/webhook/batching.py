@@ -23,7 +23,7 @@ class Poster(Sink, Protocol):
     config: WebhookKeys
 
     async def attempt(self, post: Callable[[], Awaitable[T]]) -> T:
-        """Ask for permission if need be, and make one attempt."""
+        """Ask for permission if necessary, and make one attempt."""
         ...
 
     async def called(self, call: Call, name: str) -> Answer:
@@ -50,7 +50,7 @@ class BatchingWebhook:
     size: int
 
     async def deliver(self, event: CloudEvent) -> None:
-        """POST one event alone; see ``Sink.deliver``."""
+        """POST one event, in the form of several; see ``Sink.deliver``."""
         await self.sink.deliver(event)
 
     async def deliver_many(
