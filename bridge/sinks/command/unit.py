@@ -122,7 +122,7 @@ class UnitRunner:
     async def _until_it_ended(
         self, box: Mailbox, asked: RequestedRun, stop: asyncio.Event
     ) -> None:
-        """Wait for an earlier run; ``stop`` or the caller's time limit ends the wait."""
+        """Wait for an earlier run; ``stop`` or the caller's limit ends the wait."""
         look = await asyncio.to_thread(box.look, asked.run_id)
         while look.is_under_way and not stop.is_set():
             await self.clock.wait(stop, _LOOK_EVERY)
