@@ -189,7 +189,7 @@ class WebhookSink:
 
         Raises:
             DeliveryError: it cannot be reached, or refuses a required handshake.
-            UnprovenError: it answers, but its answer proves no more.
+            UnprovenError: it answers, but this does not prove that it takes events.
         """
         request = await self._request({})
         target = redact(request.url)
@@ -293,7 +293,7 @@ class WebhookSink:
 
         Args:
             call: what to send.
-            name: what a signature knows a repeat by: the id of the event.
+            name: the id in the signature: the same for each repeat of the event.
         """
         body = filled(self.config.auth_meant, call.body)
         headers = dict(call.headers) | self._signature(name, body)
