@@ -42,7 +42,7 @@ class Beginning:
             started = from_bridge(
                 self.event_context(), "started", observed_at=now, reason=_REASON
             )
-            await runs.ask(started.event, now=now.timestamp())
+            await runs.add(started.event, now=now.timestamp())
 
     def _is_restore(self, delivery: Delivery) -> bool:
         event = CloudEvent.from_json(delivery.body)
