@@ -106,7 +106,7 @@ class Observer(Protocol):
 class Poller:
     """The loop that reads the document.
 
-    The class is large because it keeps nine values between two requests, and is given
+    It is wide because it keeps nine values between two requests, and is given
     four.
 
     Attributes:

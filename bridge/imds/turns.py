@@ -144,7 +144,7 @@ class _AtOnce(Struct, eq=False):
 class Turns:
     """The line of requests to scheduledevents.
 
-    The class is large because it has a method for each action in the line.
+    It is wide because it has a method for each action in the line.
 
     Args:
         clock: measures the waits.

@@ -61,7 +61,7 @@ class _Done(Struct, frozen=True):
 class Keeper(Struct):
     """The state file, its mirror, and the stand-in for the disk.
 
-    The class is large because one object must know at any moment which of the three is
+    It is wide because one object must know at any moment which of the three is
     used.
 
     Attributes:
