@@ -60,12 +60,12 @@ class Pool(Executor):
         future: Future[T] = Future()
         self._calls.put(partial(_settle, future, partial(fn, *args, **kwargs)))
         if len(self._threads) < self._count:
-            thread = threading.Thread(target=self._live, name=self._name, daemon=True)
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._threads.append(thread)
             thread.start()
         return future
 
-    def _live(self) -> None:
+    def _run(self) -> None:
         while (call := self._calls.get()) is not None:
             call()
 

@@ -88,7 +88,7 @@ class Front(Struct):
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(what, *values)
 
-    def live(self, shift: Shift, group: list[Ticket] | None) -> None:
+    def run(self, shift: Shift, group: list[Ticket] | None) -> None:
         """Work until the last message, or until another thread takes over.
 
         Args:
@@ -198,7 +198,7 @@ class Front(Struct):
     def _write_back(self, part: list[Entry]) -> None:
         """Write a part of the journal in another thread, so that jobs do not wait."""
 
-        def live() -> None:
+        def work() -> None:
             try:
                 is_done = self.keeper.write(part)
             except BaseException as error:  # noqa: BLE001 - nothing else would report it
@@ -206,7 +206,7 @@ class Front(Struct):
             else:
                 self.messages.put(Answer(is_done, goes_on=True))
 
-        threading.Thread(target=live, name="outbox-heal", daemon=True).start()
+        threading.Thread(target=work, name="outbox-heal", daemon=True).start()
 
     def _finish(self, shift: Shift) -> None:
         """Write the changes in memory to the disk, if it answers soon; then close."""

@@ -33,16 +33,16 @@ class Threads(Struct):
             opened: gets its result when the thread has opened the file, or the error.
         """
 
-        def live() -> None:
+        def work() -> None:
             try:
                 self.front.keeper.open()
             except Exception as error:  # noqa: BLE001 - passed to the caller of serving
                 self.front.call_in_loop(opened.set_exception, error)
                 return
             self.front.call_in_loop(opened.set_result, None)
-            self.front.live(self._shift, None)
+            self.front.run(self._shift, None)
 
-        self._begin(live)
+        self._begin(work)
 
     def replace_if_hung(self, patience: float) -> float | None:
         """Start another thread, in memory, if the disk is silent for ``patience``.
@@ -53,9 +53,9 @@ class Threads(Struct):
         if self._shift.relieve(patience):
             group = self._shift.group
             self._shift = shift = Shift()
-            self._begin(lambda: self.front.live(shift, group))
+            self._begin(lambda: self.front.run(shift, group))
         return self._shift.waits_for()
 
-    def _begin(self, live: Callable[[], None]) -> None:
-        self._thread = threading.Thread(target=live, name="outbox", daemon=True)
+    def _begin(self, work: Callable[[], None]) -> None:
+        self._thread = threading.Thread(target=work, name="outbox", daemon=True)
         self._thread.start()
