@@ -31,14 +31,14 @@ class Launcher(Struct):
     _begun: set[int] = field(default_factory=set)  # since ``reads`` was called
 
     def reads(self) -> None:
-        """Note that a read of the outbox begins, whose result goes to ``take``."""
+        """Note that a read of the outbox begins; pass its result to ``take``."""
         self._begun.clear()
 
     def take(self, due: list[Delivery]) -> None:
-        """Make what was read the ready deliveries.
+        """Replace the ready deliveries by those that were read.
 
-        Attempts may begin while the outbox is read, and even end, so that what they
-        delivered is recorded before its row is here. These deliveries are left out.
+        During the read, attempts may begin, and even end and be recorded. Their
+        deliveries are left out, because the rows that were read are out of date.
         """
         self.ready = deque(one for one in due if one.id not in self._begun)
 
@@ -70,7 +70,7 @@ class Launcher(Struct):
     def begin_beside(
         self, tasks: asyncio.TaskGroup, waiting: list[Delivery], *, repeats: bool
     ) -> None:
-        """Begin one attempt outside the slots, to see whether the sink is back.
+        """Begin one attempt outside the slots, to check whether the sink is back.
 
         Args:
             tasks: the group in which the attempt runs.
@@ -116,7 +116,7 @@ class HeartbeatSlot(Struct):
 
         Args:
             is_idle: whether nothing is due and nothing is in flight.
-            is_alone: whether, besides, no delivery waits for a later time.
+            is_alone: whether, in addition, no delivery is due later.
         """
         attempts, circuit = self.trying.attempts, self.trying.circuit
         if self.waiting is None or attempts.taken >= self.slots:

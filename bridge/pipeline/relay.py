@@ -28,7 +28,7 @@ from bridge.pipeline.settlement import Settling
 from bridge.telemetry.metrics import Metrics
 
 _LONGEST_WAIT = 60.0
-_PLENTY = 16  # so many ready deliveries are a backlog
+_PLENTY = 16  # ready deliveries: with at least so many there is a backlog
 _MOST_RELEASED = 10_000  # deliveries per transaction, so that each one is short
 
 
@@ -59,9 +59,9 @@ class Relay:
     _trying: Trying = field(init=False)
     _launcher: Launcher = field(init=False)
     _heartbeat: HeartbeatSlot = field(init=False)
-    _is_more_due: bool = False  # than was read, so far as is known
-    _is_plenty: bool = False  # much was due at the last look, and nothing was urgent
-    _goes_on: bool = False  # whether ``_go_on`` is about to be called
+    _is_more_due: bool = False  # than were read, as far as known
+    _is_plenty: bool = False  # many were due at the last look, none was urgent
+    _goes_on: bool = False  # whether a call of ``_go_on`` is scheduled
     _running: asyncio.Lock = field(default_factory=asyncio.Lock)
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -100,15 +100,16 @@ class Relay:
         return None
 
     def may_send(self, delivery: Delivery) -> bool:
-        """Return whether a delivery may be sent now whose attempt has begun before.
+        """Return whether a delivery whose attempt has begun may still be sent now.
 
-        An attempt that waits before it sends asks this; if not, it raises NotSentError.
+        An attempt that waits before it sends calls this. If the result is False, the
+        attempt raises NotSentError.
         """
         now = self.clock.now().timestamp()
         return self._trying.attempts.may_go_on(delivery, now)
 
     def gather_with(self, gather: Gather | None) -> None:
-        """Let attempts share requests from now on; None = each has its own."""
+        """Let attempts share requests from now on; None = one request for each."""
         self._trying.gather = gather
 
     def offer(self, heartbeat: Delivery) -> None:
@@ -151,7 +152,7 @@ class Relay:
         """Begin every attempt that may begin now.
 
         Returns:
-            Seconds after which to look again, if nothing happens before.
+            Seconds after which to call this again, if nothing happens before.
         """
         trying = self._trying
         self.outbox.wakeups.of(self.sink).clear()
@@ -237,7 +238,7 @@ class Relay:
             self.outbox.wakeups.of(self.sink).set()
         elif settling.lands(has_time=self._has_time(attempt.delivery)):
             tasks.create_task(settling.record(self._noted), name=f"{self.name}:record")
-        if not self._goes_on:  # once for all that have ended together
+        if not self._goes_on:  # one call for all attempts that end together
             self._goes_on = True
             asyncio.get_running_loop().call_soon(self._go_on, tasks)
 
@@ -249,11 +250,11 @@ class Relay:
         self._go_on(tasks)
 
     async def _attempt(self, attempt: Attempt, tasks: asyncio.TaskGroup | None) -> None:
-        """Make an attempt, settle it, and begin the next one.
+        """Make an attempt, settle it, and begin the next attempts.
 
         Args:
             attempt: the attempt to make.
-            tasks: the group in which the next one begins; None = begin no other.
+            tasks: the group for the next attempts; None = begin no other attempt.
         """
         error, settling = await self._trying.make(attempt), self._trying.settling
         self._go_on(tasks)
@@ -265,22 +266,22 @@ class Relay:
             await settling.record(self._noted)
 
     def _go_on(self, tasks: asyncio.TaskGroup | None) -> None:
-        """Begin the next attempts, and see whether to look at the outbox again."""
+        """Begin the next attempts; wake the relay if it must read the outbox again."""
         self._goes_on = False
         if tasks is not None and not self._stop.is_set():
             self._launcher.begin(tasks)
-        is_early = self.clock.monotonic() < self.pace.opens_at  # step must wait again
+        is_early = self.clock.monotonic() < self.pace.opens_at  # wait in ``step``
         ready = len(self._launcher.ready)
         is_low = self._is_more_due and ready < self.policy.enough
         if not ready or is_early or is_low:
-            self._is_more_due = False  # until it is read
+            self._is_more_due = False  # until the next read
             self.outbox.wakeups.of(self.sink).set()
 
     def _has_time(self, delivery: Delivery) -> bool:
-        """Return whether nobody waits for the record that a delivery is made.
+        """Return whether the record of a success may wait for further successes.
 
-        Somebody does if the process is to stop, if a later delivery of the same key may
-        be urgent, or if few deliveries are ready.
+        It may not if the process stops, if a later delivery of the same key may be
+        urgent, or if few deliveries are ready.
         """
         if self._stop.is_set() or delivery.urgent_until is not None:
             return False
@@ -288,7 +289,7 @@ class Relay:
         return self._is_plenty and is_much
 
     def _noted(self, is_followed: bool) -> None:  # noqa: FBT001 - a callback
-        """Look again after successes were recorded, but only if that may help.
+        """Read the outbox again after successes were recorded, if that may help.
 
         It helps if a later delivery of the same key is due now (it may be more urgent
         than the ready ones), or if few deliveries are ready.
