@@ -140,6 +140,11 @@ class Attempts(Struct):
         """The number of slots in use."""
         return len(self._all) - self._beside
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no more than an urgent delivery may begin; see ``may_begin``."""
+        return self.taken - len(self._may_be_urgent) >= self.slots
+
     def may_begin(self, delivery: Delivery, now: float) -> bool:
         """Return whether an attempt may begin at ``now`` (seconds since the epoch)."""
         monotonic = self.clock.monotonic()

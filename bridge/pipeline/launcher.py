@@ -1,8 +1,6 @@
 """Begins attempts at due deliveries, as far as slots, pace and circuit allow."""
 
-import asyncio
 from collections import deque
-from collections.abc import Callable
 
 from msgspec import Struct, field
 
@@ -13,20 +11,16 @@ from bridge.pipeline.attempt import Trying
 from bridge.pipeline.in_flight import Attempt
 from bridge.pipeline.policy import is_urgent
 
-Start = Callable[[Attempt, asyncio.TaskGroup], None]
-
 
 class Launcher(Struct):
     """Begins the attempts of one relay.
 
     Attributes:
-        start: starts an attempt.
         ready: the due deliveries for which no attempt has begun.
     """
 
     trying: Trying
     clock: Clock
-    start: Start
     ready: deque[Delivery] = field(default_factory=deque)
     _begun: set[int] = field(default_factory=set)  # since ``reads`` was called
 
@@ -42,10 +36,15 @@ class Launcher(Struct):
         """
         self.ready = deque(one for one in due if one.id not in self._begun)
 
-    def begin(self, tasks: asyncio.TaskGroup) -> None:
-        """Begin attempts at ready deliveries, urgent ones first; keep the others."""
+    def begin(self) -> list[Attempt]:
+        """Begin attempts at ready deliveries, urgent ones first; keep the others.
+
+        Returns:
+            The attempts that have begun. The caller makes each of them.
+        """
+        begun = list[Attempt]()
         if not self.ready:
-            return
+            return begun
         now = self.clock.now().timestamp()
         ready, waiting = self.ready, list[Delivery]()
         # Another delivery of the same key may be in flight: an earlier one that is no
@@ -53,6 +52,8 @@ class Launcher(Struct):
         attempts = self.trying.attempts
         busy = attempts.keys
         while ready:
+            if attempts.is_full and not is_urgent(ready[0], now):
+                break  # the deliveries behind this one may not begin, either
             delivery = ready.popleft()
             if self.trying.is_under_way(delivery):
                 continue
@@ -60,23 +61,24 @@ class Launcher(Struct):
                 waiting.append(delivery)
                 continue
             if attempts.may_begin(delivery, now):
-                self._launch(tasks, attempts.begin(delivery))
+                begun.append(self._noted(attempts.begin(delivery)))
                 continue
             waiting.append(delivery)
             if not is_urgent(delivery, now):
                 break  # the deliveries behind this one may not begin, either
         ready.extendleft(reversed(waiting))
+        return begun
 
-    def begin_beside(
-        self, tasks: asyncio.TaskGroup, waiting: list[Delivery], *, repeats: bool
-    ) -> None:
+    def begin_beside(self, waiting: list[Delivery], *, repeats: bool) -> Attempt | None:
         """Begin one attempt outside the slots, to check whether the sink is back.
 
         Args:
-            tasks: the group in which the attempt runs.
             waiting: deliveries that are not due yet.
             repeats: whether a second attempt at a delivery may begin while the first
                 hangs.
+
+        Returns:
+            The attempt, which the caller makes; None if there is nothing to attempt.
         """
         attempts = self.trying.attempts
         busy = attempts.keys
@@ -84,18 +86,17 @@ class Launcher(Struct):
             if delivery.id in self._begun:
                 continue
             if not (self.trying.is_under_way(delivery) or delivery.key in busy):
-                self._launch(tasks, attempts.begin(delivery, is_beside=True))
-                return
+                return self._noted(attempts.begin(delivery, is_beside=True))
         if not repeats or not self.trying.circuit.is_unreachable:
-            return
+            return None
         hanging = attempts.hanging(self.clock.now().timestamp())
-        if hanging is not None:
-            again = attempts.begin(hanging, is_beside=True, is_second=True)
-            self._launch(tasks, again)
+        if hanging is None:
+            return None
+        return self._noted(attempts.begin(hanging, is_beside=True, is_second=True))
 
-    def _launch(self, tasks: asyncio.TaskGroup, attempt: Attempt) -> None:
+    def _noted(self, attempt: Attempt) -> Attempt:
         self._begun.add(attempt.delivery.id)
-        self.start(attempt, tasks)
+        return attempt
 
 
 class HeartbeatSlot(Struct):

@@ -76,7 +76,7 @@ class Relay:
             settling=Settling(sink, outbox, clock, self.metrics),
             times=DueTimes(sink, outbox, clock, circuit, longest),
         )
-        self._launcher = Launcher(self._trying, clock, self._start)
+        self._launcher = Launcher(self._trying, clock)
         self._heartbeat = HeartbeatSlot(self._trying, self.pace, clock, policy.slots)
 
     @property
@@ -145,8 +145,7 @@ class Relay:
             for delivery in await outbox.deliveries.of_cloud_event(
                 sink, cloud_event_id, since=since
             ):
-                attempt = self._trying.attempts.begin(delivery)
-                await self._attempt(attempt, None)
+                await self._attempt_once(self._trying.attempts.begin(delivery), None)
 
     async def step(self, tasks: asyncio.TaskGroup) -> float:
         """Begin every attempt that may begin now.
@@ -180,7 +179,7 @@ class Relay:
                 tasks.create_task(
                     self._beat(beat, tasks), name=f"{self.name}:heartbeat"
                 )
-            self._launcher.begin(tasks)
+            self._start(self._launcher.begin(), tasks)
             await self._try_beside(tasks)
         trying.times.has_pending = bool(due) or next_due is not None
         await trying.times.keep()
@@ -194,8 +193,11 @@ class Relay:
         waiting = await self.outbox.deliveries.waiting_for_sink(
             self.sink, now=now, limit=self.policy.ahead, but=self._trying.under_way
         )
-        if not self._stop.is_set():
-            self._launcher.begin_beside(tasks, waiting, repeats=self.repeats)
+        if self._stop.is_set():
+            return
+        attempt = self._launcher.begin_beside(waiting, repeats=self.repeats)
+        if attempt is not None:
+            self._start([attempt], tasks)
 
     async def _beat(self, heartbeat: Attempt, tasks: asyncio.TaskGroup) -> None:
         await self._trying.beat(heartbeat, tasks)
@@ -214,15 +216,16 @@ class Relay:
             waits.append(next_due - now)
         return min([*waits, _LONGEST_WAIT])
 
-    def _start(self, attempt: Attempt, tasks: asyncio.TaskGroup) -> None:
-        """Start an attempt: as a task, or as one event of a request."""
-        delivery, gather = attempt.delivery, self._trying.gather
-        if gather is None:
-            name = f"{self.name}:{delivery.id}"
-            tasks.create_task(self._attempt(attempt, tasks), name=name)
-            return
-        attempt.answer = gather(delivery, tasks)
-        attempt.answer.add_done_callback(partial(self._answered, attempt, tasks))
+    def _start(self, begun: list[Attempt], tasks: asyncio.TaskGroup) -> None:
+        """Make attempts: each in a task, or as one event of a request."""
+        gather = self._trying.gather
+        for attempt in begun:
+            if gather is None:
+                name = f"{self.name}:{attempt.delivery.id}"
+                tasks.create_task(self._attempt(attempt, tasks), name=name)
+                continue
+            attempt.answer = gather(attempt.delivery, tasks)
+            attempt.answer.add_done_callback(partial(self._answered, attempt, tasks))
 
     def _answered(
         self, attempt: Attempt, tasks: asyncio.TaskGroup, _: "asyncio.Future[None]"
@@ -240,42 +243,74 @@ class Relay:
             tasks.create_task(settling.record(self._noted), name=f"{self.name}:record")
         if not self._goes_on:  # one call for all attempts that end together
             self._goes_on = True
-            asyncio.get_running_loop().call_soon(self._go_on, tasks)
+            asyncio.get_running_loop().call_soon(self._go_on_together, tasks)
 
     async def _postpone(
         self, attempt: Attempt, error: DeliveryError, tasks: asyncio.TaskGroup
     ) -> None:
         await self._trying.postpone(attempt, error)
         self.outbox.wakeups.of(self.sink).set()
-        self._go_on(tasks)
+        self._start(self._go_on(), tasks)
 
-    async def _attempt(self, attempt: Attempt, tasks: asyncio.TaskGroup | None) -> None:
-        """Make an attempt, settle it, and begin the next attempts.
+    def _go_on_together(self, tasks: asyncio.TaskGroup) -> None:
+        self._goes_on = False
+        self._start(self._go_on(), tasks)
+
+    async def _attempt(self, attempt: Attempt, tasks: asyncio.TaskGroup) -> None:
+        """Make an attempt, and then those that may begin because it has ended.
+
+        The first of these uses the same task: under a backlog, a new task for each
+        delivery would cost a tenth of the attempt.
+        """
+        while True:
+            begun = await self._attempt_once(attempt, tasks)
+            if not begun:
+                return
+            if self._trying.gather is not None:  # the sink was opened again
+                self._start(begun, tasks)
+                return
+            attempt, *others = begun
+            self._start(others, tasks)
+
+    async def _attempt_once(
+        self, attempt: Attempt, tasks: asyncio.TaskGroup | None
+    ) -> list[Attempt]:
+        """Make an attempt and settle it.
 
         Args:
             attempt: the attempt to make.
             tasks: the group for the next attempts; None = begin no other attempt.
+
+        Returns:
+            The attempts that have begun since then. The caller makes each of them.
         """
         error, settling = await self._trying.make(attempt), self._trying.settling
-        self._go_on(tasks)
+        begun = [] if tasks is None else self._go_on()
         if error is not None or attempt.is_void:
             self.outbox.wakeups.of(self.sink).set()
-            return
+            return begun
         has_time = tasks is not None and self._has_time(attempt.delivery)
-        if settling.lands(has_time=has_time):
-            await settling.record(self._noted)
+        if not settling.lands(has_time=has_time):
+            return begun
+        if tasks is not None:  # the next attempts do not wait for the record
+            self._start(begun, tasks)
+        await settling.record(self._noted)
+        return []
 
-    def _go_on(self, tasks: asyncio.TaskGroup | None) -> None:
-        """Begin the next attempts; wake the relay if it must read the outbox again."""
-        self._goes_on = False
-        if tasks is not None and not self._stop.is_set():
-            self._launcher.begin(tasks)
+    def _go_on(self) -> list[Attempt]:
+        """Begin the next attempts; wake the relay if it must read the outbox again.
+
+        Returns:
+            The attempts that have begun. The caller makes each of them.
+        """
+        begun = [] if self._stop.is_set() else self._launcher.begin()
         is_early = self.clock.monotonic() < self.pace.opens_at  # wait in ``step``
         ready = len(self._launcher.ready)
         is_low = self._is_more_due and ready < self.policy.enough
         if not ready or is_early or is_low:
             self._is_more_due = False  # until the next read
             self.outbox.wakeups.of(self.sink).set()
+        return begun
 
     def _has_time(self, delivery: Delivery) -> bool:
         """Return whether the record of a success may wait for further successes.

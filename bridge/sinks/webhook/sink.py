@@ -7,12 +7,13 @@ Source: https://github.com/cloudevents/spec/tree/ce@v1.0.2
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
+from msgspec.structs import replace
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.clock import Clock
