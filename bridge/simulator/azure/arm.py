@@ -86,7 +86,7 @@ class Arm:
         machines: the VMs whose events can be acknowledged.
         host: the address to listen on.
         port: the port to listen on; 0: a free one.
-        clock: None: the system's.
+        clock: the source of time; None: the system's clock.
 
     Attributes:
         url: where it listens, without a slash at the end; "" before.
