@@ -162,11 +162,11 @@ def test_event_that_vanishes_before_it_started_is_canceled(imds: ImdsState) -> N
     assert len(told) == 2
 
 
-async def test_simulator_tells_of_events_in_a_queue() -> None:
+async def test_simulator_publishes_event_grid_messages_in_a_queue() -> None:
     options = SimulatorOptions(vm_name="web-0", event_grid="cloudevents")
     stop = asyncio.Event()
     async with Simulator(options) as simulator, asyncio.TaskGroup() as group:
-        group.create_task(simulator.tell(stop))
+        group.create_task(simulator.run_event_grid(stop))
         simulator.imds.schedule(EventLife(event_type="Freeze", resources=("web-0",)))
         text = simulator.broker.connection_string
         async with (
