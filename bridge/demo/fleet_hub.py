@@ -21,7 +21,7 @@ class FleetError(Exception):
 
 @dataclass(slots=True)
 class HubPage:
-    """The API of the hub. A condition asks the API; ``until`` waits for it.
+    """A client of the hub's API; ``until`` polls it until a condition is met.
 
     Attributes:
         url: the URL of the hub; "" before it listens.
@@ -48,7 +48,7 @@ class HubPage:
         return is_met
 
     def approves(self, event_id: str, via: str, reason: str) -> Condition:
-        """Return a condition that posts an approval: the hub has accepted it."""
+        """Return a condition: the hub accepts an approval, which each check posts."""
 
         async def is_met() -> bool:
             content = (await self._event(event_id))["content"]

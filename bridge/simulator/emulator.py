@@ -135,7 +135,7 @@ class Emulator:
     # -- time --------------------------------------------------------------------------
 
     def advance(self, seconds: float) -> None:
-        """Move the broker's clock: locks end, messages expire or are enqueued."""
+        """Move the broker's clock on: locks end, messages expire or are enqueued."""
 
         def advance() -> None:
             self._clock.ahead += seconds

@@ -68,7 +68,7 @@ class Guard(Struct, kw_only=True):
         *,
         tls: ssl.SSLContext | None = None,
     ) -> asyncio.Server:
-        """Serve ``runner``, which is set up; with ``tls``, as HTTPS.
+        """Serve ``runner``, which must be set up; with ``tls``, as HTTPS.
 
         Raises:
             OSError: the address cannot be listened on.

@@ -22,7 +22,7 @@ Answering = Callable[[], Awaitable[web.StreamResponse]]
 JSON_TYPE = "application/json; charset=utf-8"
 MAX_BODY = 16 * 1024 * 1024
 _MOST_CONNECTIONS = 256
-# When the simulator stops, it does not wait for requests that a fault lets hang.
+# When the simulator stops, it does not wait for requests that a fault delays.
 _SHUTDOWN_SECONDS = 0.2
 _STATUSES = {
     BadInputError: 400,

@@ -1,4 +1,4 @@
-"""A local ARM that acknowledges, and Event Grid's words about the same events."""
+"""The local ARM acknowledges events; Event Grid's messages report the same events."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The broker in a thread of its own, as tests of other programs use it."""
+"""The broker in its own thread, as tests of other programs use it."""
 
 import asyncio
 import gc
@@ -230,7 +230,7 @@ def test_connections_and_links_are_broken_on_demand(bus: Emulator) -> None:
             sender.send_messages(ServiceBusMessage("kept"))
 
     assert bus.counts("orders") == Counts(active=2)
-    gc.collect()  # now, and not in another test
+    gc.collect()  # so that the warnings come now, not in another test
 
 
 @SOCKETS_ARE_LEFT
@@ -259,7 +259,7 @@ def test_each_one_is_fresh_and_begins_in_milliseconds(
             bus.put("orders", b"x")
         seconds.append(time.monotonic() - begun)
 
-    # A busy machine holds some of them up, and not the fastest.
+    # A busy machine delays some starts; the fastest one is not delayed.
     assert min(seconds) < 0.1
 
 

@@ -1,4 +1,4 @@
-"""What the real service asks of a request, and how it shows a document."""
+"""The rules of IMDS for requests, and the form of its document."""
 
 import pytest
 
@@ -30,7 +30,7 @@ async def test_document_is_empty_at_first() -> None:
 
 
 async def test_document_is_the_documented_one() -> None:
-    """The example of the documentation, byte for byte as a value."""
+    """The whole document is equal to the example of the documentation."""
     async with vm() as it:
         it.imds.schedule(
             EventLife(

@@ -1,4 +1,4 @@
-"""StartRequests: 200 for whatever is in the document, 400 for all else."""
+"""StartRequests: 200 if each event is in the document, else 400."""
 
 import asyncio
 import json
@@ -137,7 +137,7 @@ async def test_event_starts_at_not_before_though_others_have_not_approved() -> N
 
 
 async def test_approval_alone_does_not_raise_the_incarnation() -> None:
-    """It shows nowhere in the document."""
+    """The document does not show the approval."""
     async with vm() as it:
         it.imds.schedule(life(event_id=ID, waits_for_others=True))
         before = await it.document()
@@ -160,8 +160,8 @@ async def test_approvals_are_told_and_kept() -> None:
 
 
 async def test_listener_of_the_documentation_sees_a_migration_through() -> None:
-    """Microsoft's Python sample, polling faster: get, confirm each event, until it is
-    gone. It sends its body without saying that it is JSON."""
+    """As Microsoft's Python sample, but polling faster: read, and confirm each event,
+    until it is gone. The requests have no Content-Type."""
     settings = ImdsSettings(
         scenario=load("live-migration"), speed=1500, least_phase=2.5
     )

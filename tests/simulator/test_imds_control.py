@@ -1,4 +1,4 @@
-"""Driving the simulated IMDS from another process."""
+"""Another process controls the simulated IMDS."""
 
 from typing import Any
 
@@ -59,7 +59,7 @@ async def test_event_is_started_and_removed_over_http() -> None:
 
 
 async def test_event_is_changed_over_http() -> None:
-    """A Reboot rarely turns out to be a Freeze."""
+    """In reality, an event rarely changes its type."""
     async with vm() as it:
         it.imds.schedule(life(event_id=ID))
         await it.control("PATCH", f"events/{ID}", {"type": "Freeze", "notBefore": 60})

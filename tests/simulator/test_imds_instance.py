@@ -89,7 +89,7 @@ async def test_old_version_lacks_later_elements() -> None:
 
 @pytest.mark.parametrize("query", ["", "api-version=2020-07-01"])
 async def test_version_is_asked_for(query: str) -> None:
-    """2020-07-01 is one of scheduledevents, not of instance."""
+    """2020-07-01 is a version of scheduledevents, not of instance."""
     async with vm() as it:
         reply = await ask(it, COMPUTE, query)
 

@@ -1,4 +1,4 @@
-"""The receiver: keeps what comes, tells who waits, fails on demand."""
+"""The inbox stores messages, wakes those who wait for one, and fails on demand."""
 
 import asyncio
 from collections.abc import AsyncIterator

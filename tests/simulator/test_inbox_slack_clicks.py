@@ -1,4 +1,4 @@
-"""The local Slack tells an app of clicks, as Slack does, and takes its answers."""
+"""The local Slack sends clicks to an app, as Slack does, and accepts its answers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ ALICE = "U0ALICE"
 
 @dataclass
 class Listener:
-    """An app that is told of clicks."""
+    """An app that receives clicks."""
 
     slack: App
     status: int = 200
@@ -59,7 +59,7 @@ class Listener:
 
     @property
     def payload(self) -> Any:
-        """What it was told last."""
+        """The payload of the last click."""
         return orjson.loads(parse_qs(self.bodies[-1].decode())["payload"][0])
 
 

@@ -1,4 +1,4 @@
-"""Scenarios: what is shipped, and how files are read."""
+"""The built-in scenarios, and how scenario files are read."""
 
 import json
 from pathlib import Path

@@ -25,7 +25,7 @@ DOCUMENTS = (
 
 
 async def watch(it: Vm, *, approves: bool) -> list[str]:
-    """Return the transitions that a watcher sees who looks once a second."""
+    """Return the transitions that a client sees that polls once a second."""
     told: list[str] = []
     status, not_before_at = None, 0.0
     while not (it.imds.is_over and status is None and it.clock.at > START + 1):
@@ -105,7 +105,7 @@ async def test_approval_does_not_wait_for_not_before() -> None:
 
 
 async def test_no_phase_is_pressed_below_the_least() -> None:
-    """Half a second of notice falls between two polls."""
+    """Without the limit, a notice of half a second would fall between two polls."""
     async with vm(load("spot-eviction"), speed=60, least_phase=2.5) as it:
         await it.document()
         it.clock.at += 2

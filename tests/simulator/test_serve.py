@@ -1,4 +1,4 @@
-"""All three together, as `sebridge simulate` runs them."""
+"""All servers together, as `sebridge simulate` runs them."""
 
 import asyncio
 import io
@@ -27,7 +27,7 @@ from tests.support.ports import free_port
 
 
 class Output(io.StringIO):
-    """A stream that says when a line has been flushed."""
+    """A stream with an event that is set when a line is flushed."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The local Teams takes what Teams takes of a bot, and refuses the rest."""
+"""The local Teams accepts what Teams accepts from a bot, and refuses the rest."""
 
 import time
 from collections.abc import AsyncIterator

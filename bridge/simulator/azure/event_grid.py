@@ -91,7 +91,7 @@ def message(event: Json, status: str, place: Place, at: float, schema: Schema) -
 
 
 def foreign(place: Place, at: float, schema: Schema) -> bytes:
-    """Return a message of the same type about no VM, but a Kubernetes cluster."""
+    """Return a message of the same type about a Kubernetes cluster, not a VM."""
     when = datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z")
     resource = (
         f"/subscriptions/{place.subscription}/resourceGroups/{place.group}/providers"

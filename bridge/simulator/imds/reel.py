@@ -33,7 +33,7 @@ class DocumentReel(Struct):
         return view_of(orjson.dumps(self._current(now)))
 
     def approve(self, approval: Approval) -> bool:
-        """Accept an approval: jump to the next document without the event Scheduled."""
+        """Accept an approval: skip the documents where the event is still Scheduled."""
         known = event_statuses(self._current(approval.at))
         wanted = [event_id.lower() for event_id in approval.event_ids]
         if not all(event_id in known for event_id in wanted):

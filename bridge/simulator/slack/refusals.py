@@ -1,4 +1,4 @@
-"""Find out whether Slack refuses a message, and its error code. Pure.
+"""Find out whether Slack refuses a message, and with which error code. Pure.
 
 Source:  docs.slack.dev/reference/methods/chat.postMessage,
          docs.slack.dev/messaging/sending-messages-using-incoming-webhooks

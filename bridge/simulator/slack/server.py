@@ -146,7 +146,7 @@ class SlackServer:
         channel.keep(post)
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes besides methods, webhooks and response_urls."""
+        """Return the routes of the page and of the control requests."""
         return [
             web.get(PAGE, self._page, allow_head=False),
             web.get(f"{PAGE}/", self._page, allow_head=False),
@@ -180,7 +180,7 @@ class SlackServer:
         return web.Response(status=204)
 
     async def _click(self, request: web.Request) -> web.Response:
-        """Send a click: of the page, which is shown again then, or of a JSON body."""
+        """Send a click. A form of the page gets a redirect to it, JSON the result."""
         if request.content_type != _FORM:
             click = parse(await request.read(), Click)
             return as_json(await self.clicks.click(click))
@@ -194,7 +194,7 @@ class SlackServer:
         return web.Response(status=303, headers=location)
 
     def _set_channels(self, given: Sequence[_Channel]) -> None:
-        """Set the channels; messages in those that remain are kept."""
+        """Set the channels; a channel that existed before keeps its messages."""
         before = dict(self.workspace.channels)
         self.workspace.channels.clear()
         for each in given:

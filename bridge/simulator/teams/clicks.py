@@ -202,7 +202,7 @@ def _json(body: bytes) -> object:
 
 
 def _seen(status: int | None, answer: object, shown: Table | None) -> Seen:
-    """Return what a person sees after an answer; before, it was the card ``shown``."""
+    """Return what a person, who saw the card ``shown``, sees after the answer."""
     if status != 200 or not isinstance(answer, Mapping):
         return Seen(card=shown, words="Unable to reach app. Please try again.")
     kind, value = answer.get("type"), answer.get("value")

@@ -214,7 +214,7 @@ class TeamsServer:
         return web.Response(status=204)
 
     async def _click(self, request: web.Request) -> web.Response:
-        """Send a click: of the page, which is shown again then, or of a JSON body."""
+        """Send a click. A form of the page gets a redirect to it, JSON the result."""
         if request.content_type != _FORM:
             click = parse(await request.read(), Click)
             return as_json(await self.clicks.click(click))
