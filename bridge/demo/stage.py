@@ -38,10 +38,10 @@ _IN_SLACK = {
 }
 _OUTCOME = re.compile(r"\*((?:Command|Approval) [^*]+)\*")
 _SPEED = 100.0
-_STARTED_WITHIN = 25.0  # the limit of a start, also on slow machines
+_STARTED_WITHIN = 25.0  # seconds to start the forwarder, on slow machines too
 _START_SECONDS = 5.0  # a usual start, until the first event is published
 _LEAST_PHASE = 2.5  # seconds; no phase is shorter, whatever the speed
-_ARRIVED_WITHIN = 5.0  # seconds after the end of the scenario
+_ARRIVED_WITHIN = 5.0  # seconds from the end of the scenario to the last arrival
 
 
 def play(
@@ -53,8 +53,8 @@ def play(
         scenario: the name of one of the eight scenarios.
         speed: how many times faster than real time; None = a speed for demos.
         svg: where to save the output as a picture.
-        keep: keep the folder of the demo, with configuration, state file and log. A
-            demo writes nothing elsewhere.
+        keep: keep the folder with configuration, state file and log. Only ``svg`` is
+            written elsewhere.
     """
     folder = Path(tempfile.mkdtemp(prefix="sebridge-demo-"))
     timeline = Timeline()
