@@ -71,7 +71,7 @@ def test_command_line_goes_before_the_environment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "http", "-1", "٣"])
-def test_environment_that_names_no_port_is_told(port: str) -> None:
+def test_invalid_port_in_the_environment_is_reported(port: str) -> None:
     with pytest.raises(SimulatorError, match=r"EMULATOR_HTTP_PORT is .*; allowed: a p"):
         as_emulator(SimulatorOptions(), {"EMULATOR_HTTP_PORT": port})
 
@@ -108,7 +108,7 @@ async def test_client_of_the_emulator_works_unchanged() -> None:
     arguments = ("--emulator", "--servicebus-port", str(amqp))
     config = ("--servicebus-config", str(SAMPLE))
     environ = {**COMPOSE, "EMULATOR_HTTP_PORT": str(http)}
-    async with simulated(*arguments, *config, environ=environ) as told:
+    async with simulated(*arguments, *config, environ=environ) as addresses:
         async with (
             aiohttp.ClientSession() as session,
             session.get(f"http://127.0.0.1:{http}/health") as reply,
@@ -127,5 +127,5 @@ async def test_client_of_the_emulator_works_unchanged() -> None:
         ):
             await sender.send_messages(ServiceBusMessage("hello"))
             assert [str(m) for m in await receiver.peek_messages()] == ["hello"]
-        assert told["servicebus"]["administration"].endswith(f":{http}")
-        assert told["imds"]["url"].startswith("http://127.0.0.1:")
+        assert addresses["servicebus"]["administration"].endswith(f":{http}")
+        assert addresses["imds"]["url"].startswith("http://127.0.0.1:")

@@ -155,7 +155,7 @@ async def test_event_type_is_hidden_from_versions_before_it(
             assert is_shown == (version >= since)
 
 
-async def test_date_header_tells_the_simulated_time() -> None:
+async def test_date_header_has_the_simulated_time() -> None:
     async with vm() as it:
         reply = await it.get()
 
@@ -224,7 +224,7 @@ async def test_requests_are_kept_as_they_came() -> None:
         assert request.at == it.clock.at
 
 
-async def test_port_in_use_is_told_in_one_sentence() -> None:
+async def test_port_in_use_is_reported_in_one_sentence() -> None:
     async with ImdsSimulator() as first:
         port = int(first.url.rpartition(":")[2])
 

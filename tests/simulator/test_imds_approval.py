@@ -116,7 +116,7 @@ async def test_preview_takes_the_incarnation_as_text_or_number(
         assert (await it.event())["EventStatus"] == "Started"
 
 
-async def test_event_waits_for_all_concerned_when_told_to() -> None:
+async def test_event_waits_for_all_concerned_with_this_option() -> None:
     async with vm(options=ImdsOptions(start_on=StartOn.ALL_CONCERNED)) as it:
         it.imds.schedule(life("Freeze", "WestNO_0", "WestNO_1", event_id=ID))
 
@@ -146,15 +146,15 @@ async def test_approval_alone_does_not_raise_the_incarnation() -> None:
         assert await it.document() == before
 
 
-async def test_approvals_are_told_and_kept() -> None:
+async def test_approvals_are_reported_and_kept() -> None:
     async with vm() as it:
-        told: list[str] = []
-        it.imds.on_approved.append(told.append)
+        reported: list[str] = []
+        it.imds.on_approved.append(reported.append)
         it.imds.schedule(life(event_id=ID))
         await it.approve("gone")
         await it.approve(ID.lower())
 
-        assert told == [ID.lower()]
+        assert reported == [ID.lower()]
         (approval,) = it.imds.approvals
         assert (approval.event_ids, approval.by) == ((ID.lower(),), "WestNO_0")
 

@@ -117,7 +117,7 @@ async def test_faulty_first_read_does_not_start_a_scenario() -> None:
         assert it.clock.waits == []
 
 
-async def test_state_tells_the_faults_to_come() -> None:
+async def test_state_lists_the_waiting_faults() -> None:
     async with vm() as it:
         await it.control("POST", "faults", {"hang": 1, "times": 3})
         await it.get()

@@ -12,7 +12,7 @@ async def ask(it: Vm, path: str, version: str = VERSION) -> Reply:
     return await it.http.send("GET", f"{path}?{version}", headers=METADATA)
 
 
-async def test_compute_tells_who_the_vm_is() -> None:
+async def test_compute_identifies_the_vm() -> None:
     async with vm(vm_name="web-1") as it:
         compute = (await ask(it, COMPUTE)).json
 
@@ -24,7 +24,7 @@ async def test_compute_tells_who_the_vm_is() -> None:
         )
 
 
-async def test_scale_set_instance_is_told_by_its_name() -> None:
+async def test_scale_set_instance_is_recognised_by_its_name() -> None:
     async with vm() as it:
         compute = (await ask(it, COMPUTE)).json
 
