@@ -84,13 +84,13 @@ async def _by_hub(far: Far, url: str, *, as_json: bool) -> bool:
         event = await _event_of(hub, far.event_id)
         if far.via == ARM and not far.refuse:
             _confirm(far, event["machines"], _OF_A_HUB)
-        given = {
+        wish = {
             "decision": "refuse" if far.refuse else "approve",
             "via": far.via,
             "reason": far.reason,
             "content": event["content"],
         }
-        status, body = await hub.decide(event["eventId"], given)
+        status, body = await hub.decide(event["eventId"], wish)
         if status not in {200, 202}:
             raise BridgeError(hub.words(status, body))
         told = {"eventId": event["eventId"], **body}
