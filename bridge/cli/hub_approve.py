@@ -186,11 +186,11 @@ async def _by_arm(far: Far, *, as_json: bool) -> bool:
     agent = f"scheduled-events-bridge/{__version__}"
     async with (
         open_session(user_agent=agent) as http,
-        arm.open_arm(config, http) as hand,
+        arm.open_arm(config, http) as transport,
     ):
-        result = await hand.carry(claimed)
+        result = await transport.send(claimed)
     if result.end is None:
-        fail(f"{event.event_id}: {result.words}")
+        fail(f"{event.event_id}: {result.fault}")
     end = result.end
     told = {
         "eventId": event.event_id,

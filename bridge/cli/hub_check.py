@@ -11,8 +11,8 @@ from bridge.foundation.clock import Clock
 from bridge.foundation.errors import ApprovalQueueError, HubStoreError
 from bridge.hub.config import HubConfig
 from bridge.hub.source_config import SourceConfig
+from bridge.hub.store.other_approvers import OtherApprover, other_approvers
 from bridge.hub.store.store import glance
-from bridge.hub.store.strangers import Stranger, strangers
 from bridge.servicebus.receiver import open_queue
 
 _MOST_NAMED = 5
@@ -27,7 +27,7 @@ async def examine(config: HubConfig, clock: Clock) -> list[Finding]:
 
 async def _of_store(config: HubConfig) -> list[Finding]:
     try:
-        others = await glance(config, strangers)
+        others = await glance(config, other_approvers)
     except HubStoreError as error:
         path = config.sqlite_file
         is_new = path is not None and path.parent.is_dir() and not path.exists()
@@ -35,7 +35,7 @@ async def _of_store(config: HubConfig) -> list[Finding]:
     return [Finding(is_good=True, text="the store answers"), *_of_others(others)]
 
 
-def _of_others(others: list[Stranger]) -> Iterator[Finding]:
+def _of_others(others: list[OtherApprover]) -> Iterator[Finding]:
     """Tell of approvals that were sent by nobody of this store."""
     for one in others[:_MOST_NAMED]:
         who, heard = one.name or "somebody without a name", rfc3339(one.heard)

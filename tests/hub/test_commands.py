@@ -213,7 +213,7 @@ async def test_outcome_is_waited_for(desk: Desk, what: str, code: int) -> None:
         while not (await desk.page())["decisions"]:
             await clock.wait(never, 0.05)
         await desk.dispatcher.step()
-        (sent,) = desk.hand.taken
+        (sent,) = desk.transport.taken
         await desk.store.keep([told(outcome(what, sent.id, seconds=1, reason="so"))])
 
     arguments = ("approve", EVENT_ID, "--hub", desk.url, "--wait", "--json")
