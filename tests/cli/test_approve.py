@@ -19,7 +19,7 @@ from msgspec.structs import replace as with_fields
 from bridge.app.approve_reply import Answers
 from bridge.approvals.message import parse
 from bridge.approvals.reply_sender import ReplySender
-from bridge.cli.approve import Words, request_of
+from bridge.cli.approve import Options, request_of
 from bridge.cli.main import main
 from bridge.configuration import json_schema
 from bridge.events.cloudevent import CloudEvent
@@ -282,7 +282,7 @@ def test_reply_is_waited_for_where_the_bridge_answers(
         file.write(f"\n[[sinks]]\nname = 'bus'\ntype = 'servicebus'\n{sink}\n")
         file.write("[[sinks]]\ntype = 'no-such'\n[[sinks]]\nname = 'x'\n")
 
-    request = request_of(config, {}, Words(event_id=EVENT_ID, wait=True), None)
+    request = request_of(config, {}, Options(event_id=EVENT_ID, wait=True), None)
 
     assert request.reply_to == chosen
 
@@ -384,8 +384,8 @@ async def test_beginning_of_an_event_id_that_is_known_here_is_taken(
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ("602D9", f"'602D9' begins several EventIds: {KNOWN[0].lower()}, {KNOWN[1]}"),
-        ("EVENT", "begins several EventIds: EVENT-1, EVENT-10"),
+        ("602D9", f"beginning of several EventIds: {KNOWN[0].lower()}, {KNOWN[1]}"),
+        ("EVENT", "'EVENT' is the beginning of several EventIds: EVENT-1, EVENT-10"),
         ("C70", "is no EventId such as "),  # too short to be meant
         ("602D9499", "is no EventId such as "),
         ("hell", "is no EventId such as "),  # that only an approval named
@@ -436,9 +436,9 @@ def test_session_is_the_one_that_the_bridge_named(
 ) -> None:
     config = configured(tmp_path, sessions=sessions)
     source = BytesIO(received.to_json()) if received else None
-    words = Words(event_id=EVENT_ID.lower(), session=given)
+    options = Options(event_id=EVENT_ID.lower(), session=given)
 
-    request = request_of(config, {}, words, source)
+    request = request_of(config, {}, options, source)
 
     assert request.to.session == session
 

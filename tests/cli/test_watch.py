@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.cli.events import following, sight_of
+from bridge.cli.events import display_of, following
 from bridge.cli.rows import deliveries, delivery_row
 from bridge.cli.watch import Show, watching
 from bridge.outbox.admin import Ledger, Selection, as_json
@@ -116,10 +116,10 @@ async def test_events_are_followed_until_it_is_enough(
     outbox: Outbox, clock: FakeClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stop = asyncio.Event()
-    sight = sight_of(as_json=True)
+    display = display_of(as_json=True)
     ledger = Ledger(outbox.database)
     task = asyncio.create_task(
-        following(ledger, None, 1, sight, clock=clock, stop=stop)
+        following(ledger, None, 1, display, clock=clock, stop=stop)
     )
     for name in ("new-1", "new-2"):
         await settled(outbox)
