@@ -42,7 +42,7 @@ class Queue(Protocol):
     """The receiving end of the approval entity."""
 
     async def receive(self, stop: asyncio.Event) -> list[ReceivedMessage]:
-        """Wait for messages; return none if ``stop`` is set or no message comes.
+        """Wait for messages; return [] if ``stop`` is set or no message comes.
 
         Raises:
             ApprovalQueueError: messages cannot be received now; the next call opens a

@@ -51,10 +51,10 @@ class Settings(Section, frozen=True, kw_only=True):
             ``{"poll_interval": "1s"}``.
         events: names of the events, and which are published. Example: ``{"scope":
             "own"}``.
-        identity: the identity of this VM, if instance metadata is not to decide it.
-            Example: ``{"vm_name": "web-1"}``.
-        state: the state file, and how long it keeps things. Example: ``{"path":
-            "/var/lib/sebridge/state.db"}``.
+        identity: the identity of this VM, in place of instance metadata. Example:
+            ``{"vm_name": "web-1"}``.
+        state: the state file: its path, its size, and how long it keeps rows. Example:
+            ``{"path": "/var/lib/sebridge/state.db"}``.
         http: where the health port listens. Example: ``{"listen": "127.0.0.1:9465"}``.
         log: the level and format of the log. Example: ``{"level": "info"}``.
         traffic: the probe by which a load balancer asks whether this VM takes traffic;

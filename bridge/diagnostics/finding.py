@@ -1,4 +1,4 @@
-"""What one check of an installation found."""
+"""The result of one check of an installation."""
 
 from msgspec import Struct
 

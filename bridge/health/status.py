@@ -139,7 +139,7 @@ class StatusSource(Struct):
         return self.outbox is None or self.outbox.database.is_answering
 
     def missing(self) -> list[str]:
-        """Return what is missing for the bridge to do its work; empty = ready."""
+        """Return why the bridge is not ready: a text for each cause; empty = ready."""
         if (
             self.outbox is None
             or self.poller is None
@@ -169,7 +169,7 @@ class StatusSource(Struct):
         return found
 
     def notes(self) -> list[str]:
-        """Return what is worth a note although the bridge is ready, as parked sinks."""
+        """Return notes that do not affect readiness, such as parked sinks."""
         standing = {} if self.rotation is None else self.rotation.shown()
         out = [standing.get(key) for key in ("reason", "eventId")]
         why = " ".join(str(part) for part in out if part)

@@ -263,11 +263,11 @@ def test_receivers_are_shown(receiver: dict[str, object], state: Cell) -> None:
     assert (row["Entity"].text, row["State"]) == ("vm-approvals", state)
 
 
-def test_receivers_are_known_to_a_forwarder_that_runs_only() -> None:
+def test_only_a_running_forwarder_knows_the_receivers() -> None:
     status = status_of()
     del status["receivers"]
 
-    assert "forwarder that runs" in table(status, "Approvals come from").empty
+    assert "running forwarder" in table(status, "Approvals come from").empty
 
 
 def test_approval_is_shown_with_who_what_and_why() -> None:
