@@ -83,8 +83,8 @@ class _Anchor:
 class StartRequestFlow:
     """Handles one EventId, within one delivery of its message.
 
-    Each method is a step of the diagram above. The private fields pass results from a
-    step to later steps.
+    It is wide because each method is one step of the diagram above, and passes its
+    results to later steps in fields. Any step may be the last one.
 
     Attributes:
         request: the EventId, and the approval that asks for it.
