@@ -1,4 +1,4 @@
-"""Who this VM is: asked patiently, remembered, or made up with a warning."""
+"""The identity of this VM: read from IMDS, stored, or replaced with a warning."""
 
 import asyncio
 import re
@@ -39,7 +39,7 @@ LEARNED = Identity.from_metadata(COMPUTE)
 
 @dataclass
 class FakeInstance:
-    """Instance metadata by script: the last answer stays."""
+    """Fake instance metadata: gives the answers in order, and repeats the last one."""
 
     answers: "deque[Mapping[str, object] | MetadataError]" = field(
         default_factory=lambda: deque([COMPUTE])
@@ -63,7 +63,7 @@ _INSTANCE: type[Instance] = FakeInstance
 
 @dataclass
 class Introduction:
-    """An introduction under way."""
+    """A running call of ``ask_repeatedly``."""
 
     task: "asyncio.Task[Identity | None]"
     instance: FakeInstance
@@ -151,7 +151,7 @@ async def test_metadata_is_asked_for_a_minute_and_no_longer(
 async def test_request_takes_no_longer_than_what_is_left_of_the_minute(
     clock: FakeClock,
 ) -> None:
-    """While one is on its way the document is not read: so they are short at first."""
+    """The document is not read during a request: so the first requests are short."""
     introduction = await begun(clock, GONE)
 
     await clock.advance(60)
@@ -166,7 +166,7 @@ async def test_request_takes_no_longer_than_what_is_left_of_the_minute(
 
 
 async def test_last_request_has_time_to_be_answered(clock: FakeClock) -> None:
-    """Also where the one before it waited for its turn until the minute was over."""
+    """Although the request before it waited for its turn until the minute was over."""
     introduction = await begun(clock, GONE, COMPUTE)
 
     clock.pass_by(200)
@@ -277,7 +277,7 @@ async def test_source_of_the_last_life_serves_an_identity_without_one(
 async def test_last_life_fills_in_what_the_configuration_alone_does_not_say(
     database: Database,
 ) -> None:
-    """[identity] names the VM, IMDS is down: vmId and group are still known."""
+    """[identity] names the VM and IMDS is down: vmId and group come from storage."""
     await settle(database, LEARNED, "")
 
     origin = await settle(database, Identity(vm_name="other"), "")
@@ -289,7 +289,7 @@ async def test_last_life_fills_in_what_the_configuration_alone_does_not_say(
 async def test_complete_identity_keeps_the_group_of_the_last_life(
     database: Database,
 ) -> None:
-    """Else the sessions of approvals would change with each start IMDS misses."""
+    """Otherwise the sessions of approvals would change at a start without IMDS."""
     await settle(database, LEARNED, "")
     given = Identity(vm_name="a", vm_id="b", resource_id=LEARNED.resource_id)
 
@@ -301,7 +301,7 @@ async def test_complete_identity_keeps_the_group_of_the_last_life(
 async def test_metadata_that_answers_is_believed_in_what_it_leaves_out(
     database: Database,
 ) -> None:
-    """A VM may be detached from its scale set."""
+    """A VM may have been detached from its scale set."""
     await settle(database, LEARNED, "")
     now = Identity.from_metadata({**COMPUTE, "vmScaleSetName": ""})
 
@@ -360,7 +360,7 @@ async def test_configured_identity_is_known_at_once(database: Database) -> None:
 async def test_source_of_the_last_life_serves_what_cannot_wait(
     database: Database,
 ) -> None:
-    """Who told it is not believed yet: the disk may be a copy of another VM's."""
+    """The stored VM is not used yet: the disk may be a copy of another VM's disk."""
     await settle(database, LEARNED, "")
 
     origin = await provisional(database, IdentityConfig(), "")

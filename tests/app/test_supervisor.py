@@ -1,4 +1,4 @@
-"""What systemd hears: real datagrams on a real socket."""
+"""Notifications to systemd: real datagrams on a real socket."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ from tests.support.fakes import FakeClock, turns
 
 
 class Listener:
-    """The service manager's end of the socket."""
+    """The socket of the service manager."""
 
     def __init__(self, address: str) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -27,7 +27,7 @@ class Listener:
         self.socket.settimeout(0)
 
     def heard(self) -> list[str]:
-        """Return what has come since the last look."""
+        """Return the datagrams that came since the last call."""
         found = []
         try:
             while True:
@@ -95,7 +95,7 @@ def test_service_manager_that_does_not_listen_holds_up_nothing(
 ) -> None:
     told = Systemd(address)
 
-    for _ in range(2000):  # a full queue would block a socket that waits
+    for _ in range(2000):  # a full queue would block a blocking socket
         told.alive()
 
     assert listener.heard()
@@ -145,7 +145,7 @@ async def test_loop_that_does_not_turn_gives_no_sign(
         await turns()
         listener.heard()
 
-        clock.pass_by(60)  # nobody gets a turn
+        clock.pass_by(60)  # the event loop is blocked
 
         assert listener.heard() == []
 
@@ -182,7 +182,7 @@ async def test_without_a_watchdog_only_the_stop_is_told(
 async def test_sign_of_life_that_fails_once_is_not_the_last(
     address: str, listener: Listener, clock: FakeClock
 ) -> None:
-    """Else systemd would kill a forwarder that is well."""
+    """Otherwise systemd would kill a healthy forwarder."""
     faults = [KeyError("x")]
 
     def is_alive() -> bool:

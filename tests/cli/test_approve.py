@@ -49,7 +49,7 @@ NOW = 1_800_000_000.0
 
 @pytest.fixture(autouse=True)
 def ordinary_log(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The command sets up the log of its process, which is that of the tests here."""
+    """Restore the log settings of the test process, which the command changes."""
     monkeypatch.setenv("LOGNAME", ME)
     root, azure = logging.getLogger(), logging.getLogger("azure")
     kept = (root.handlers[:], root.level, azure.level)
@@ -58,7 +58,7 @@ def ordinary_log(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def configured(folder: Path, bus: str = NOWHERE, **approvals: Any) -> Path:
-    """Write the forwarder's own file; whoever approves has not its sinks' secrets."""
+    """Write the forwarder's file; the approver lacks the secrets of its sinks."""
     keys: dict[str, Any] = {"queue": "vm-approvals", "reply_to": ["replies"]}
     if "topic" in approvals:
         del keys["queue"]
@@ -197,7 +197,7 @@ async def test_topic_with_a_prefix_of_ones_own(broker: Broker, tmp_path: Path) -
 async def test_every_approval_is_a_message_of_its_own(
     broker: Broker, tmp_path: Path
 ) -> None:
-    """With duplicate detection, a second one would be lost without a word."""
+    """With duplicate detection, an equal MessageId would be dropped silently."""
     config = configured(
         tmp_path,
         broker.connection_string,
@@ -265,7 +265,7 @@ ELSEWHERE = NOWHERE.replace("127.0.0.1", "127.0.0.2")
     [
         (f"connection_string = '{NOWHERE}'\nqueue = 'Replies-1'", "replies-2"),
         (f"connection_string = '{NOWHERE}'\ntopic = 'replies-1'", "replies-2"),
-        # By a secret that this person has not: it may be the same namespace.
+        # The namespace is in a secret that the approver lacks: it may be the same one.
         ("connection_string = 'env:NOT_SET_HERE'\nqueue = 'replies-1'", "replies-2"),
         (f"connection_string = '{ELSEWHERE}'\nqueue = 'replies-1'", "replies-1"),
         ("namespace = 'a.example.net'\nqueue = 'replies-1'\nodd = 1", "replies-1"),
@@ -276,7 +276,7 @@ ELSEWHERE = NOWHERE.replace("127.0.0.1", "127.0.0.2")
 def test_reply_is_waited_for_where_the_bridge_answers(
     sink: str, chosen: str, tmp_path: Path
 ) -> None:
-    """Both go by the same rules: never at a sink's entity in the same namespace."""
+    """Bridge and command use the same rules: no reply goes to a sink's entity."""
     config = configured(tmp_path, reply_to=["replies-1", "replies-2"])
     with config.open("a") as file:
         file.write(f"\n[[sinks]]\nname = 'bus'\ntype = 'servicebus'\n{sink}\n")
@@ -296,7 +296,7 @@ def test_wrong_usage_ends_with_2(
     tmp_path: Path,
 ) -> None:
     if words.startswith("{group}"):
-        stdin = cloud_event().to_json()  # its reporter knows of no group
+        stdin = cloud_event().to_json()  # its reporter has no group
     elif words == "that of --from-event":
         stdin = SEEN.to_json()
     given = ["--from-event", "-"] if stdin else []
@@ -346,7 +346,7 @@ KNOWN = (
 
 @pytest.fixture
 async def acquainted(broker: Broker, tmp_path: Path) -> Path:
-    """Return a configuration whose state file knows events, and a stranger's word."""
+    """Return a configuration whose state file has events, and one unknown EventId."""
     config = configured(tmp_path, broker.connection_string)
     state = tmp_path / "state.db"
     with config.open("a") as file:
@@ -364,12 +364,12 @@ async def acquainted(broker: Broker, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("given", "meant"),
     [
-        ("602d94", KNOWN[0].lower()),  # as it was spelled last
+        ("602d94", KNOWN[0].lower()),  # in its newest spelling
         ("C7061BAC", KNOWN[2]),
         ("EVENT-10", "EVENT-10"),
         ("event-1", "EVENT-1"),
         (KNOWN[0].lower(), KNOWN[0].lower()),
-        ("00000000-0000-0000-0000-000000000001",) * 2,  # as it is known elsewhere
+        ("00000000-0000-0000-0000-000000000001",) * 2,  # not known here
     ],
 )
 async def test_beginning_of_an_event_id_that_is_known_here_is_taken(
@@ -386,9 +386,9 @@ async def test_beginning_of_an_event_id_that_is_known_here_is_taken(
     [
         ("602D9", f"beginning of several EventIds: {KNOWN[0].lower()}, {KNOWN[1]}"),
         ("EVENT", "'EVENT' is the beginning of several EventIds: EVENT-1, EVENT-10"),
-        ("C70", "is no EventId such as "),  # too short to be meant
+        ("C70", "is no EventId such as "),  # too short
         ("602D9499", "is no EventId such as "),
-        ("hell", "is no EventId such as "),  # that only an approval named
+        ("hell", "is no EventId such as "),  # named only by an approval, never observed
         ("602D944%", "is no EventId such as "),
     ],
 )
@@ -417,7 +417,7 @@ async def test_event_id_of_another_form_is_sent_where_that_is_meant(
     ("sessions", "received", "given", "session"),
     [
         ([], None, None, None),
-        ([], None, "vm-9", "vm-9"),  # a filter of a subscription may want it
+        ([], None, "vm-9", "vm-9"),  # a subscription's filter may need it
         (["group-7"], None, None, "group-7"),
         (["{vm_id}"], None, "vm-9", "vm-9"),
         (["{vm_id}"], SEEN, None, "vm-1"),
@@ -496,7 +496,7 @@ async def test_exit_code_says_what_became_of_it(
     broker: Broker,
     tmp_path: Path,
 ) -> None:
-    """At a queue without sessions, and at one that wants them."""
+    """The reply queue may have no sessions, or require them."""
     config = configured(tmp_path, broker.connection_string, reply_to=["x-*", replies])
 
     result, _ = await asyncio.gather(
@@ -584,7 +584,7 @@ async def test_replies_to_others_are_left_there(
 async def test_reply_of_another_may_be_passed_by_any_number_of_times(
     broker: Broker, namespace: NamespaceConfig
 ) -> None:
-    """Each counts as no delivery of it: the tenth would make it a dead letter."""
+    """A peek is no delivery; otherwise the tenth would dead-letter the other reply."""
     await reply(namespace, "replies", "theirs")
     for number in range(11):
         await reply(namespace, "replies", f"mine-{number}")
@@ -599,7 +599,7 @@ async def test_reply_of_another_may_be_passed_by_any_number_of_times(
 async def test_reply_behind_one_that_was_delivered_twice_is_read_and_stays(
     broker: Broker, namespace: NamespaceConfig
 ) -> None:
-    """A broker that counts what is released would make a dead letter of that one."""
+    """If the broker counts releases, another lock would dead-letter the other reply."""
     await reply(namespace, "replies", "theirs")
     client = ServiceBusClient.from_connection_string(broker.connection_string)
     async with client, client.get_queue_receiver("replies") as other:
@@ -617,7 +617,7 @@ async def test_reply_behind_one_that_was_delivered_twice_is_read_and_stays(
 async def test_reply_behind_many_others_is_read_and_stays(
     broker: Broker, namespace: NamespaceConfig
 ) -> None:
-    """To take it, all that stand before it would have to be locked."""
+    """To receive the own reply, all replies before it would have to be locked."""
     others = [ServiceBusMessage(b"{}", correlation_id="theirs") for _ in range(101)]
     client = ServiceBusClient.from_connection_string(broker.connection_string)
     async with client, client.get_queue_sender("replies") as sender:
@@ -678,7 +678,7 @@ async def test_connection_that_drops_is_made_anew(
 async def test_session_that_is_lost_is_accepted_again(
     broker: Broker, namespace: NamespaceConfig
 ) -> None:
-    """Its lock is not renewed while nothing comes."""
+    """The session's lock is not renewed while no reply comes."""
     queue = "vm-approvals-sessions"
     async with Answers(namespace, queue, SystemClock()) as answers:
         assert await answers.outcomes("mine", within=0) is None

@@ -1,4 +1,4 @@
-"""``send-test``, ``render``, ``route``: through the real sinks, and what they print."""
+"""``send-test``, ``render`` and ``route``, with the real sinks: their output."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ BUS = (
 
 @pytest.fixture(autouse=True)
 def ordinary_log() -> Iterator[None]:
-    """The command sets up the log of its process, which is that of the tests here."""
+    """Restore the log settings of the test process, which the command changes."""
     root, azure = logging.getLogger(), logging.getLogger("azure")
     kept = (root.handlers[:], root.level, azure.level)
     yield
@@ -64,7 +64,7 @@ def servicebus(connection: str = BUS, **keys: Any) -> dict[str, Any]:
 def written(
     folder: Path, *sinks: dict[str, Any], imds: str = NOWHERE, **tables: dict[str, Any]
 ) -> Path:
-    """Write a configuration; a table is written in one line."""
+    """Write a configuration, with each table on one line."""
     state = {"path": str(folder / "state.db")}
     every = {"imds": {"endpoint": imds}, "state": state, **tables}
     lines = [f"{name} = {inline(table)}" for name, table in every.items()]
@@ -87,7 +87,7 @@ def sebridge(*arguments: str | Path, stdin: bytes | None = None) -> Result:
 
 
 async def aside(*arguments: str | Path, stdin: bytes | None = None) -> Result:
-    """Run a command beside the servers of this test."""
+    """Run a command in a thread, so that the servers of this test keep running."""
     return await asyncio.to_thread(sebridge, *arguments, stdin=stdin)
 
 
@@ -395,7 +395,7 @@ HEADERS = {"x-vm": "{vm_name} of {group}", "x-id": "{vm_id}"}
 def test_placeholders_are_those_of_the_vm_that_the_sample_is_of(
     tmp_path: Path,
 ) -> None:
-    """Nothing is known here: it is a made-up one, which is said."""
+    """This machine knows no VM: values of an invented VM are shown, with a note."""
     config = written(tmp_path, {**webhook(NOWHERE), "headers": HEADERS})
 
     result = sebridge("render", "-c", config, "--sink", "siem")
@@ -506,7 +506,7 @@ def test_what_is_not_known_for_want_of_a_secret_is_shown_so(tmp_path: Path) -> N
     hook = sebridge("render", "-c", config, "--sink", "hook")
 
     assert bus.stdout.startswith("Service Bus topic t in <secret>\n")
-    assert rendered(bus)[0]["ReplyTo"] == "vm-approvals"  # by the same reference
+    assert rendered(bus)[0]["ReplyTo"] == "vm-approvals"  # with the same reference
     assert hook.stdout.startswith("POST <secret>\n")
     assert rendered(hook)[0]["x-team"] == "infra"
     missing = "the environment variable NOT_SET_ON_THIS_MACHINE is not set"
@@ -634,7 +634,7 @@ def test_route_has_a_form_for_programs(tmp_path: Path) -> None:
     assert result.stderr == ""
     assert found["eventId"] == event.subject
     assert found["type"] == "sebridge.scheduledevent.updated.v1"
-    assert found["vm"] == "web-0"  # as its reporter says
+    assert found["vm"] == "web-0"  # the reporter of the event
     bus, siem = found["sinks"]
     assert bus == {"name": "bus", "told": True, "reasons": []}
     assert siem["told"] is False

@@ -1,4 +1,4 @@
-"""``sebridge init`` and the file that every command reads unless one is named."""
+"""``sebridge init``, and the file that every command reads by default."""
 
 import itertools
 import json
@@ -90,7 +90,7 @@ def test_every_combination_passes_check_and_does_what_was_asked(
 
 
 def pages() -> Iterator[str]:
-    """Yield what the pages say, wherever each of them stands."""
+    """Yield the text of every page."""
     for folder in (".", "config", "infra", "bridge"):
         found = ROOT.glob("*.md") if folder == "." else (ROOT / folder).rglob("*.md")
         yield from (page.read_text("utf-8") for page in found)
@@ -199,7 +199,7 @@ def test_powershell_script_is_run_by_powershell(tmp_path: Path) -> None:
 
     if os.name == "nt":
         assert result.exit_code == 0
-    else:  # where the program must have absolute path
+    else:  # where the path of the program must be absolute
         assert "sinks.drain.command: must begin with the whole path" in result.stderr
 
 
@@ -215,7 +215,7 @@ def test_powershell_script_is_run_by_powershell(tmp_path: Path) -> None:
     ],
 )
 def test_hook_that_root_runs_is_named_by_its_unit(program: str, key: str) -> None:
-    """Where the service is installed; one that cannot have a unit is a command."""
+    """If the service is installed; a hook that cannot have a unit stays a command."""
     text = first_text(Wishes(command=program, by_unit=True))
 
     assert f'type = "command"\n{key}\n' in text
@@ -352,7 +352,7 @@ def test_terminal_is_asked_and_a_secret_is_not_echoed(tmp_path: Path) -> None:
 
 
 def talk(arguments: list[str], answers: list[tuple[str, str]]) -> str:
-    """Answer each question once it is asked; return all that the terminal showed."""
+    """Answer each question when it is asked; return all output of the terminal."""
     ours, theirs = os.openpty()
     process = subprocess.Popen(  # noqa: S603 - our own arguments
         [sys.executable, "-m", "bridge", *arguments],
@@ -368,7 +368,7 @@ def talk(arguments: list[str], answers: list[tuple[str, str]]) -> str:
         while select.select([ours], [], [], 60)[0]:
             try:
                 shown += os.read(ours, 65536).decode()
-            except OSError:  # as Linux says that nobody writes any more
+            except OSError:  # Linux: the other side has closed
                 break
             if waiting and waiting[0][0] in shown[seen:]:
                 seen = len(shown)
@@ -438,7 +438,7 @@ def test_default_is_the_services_own_file(
     assert default_config(environ, platform) == Path(path)
 
 
-# A root of one's own may have another /etc, which nobody else sees.
+# In a mount namespace of its own, a script has another /etc, which no one else sees.
 ANOTHER_ETC = """
 mount -t tmpfs none "$1" && mkdir "$1/new" "$1/work" &&
 mount -t overlay none -o "lowerdir=/etc,upperdir=$1/new,workdir=$1/work" /etc || exit 77
@@ -453,7 +453,7 @@ $bridge check -c /etc/sebridge/bridge.toml
 """
 
 
-# The shipped service, and a hook that install.sh --hook has put there, or has not.
+# The shipped service, with a hook in the place of install.sh --hook, or elsewhere.
 BY_UNIT = """
 mkdir -p /etc/systemd/system /etc/sebridge/hooks
 install -m 755 /bin/true /etc/sebridge/hooks/drain
@@ -471,7 +471,7 @@ $bridge check -c "$1/before.toml"
 
 
 def ran_elsewhere(folder: Path, script: str) -> "subprocess.CompletedProcess[str]":
-    """Run a script where /etc is one's own."""
+    """Run a script in a mount namespace with its own /etc."""
     environ = {k: v for k, v in os.environ.items() if k != "SEBRIDGE_CONFIG"}
     words = ["unshare", "-m", "sh", "-c", f"{ANOTHER_ETC}{script}", "sh"]
     ran = subprocess.run(  # noqa: S603 - our own words

@@ -1,4 +1,4 @@
-"""The commands: what they print where, and with which exit code they end."""
+"""The commands: their output on each stream, and their exit codes."""
 
 import asyncio
 import contextlib
@@ -73,7 +73,7 @@ WITH_CONFIG = ["run", "check", "status", "outbox list", "outbox retry"]
 
 @pytest.fixture(autouse=True)
 def ordinary_log() -> Iterator[None]:
-    """A command sets up the log of its process, which is that of the tests here."""
+    """Restore the log settings of the test process, which a command changes."""
     root, azure = logging.getLogger(), logging.getLogger("azure")
     kept = (root.handlers[:], root.level, azure.level)
     yield
@@ -140,7 +140,7 @@ def parsed(words: list[str]) -> click.Command:
         name, found, words = command.resolve_command(context, words)
         assert found is not None, name
         command, context = found, click.Context(found, parent=context)
-    # A UsageError if the line is wrong.
+    # Raises a UsageError if the command line is wrong.
     with command.make_context(command.name, words, parent=context.parent):
         return command
 
@@ -157,7 +157,7 @@ def test_help_of_every_command_is_whole_sentences() -> None:
 
 @pytest.mark.parametrize("name", sorted(ELSEWHERE))
 def test_list_of_commands_says_of_each_what_its_help_says(name: str) -> None:
-    """Both are written out, so that the list is shown without loading the commands."""
+    """The list has its own copy of each text, so that no command must be loaded."""
     _, told = ELSEWHERE[name]
     command = main.get_command(click.Context(main), name)
     listed = " ".join(sebridge("--help").stdout.split())
@@ -372,7 +372,7 @@ def test_what_cannot_be_reached_is_told_line_by_line(tmp_path: Path) -> None:
 
     assert result.exit_code == 1
     metadata, events, sink, *_ = result.stdout.splitlines()
-    assert metadata.startswith("ok   imds: instance metadata: ")  # none is needed
+    assert metadata.startswith("ok   imds: instance metadata: ")  # no secret is needed
     assert events.startswith("FAIL imds: scheduledevents: ")
     assert sink.startswith("FAIL sinks.siem: ")
 
@@ -385,7 +385,7 @@ def test_schema_is_json(what: str) -> None:
     result = sebridge("schema", what)
 
     assert result.exit_code == 0
-    assert result.stdout.isascii()  # so that every terminal can spell it
+    assert result.stdout.isascii()  # ASCII, so that every terminal can show it
     assert json.loads(result.stdout)["$id"] == f"urn:sebridge:schema:{what}:v1"
 
 
@@ -488,7 +488,7 @@ def test_outbox_lists_a_line_each_for_people(deliveries: Path) -> None:
 
 
 def test_strangers_words_move_no_cursor(config: Path) -> None:
-    """An EventId is whatever the service says."""
+    """An EventId is any text that IMDS sends."""
     event = told("1", key="a\x1b[2J\nforged")
     in_outbox(config, lambda outbox: outbox.commit([event], now=NOW))
 
@@ -712,7 +712,7 @@ def test_what_hangs_is_named_on_the_terminal(
         out, _ = running.communicate()
         os.close(ours)
 
-    assert out == b""  # the report alone goes there
+    assert out == b""  # only the report goes to standard output
 
 
 def test_doctor_speaks_json(tmp_path: Path) -> None:
@@ -826,7 +826,7 @@ def on_terminal(*arguments: str, env: Mapping[str, str], code: int = 0) -> str:
         )
         os.close(theirs)
         out = b""
-        with contextlib.suppress(OSError):  # as Linux says that nobody writes any more
+        with contextlib.suppress(OSError):  # Linux: the other side has closed
             while part := terminal.read(65536):
                 out += part
         assert process.wait(30) == code
@@ -880,7 +880,7 @@ def test_module_that_is_missing_for_another_reason_is_a_bug_and_told_as_one() ->
 def process(
     *arguments: str, hook: str = "", env: Mapping[str, str] | None = None
 ) -> "subprocess.Popen[str]":
-    """Start the command as a process, after a piece of Python has run in it."""
+    """Start the command as a process, which first runs the Python code ``hook``."""
     code = f"{textwrap.dedent(hook)}\nfrom bridge.__main__ import main\nmain()"
     return subprocess.Popen(  # noqa: S603 - our own command
         [sys.executable, "-c", code, *arguments],
@@ -907,7 +907,7 @@ def ended(
 def test_run_says_the_same_whichever_way_it_is_called(
     text: str | None, tmp_path: Path
 ) -> None:
-    """As a service calls it, it does without click, which is in this process."""
+    """A service calls ``run`` without click; ``sebridge`` in this test uses click."""
     path = tmp_path / "bridge.toml"
     if text is not None:
         path.write_text(text, encoding="utf-8")
@@ -977,7 +977,7 @@ def test_slack_sink_without_its_extra_is_one_sentence(tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
-# A VM that IMDS need not be asked for, and an IMDS that nobody is.
+# A VM whose identity is configured, and one whose IMDS does not answer.
 KNOWN = """
 [imds]
 endpoint = "http://127.0.0.1:1"
@@ -1000,7 +1000,7 @@ def test_bad_configuration_of_a_process_ends_with_2(tmp_path: Path) -> None:
 
 
 def test_fault_at_run_time_is_one_sentence(tmp_path: Path) -> None:
-    """Although it comes out of a group of exceptions."""
+    """Although the error is raised in a group of exceptions."""
     (tmp_path / "file").touch()
     text = GOOD.replace("{state}", f"{tmp_path.as_posix()}/file/state.db")
 
@@ -1023,7 +1023,7 @@ def test_placeholder_that_is_not_known_here_ends_with_2(tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
-# Nobody is to wait a minute for an IMDS that is not there.
+# A test must not wait a minute for an IMDS that does not exist.
 IMPATIENT = """
     from bridge.app import forwarder as app
     from bridge.app.surroundings import Timings
@@ -1138,7 +1138,7 @@ def test_what_goes_on_until_it_is_stopped_ends_without_a_traceback(
 def test_command_that_is_killed_does_not_say_that_it_has_done_its_work(
     number: signal.Signals, tmp_path: Path
 ) -> None:
-    """As 0 would: that all is well, or that an approval was relayed."""
+    """Exit code 0 would mean that all is well, or that an approval was relayed."""
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as silent:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
         text = UNKNOWN.replace("http://127.0.0.1:1", endpoint) + GOOD
@@ -1172,7 +1172,7 @@ def test_command_that_is_killed_does_not_say_that_it_has_done_its_work(
 def test_output_that_the_terminal_cannot_spell_is_no_traceback(
     arguments: tuple[str, ...], deliveries: Path
 ) -> None:
-    """As on Windows, where a pipe is in the code page of the system."""
+    """For example on Windows, where a pipe uses the code page of the system."""
     code, out, err = ended(
         *arguments, "-c", str(deliveries), env={"PYTHONIOENCODING": "cp1252"}
     )

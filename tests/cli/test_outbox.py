@@ -1,4 +1,4 @@
-"""``sebridge outbox`` beyond its lists: what is shown, and what is tried at once."""
+"""``sebridge outbox show``, ``retry`` and ``discard``, and ``sebridge events``."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ url = "http://127.0.0.1:9/"
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """Return a configuration whose outbox holds two waiting and a dead delivery."""
+    """Return a configuration whose outbox has two pending and one dead delivery."""
     path = tmp_path / "bridge.toml"
     path.write_text(CONFIG.format(state=(tmp_path / "state.db").as_posix()))
 

@@ -1,4 +1,4 @@
-"""The line that says what a command waits for."""
+"""The line on the terminal that shows what a command is waiting for."""
 
 import asyncio
 import io
@@ -11,14 +11,14 @@ from tests.support.fakes import FakeClock, turns
 
 
 class Terminal(io.StringIO):
-    """Keeps what is written, and says that it is a terminal."""
+    """A fake terminal that keeps the output."""
 
     def isatty(self) -> bool:
         return True
 
     @property
     def lines(self) -> list[str]:
-        """Return what stood on the one line, time after time."""
+        """Return the successive contents of the line."""
         return self.getvalue().split("\r\x1b[K")[1:]
 
 
@@ -52,7 +52,7 @@ async def test_what_hangs_is_named_each_second(clock: FakeClock) -> None:
 
     until.set()
     assert await task == "done"
-    assert terminal.lines[-1] == ""  # nothing of it stays
+    assert terminal.lines[-1] == ""  # the line is cleared at the end
 
 
 async def test_what_answers_soon_is_not_worth_a_word(clock: FakeClock) -> None:

@@ -1,4 +1,4 @@
-"""``--watch`` and ``--follow``: what is shown while deliveries get on their way."""
+"""``--watch`` and ``--follow``: the output while deliveries change."""
 
 import asyncio
 import json
@@ -63,7 +63,7 @@ async def test_pending_is_seen_to_become_delivered(
     *,
     json_too: bool,
 ) -> None:
-    """Where lines cannot be drawn anew, each change is a line, and nothing else."""
+    """Where lines cannot be redrawn, each change is one line, and nothing else is."""
     stop, ledger = asyncio.Event(), Ledger(outbox.database)
     look = watching(
         lambda: ledger.newest(Selection(), 9),
@@ -137,7 +137,7 @@ async def test_events_are_followed_until_it_is_enough(
 def on_terminal(
     command: str, config: Path, environ: dict[str, str]
 ) -> tuple[int, "subprocess.Popen[bytes]"]:
-    """Start a command on a terminal of its own."""
+    """Start a command on a pseudo-terminal."""
     ours, theirs = os.openpty()
     unset = {"NO_COLOR", "COLUMNS", "LINES"}
     around = {key: value for key, value in os.environ.items() if key not in unset}
@@ -165,7 +165,7 @@ async def test_terminal_is_drawn_anew(
     ours, process = on_terminal(command, config, environ)
 
     def screen(word: bytes) -> bytes:
-        """Return what is on the terminal once ``word`` is."""
+        """Return the content of the terminal as soon as it contains ``word``."""
         seen = b""
         while word not in (last := seen.rpartition(b"\x1b[H\x1b[2J")[2]) or (
             b"Ctrl-C" not in last
@@ -189,5 +189,5 @@ async def test_terminal_is_drawn_anew(
     for shown in (first, second):
         lines = shown.decode().splitlines()
         assert "EVENTID" in lines[0]
-        assert len(lines) == 4  # the heads, two rows, how to end it
+        assert len(lines) == 4  # the heads, two rows, and the line about Ctrl-C
         assert (b"\x1b[33m" in shown) is not ("NO_COLOR" in environ)

@@ -1,4 +1,4 @@
-"""The Windows service on any system: its states, and its binding to a false pywin32."""
+"""The Windows service on any system: its states, and its binding to a fake pywin32."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ from tests.support.fakes import FakeClock
 
 @dataclass
 class FakeManager:
-    """Windows, as far as a service speaks to it."""
+    """A fake of the parts of Windows that a service uses."""
 
     states: list[State] = field(default_factory=list)
     log: list[tuple[int, str]] = field(default_factory=list)
@@ -49,7 +49,7 @@ async def until_asked(stop: asyncio.Event, supervisor: Supervisor) -> None:
 
 
 def running(service: Service) -> threading.Thread:
-    """Run a service as Windows does, in a thread; returns when it is running."""
+    """Run a service in a thread, as Windows does; return when it is running."""
     started = threading.Event()
 
     async def work(stop: asyncio.Event, supervisor: Supervisor) -> None:
@@ -68,7 +68,7 @@ def test_service_starts_runs_and_stops_when_asked(manager: FakeManager) -> None:
     thread = running(service)
 
     service.ask_to_stop()
-    service.ask_to_stop()  # an impatient administrator
+    service.ask_to_stop()  # a second request to stop changes nothing
     thread.join(60)
 
     assert not thread.is_alive()
@@ -184,10 +184,10 @@ CONTROL_STOP, CONTROL_INTERROGATE, CONTROL_SHUTDOWN = 1, 4, 5
 
 @dataclass
 class FalseWindows:
-    """The service control manager and what pywin32 makes of it.
+    """A fake of the service control manager and of pywin32.
 
     Attributes:
-        script: what Windows does with a service once it runs.
+        script: the controls that Windows sends to the running service.
     """
 
     script: Callable[["Any"], None] = lambda _: None
@@ -204,7 +204,7 @@ class FalseWindows:
             self.running.set()
 
     def dispatch(self) -> None:
-        """Start the hosted service in a thread of its own, and control it."""
+        """Start the hosted service in a thread, and send it the script's controls."""
         assert self.hosted is not None
         service = self.hosted(["sebridge"])
         thread = threading.Thread(target=service.SvcRun)
@@ -372,7 +372,7 @@ def test_without_pywin32_it_says_which_extra_is_missing(
     assert install_command("windows") in capsys.readouterr().err
 
 
-# What only POSIX has; what asyncio and the libraries import of it is their affair.
+# Modules that exist only on POSIX; asyncio and the libraries may import them.
 BLOCKED = """
 import asyncio, logging.handlers, subprocess, sys, tempfile  # as they are here
 import aiohttp, click, msgspec, orjson, prometheus_client, pythonjsonlogger.orjson

@@ -1,4 +1,4 @@
-"""The whole configuration: every fault at once, with its place, and never a secret."""
+"""The whole configuration: all faults at once, with their places, without secrets."""
 
 import contextlib
 import re
@@ -58,7 +58,7 @@ def read(tables: Mapping[str, object], **environ: str) -> Config:
 
 
 def faults(tables: Mapping[str, object], **environ: str) -> list[str]:
-    """Return what is wrong, without the file's name."""
+    """Return the faults, without the name of the file."""
     with pytest.raises(ConfigError) as caught:
         read(tables, **environ)
     assert all(fault.startswith("b.toml: ") for fault in caught.value.faults)
@@ -555,7 +555,7 @@ def test_state_that_would_forget_is_refused(
 def test_sink_that_sends_to_where_approvals_come_from_is_refused(
     sink: dict[str, object], approvals: dict[str, object], keys: tuple[str, str]
 ) -> None:
-    """It would read its own events as approvals, and tell of that, for ever."""
+    """Otherwise the bridge would refuse its own events as approvals, endlessly."""
     tables = sinks(WEBHOOK, {"name": "bus", "type": "servicebus", **sink})
 
     (fault,) = faults({**tables, "approvals": approvals})
@@ -939,7 +939,7 @@ WRAPPED = st.sampled_from(
         lambda _: "env:SECRET",
     )
 )
-# Placeholders are told by name; what else stands in braces is no secret, either.
+# Faults name placeholders; other texts in braces are no secrets, either.
 TEXTS = st.text(st.characters(exclude_characters="{}"), min_size=1)
 
 
@@ -983,7 +983,7 @@ def example_tables() -> dict[str, object]:
 
 
 def example_with_what_is_commented_out() -> dict[str, object]:
-    """Return the example with the keys that stand in it as comments, too."""
+    """Return the example, with its commented keys activated."""
     text = EXAMPLE.read_text(encoding="utf-8")
     return tomllib.loads(re.sub(r"(?m)^# (\[.*|\w+ = \S.*)$", r"\1", text))
 
@@ -1040,7 +1040,7 @@ def test_example_has_every_key_of_the_settings_and_no_other() -> None:
 
 @pytest.mark.parametrize("kind", SINK_TYPES)
 def test_example_has_every_key_of_each_sink_and_no_other(kind: str) -> None:
-    """What all sinks have stands at one of them."""
+    """The keys that all sinks have are shown at one sink only."""
     given = set(keys(example_sinks()[kind]))
     common = {k for k in given if k.startswith(("when.", "retry."))}
     alternatives = {"queue"} if kind == "servicebus" else set()
@@ -1070,7 +1070,7 @@ def test_example_has_every_key_of_approvals_and_no_other() -> None:
     assert all(f'{key} = "…"' in text for key in (*alternatives, "queue"))
 
 
-# What has no default worth showing, so that the example shows a use of it.
+# Keys without a useful default, for which the example shows a typical value.
 SHOWN = {"namespace", "topic", "queue", "headers", "url", "webhook_url", "command"} | {
     "name",
     "type",

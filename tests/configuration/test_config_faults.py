@@ -1,4 +1,4 @@
-"""Faults that are told as what they are: with their line, and with what was meant."""
+"""Faults of the configuration: their lines, and their suggestions."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ SLACK = '[[sinks]]\nname = "ops"\ntype = "slack"\ntoken = "x"\nchannel = "C1"\n'
 def faults(
     folder: Path, text: str | bytes, environ: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Return what is wrong with a file, each without its name."""
+    """Return the faults of a file, without the name of the file."""
     path = folder / "b.toml"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     with pytest.raises(ConfigError) as caught:
@@ -315,7 +315,7 @@ def test_secret_with_a_colon_is_a_secret(secret: str, tmp_path: Path) -> None:
 def test_file_in_another_encoding_is_told_as_that(
     encoding: str, name: str, tmp_path: Path
 ) -> None:
-    """Windows PowerShell writes UTF-16 by itself."""
+    """Windows PowerShell writes UTF-16 by default."""
     path = tmp_path / "b.toml"
     path.write_bytes(SINK.encode(encoding))
 

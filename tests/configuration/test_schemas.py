@@ -1,4 +1,4 @@
-"""The JSON Schemas say what is really read and written."""
+"""The JSON Schemas describe the documents that the bridge really reads and writes."""
 
 import itertools
 import json
@@ -47,7 +47,7 @@ KINDS = ["config", "event", "approval"]
 
 
 def faults(what: str, value: object) -> list[str]:
-    """Return what the schema finds wrong with a value."""
+    """Return the violations of a schema in a value."""
     found = validator(what).iter_errors(value)
     return [f"{e.json_path}: {e.message}" for e in found]
 
@@ -112,7 +112,7 @@ def test_every_property_has_examples_that_it_allows(what: str) -> None:
 
 
 def test_schema_has_only_words_that_json_schema_knows() -> None:
-    """A strict validator refuses the others."""
+    """A strict validator refuses all other keywords."""
     for what in KINDS:
         assert '"written"' not in json_schema.text(what)
 
@@ -227,7 +227,7 @@ def test_every_kind_of_transition_is_valid() -> None:
 def step(
     watch: Watch, found: Document, second: int
 ) -> tuple[Watch, list[OutgoingEvent]]:
-    """Return the watch after a document, and what is told of it."""
+    """Return the watch after a document, and the published events."""
     at = datetime.fromtimestamp(START.timestamp() + second, UTC)
     moment = Moment(at=at, monotonic=float(second))
     after, steps = diff(watch, found, moment, poll_interval=1, relayed=frozenset())
@@ -355,7 +355,7 @@ ALL_TYPES = {
 
 
 def types_of(schema: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return ``type`` as each kind of event has it."""
+    """Return the schema of ``type`` for each kind of event."""
     names = [one["$ref"].rpartition("/")[2] for one in schema["oneOf"]]
     return [schema["$defs"][name]["properties"]["type"] for name in names]
 
@@ -391,7 +391,7 @@ def test_type_that_the_bridge_never_sends_is_invalid(kind: str) -> None:
 
 
 def test_data_belongs_to_the_type() -> None:
-    """Of all that is sent, data of another kind fits none."""
+    """No event is valid with the data of another kind."""
     kinds = [
         sent(from_bridge(event_context_of(), "started", observed_at=START)),
         sent(from_outcome(event_context_of(), outcome("relayed"), START)),
@@ -399,7 +399,7 @@ def test_data_belongs_to_the_type() -> None:
         sent(changed_document()),
     ]
     for one, other in itertools.permutations(kinds, 2):
-        # data of the bridge is part of all others, and more is always allowed
+        # all other data has the fields of bridge data, and extra fields are allowed
         if one["data"]["reporter"] and "bridge" not in one["type"]:
             assert faults("event", {**one, "data": other["data"]})
         assert faults("event", {**one, "type": other["type"]})

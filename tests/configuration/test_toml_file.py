@@ -1,4 +1,4 @@
-"""On which line each key of a TOML file stands."""
+"""The line numbers of the keys of a TOML file."""
 
 import json
 import tomllib
@@ -77,7 +77,7 @@ def quoted(text: str) -> str:
 
 
 def places(value: object, at: Keys) -> set[Keys]:
-    """Return the places of all keys and items of what was read."""
+    """Return the places of all keys and items in parsed TOML."""
     found = set[Keys]()
     pairs = (
         value.items()

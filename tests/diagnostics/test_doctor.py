@@ -1,4 +1,4 @@
-"""``check --connect``: everything that is configured is tried, and nothing changed."""
+"""``check --connect``: every configured connection is tested, and nothing changes."""
 
 import asyncio
 import base64
@@ -160,7 +160,7 @@ async def test_disk_that_goes_with_the_host_is_noticed(inbox: Inbox) -> None:
 def test_clock_is_compared_with_that_of_imds(
     seconds: float, words: str, *, is_good: bool, is_warning: bool
 ) -> None:
-    """The Date has whole seconds, and the answer took one: neither is a difference."""
+    """Date has whole seconds, and the answer took one second: both are tolerated."""
     asked = START + timedelta(seconds=seconds + (1 if seconds > 0 else -1))
 
     found = doctor.compared(START, asked, asked + timedelta(seconds=1))
@@ -177,7 +177,7 @@ def test_clock_is_not_judged_where_imds_tells_no_time() -> None:
 # -- tokens ----------------------------------------------------------------------
 
 
-TOKEN_SECONDS = 24 * 3600 + 60  # those of a managed identity last a day
+TOKEN_SECONDS = 24 * 3600 + 60  # tokens of a managed identity are valid for a day
 
 
 def token_of(claims: bytes) -> bytes:
@@ -305,7 +305,7 @@ async def test_sinks_are_tried_although_one_hangs(
 async def test_endpoint_that_answers_the_question_is_there(
     status: int, imds: ImdsSimulator, inbox: Inbox
 ) -> None:
-    """405 and 501: it knows other methods there."""
+    """405 and 501 mean that the endpoint accepts other methods."""
     inbox.status = status
     hook = {"name": "hook", "type": "webhook", "url": inbox.url}
 
@@ -340,7 +340,7 @@ async def test_endpoint_that_refuses_the_question_is_not_called_good(
 
     (found,) = (await examined(config_of(imds.url, sinks=[hook])))[3:]
 
-    assert found.is_good  # nothing is known to be wrong
+    assert found.is_good  # no fault was found
     assert found.is_warning
     assert found.text == (
         f"sinks.hook: {inbox.url} answers OPTIONS with {status}, which does not show "
@@ -425,14 +425,14 @@ async def test_ports_of_service_bus_are_named_for_approvals_and_replies(
 
 
 def refused_with(cause: Exception) -> ApprovalQueueError:
-    """As the queue raises it."""
+    """Return the error that the queue raises for a cause."""
     error = ApprovalQueueError("Service Bus q: failed")
     error.__cause__ = cause
     return error
 
 
 def wrapped(cause: Exception) -> ServiceBusError:
-    """As the SDK does where a handler fails; see ``_handle_exception`` in its base."""
+    """Wrap an error as the SDK does; see ``_handle_exception`` in its base handler."""
     return ServiceBusError(f"Handler failed: {cause}.", error=cause)
 
 
@@ -440,7 +440,7 @@ def wrapped(cause: Exception) -> ServiceBusError:
 def test_refusal_means_the_same_however_the_sdk_wraps_it(
     wrap: Callable[[Exception], Exception],
 ) -> None:
-    """The bridge looks into the wrapping, and so does the doctor."""
+    """The bridge examines the wrapped error, and so does the doctor."""
     source = ApprovalSource(queue="q", session="mine")
 
     held = doctor.excused(source, refused_with(wrap(SessionCannotBeLockedError())))
@@ -454,7 +454,7 @@ def test_refusal_means_the_same_however_the_sdk_wraps_it(
 
 
 def test_words_of_an_answer_are_no_condition() -> None:
-    """What the other side writes may say anything."""
+    """The text of an error may contain anything, also the name of a condition."""
     source = ApprovalSource(queue="amqp:not-allowed")
     error = ApprovalQueueError("Service Bus amqp:not-allowed: cannot be reached")
     error.__cause__ = OSError("no")

@@ -1,4 +1,4 @@
-"""What the machine itself offers: looked at, and nothing is changed."""
+"""The checks of this machine, which change nothing."""
 
 import contextlib
 import os
@@ -25,7 +25,7 @@ def config_of(folder: Path, **tables: object) -> Config:
     return configuration.parse({**state, **tables}, file="b.toml", environ={})
 
 
-# A disk with room, of a kind that is not known.
+# A disk with free space and an unknown type.
 ROOMY = Host(mounts=Path("/nowhere"), free=lambda _: 10**12)
 
 
@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def mounted(folder: Path, kind: str = "ext4") -> Host:
-    """Make the directory look like a disk of its own."""
+    """Make the directory look like a separate disk."""
     there, mounts = folder.resolve(), folder / "mounts"
     mounts.write_text(f"proc /proc proc rw 0 0\nx {there} {kind} rw 0 0\n")
     return replace(ROOMY, mounts=mounts, is_mount=lambda path: path == there)
@@ -98,7 +98,7 @@ def test_file_in_the_way_of_the_directory_is_a_fault(folder: Path) -> None:
 def test_what_cannot_be_written_is_a_fault_that_names_it(
     part: str, folder: Path
 ) -> None:
-    """Tests may run as root, who may do everything: the system is asked for it."""
+    """Root may write everything, and tests may run as root: so the check is faked."""
     (folder / "lib" / "state.db").touch(mode=0o600)
     host = replace(ROOMY, may_write=lambda path: path != folder / part)
 

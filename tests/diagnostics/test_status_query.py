@@ -1,4 +1,4 @@
-"""Status for the command line: of the running forwarder, else of its state file."""
+"""The status at the command line: of the running forwarder, or from its state file."""
 
 import contextlib
 import socket
@@ -75,7 +75,7 @@ async def status_in(config: Config, clock: FakeClock) -> dict[str, object]:
 
 
 async def status_of(config: Config, clock: FakeClock) -> Any:
-    """Return the status as JSON would carry it."""
+    """Return the status after encoding and decoding it as JSON."""
     return orjson.loads(orjson.dumps(await status_in(config, clock)))
 
 
@@ -132,7 +132,7 @@ async def test_last_error_is_that_of_the_newest_dead_letter(
 
 
 async def test_age_is_never_negative(lived: Path, clock: FakeClock) -> None:
-    """The clock may have been set back since."""
+    """The clock may have been set back after the delivery was stored."""
     clock.jump(-3600)
 
     shown = (await status_of(config_of(lived), clock))["sinks"][0]
@@ -329,7 +329,7 @@ async def another_program(config: Config, answer: web.Response) -> AsyncIterator
 async def test_state_file_is_read_when_nobody_answers(
     listen: str, state: str, lived: Path, clock: FakeClock
 ) -> None:
-    """Without a port to ask it may well be running, so nothing is claimed."""
+    """Without a health port, the forwarder may be running: the state is unknown."""
     status = await status_of(config_of(lived, listen), clock)
 
     assert status["document"]["incarnation"] == 2
@@ -475,7 +475,7 @@ def listen_of(config: Config) -> str:
 
 @asynccontextmanager
 async def answering(config: Config) -> AsyncIterator[None]:
-    """Answer the probe of a configuration as a forwarder does."""
+    """Serve the traffic probe of a configuration, as a forwarder does."""
     assert config.traffic is not None
     async with open_probe(config, config.traffic, FakeClock(), Metrics((), "1"), {}):
         yield

@@ -1,4 +1,4 @@
-"""What the pages say of acting on the machine: hooks, and the probe of balancers."""
+"""The pages about acting on the machine: hooks, and the probe of load balancers."""
 
 import re
 
@@ -24,7 +24,7 @@ def commands() -> list[Block]:
 def test_sink_of_a_command_is_shown_as_the_service_as_shipped_wants_it(
     block: Block,
 ) -> None:
-    """``check`` warns of ``command =`` where that service is installed."""
+    """``check`` warns of ``command =`` if the shipped service is installed."""
     assert re.search(
         r'^unit = "sebridge-hook@[\w-]+\.service"', block.text, re.MULTILINE
     )

@@ -1,4 +1,4 @@
-"""What the pages claim and no other test holds."""
+"""Statements of the pages that no other test checks."""
 
 import json
 import re
@@ -62,7 +62,7 @@ def environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     for name, secret in secrets.items():
         (folder / name).write_text(secret)
     of_presets = {k: v for way in WAYS.values() for k, v in way.environ.items()}
-    # Of most only that they are there is looked at: a URL is a password as well.
+    # Most secrets must only exist, so one URL serves as every secret.
     others = dict.fromkeys(re.findall(r'"env:(\w+)"', all_text()), "https://x.example/")
     return {
         **others,
@@ -77,7 +77,7 @@ def environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def schema_of(name: str) -> Any:
-    """Return a schema as it is printed; another test holds the file to the code."""
+    """Return a schema file; another test compares the file with the code."""
     return json.loads((ROOT / "config" / f"{name}.schema.json").read_text())
 
 
@@ -92,7 +92,7 @@ def properties(schema: object, *path: str) -> dict[str, Any]:
 
 
 def dotted(properties: dict[str, Any]) -> set[str]:
-    """Return the names of keys, those of tables below as ``auth.type``."""
+    """Return the names of keys; keys of nested tables as ``auth.type``."""
     found = set()
     for name, value in properties.items():
         below = value.get("properties")
@@ -238,7 +238,7 @@ def test_page_of_figures_names_each_measurement() -> None:
 
 
 def test_annotated_event_is_one() -> None:
-    """It fits the schema, has every field, and its id is what the rule makes."""
+    """The event fits the schema, has every field, and has the id of the id rule."""
     (block,) = every_block("jsonc")
     event = json.loads(re.sub(r"(?m)\s+//.*$", "", block.text))
 
