@@ -1,4 +1,4 @@
-"""``after`` in a configuration: what is refused, what is warned of, and no queue."""
+"""``after`` in a configuration: faults, warnings, and rules without a queue."""
 
 import subprocess
 import sys
@@ -34,7 +34,7 @@ def read(folder: Path, text: str) -> Config:
 
 
 def faults(folder: Path, text: str) -> list[str]:
-    """Return what is wrong, each without its file and line."""
+    """Return the faults, without file and line."""
     with pytest.raises(ConfigError) as caught:
         read(folder, text)
     return [fault.split(": ", 1)[1] for fault in caught.value.faults]
@@ -89,7 +89,7 @@ def test_rule_that_waits_for_what_comes_is_taken(tmp_path: Path, when: str) -> N
 
 
 def test_fault_of_a_sink_is_not_told_twice(tmp_path: Path) -> None:
-    """The command is there, but cannot be read: it is not missing."""
+    """The sink of the command has a fault, but it is not reported as missing."""
     (fault,) = faults(tmp_path, f"{DRAIN}max_attempts = 0\n{RULE}{TYPES}")
 
     assert fault.startswith("sinks.drain.max_attempts")

@@ -1,4 +1,4 @@
-"""Approvals that wait hold up no others: who acts, who waits, and when it is enough."""
+"""Waiting approvals do not delay others; limits of active and waiting messages."""
 
 import asyncio
 
@@ -26,7 +26,7 @@ REBOOT = freeze("reboot", EventType="Reboot")
 
 
 async def relayed_within(world: SlowWorld, seconds: float) -> None:
-    """Wait until the Reboot is posted, and hold it to its time."""
+    """Wait until the Reboot is posted, and check that this was in time."""
     async with asyncio.timeout(seconds):
         while not any(post.event_id == "reboot" for post in world.imds.posts):
             await asyncio.sleep(0.05)
@@ -83,7 +83,7 @@ def test_unknown_events_hold_up_no_other() -> None:
 
 
 def test_unknown_events_that_are_kept_for_another_vm_hold_up_no_other() -> None:
-    """Before it is given back, such a message is kept for minutes."""
+    """Such a message is kept for minutes before it is abandoned."""
 
     async def scenario() -> None:
         imds = SlowImds(lambda _: [REBOOT])
@@ -130,7 +130,7 @@ def test_last_delivery_is_that_of_the_configuration(
 
 
 def test_approvals_that_imds_does_not_take_hold_up_no_other() -> None:
-    """Each is tried again later, until NotBefore."""
+    """Each of them is tried again until NotBefore."""
 
     async def scenario() -> None:
         events = [*(freeze(f"E{n}") for n in range(110)), REBOOT]
@@ -177,7 +177,7 @@ def test_approvals_that_stand_in_line_hold_up_no_other() -> None:
 def test_with_a_thousand_that_wait_no_more_are_received(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """They are held in bounds, since each has a lock to be renewed; and it is said."""
+    """Each waiting message needs a lock renewal, so their number is limited."""
     count = MOST_WAITING + MOST_ACTING + 50
 
     async def scenario() -> None:

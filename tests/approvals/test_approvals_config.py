@@ -1,4 +1,4 @@
-"""``[approvals]``: what is refused before anything starts."""
+"""``[approvals]``: faults that are found before the bridge starts."""
 
 from pathlib import Path
 
@@ -120,7 +120,7 @@ def test_subscription_of_the_approvals_is_never_answered() -> None:
 
 
 def test_connection_string_that_is_gone_is_told_as_what_it_is(tmp_path: Path) -> None:
-    """It could be read when the bridge began; sessions have nothing to do with it."""
+    """It was readable at the start; the error must not mention sessions."""
     gone = Secret(f"file:{tmp_path / 'gone'}", {})
     config = ApprovalsConfig(connection_string=gone, queue="q", sessions=("mine",))
 

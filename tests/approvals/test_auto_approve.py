@@ -1,6 +1,6 @@
-"""Rules at work: events approved unasked, and messages that a rule holds or denies.
+"""Rules: events that they approve, and messages that they hold or deny.
 
-The document, the clock and IMDS are played; outbox and state file are real.
+The document, the clock and IMDS are fake; outbox and state file are real.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 def show(world: World, *events: object) -> None:
-    """Let the document change, and the poller see it."""
+    """Change the document, and let the poller read it."""
     world.imds.shows(*events)
     found = document(*events, incarnation=world.imds.incarnation)
     now = Moment(at=world.clock.now(), monotonic=world.clock.monotonic())
@@ -58,13 +58,13 @@ def show(world: World, *events: object) -> None:
 
 
 async def tick(world: World, pilot: AutoApprover | None = None) -> None:
-    """Let an auto_approver, a new one by default, look once and end what it begins."""
+    """Run one step of an auto_approver (by default a new one), with all its flows."""
     async with asyncio.timeout(60), asyncio.TaskGroup() as pursuits:
         await (pilot or AutoApprover(world.context)).step(asyncio.Event(), pursuits)
 
 
 async def looks_at_a_tick(world: World) -> int:
-    """Return how often the document is read afresh: before any POST it is."""
+    """Return how often a step reads the document; it does before each POST."""
     looks: list[None] = []
     world.imds.on_look = lambda: looks.append(None)
     await tick(world)
@@ -107,7 +107,7 @@ async def test_it_is_approved_once_as_it_is(world: World) -> None:
     for _ in range(3):
         await tick(world, pilot)
         world.clock.pass_by(60.0)
-    await tick(world)  # another life of the process
+    await tick(world)  # after a restart
 
     assert world.imds.posts == [EVENT_ID]
     assert await world.kinds() == ["relayed"]
@@ -137,7 +137,7 @@ async def test_it_is_approved_anew_once_it_has_changed(world: World) -> None:
         ((USER_MADE,), BEGUN),
         ((rule("deny"), USER_MADE), REBOOT),
         ((rule("allow"), USER_MADE), REBOOT),
-        ((rule(resources=("WestNO_0",)),), REBOOT),  # it concerns WestNO_1, too
+        ((rule(resources=("WestNO_0",)),), REBOOT),  # it also names WestNO_1
         ((rule(max_duration=Duration(8)),), REBOOT),
         ((rule(notice_below=Duration(900)),), REBOOT),
         ((rule(delay=0.1),), REBOOT),
@@ -162,7 +162,7 @@ async def test_type_that_is_not_allowed_is_not_approved(world: World) -> None:
 
 
 async def test_event_that_is_held_is_left_alone(world: World) -> None:
-    """The incarnation fell: the event may come back, but is not in the document."""
+    """The incarnation fell: the event is not in the document, but may come back."""
     show(world, REBOOT)
     world.imds.incarnation = 0
     world.clock.pass_by(1.0)
@@ -224,7 +224,7 @@ async def test_what_is_no_longer_so_comes_to_nothing_and_is_not_told(
     world: World, now: tuple[object, ...]
 ) -> None:
     show(world, REBOOT)
-    world.imds.shows(*now)  # which the poller has not seen yet
+    world.imds.shows(*now)  # which the poller has not read yet
 
     await tick(world)
 
@@ -253,7 +253,7 @@ async def test_event_that_has_changed_since_is_not_posted_but_spoken_of_anew(
 async def test_what_came_to_nothing_rests_before_it_is_tried_again(
     world: World,
 ) -> None:
-    """The clocks of IMDS and VM differ: the rule speaks here, and not there."""
+    """The clocks differ: the rule fits by the VM's clock, but not by that of IMDS."""
     world.with_terms(rules=(rule(notice_below=Duration(900)),))
     show(world, REBOOT)
     world.clock.pass_by(1.0)
@@ -356,7 +356,7 @@ async def test_delay_begins_anew_with_every_change(world: World) -> None:
 async def test_shorter_of_the_two_clocks_counts(
     world: World, jump: float, *, is_over: bool
 ) -> None:
-    """Forward, a minute and an hour: a minute. Back: the wall clock's word."""
+    """If the wall clock jumps forward, the monotonic time counts; if back, the wall."""
     world.with_terms(rules=(rule(delay=300.0),))
     show(world, REBOOT)
     world.clock.pass_by(60.0 if jump > 0 else 300.0)
@@ -407,7 +407,7 @@ async def test_jump_of_the_clock_before_or_after_a_restart_adds_nothing(
 
 
 def restart(world: World, away: float) -> None:
-    """Let the machine be gone for so long, and the poller look once after it."""
+    """Restart the machine after so many seconds, and let the poller read once."""
     watch, shown = world.imds.watch, world.imds._shown
     now = Moment(at=world.clock.now(), monotonic=world.clock.monotonic())
     body = checkpoint.encode(with_fields(watch, seen=now))
@@ -422,7 +422,7 @@ def restart(world: World, away: float) -> None:
 
 @dataclass(slots=True)
 class Hanging:
-    """A POST in the middle of which the bridge dies."""
+    """A POST during which the bridge is killed."""
 
     reached: asyncio.Event
 
@@ -433,7 +433,7 @@ class Hanging:
 
 
 async def die(world: World, place: str) -> None:
-    """Run an auto_approver until it is where it is to die, and kill it there."""
+    """Run an auto_approver until it reaches the place of its death, and kill it."""
     reached = asyncio.Event()
     if place == "intent":
         world.imds.on_look = reached.set
@@ -448,7 +448,7 @@ async def die(world: World, place: str) -> None:
 
 
 async def live(world: World, outcomes: int) -> None:
-    """Run an auto_approver until it has told so much, and has nothing open."""
+    """Run an auto_approver until it has published so many outcomes and is idle."""
     stop, clock = asyncio.Event(), FakeClock()
     pilot = AutoApprover(replace(world.context, clock=clock))
     running = asyncio.create_task(pilot.run(stop))
@@ -512,7 +512,7 @@ async def test_intent_without_a_post_is_decided_anew_by_the_next_life(
     after: tuple[object, ...],
     told: list[tuple[str, bool | None]],
 ) -> None:
-    """No POST was begun: what became of the event meanwhile was not this bridge."""
+    """No POST was begun, so this bridge has not changed the event."""
     async with world_of(tmp_path / "state.db") as world:
         world.with_terms(rules=(USER_MADE,))
         show(world, REBOOT)

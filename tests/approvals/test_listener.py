@@ -1,7 +1,7 @@
 """Approvals, from the message to its settlement, over a real outbox.
 
-Each row of the table in the contract has its test, and so has each place at which
-the bridge may die on the way.
+Each row of the decision table has a test, and so has each place at which the bridge may
+be killed.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ async def test_event_in_the_document_is_relayed(world: World) -> None:
     settlement = await world.handle(message(EVENT_ID.lower()))
 
     assert settlement == COMPLETE
-    assert world.imds.posts == [EVENT_ID]  # the document's own spelling
+    assert world.imds.posts == [EVENT_ID]  # in the document's spelling
     (event,) = await world.outcomes()
     assert event.type == "sebridge.startrequest.relayed.v1"
     assert event.data["confirmed"] is True
@@ -120,7 +120,7 @@ async def test_event_whose_absence_does_not_count_yet_is_waited_for(
 ) -> None:
     world.imds.shows(imds_event())
     await world.imds.look()
-    world.imds.incarnation = -5  # the number falls: the VM has moved
+    world.imds.incarnation = -5  # the incarnation falls: the VM has moved
     world.imds.shows()
     handling = asyncio.create_task(world.handle(message(EVENT_ID)))
     while len(world.clock.waits) < 3:
@@ -263,7 +263,7 @@ async def test_refusal_by_imds_counts_after_three_within_five_seconds(
     assert dead(settlement) == "RejectedByImds"
     assert len(world.imds.posts) == 3
     assert world.clock.now() <= START + timedelta(seconds=5)
-    assert world.clock.now() >= START + timedelta(seconds=3)  # not three at once
+    assert world.clock.now() >= START + timedelta(seconds=3)  # not at once
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ async def test_wish_of_imds_to_be_asked_later_is_obeyed(world: World) -> None:
 async def test_event_that_starts_after_a_refused_post_was_not_relayed_here(
     world: World,
 ) -> None:
-    """IMDS has said no: whoever started it, it was not this bridge."""
+    """IMDS has refused the POST, so this bridge has not started the event."""
     world.imds.shows(imds_event(), next_=(started(),))
     world.imds.answers.append(
         MetadataUnavailableError("busy", outcome="429", retry_after=1)
@@ -421,7 +421,7 @@ async def test_invalid_message_again_is_told_once(world: World) -> None:
 
 
 async def test_invalid_message_sent_twice_is_told_twice(world: World) -> None:
-    """The second is no redelivery: whoever sent it is to hear of it, too."""
+    """The second message is no redelivery, so its sender gets an outcome, too."""
     for sequence in (7, 8):
         settlement = await world.handle(message(body=b"x", sequence=sequence))
         assert dead(settlement) == "InvalidMessage"
@@ -433,7 +433,7 @@ async def test_invalid_message_sent_twice_is_told_twice(world: World) -> None:
 
 
 async def died_with_intent(world: World, *, posted: bool) -> None:
-    """Leave what a bridge leaves that was killed after its intent."""
+    """Store the rows of a bridge that was killed after its intent."""
     approval = message(EVENT_ID)
     from_life = world.handle(approval)
     world.imds.faults.append(NO_ANSWER)
@@ -465,7 +465,7 @@ async def test_killed_after_its_intent_with_the_event_still_there_posts(
 async def test_killed_after_its_post_with_the_event_begun_or_gone_was_relayed(
     world: World, now: tuple[object, ...]
 ) -> None:
-    """It worked, and took this VM down on its way."""
+    """The POST was successful, and its event took this VM down."""
     world.imds.shows(imds_event())
     await died_with_intent(world, posted=True)
     world.imds.shows(*now)
@@ -583,7 +583,7 @@ async def test_receiver_that_breaks_is_tried_again(world: World) -> None:
 async def test_receiver_that_is_away_for_long_is_tried_again_soon(
     world: World, caplog: pytest.LogCaptureFixture, *, is_refusal: bool, most: float
 ) -> None:
-    """An approval may have half a minute; a refusal is for a person to mend."""
+    """An approval may be valid for 30 s only; a refusal needs a person's correction."""
     world.context = replace(world.context, chance=lambda: 1.0)
     world.imds.shows(imds_event())
     queue = PlayedQueue()
@@ -616,14 +616,14 @@ async def test_delivery_during_handling_is_settled_with_the_newest_lock(
 
 
 class RedeliveringQueue(PlayedQueue):
-    """Delivers a message anew while its first delivery is being settled."""
+    """Delivers a message again while its first delivery is being settled."""
 
     async def complete(self, message: ReceivedMessage) -> None:
         if message.lock_token == "old":
             self.waiting.put_nowait(replace(message, lock_token="new"))
             while not self.waiting.empty():
                 await asyncio.sleep(0)
-            for _ in range(20):  # until it has come to the listener
+            for _ in range(20):  # until the listener has it
                 await asyncio.sleep(0)
         await super().complete(message)
 
@@ -631,7 +631,7 @@ class RedeliveringQueue(PlayedQueue):
 async def test_message_redelivered_during_its_settlement_is_settled_too(
     world: World,
 ) -> None:
-    """Nobody else knows of that delivery: it would come again when its lock is over."""
+    """Otherwise that delivery would come again when its lock ends."""
     world.imds.shows(imds_event())
     queue = RedeliveringQueue()
     queue.waiting.put_nowait(message(EVENT_ID, lock_token="old"))
@@ -690,7 +690,7 @@ async def test_no_more_than_a_hundred_are_handled_at_once(world: World) -> None:
 
 
 async def test_failure_in_doubt_is_looked_at_once_more(world: World) -> None:
-    """NotBefore has come: the event begins, and the POST may have begun it."""
+    """At NotBefore the event starts, and the POST may have started it."""
     world.imds.shows(imds_event())
     world.imds.answers.extend([NO_ANSWER] * 500)
     handling = asyncio.create_task(world.handle(message(EVENT_ID)))
@@ -715,7 +715,7 @@ async def test_failure_in_doubt_stays_one_where_nothing_is_known(world: World) -
 
 
 async def test_look_that_grew_old_before_the_post_is_repeated(world: World) -> None:
-    """The machine froze in between: what was seen may not be so any more."""
+    """The machine froze in between: the document may have changed."""
     world.imds.shows(imds_event())
 
     class Freezing(Approvals):
@@ -733,7 +733,7 @@ async def test_look_that_grew_old_before_the_post_is_repeated(world: World) -> N
 
 
 async def test_doubt_ends_with_what_the_last_look_shows(world: World) -> None:
-    """The last try fails at NotBefore; one more look still shows the event begun."""
+    """The last try fails at NotBefore; one more look shows the event as Started."""
     world.imds.shows(imds_event(), next_=(started(),))
     world.imds.answers.append(NO_ANSWER)
     at_the_end = iter([True, False])
@@ -750,7 +750,7 @@ async def test_doubt_ends_with_what_the_last_look_shows(world: World) -> None:
 async def test_redelivery_is_patient_while_imds_comes_back_after_a_reboot(
     world: World,
 ) -> None:
-    """The event it relayed has come and gone; IMDS may take two minutes to answer."""
+    """The relayed event is over; IMDS may take two minutes to answer after a reboot."""
     world.imds.shows(imds_event())
     await died_with_intent(world, posted=True)
     world.clock.pass_by(20 * 60)

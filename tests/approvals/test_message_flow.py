@@ -1,4 +1,4 @@
-"""One message over several deliveries: what is told once, and what again."""
+"""One message over several deliveries: which outcomes are published once or again."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -29,7 +29,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 @dataclass(slots=True)
 class RedeliveringQueue(PlayedQueue):
-    """The lock runs out while the message is settled: it comes again meanwhile."""
+    """The lock ends while the message is settled, so the message is delivered again."""
 
     again: ReceivedMessage | None = None
 
@@ -46,7 +46,7 @@ class RedeliveringQueue(PlayedQueue):
 
 
 async def test_delivery_that_comes_while_settling_is_settled_too(world: World) -> None:
-    """Nobody else would: its lock is renewed for as long as it is held."""
+    """Otherwise its lock would be renewed without end."""
     world.imds.shows(imds_event())
     queue, stop = RedeliveringQueue(), asyncio.Event()
     queue.again = message(EVENT_ID, lock_token="new")
@@ -92,9 +92,9 @@ async def test_same_again_of_an_event_that_was_gone_has_none(world: World) -> No
 
 
 async def test_redelivery_does_only_the_rest(world: World) -> None:
-    """What was told of one EventId is not told again for the sake of another."""
+    """The outcome of an EventId is not published again because another one waits."""
     world.imds.shows(imds_event())
-    still = Waits(world.imds, FakeClock())  # the other one waits on for now
+    still = Waits(world.imds, FakeClock())  # the other one still waits
     world.context, hasty = replace(world.context, waits=still), world.context
     stop = asyncio.Event()
     asked = message(EVENT_ID, OTHER_ID, reply_to="replies")
@@ -156,7 +156,7 @@ async def test_claims_of_the_sender_are_told_with_the_outcome(world: World) -> N
 
 
 async def test_reply_is_no_larger_than_the_events_it_repeats(world: World) -> None:
-    """An event grown beyond all bounds is cut down in the reply as well."""
+    """An event that is too large is also truncated in the reply."""
     world.imds.shows(imds_event(Description="x" * 200_000))
 
     await world.handle(message(EVENT_ID, reply_to="replies"))
@@ -178,7 +178,7 @@ async def test_message_without_an_id_is_known_by_its_number(world: World) -> Non
 
 
 def _beside_span(event: CloudEvent) -> dict[str, object]:
-    """Return the attributes of an event; its span is its own, as its id is."""
+    """Return the attributes of an event without its span, which differs like its id."""
     attributes: dict[str, object] = dict(event.extensions)
     attributes.pop("traceparent")
     return attributes

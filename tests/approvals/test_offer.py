@@ -1,4 +1,4 @@
-"""What a bridge tells of its approvals is read back as the rules that it has."""
+"""The published description of the rules can be parsed to the same rules."""
 
 import orjson
 

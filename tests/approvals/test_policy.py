@@ -1,4 +1,4 @@
-"""The table of the contract, row by row, where one row could be taken for another."""
+"""The decision table, row by row, with the cases in which several rows apply."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -76,7 +76,7 @@ LATE = START + timedelta(days=1, seconds=61)
 @pytest.mark.parametrize(
     ("seen", "standing", "expected"),
     [
-        # An earlier try, by what has become of the event.
+        # An earlier try, by the present state of the event.
         (look(started()), TRIED, "relayed"),
         (look(), TRIED_AND_GONE, "relayed"),
         (look(started(), now=LATE), TRIED, "relayed"),
@@ -98,7 +98,7 @@ LATE = START + timedelta(days=1, seconds=61)
         (look(held=True), GONE, "Wait"),
         (look(held=True), PATIENT, "Wait"),
         (look(fall=True), PATIENT, "Wait"),
-        (look(5), PATIENT, "Wait"),  # an element that cannot be read may be it
+        (look(5), PATIENT, "Wait"),  # an unreadable element may be the event
         (look(5), GONE, "event-ended"),
         # In the document.
         (look(started()), NEW, "already-started"),
@@ -144,7 +144,7 @@ def test_event_to_be_posted_is_the_documents_own() -> None:
     ("seconds", "expected"), [(60.0, "Post"), (60.1, "expired"), (-10.0, "Post")]
 )
 def test_expiry_counts_a_minute_late(seconds: float, expected: str) -> None:
-    """The clocks of the sender, the broker and IMDS are not one."""
+    """The clocks of the sender, the broker and IMDS differ."""
     asked = request(expires_at=START - timedelta(seconds=seconds))
 
     assert kind_of(decide(asked, look(imds_event()), NEW, TERMS)) == expected
@@ -322,7 +322,7 @@ def test_absence_counts_only_where_a_look_can_tell(
 
 # -- settlement ----------------------------------------------------------------
 
-# What can become of a message: a rule alone is told that an event is withheld.
+# The outcomes of a message: only a rule's request can be withheld.
 KINDS = [kind for kind in OutcomeKind if kind is not OutcomeKind.WITHHELD]
 
 
@@ -382,7 +382,7 @@ def asked_by_rule() -> Request:
         (Standing(found={"drain": DONE}), "Post"),
         (Standing(found={"drain": WAITS}), "withheld"),
         (Standing(), "withheld"),
-        # What became of a POST that was begun is still to be told.
+        # The outcome of a POST that was begun must still be published.
         (Standing(found={"drain": WAITS}, was_posted=True), "Wait"),
         (Standing(found={"drain": DONE}, was_posted=True), "Post"),
     ],

@@ -1,4 +1,4 @@
-"""One POST for all who ask for an event: when one of them goes, and when no one may."""
+"""One POST for all requests for an event, also if some are cancelled or denied."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -35,7 +35,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 @dataclass(slots=True)
 class Asker:
-    """A request that is decided as a test says."""
+    """A fake request whose decision the test sets."""
 
     world: World
     step: Conclusion | Wait | None = None
@@ -113,7 +113,7 @@ async def test_who_is_cancelled_leaves_the_others_in_line(world: World) -> None:
 
 @dataclass(slots=True)
 class Hanging:
-    """An IMDS that does not answer a POST."""
+    """A fake IMDS that does not answer a POST."""
 
     reached: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -124,7 +124,7 @@ class Hanging:
 
 
 async def test_post_that_is_cut_short_is_in_doubt_for_all(world: World) -> None:
-    """The process is about to end; whoever is left must not take it for undone."""
+    """The process is ending; other requests must not assume that no POST was sent."""
     hanging = Hanging()
     world.context = world.with_starter(hanging)
     leader, follower = Asker(world).asks(), Asker(world).asks()
@@ -152,7 +152,7 @@ async def test_stop_while_a_post_is_marked_keeps_it_from_going_out(
 
 
 async def test_look_with_an_etag_is_none_for_an_approval(world: World) -> None:
-    """IMDS says that nothing has changed: who asks wants to see that for himself."""
+    """A look with an ETag shows only that nothing changed; an approval needs more."""
     await world.imds.fresh()
     assert world.imds.latest is not None
     is_conditional = _without_proof(world.imds.latest)
@@ -200,7 +200,7 @@ async def test_wait_for_a_read_ends_at_the_stop(world: World) -> None:
 
 
 def test_all_in_line_are_told_that_there_is_no_document() -> None:
-    """None of them waits for the others to fail; all are relayed once IMDS is back."""
+    """None of them waits until the others fail; all are relayed when IMDS answers."""
 
     async def scenario() -> None:
         names = [f"E{n}" for n in range(40)]
@@ -239,7 +239,7 @@ def test_those_in_line_fail_at_not_before_while_imds_is_away() -> None:
 
 
 def test_mark_without_a_post_is_taken_back() -> None:
-    """The disk took so long that the event had started: no POST, no trace of one."""
+    """The disk was slow and the event has started: no POST, and no mark of one."""
 
     def history(second: float) -> list[dict[str, object]]:
         status = "Scheduled" if second < 2.5 else "Started"

@@ -1,4 +1,4 @@
-"""Where a reply may go, and how it rests in the outbox."""
+"""The entities to which a reply may be sent, and its form in the outbox."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Replies: to any entity of the namespace, over few connections."""
+"""Sending replies to any entity of the namespace over few connections."""
 
 import asyncio
 from datetime import timedelta
@@ -47,7 +47,7 @@ async def test_reply_says_what_it_answers(
     assert b"".join(message.body) == b'{"messageId":"m-1","outcomes":[]}'
     assert message.content_type == "application/json"
     assert (message.message_id, message.correlation_id) == ("r-1", "m-1")
-    assert message.time_to_live == timedelta(hours=1)  # nobody may ever take it
+    assert message.time_to_live == timedelta(hours=1)  # it may never be received
 
 
 async def test_entity_that_is_not_there_is_refused(namespace: NamespaceConfig) -> None:
@@ -71,7 +71,7 @@ async def test_id_that_is_too_long_is_hashed(
 async def test_only_the_senders_used_last_are_kept(
     namespace: NamespaceConfig, broker: Broker
 ) -> None:
-    """Each is a connection, and who asks for replies may name many entities."""
+    """Each sender is a connection, and approvals may name many entities."""
     replies = ReplySender(namespace, most=2)
     for entity in ("replies", "vm-approvals", "scheduled-events", "vm-approvals"):
         await reply(replies, entity)
@@ -128,7 +128,7 @@ def stored_reply(entity: str, attempts: int = 0) -> Delivery:
 async def test_entity_that_is_not_there_is_the_trouble_of_one_reply(
     namespace: NamespaceConfig, attempts: int, error: type[DeliveryError]
 ) -> None:
-    """Nothing that would park the relay: others wait for their replies too."""
+    """The error must not park the relay, because other replies are pending."""
     replies = ReplySender(namespace)
     with pytest.raises(error, match="no-such: does not exist"):
         await replies.deliver(stored_reply("no-such", attempts))

@@ -1,4 +1,4 @@
-"""``[[approvals.rules]]``: what they say of an event, and which are refused."""
+"""``[[approvals.rules]]``: their decisions about events, and their faults."""
 
 import re
 import tomllib
@@ -28,7 +28,7 @@ def event(**fields: object) -> ScheduledEvent:
 
 
 def read(*tables: dict[str, object]) -> tuple[Rule, ...]:
-    """Return rules as they come out of a file."""
+    """Parse rules as from a file."""
     reader = Reader("f.toml")
     table = {"namespace": "n.example.net", "queue": "q", "rules": list(tables)}
     config = reader.section(ApprovalsConfig, table, "approvals")
@@ -104,7 +104,7 @@ def test_what_is_missing_fits_every_deny_and_nothing_else(
         ({"event_types": ["Reboot"]}, {}, False),
         ({"event_sources": ["platform"]}, {}, True),
         ({"event_sources": ["User"]}, {}, False),
-        # Both ends count.
+        # Both limits are included.
         ({"max_duration": 5}, {}, True),
         ({"max_duration": "4s"}, {}, False),
         ({"max_duration": 0}, {"DurationInSeconds": 0}, True),
@@ -112,15 +112,15 @@ def test_what_is_missing_fits_every_deny_and_nothing_else(
         ({"min_duration": "6s"}, {}, False),
         ({"min_duration": 0, "max_duration": 8}, {"DurationInSeconds": 8}, True),
         ({"min_duration": 0, "max_duration": 8}, {"DurationInSeconds": 9}, False),
-        # What is not known is longer than any, and never short.
+        # An unknown duration is longer than any limit, and never short.
         ({"max_duration": "30d"}, {"DurationInSeconds": -1}, False),
         ({"min_duration": "30d"}, {"DurationInSeconds": -1}, True),
         ({"min_duration": 0, "max_duration": 8}, {"DurationInSeconds": -1}, False),
-        # NotBefore is nearer than that.
+        # NotBefore is nearer than the limit.
         ({"notice_below": "901s"}, {}, True),
         ({"notice_below": "15m"}, {}, False),
         ({"notice_below": "1s"}, {"NotBefore": not_before(-60)}, True),
-        # All that is given must hold.
+        # All given conditions must be met.
         ({"event_types": ["Freeze"], "max_duration": 4}, {}, False),
         ({"event_types": ["Reboot"], "max_duration": 8}, {}, False),
     ],
@@ -144,7 +144,7 @@ def test_rule_fits_where_all_that_is_given_holds(
         (["web-*", "db-1"], ["db-1", "web-2"], True, True),
         (["web-*"], ["web-1", "db-1"], True, False),
         (["web-*"], ["db-1"], False, False),
-        (["*"], [], False, False),  # nobody says whom it concerns
+        (["*"], [], False, False),  # it names no resources
     ],
 )
 def test_deny_needs_one_resource_and_approval_every_one(
@@ -231,7 +231,7 @@ def drawn_events() -> st.SearchStrategy[ScheduledEvent]:
 def test_rules_behind_the_one_that_decides_change_nothing(
     rules: list[Rule], what: ScheduledEvent
 ) -> None:
-    """And those before it are those that, alone, say nothing of the event."""
+    """And no rule before it fits the event if it is the only rule."""
     ruling = judged(tuple(rules), what)
     alone = [judged((rule,), what).rule is not None for rule in rules]
 

@@ -1,4 +1,4 @@
-"""Waits for the time of an event: shared where they can be."""
+"""Waits until an event may be approved; waits for one event are shared."""
 
 import asyncio
 

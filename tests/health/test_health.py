@@ -1,4 +1,4 @@
-"""The health port: what it says from the first moment on, and to whom."""
+"""The health port: its answers from the start on, and who may read them."""
 
 import asyncio
 import base64
@@ -85,7 +85,7 @@ class FakeReceiver:
 
 @dataclass
 class Bridge:
-    """A bridge that runs by hand, and the client of its health port."""
+    """A bridge whose steps the test runs, and a client of its health port."""
 
     status_source: StatusSource
     poller: Poller
@@ -103,7 +103,7 @@ class Bridge:
         return json.loads((await self.get(path))[1])
 
     async def metrics(self) -> dict[str, float]:
-        """Return the samples by series."""
+        """Return the samples of /metrics by series."""
         _, text = await self.get("/metrics")
         lines = [line for line in text.splitlines() if not line.startswith("#")]
         return {name: float(v) for name, v in (line.rsplit(" ", 1) for line in lines)}
@@ -144,7 +144,7 @@ async def bridge(  # noqa: PLR0913 - one fixture a room
 
 @pytest.fixture
 async def newborn(aiohttp_client: Serve, status_source: StatusSource) -> Client:
-    """Return the health port of a bridge that asks IMDS who it is."""
+    """Return the health port of a starting bridge, which does not know its VM yet."""
     return await aiohttp_client(health.application(HttpConfig(), status_source))
 
 
@@ -169,7 +169,7 @@ async def test_starting_bridge_says_what_it_waits_for(newborn: Client) -> None:
 
 
 async def test_status_has_its_shape_while_starting(newborn: Client) -> None:
-    """A script that reads ``.imds.state`` is not to stumble."""
+    """A script that reads ``.imds.state`` must not fail."""
     async with newborn.get("/status") as response:
         status = await response.json()
 
@@ -253,7 +253,7 @@ async def test_bridge_is_unready_while_too_many_approvals_wait(bridge: Bridge) -
 
 
 async def test_bridge_that_stands_by_for_a_session_is_ready(bridge: Bridge) -> None:
-    """Of those that share a session only one is attached, and all of them are well."""
+    """Of the bridges that share a session only one is attached, but all are ready."""
     held = FakeReceiver(attached=False, stands_by=True, last_error="held elsewhere")
     bridge.status_source.receivers = {
         "q session group": held,
@@ -423,7 +423,7 @@ async def test_vm_that_is_out_of_rotation_is_noted_and_ready(bridge: Bridge) -> 
 
 @dataclass(frozen=True)
 class Rotation:
-    """Whoever knows whether this VM is in rotation."""
+    """A fake of the part that knows whether this VM is in rotation."""
 
     stands: dict[str, object]
 
@@ -528,7 +528,7 @@ async def test_page_is_only_read(bridge: Bridge) -> None:
 async def test_loopback_is_answered_under_its_own_names(
     host: str, path: str, bridge: Bridge
 ) -> None:
-    """Also through a tunnel that has another port at its near end."""
+    """Also through a tunnel with another local port."""
     async with bridge.client.get(path, headers={"Host": host}) as response:
         assert response.status == 200
 
@@ -540,7 +540,7 @@ async def test_loopback_is_answered_under_its_own_names(
 async def test_foreign_name_for_loopback_is_not_answered(
     host: str, path: str, bridge: Bridge
 ) -> None:
-    """A page of anybody's could read it else, from a browser on this machine."""
+    """Otherwise a foreign page in a browser on this machine could read the status."""
     async with bridge.client.get(path, headers={"Host": host}) as response:
         assert response.status == 421
         assert "loopback" in await response.text()
@@ -553,7 +553,7 @@ async def test_probes_may_use_any_name(bridge: Bridge) -> None:
 
 
 async def test_client_that_names_no_host_is_answered(bridge: Bridge) -> None:
-    """HTTP/1.0 has none, and no browser speaks it."""
+    """HTTP/1.0 has no Host header, and browsers do not use HTTP/1.0."""
     host, port = bridge.client.host, bridge.client.port
     assert port is not None
     reader, writer = await asyncio.open_connection(host, port)
@@ -579,7 +579,7 @@ async def test_probes_need_no_token(path: str, guarded: Bridge) -> None:
 
 
 def break_everything(bridge: Bridge) -> None:
-    """Let each kind of thing be missing, under names that nobody is to learn."""
+    """Cause every kind of unreadiness, with names that must stay secret."""
     error = RefusedDeliveryError("siem answered 401", Reason.UNAUTHORIZED)
     for refusals in range(3):
         bridge.status_source.relays[0]._trying.circuit.failed(
@@ -698,7 +698,7 @@ async def test_anything_else_is_kept_from_who_has_no_token(
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
 async def test_token_opens_the_rest(scheme: str, guarded: Bridge) -> None:
-    """The scheme is compared without case (RFC 9110, section 11.1)."""
+    """The scheme is compared case-insensitively (RFC 9110, section 11.1)."""
     for path in ("/status", "/metrics"):
         assert (await guarded.get(path, f"{scheme} {TOKEN}"))[0] == 200
 
@@ -729,7 +729,7 @@ async def test_token_that_can_no_longer_be_read_opens_nothing(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """While a secret is being rotated its file may be gone."""
+    """While a secret is rotated, its file may be missing for a moment."""
     config = HttpConfig(token=Secret(f"file:{tmp_path / 'token'}", {}))
     bridge.client = await aiohttp_client(
         health.application(config, bridge.status_source)
@@ -793,7 +793,7 @@ async def test_address_that_cannot_be_listened_on_is_one_clear_error(
 
         with pytest.raises(BridgeError, match=r"^http\.listen: cannot listen on "):
             async with health_port.serve(HttpConfig(listen=taken), status_source):
-                pytest.fail("it is open")  # pragma: no cover - must not come here
+                pytest.fail("it is open")  # pragma: no cover - must not be reached
 
 
 async def test_fault_of_what_runs_beside_is_not_taken_for_one_of_the_port(
@@ -809,13 +809,13 @@ async def test_fault_of_what_runs_beside_is_not_taken_for_one_of_the_port(
 
 @pytest.fixture
 async def opened(status_source: StatusSource, port: int) -> AsyncIterator[int]:
-    """Open the health port, which nobody has asked yet."""
+    """Open a health port that has had no connection yet."""
     async with health_port.serve(HttpConfig(listen=f"127.0.0.1:{port}"), status_source):
         yield port
 
 
 async def call(port: int, say: bytes) -> bytes:
-    """Say something on a connection of its own, and return what is answered."""
+    """Send bytes on a new connection, and return the answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(say)
@@ -848,7 +848,7 @@ async def test_who_hangs_up_while_the_server_is_loaded_disturbs_nobody(
 async def test_silent_callers_of_a_new_port_are_bounded_as_those_of_any(
     opened: int,
 ) -> None:
-    """Those that came before the server was loaded count as well."""
+    """Connections from before the server was loaded count, too."""
     with contextlib.ExitStack() as stack:
         for _ in range(60):
             stack.enter_context(socket.create_connection(("127.0.0.1", opened)))
@@ -860,7 +860,7 @@ async def test_silent_callers_of_a_new_port_are_bounded_as_those_of_any(
 
 
 def held_on(port: int) -> int:
-    """Return how many connections stand that were accepted on a port."""
+    """Return how many accepted connections of a port are open."""
     lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
     rows = (line.split() for line in lines)
     return sum(row[1].endswith(f":{port:04X}") and row[3] == "01" for row in rows)
@@ -870,7 +870,7 @@ def held_on(port: int) -> int:
 async def test_port_closes_on_who_has_connected_and_is_not_answered_yet(
     turns: int, status_source: StatusSource, port: int
 ) -> None:
-    """Whether it was accepted, waits for the server, or was given to it."""
+    """The connection may be accepted, waiting for the server, or passed to it."""
     async with health_port.serve(HttpConfig(listen=f"127.0.0.1:{port}"), status_source):
         waiting = socket.create_connection(("127.0.0.1", port))
         for _ in range(turns):

@@ -1,4 +1,4 @@
-"""How a sink stands, in the JSON of the status."""
+"""The state of a sink in the JSON of the status."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from bridge.outbox.records import Tally
 @pytest.mark.parametrize(
     ("state", "pending", "shown"),
     [
-        ("retrying", 0, "ok"),  # what failed was given up, or was a heartbeat
+        ("retrying", 0, "ok"),  # the failed delivery was given up, or was a heartbeat
         ("retrying", 1, "retrying"),
         ("parked", 0, "parked"),
         ("ok", 0, "ok"),

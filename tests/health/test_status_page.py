@@ -1,4 +1,4 @@
-"""The page as text: whole without scripts, and nobody's words are markup in it."""
+"""The HTML of the page: complete without scripts, with all foreign text escaped."""
 
 import base64
 import hashlib
@@ -17,7 +17,7 @@ HOSTILE = "</td><script>alert(1)</script><img src=x onerror=alert(1)>\"'&lt;"
 
 
 class Reader(HTMLParser):
-    """Collects the elements, the attributes and the text of a page."""
+    """Collects the elements, attributes and text of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

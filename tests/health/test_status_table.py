@@ -1,4 +1,4 @@
-"""The status at a shell: aligned where it fits, one value a line where it does not."""
+"""The status at a shell: aligned if it fits, otherwise with one value per line."""
 
 from bridge.health.status import nothing_known
 from bridge.health.status_cells import Mood

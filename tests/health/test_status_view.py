@@ -1,4 +1,4 @@
-"""What a person sees of the status, and that nobody's words get in its way."""
+"""The overview of the status for people; foreign text cannot disturb it."""
 
 from datetime import timedelta
 from typing import Any
@@ -17,7 +17,7 @@ from tests.support.strategies import JSON_VALUES, odd_events
 
 
 def status_of(*events: object, **parts: object) -> dict[str, object]:
-    """Return the status of a bridge in order that has seen ``events``."""
+    """Return the status of a healthy bridge that has seen ``events``."""
     return {
         "vm": {"vmName": "WestNO_0", "version": "1.2.3"},
         "document": {"incarnation": 2, "events": list(events)},

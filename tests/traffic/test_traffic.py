@@ -1,4 +1,4 @@
-"""The announcer and the gate at work: what is told, kept, and waited for."""
+"""The announcer and the gate: events, the stored state, and waits of approvals."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -48,7 +48,7 @@ BEGUN = started(EventType="Reboot")
 
 @dataclass
 class Life:
-    """One life of a bridge on a state file, up to the announcer."""
+    """One run of a bridge on a state file, with the parts that the announcer needs."""
 
     outbox: Outbox
     clock: FakeClock
@@ -197,7 +197,7 @@ async def test_document_that_changes_is_told_at_once(life: Life) -> None:
     await settled(life.outbox)
 
     assert await life.brief() == [("traffic-out", "started")]
-    assert min(life.clock.waits) >= 5.0  # nobody was woken for nothing
+    assert min(life.clock.waits) >= 5.0  # no needless wakeup
     stop.set()
     await running
 
@@ -213,7 +213,7 @@ async def test_later_life_stays_out_until_a_document_lacks_the_event(
     await later.begin()
     await later.announcer.step()
     assert later.gate.shown()["since"] == "2026-03-02T12:00:00Z"
-    assert len(await later.told()) == 1  # and is not told again
+    assert len(await later.told()) == 1  # and is not published again
 
     await later.sees(incarnation=3)
     await later.announcer.step()
@@ -242,7 +242,7 @@ async def test_wait_goes_on_over_a_restart(
 async def test_change_that_was_not_told_is_told_by_the_next_life(
     life: Life, clock: FakeClock, outbox: Outbox
 ) -> None:
-    await life.sees(BEGUN)  # and is killed before the announcer looks
+    await life.sees(BEGUN)  # and is killed before the announcer checks
 
     later = Life(outbox, clock)
     await later.begin()
@@ -359,7 +359,7 @@ async def test_approved_event_holds_it_out_in_a_later_life(
 
 @dataclass
 class Approving:
-    """A context whose approvals go by way of a gate, over one played IMDS."""
+    """An approval context with a gate and a fake IMDS."""
 
     world: World
     gate: Gate

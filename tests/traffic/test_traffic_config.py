@@ -1,4 +1,4 @@
-"""``[traffic]``: its defaults, and what is refused with the reason."""
+"""``[traffic]``: its defaults, and its faults with their reasons."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""The probe's port on a real socket: what is answered, to whom, and for how long."""
+"""The port of the probe on a real socket: answers, connections, and timeouts."""
 
 import asyncio
 import contextlib
@@ -40,7 +40,7 @@ OUT: dict[str, object] = {
 
 @dataclass
 class Played:
-    """A rotation that stands as a test says."""
+    """A fake rotation whose standing the test sets."""
 
     stands: dict[str, object] = field(default_factory=lambda: {"traffic": "in"})
 
@@ -60,7 +60,7 @@ class Asked:
 
 
 async def raw(port: int, text: str) -> Asked:
-    """Send a request as it is, and read until the other side closes."""
+    """Send raw bytes, and read until the other side closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(text.encode())
     async with asyncio.timeout(60):
@@ -129,7 +129,7 @@ async def test_nothing_else_is_answered(method: str, path: str, status: int) -> 
 @pytest.mark.parametrize(
     "text",
     [
-        "OPTIONS / HTTP/1.0\r\n\r\n",  # as HAProxy asks unless told otherwise
+        "OPTIONS / HTTP/1.0\r\n\r\n",  # the default request of HAProxy
         "GET / HTTP/1.0\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: 10.0.0.4\r\nConnection: keep-alive\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: evil.example\r\nUser-Agent: LB Agent\r\n\r\n",
@@ -183,7 +183,7 @@ async def test_port_that_is_taken_is_told() -> None:
 
 @dataclass
 class Application:
-    """An application whose health is what a test says."""
+    """A fake application whose health the test sets."""
 
     status: int = 200
     gate: asyncio.Event | None = None
@@ -258,7 +258,7 @@ async def test_slow_application_holds_up_no_answer_beyond_its_time() -> None:
 
         assert watch.seconds < 2
         assert {one.status for one in found} == {503}
-        assert app.asked == 1  # one question for all who wait
+        assert app.asked == 1  # one request for all waiting probes
 
 
 async def test_event_that_comes_while_the_application_is_asked_is_answered() -> None:
@@ -308,7 +308,7 @@ def test_listener_is_taken_over_only_if_it_is_meant_for_this_process() -> None:
         given = dict(environ)
 
         assert inherited_listener(given) is None
-        assert given == {}  # no child takes it for its own
+        assert given == {}  # child processes do not use it
 
 
 @pytest.mark.skipif(os.name != "posix", reason="descriptors of POSIX")
@@ -387,7 +387,7 @@ async def test_what_cannot_be_read_of_an_earlier_life_holds_nothing_up(
 
 
 def test_what_glance_reads_is_a_table_of_the_schema(state_path: Path) -> None:
-    """The glance is at ``meta``; if that moves, so must it."""
+    """``glance`` has its own query of the table ``meta``, which must fit the schema."""
 
     async def names() -> None:
         async with Outbox.open(state_path, None):  # type: ignore[arg-type]  # not routed
