@@ -173,15 +173,15 @@ def address(
     if seen is None and any("{" in one for one in approvals.sessions):
         named = ", ".join(f'"{one}"' for one in approvals.sessions)
         raise ValueError(
-            f"approvals.sessions has placeholders ({named}): say which VM's session "
-            "is meant, with --session or --from-event"
+            f"approvals.sessions has placeholders ({named}): choose the session with "
+            "--session or --from-event"
         )
     try:
         return approvals, approvals.address(who.expand)
     except ValueError as error:
         raise ValueError(
-            f"approvals.sessions: {error}: the event's reporter does not say it; "
-            "give --session"
+            f"approvals.sessions: {error}: the event's reporter does not contain it; "
+            "name the session with --session"
         ) from error
 
 

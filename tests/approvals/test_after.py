@@ -88,7 +88,7 @@ async def test_event_is_approved_once_the_command_has_succeeded(stage: Stage) ->
         assert life.pilot.withheld == {}
 
 
-async def test_command_that_succeeds_lets_the_rule_decide_at_once(
+async def test_success_of_a_command_wakes_the_rule_at_once(
     stage: Stage,
 ) -> None:
     """The rule does not wait for the next look: the request is made at once."""
@@ -146,7 +146,7 @@ async def test_failed_command_is_no_approval(stage: Stage) -> None:
         assert (await life.outcomes())[-1] == ("withheld", FAILED)
 
 
-async def test_command_that_a_person_has_tried_again_approves(stage: Stage) -> None:
+async def test_manual_retry_of_a_command_leads_to_the_approval(stage: Stage) -> None:
     stage.runner.ends = [Exit(code=1), Exit(code=0)]
     async with stage.life() as life:
         await life.sees(reboot())
@@ -161,7 +161,7 @@ async def test_command_that_a_person_has_tried_again_approves(stage: Stage) -> N
         await is_approved(life)
 
 
-async def test_nothing_is_begun_on_the_word_of_a_step_that_was_discarded(
+async def test_discarded_step_is_no_success(
     stage: Stage,
 ) -> None:
     stage.options = {"lead": 60.0}
@@ -174,7 +174,7 @@ async def test_nothing_is_begun_on_the_word_of_a_step_that_was_discarded(
         assert not stage.runner.ran
 
 
-async def test_step_that_was_skipped_is_no_success(stage: Stage) -> None:
+async def test_skipped_step_is_no_success(stage: Stage) -> None:
     """The sink's filter excludes the event, the rule's does not: no command is run."""
     stage.options = {"when": When(resources=("other-*",))}
     async with stage.life() as life:
@@ -197,7 +197,7 @@ async def test_hold_ends_when_the_event_has_started(stage: Stage) -> None:
 # -- whose event it is -----------------------------------------------------------------
 
 
-async def test_event_that_names_others_as_well_is_withheld(stage: Stage) -> None:
+async def test_event_that_also_names_other_vms_is_withheld(stage: Stage) -> None:
     stage.runner.let.set()
     async with stage.life() as life:
         await life.sees(reboot(Resources=["WestNO_0", "WestNO_1"]))
@@ -215,7 +215,7 @@ async def test_others_may_be_ignored(stage: Stage) -> None:
         await is_approved(life)
 
 
-async def test_own_name_is_told_from_others_as_azure_spells_it(stage: Stage) -> None:
+async def test_own_name_is_recognised_in_azures_spelling(stage: Stage) -> None:
     """A name in Resources may have a leading underscore; case does not matter."""
     stage.runner.let.set()
     async with stage.life() as life:
@@ -236,7 +236,7 @@ async def test_rule_never_fits_an_event_of_another_machine(stage: Stage) -> None
         assert request["approvedBy"] == "rule:anything"
 
 
-async def test_later_rules_are_not_asked_while_it_holds(stage: Stage) -> None:
+async def test_later_rules_are_not_tried_while_a_rule_holds(stage: Stage) -> None:
     stage.rules = (after_rule(), Rule(name="anything", action="auto-approve"))
     async with stage.life() as life:
         await life.sees(reboot())
@@ -257,7 +257,9 @@ async def test_event_is_held_while_the_own_name_is_unknown(stage: Stage) -> None
 # -- what is told ----------------------------------------------------------------------
 
 
-async def test_withheld_is_told_once_for_each_content_and_reason(stage: Stage) -> None:
+async def test_withheld_is_published_once_for_each_content_and_reason(
+    stage: Stage,
+) -> None:
     other = reboot(Description="in other words")
     async with stage.life() as life:
         await life.sees(reboot())
@@ -281,7 +283,7 @@ async def test_withheld_is_told_once_for_each_content_and_reason(stage: Stage) -
         ]
 
 
-async def test_what_is_told_says_which_rule_and_why(stage: Stage) -> None:
+async def test_withheld_outcome_names_rule_and_reason(stage: Stage) -> None:
     async with stage.life() as life:
         await life.sees(reboot())
         await is_held(life, WAITS)
@@ -326,7 +328,7 @@ async def test_status_shows_why_an_event_is_held(stage: Stage) -> None:
 # -- a person --------------------------------------------------------------------------
 
 
-async def test_approval_that_somebody_sends_passes_in_the_middle_of_a_command(
+async def test_approval_message_is_relayed_while_the_command_runs(
     stage: Stage,
 ) -> None:
     async with stage.life() as life:
@@ -365,7 +367,7 @@ async def test_delay_is_counted_from_the_success(stage: Stage) -> None:
         assert stage.clock.monotonic() - done == pytest.approx(65, abs=5)
 
 
-async def test_delay_goes_on_over_a_restart_and_housekeeping(stage: Stage) -> None:
+async def test_delay_continues_over_a_restart_and_pruning(stage: Stage) -> None:
     """Pruning renews the row of a success, but not the age of the success."""
     stage.rules = (after_rule(delay=60),)
     stage.runner.let.set()
@@ -399,7 +401,7 @@ async def test_clock_that_is_set_forward_shortens_no_delay(stage: Stage) -> None
         await is_approved(life)
 
 
-async def test_clock_that_was_set_forward_shortens_no_delay_in_a_later_life(
+async def test_clock_set_forward_shortens_no_delay_after_a_restart(
     stage: Stage,
 ) -> None:
     """Housekeeping has noticed the jump, and corrected the stored times."""
@@ -466,7 +468,7 @@ async def test_success_does_not_count_for_another_event(
 
 
 @pytest.mark.parametrize("change", VOIDING.values(), ids=VOIDING.keys())
-async def test_success_does_not_count_where_the_sink_is_not_told_of_the_change(
+async def test_success_does_not_count_if_the_sink_misses_the_change(
     stage: Stage, change: dict[str, object]
 ) -> None:
     stage.options = {"when": When(transitions=("scheduled",))}
@@ -490,7 +492,7 @@ LESSER = {
 
 
 @pytest.mark.parametrize("change", LESSER.values(), ids=LESSER.keys())
-async def test_lesser_update_neither_voids_a_success_nor_runs_it_again(
+async def test_smaller_change_keeps_the_success_without_another_run(
     stage: Stage, change: dict[str, object]
 ) -> None:
     stage.rules = (after_rule(delay=30),)
@@ -525,7 +527,7 @@ async def test_success_of_an_event_that_was_gone_does_not_count(stage: Stage) ->
         await is_approved(life)
 
 
-async def test_failed_run_for_a_change_voids_a_success_though_the_change_is_undone(
+async def test_failed_run_for_an_undone_change_voids_the_success(
     stage: Stage,
 ) -> None:
     """The failed run may have left anything behind: the command is run again."""
@@ -546,7 +548,7 @@ async def test_failed_run_for_a_change_voids_a_success_though_the_change_is_undo
         assert len(stage.runner.ran) == 3
 
 
-async def test_restore_voids_a_success_from_the_step_that_asks_for_it(
+async def test_restore_voids_the_success(
     stage: Stage,
 ) -> None:
     """A change excludes the event from the sink, the next one includes it again."""
@@ -569,7 +571,7 @@ async def test_restore_voids_a_success_from_the_step_that_asks_for_it(
         assert stage.runner.actions[-1] == ("prepare", "updated")
 
 
-async def test_success_does_not_count_while_the_restore_is_still_to_come(
+async def test_success_does_not_count_while_a_restore_is_pending(
     stage: Stage,
 ) -> None:
     """The restore is pending, because the sink has a ``max_rate``."""
@@ -634,7 +636,7 @@ class Gated:
 FAR = {"NotBefore": not_before(9000)}
 
 
-async def test_probe_goes_out_after_the_command_and_the_post_waits_for_it(
+async def test_probe_says_out_after_the_command_and_the_post_waits(
     stage: Stage,
 ) -> None:
     stage.options = {"lead": 9000.0}
@@ -654,7 +656,7 @@ async def test_probe_goes_out_after_the_command_and_the_post_waits_for_it(
         assert stage.clock.monotonic() - out >= 15  # settle
 
 
-async def test_event_that_changes_while_the_probe_settles_is_not_approved(
+async def test_event_that_changes_during_settle_is_not_approved(
     stage: Stage,
 ) -> None:
     stage.options = {"lead": 9000.0}
@@ -678,7 +680,7 @@ async def test_event_that_changes_while_the_probe_settles_is_not_approved(
         ]
 
 
-async def test_short_notice_is_shared_by_command_and_probe(stage: Stage) -> None:
+async def test_with_short_notice_command_and_settle_overlap(stage: Stage) -> None:
     """With 30 s of notice, the VM is out at once: the time of the command counts."""
     gated = Gated(stage)
     async with stage.life() as life:
@@ -695,7 +697,7 @@ async def test_short_notice_is_shared_by_command_and_probe(stage: Stage) -> None
         assert stage.clock.now() < event.not_before
 
 
-def test_rule_of_this_file_is_what_it_is_taken_for() -> None:
+def test_rule_of_this_file_is_auto_approve_with_after() -> None:
     """With another default action, every test that expects no POST would pass."""
     rule = after_rule()
     assert (rule.action, rule.after, rule.others) == (

@@ -115,7 +115,7 @@ async def deaths(folder: Path) -> range:
 
 
 @pytest.mark.parametrize("is_after", [False, True])
-async def test_event_is_approved_once_whenever_the_bridge_dies(
+async def test_event_is_approved_once_at_any_death(
     tmp_path: Path, *, is_after: bool
 ) -> None:
     numbers = await deaths(tmp_path / "whole")
@@ -132,7 +132,7 @@ async def test_event_is_approved_once_whenever_the_bridge_dies(
             assert await life.states() == ["delivered"]
 
 
-async def test_event_that_has_started_meanwhile_is_asked_for_no_more(
+async def test_event_started_after_the_death_is_not_posted(
     tmp_path: Path,
 ) -> None:
     for at in await deaths(tmp_path / "whole"):
@@ -149,7 +149,7 @@ async def test_event_that_has_started_meanwhile_is_asked_for_no_more(
             await judged(life, found, runs=len(stage.runner.ran))
 
 
-async def test_event_that_is_worse_meanwhile_is_prepared_for_anew(
+async def test_event_worse_after_the_death_is_prepared_again(
     tmp_path: Path,
 ) -> None:
     for at in await deaths(tmp_path / "whole"):
@@ -171,7 +171,7 @@ async def test_event_that_is_worse_meanwhile_is_prepared_for_anew(
             assert stage.imds.done == [[DRAIN]] * posts
 
 
-async def test_intent_of_an_earlier_life_is_nothing_without_a_success(
+async def test_intent_from_before_a_restart_needs_a_success(
     tmp_path: Path,
 ) -> None:
     """The success is deleted; after another run, the event is approved at once."""

@@ -70,7 +70,7 @@ async def test_age_counts_by_the_clock_of_imds(
 
 
 @pytest.mark.parametrize("ahead", [2 * HOUR, -2 * HOUR, timedelta()])
-async def test_what_fails_is_tried_until_not_before_by_the_clock_of_imds(
+async def test_failures_are_retried_until_not_before_by_the_clock_of_imds(
     ahead: timedelta, world: World
 ) -> None:
     """NotBefore and the present time both come from IMDS."""
@@ -86,7 +86,7 @@ async def test_what_fails_is_tried_until_not_before_by_the_clock_of_imds(
     assert 4 * MINUTE <= taken <= 6 * MINUTE
 
 
-async def test_clock_of_imds_is_known_while_it_does_not_answer(world: World) -> None:
+async def test_clock_of_imds_is_used_while_imds_does_not_answer(world: World) -> None:
     world.imds.shows(
         imds_event(NotBefore=not_before((2 * HOUR + 5 * MINUTE).total_seconds()))
     )
@@ -119,7 +119,9 @@ async def test_no_clock_that_is_ahead_ends_an_approval_at_the_first_failure(
     assert await world.kinds() == ["relayed"]
 
 
-async def test_imds_that_never_answers_is_waited_for_some_minutes(world: World) -> None:
+async def test_approval_waits_minutes_for_an_imds_that_never_answers(
+    world: World,
+) -> None:
     """It is unknown which clock is right: that of the VM or that of Service Bus."""
     silent = MetadataUnavailableError("no answer", outcome="timeout")
     world.imds.faults.extend([silent] * 1000)

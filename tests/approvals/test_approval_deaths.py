@@ -154,7 +154,7 @@ async def test_intent_without_a_post_is_decided_as_a_first_delivery(
         ({}, {"expiresAt": "2020-01-01T00:00:00Z"}, "Expired"),
     ],
 )
-async def test_intent_without_a_post_of_what_may_not_be_posted_is_never_relayed(
+async def test_intent_for_a_forbidden_post_is_never_relayed(
     tmp_path: Path,
     after: tuple[object, ...],
     terms: dict[str, object],
@@ -179,7 +179,7 @@ async def test_intent_without_a_post_of_what_may_not_be_posted_is_never_relayed(
         assert not world.imds.posts
 
 
-async def test_refused_try_of_a_message_is_no_try_of_its_repetition(
+async def test_refused_post_of_a_message_is_no_post_of_its_repetition(
     tmp_path: Path,
 ) -> None:
     """IMDS had refused the first message; for the second, no POST was begun."""
@@ -200,7 +200,7 @@ async def test_refused_try_of_a_message_is_no_try_of_its_repetition(
 
 
 @pytest.mark.parametrize("after", [THERE, STARTED, GONE])
-async def test_other_vm_that_takes_over_finds_out_for_itself(
+async def test_another_vm_decides_by_the_document(
     tmp_path: Path, after: tuple[object, ...]
 ) -> None:
     """Its state file has no intent, so it decides only by the document."""

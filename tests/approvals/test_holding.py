@@ -41,7 +41,7 @@ def steps_only(told: Story) -> Story:
 
 
 @given(history=histories(), until=st.integers(0, 8))
-def test_waiting_changes_when_something_is_told_and_nothing_else(
+def test_waiting_changes_only_the_time_of_publishing(
     history: list[Document], until: int
 ) -> None:
     watch, held, told, plain = Watch(), Held(), list[Observation](), []
@@ -61,7 +61,7 @@ def test_waiting_changes_when_something_is_told_and_nothing_else(
 
 
 @given(history=histories(), data=st.data())
-def test_checkpoint_holds_what_is_told_and_nothing_else(
+def test_checkpoint_holds_exactly_the_published_events(
     history: list[Document], data: st.DataObject
 ) -> None:
     """Whatever was published before a restart, exactly the rest is found after it."""
@@ -98,7 +98,7 @@ def test_nothing_urgent_waits(history: list[Document]) -> None:
             assert event.not_before - one.at >= timedelta(minutes=2)
 
 
-def test_look_that_brings_nothing_does_not_wait() -> None:
+def test_look_without_a_change_does_not_wait() -> None:
     nothing = Observation(at=START, document=document())
 
     assert Held().plus(nothing, Watch()) == Held()

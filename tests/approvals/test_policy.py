@@ -108,14 +108,14 @@ LATE = START + timedelta(days=1, seconds=61)
         (look(imds_event(EventStatus=None)), NEW, "Post"),
     ],
 )
-def test_first_row_that_holds_decides(
+def test_first_row_that_applies_decides(
     seen: Look, standing: Standing, expected: str
 ) -> None:
     assert kind_of(decide(request(), seen, standing, TERMS)) == expected
 
 
 @pytest.mark.parametrize("standing", [TRIED, TRIED_AND_GONE])
-def test_what_may_have_worked_is_relayed_but_not_confirmed(standing: Standing) -> None:
+def test_post_that_may_have_worked_is_relayed_unconfirmed(standing: Standing) -> None:
     step = decide(request(), look(started()), standing, TERMS)
 
     assert isinstance(step, Conclusion)
@@ -123,7 +123,7 @@ def test_what_may_have_worked_is_relayed_but_not_confirmed(standing: Standing) -
     assert step.event is not None
 
 
-def test_other_conclusions_confirm_nothing() -> None:
+def test_other_outcomes_have_no_confirmation() -> None:
     step = decide(request(), look(started()), NEW, TERMS)
 
     assert isinstance(step, Conclusion)
@@ -172,7 +172,7 @@ def test_request_enqueued_in_the_future_is_not_too_old() -> None:
         (request(enqueued_at=START - timedelta(days=2)), "MaxAge"),
     ],
 )
-def test_expired_request_says_by_what(asked: Request, reason: str) -> None:
+def test_expired_request_has_a_reason(asked: Request, reason: str) -> None:
     step = decide(asked, look(imds_event()), NEW, TERMS)
 
     assert isinstance(step, Conclusion)
@@ -259,7 +259,9 @@ def test_event_worse_than_the_approver_saw_is_denied(
         (None, "Post"),
     ],
 )
-def test_what_the_approver_saw_is_this_event(named: object, expected: str) -> None:
+def test_approved_event_is_compared_with_this_event(
+    named: object, expected: str
+) -> None:
     seen = imds_event(EVENT_ID) | {"EventId": named}
     if named is None:
         del seen["EventId"]
@@ -278,7 +280,7 @@ def test_what_the_approver_saw_is_this_event(named: object, expected: str) -> No
         ({"EventId": "c"}, ["Post", "Post"]),
     ],
 )
-def test_of_several_only_the_one_that_the_approver_saw_is_compared(
+def test_approved_event_is_compared_only_with_its_own_event_id(
     named: dict[str, object], expected: list[str]
 ) -> None:
     seen = {"EventType": "Freeze", **named}
@@ -387,7 +389,7 @@ def asked_by_rule() -> Request:
         (Standing(found={"drain": DONE}, was_posted=True), "Post"),
     ],
 )
-def test_rule_is_held_in_the_turn_of_its_post(
+def test_rule_can_be_held_in_the_turn_of_its_post(
     standing: Standing, expected: str
 ) -> None:
     step = decide(asked_by_rule(), look(OWN), standing, TERMS_AFTER)
@@ -395,5 +397,5 @@ def test_rule_is_held_in_the_turn_of_its_post(
     assert kind_of(step) == expected
 
 
-def test_who_asks_is_not_held() -> None:
+def test_approval_message_is_not_held() -> None:
     assert kind_of(decide(request(), look(OWN), NEW, TERMS_AFTER)) == "Post"

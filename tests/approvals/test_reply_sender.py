@@ -36,7 +36,7 @@ async def reply(
     )
 
 
-async def test_reply_says_what_it_answers(
+async def test_reply_has_the_message_id_of_the_approval(
     namespace: NamespaceConfig, broker: Broker
 ) -> None:
     replies = ReplySender(namespace)
@@ -50,7 +50,7 @@ async def test_reply_says_what_it_answers(
     assert message.time_to_live == timedelta(hours=1)  # it may never be received
 
 
-async def test_entity_that_is_not_there_is_refused(namespace: NamespaceConfig) -> None:
+async def test_missing_entity_is_refused(namespace: NamespaceConfig) -> None:
     replies = ReplySender(namespace)
     with pytest.raises(RefusedDeliveryError, match="no-such: does not exist"):
         await reply(replies, "no-such")
@@ -125,7 +125,7 @@ def stored_reply(entity: str, attempts: int = 0) -> Delivery:
         (2, PermanentDeliveryError),
     ],
 )
-async def test_entity_that_is_not_there_is_the_trouble_of_one_reply(
+async def test_missing_entity_affects_only_its_own_reply(
     namespace: NamespaceConfig, attempts: int, error: type[DeliveryError]
 ) -> None:
     """The error must not park the relay, because other replies are pending."""
@@ -135,7 +135,7 @@ async def test_entity_that_is_not_there_is_the_trouble_of_one_reply(
     await replies.close()
 
 
-async def test_dead_reply_can_be_looked_at_and_sent_again(
+async def test_dead_reply_can_be_listed_and_retried(
     outbox: Outbox,
 ) -> None:
     await outbox.commit([], now=0, reply=Reply(key="n", body=b"{}"))

@@ -61,7 +61,7 @@ def grown(event_id: str, since: float, at: float) -> Event:
 
 
 @pytest.mark.parametrize("seconds", [0.01, 0.4, 4.5])
-def test_approved_event_that_grows_is_not_posted_however_many_wait(
+def test_approved_event_that_grows_in_line_is_not_posted(
     seconds: float,
 ) -> None:
     """Fifty approvals at once, each with ``approvedEvent``; then the event grows."""
@@ -175,7 +175,7 @@ def test_retry_whose_not_before_passes_in_line_is_not_posted() -> None:
     in_virtual_time(scenario())
 
 
-def test_rule_approves_on_the_document_of_its_turn_too() -> None:
+def test_rule_also_decides_on_the_document_of_its_turn() -> None:
     """Requests of rules wait in the same line as those of messages."""
     rule = Rule(name="web", action="auto-approve", resources=("web-*",))
 
@@ -204,7 +204,7 @@ def test_rule_approves_on_the_document_of_its_turn_too() -> None:
 
 @pytest.mark.parametrize("interval", [0.25, 1.0, 5.0])
 @pytest.mark.parametrize(("get", "post"), [(0.01, 0.01), (0.3, 4.5), (4.5, 0.3)])
-def test_hundred_event_ids_do_not_keep_the_document_from_being_read(
+def test_document_is_read_among_a_hundred_event_ids(
     interval: float, get: float, post: float
 ) -> None:
     async def scenario() -> None:
@@ -236,7 +236,7 @@ MANY = 2_000  # twice as many as are handled at a time; sixty are posted
     ("interval", "per_message", "get", "post"),
     [(0.25, 1, 0.01, 0.01), (1.0, 100, 0.3, 4.5)],  # the others: see above
 )
-def test_thousands_of_event_ids_do_not_keep_the_document_from_being_read(
+def test_document_is_read_among_thousands_of_event_ids(
     interval: float, per_message: int, get: float, post: float
 ) -> None:
     """For 15 seconds, reads keep their interval, and approvals make progress."""
@@ -287,7 +287,7 @@ def due(event_id: str, seconds: float) -> Event:
     }
 
 
-def test_event_whose_time_is_near_goes_first() -> None:
+def test_event_with_the_nearest_not_before_goes_first() -> None:
     """Its approval came last of two hundred."""
     events = [*(freeze(one) for one in IDS), due("soon", 60.0), due("sooner", 50.0)]
 

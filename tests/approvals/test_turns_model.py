@@ -134,7 +134,7 @@ def assert_fair(people: list[Client], served: list[Client]) -> None:
             assert all(one.urgency >= after.urgency for one in posts)
 
 
-def test_post_that_gives_up_with_the_turn_takes_no_place_of_another() -> None:
+def test_unused_turn_of_a_post_goes_to_the_next_post() -> None:
     """It was not sent, so the next turn is for a POST, although a read waits."""
     first = Client(Kind.READ, 0.0, 0.85, 0.0, None, steps_aside=False)
     read = Client(Kind.READ, 0.0, 0.0, 0.0, None, steps_aside=False)
@@ -158,7 +158,7 @@ def test_post_that_gives_up_with_the_turn_takes_no_place_of_another() -> None:
     assert began(waiting) < began(read)
 
 
-def test_line_that_is_dismissed_is_told_why() -> None:
+def test_dismissed_requests_get_the_error() -> None:
     """A later request waits in a new line."""
 
     async def scenario() -> None:

@@ -58,7 +58,7 @@ async def die_with_a_rest(world: World, approval: ReceivedMessage) -> None:
 
 @pytest.mark.parametrize("before", [(imds_event(),), (started(),), ()])
 @pytest.mark.parametrize("after", [(imds_event(),), (started(),), ()])
-async def test_twins_are_told_the_same_and_answered_the_same(
+async def test_twins_get_the_same_outcome_and_the_same_reply(
     world: World, before: tuple[object, ...], after: tuple[object, ...]
 ) -> None:
     """The event may have changed in between: both still get the same outcome."""
@@ -101,7 +101,7 @@ async def test_redelivery_after_its_twin_was_decided_is_only_settled(
     assert len(world.imds.posts) == posts
 
 
-async def test_refused_message_that_is_sent_again_later_is_decided_anew(
+async def test_refused_message_that_is_sent_again_is_decided_again(
     world: World,
 ) -> None:
     """The sender of a resubmitted dead letter has corrected the cause."""
@@ -137,7 +137,7 @@ async def test_same_message_id_with_another_body_is_another_message(
     assert await world.kinds() == ["unknown-event", "relayed"]
 
 
-async def test_invalid_twins_are_told_once_each(world: World) -> None:
+async def test_each_invalid_twin_gets_one_outcome(world: World) -> None:
     for number in (7, 8, 7, 8):
         world.clock.pass_by(5)
         await world.handle(message(body=b"x", sequence=number, reply_to="replies"))
@@ -148,7 +148,7 @@ async def test_invalid_twins_are_told_once_each(world: World) -> None:
     assert len(await world.replies()) == 2
 
 
-async def test_rest_of_a_message_is_decided_as_its_twin_was(tmp_path: Path) -> None:
+async def test_open_event_ids_get_the_outcome_of_the_twin(tmp_path: Path) -> None:
     """One outcome was published for the first twin, all for the second twin."""
     both = message(EVENT_ID, OTHER_ID, sequence=7, reply_to="replies")
     twin = replace(both, sequence_number=8)
@@ -196,7 +196,7 @@ async def test_twins_have_one_decision_over_deaths(
             assert not world.imds.posts
 
 
-async def test_failed_post_of_a_twin_is_not_made_up_for_by_the_other(
+async def test_twin_does_not_repeat_a_rejected_post(
     world: World,
 ) -> None:
     """IMDS refuses: both get that outcome, after three POSTs and not six."""

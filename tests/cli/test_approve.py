@@ -98,9 +98,7 @@ def body_of(message: ServiceBusReceivedMessage) -> bytes:
 # -- what is sent ------------------------------------------------------------------
 
 
-async def test_approval_is_what_the_bridge_takes(
-    broker: Broker, tmp_path: Path
-) -> None:
+async def test_bridge_accepts_the_approval(broker: Broker, tmp_path: Path) -> None:
     config = configured(tmp_path, broker.connection_string)
 
     result = await approved(config, EVENT_ID, "--reason", "at night", "--json")
@@ -132,7 +130,7 @@ async def test_approval_is_what_the_bridge_takes(
     }
 
 
-async def test_received_event_says_what_is_approved_and_where(
+async def test_received_event_gives_event_id_and_session(
     broker: Broker, tmp_path: Path
 ) -> None:
     config = configured(
@@ -177,7 +175,7 @@ def test_event_id_need_not_be_given(tmp_path: Path) -> None:
     assert "[OPTIONS] [EVENT_ID]\n" in result.stdout
 
 
-async def test_topic_with_a_prefix_of_ones_own(broker: Broker, tmp_path: Path) -> None:
+async def test_topic_and_another_type_prefix(broker: Broker, tmp_path: Path) -> None:
     config = configured(
         tmp_path,
         broker.connection_string,
@@ -194,7 +192,7 @@ async def test_topic_with_a_prefix_of_ones_own(broker: Broker, tmp_path: Path) -
     assert parse(body_of(message), {}, prefix="acme").event_ids == (EVENT_ID,)
 
 
-async def test_every_approval_is_a_message_of_its_own(
+async def test_every_approval_has_another_message_id(
     broker: Broker, tmp_path: Path
 ) -> None:
     """With duplicate detection, an equal MessageId would be dropped silently."""
@@ -273,7 +271,7 @@ ELSEWHERE = NOWHERE.replace("127.0.0.1", "127.0.0.2")
         ("connection_string = 'env:NOT_SET_HERE'", "replies-1"),
     ],
 )
-def test_reply_is_waited_for_where_the_bridge_answers(
+def test_command_waits_at_the_entity_that_the_bridge_replies_to(
     sink: str, chosen: str, tmp_path: Path
 ) -> None:
     """Bridge and command use the same rules: no reply goes to a sink's entity."""
@@ -318,7 +316,7 @@ def test_configuration_without_approvals_ends_with_2(tmp_path: Path) -> None:
     assert "approvals: is missing" in result.stderr
 
 
-def test_faults_of_what_an_approver_needs_are_told(tmp_path: Path) -> None:
+def test_faults_of_an_approvers_sections_are_reported(tmp_path: Path) -> None:
     config = configured(tmp_path, sesions=["x"])
     with config.open("a") as file:
         file.write('\n[approval]\n[events]\ntype_prefix = "a b"\n')
@@ -372,7 +370,7 @@ async def acquainted(broker: Broker, tmp_path: Path) -> Path:
         ("00000000-0000-0000-0000-000000000001",) * 2,  # not known here
     ],
 )
-async def test_beginning_of_an_event_id_that_is_known_here_is_taken(
+async def test_beginning_of_an_observed_event_id_is_enough(
     given: str, meant: str, acquainted: Path
 ) -> None:
     result = await approved(acquainted, given)
@@ -401,7 +399,7 @@ async def test_beginning_of_no_or_several_event_ids_is_wrong_usage(
     assert words in result.stderr
 
 
-async def test_event_id_of_another_form_is_sent_where_that_is_meant(
+async def test_force_sends_an_event_id_of_another_form(
     acquainted: Path,
 ) -> None:
     result = await approved(acquainted, "hello", "--force")
@@ -489,7 +487,7 @@ async def reply(
         ("event-ended", 1, "replies"),
     ],
 )
-async def test_exit_code_says_what_became_of_it(
+async def test_exit_code_depends_on_the_outcome(
     outcome: str,
     code: int,
     replies: str,
@@ -534,7 +532,7 @@ async def test_no_reply_in_time_ends_with_1(broker: Broker, tmp_path: Path) -> N
     assert broker.snapshot()["vm-approvals"].active == 1
 
 
-async def test_reply_that_says_nothing_ends_with_1(
+async def test_reply_without_an_outcome_ends_with_1(
     broker: Broker, tmp_path: Path
 ) -> None:
     config = configured(tmp_path, broker.connection_string)
@@ -552,7 +550,7 @@ async def test_reply_that_says_nothing_ends_with_1(
     assert "the reply at replies holds no outcome" in result.stderr
 
 
-async def test_what_no_bridge_has_written_is_no_outcome(
+async def test_reply_that_no_bridge_wrote_has_no_outcome(
     broker: Broker, namespace: NamespaceConfig
 ) -> None:
     client = ServiceBusClient.from_connection_string(broker.connection_string)
@@ -567,7 +565,7 @@ async def test_what_no_bridge_has_written_is_no_outcome(
             assert await answers.outcomes(f"{body!r}", within=10) == []
 
 
-async def test_replies_to_others_are_left_there(
+async def test_replies_to_others_stay_in_the_queue(
     broker: Broker, namespace: NamespaceConfig
 ) -> None:
     for name in ("theirs", "mine", "late"):
@@ -632,7 +630,7 @@ async def test_reply_behind_many_others_is_read_and_stays(
     assert (counts.active, counts.locked) == (102, 0)
 
 
-async def test_two_approvers_at_one_queue_both_get_their_own(
+async def test_two_approvers_at_one_queue_get_their_own_replies(
     broker: Broker, namespace: NamespaceConfig
 ) -> None:
     async def wait(name: str) -> list[dict[str, object]] | None:
@@ -649,7 +647,7 @@ async def test_two_approvers_at_one_queue_both_get_their_own(
     assert [one["outcome"] for one in of_b or ()] == ["outcome of b"]
 
 
-async def test_reply_that_another_approver_holds_is_read_all_the_same(
+async def test_reply_locked_by_another_approver_is_read(
     broker: Broker, namespace: NamespaceConfig
 ) -> None:
     await reply(namespace, "replies", "mine")
@@ -664,7 +662,7 @@ async def test_reply_that_another_approver_holds_is_read_all_the_same(
     assert found[0]["outcome"] == "relayed"
 
 
-async def test_connection_that_drops_is_made_anew(
+async def test_lost_connection_is_opened_again(
     broker: Broker, namespace: NamespaceConfig
 ) -> None:
     async with Answers(namespace, "replies", SystemClock()) as answers:
@@ -675,7 +673,7 @@ async def test_connection_that_drops_is_made_anew(
     assert found is not None
 
 
-async def test_session_that_is_lost_is_accepted_again(
+async def test_lost_session_is_accepted_again(
     broker: Broker, namespace: NamespaceConfig
 ) -> None:
     """The session's lock is not renewed while no reply comes."""
@@ -693,9 +691,7 @@ async def test_session_that_is_lost_is_accepted_again(
 # -- what cannot be reached ----------------------------------------------------------
 
 
-async def test_entity_that_is_not_there_ends_with_1(
-    broker: Broker, tmp_path: Path
-) -> None:
+async def test_missing_entity_ends_with_1(broker: Broker, tmp_path: Path) -> None:
     config = configured(tmp_path, broker.connection_string, queue="no-such")
 
     result = await approved(config, EVENT_ID)
@@ -705,7 +701,7 @@ async def test_entity_that_is_not_there_ends_with_1(
     assert result.stdout == ""
 
 
-async def test_who_cannot_read_replies_sends_nothing(
+async def test_without_the_right_to_read_replies_nothing_is_sent(
     broker: Broker, tmp_path: Path
 ) -> None:
     config = configured(tmp_path, broker.connection_string, reply_to=["no-such"])

@@ -80,7 +80,7 @@ def test_event_ids_are_offered_newest_first(
 
 
 @pytest.mark.parametrize("text", [None, "", "[state]\npath = 'nowhere'", "[[", "[x]"])
-def test_nothing_is_offered_and_no_error_told_where_nothing_is_known(
+def test_unreadable_files_offer_nothing_and_print_no_error(
     text: str | None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "bridge.toml"
@@ -150,7 +150,7 @@ def test_bash_offers_the_same(config: Path) -> None:
     assert in_bash(config, words, 'echo "${COMPREPLY[@]}"') == "siem\n"
 
 
-def test_bash_runs_nothing_of_what_is_offered(attacked: Path) -> None:
+def test_bash_runs_no_offered_text(attacked: Path) -> None:
     """After TAB and Enter, the shell runs the line with the offered word in it."""
     words = ["approve", "-c", str(attacked), ""]
 

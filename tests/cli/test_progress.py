@@ -38,7 +38,7 @@ def ordinary_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
 
-async def test_what_hangs_is_named_each_second(clock: FakeClock) -> None:
+async def test_running_step_is_shown_each_second(clock: FakeClock) -> None:
     terminal, until = Terminal(), asyncio.Event()
     task = asyncio.create_task(shown(hang(until), clock, terminal))
 
@@ -55,7 +55,7 @@ async def test_what_hangs_is_named_each_second(clock: FakeClock) -> None:
     assert terminal.lines[-1] == ""  # the line is cleared at the end
 
 
-async def test_what_answers_soon_is_not_worth_a_word(clock: FakeClock) -> None:
+async def test_fast_step_is_not_shown(clock: FakeClock) -> None:
     terminal, until = Terminal(), asyncio.Event()
     until.set()
 
@@ -79,7 +79,7 @@ async def test_line_is_no_longer_than_the_terminal(
 
 
 @pytest.mark.parametrize("term", ["dumb", None])
-async def test_nothing_is_said_where_no_terminal_can_show_it(
+async def test_nothing_is_written_without_a_terminal(
     term: str | None, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream, until = (Terminal() if term else io.StringIO()), asyncio.Event()
@@ -93,7 +93,7 @@ async def test_nothing_is_said_where_no_terminal_can_show_it(
     assert stream.getvalue() == ""
 
 
-async def test_line_goes_where_the_work_fails(clock: FakeClock) -> None:
+async def test_line_is_cleared_if_the_work_fails(clock: FakeClock) -> None:
     async def fail() -> None:
         with waiting_for("imds"):
             await turns()

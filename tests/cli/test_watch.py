@@ -56,7 +56,7 @@ def show(*, json_too: bool) -> Show[Delivery]:
 
 
 @pytest.mark.parametrize("json_too", [False, True])
-async def test_pending_is_seen_to_become_delivered(
+async def test_watch_shows_pending_and_then_delivered(
     outbox: Outbox,
     clock: FakeClock,
     capsys: pytest.CaptureFixture[str],
@@ -97,7 +97,7 @@ def _row(line: str, *, json_too: bool) -> tuple[str, str]:
     return number, state
 
 
-async def test_delivery_that_was_shown_stays_whatever_is_asked_for(
+async def test_shown_delivery_stays_although_it_no_longer_fits_the_filter(
     outbox: Outbox,
 ) -> None:
     ledger, chosen = Ledger(outbox.database), Selection(states=("pending",))
@@ -112,7 +112,7 @@ async def test_delivery_that_was_shown_stays_whatever_is_asked_for(
     ]
 
 
-async def test_events_are_followed_until_it_is_enough(
+async def test_events_are_followed_until_the_stop(
     outbox: Outbox, clock: FakeClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stop = asyncio.Event()
@@ -157,7 +157,7 @@ def on_terminal(
 @pytest.mark.skipif(sys.platform == "win32", reason="a pseudo-terminal is POSIX's")
 @pytest.mark.parametrize("environ", [{}, {"NO_COLOR": "1"}])
 @pytest.mark.parametrize("command", ["events", "outbox list"])
-async def test_terminal_is_drawn_anew(
+async def test_terminal_is_redrawn(
     command: str, environ: dict[str, str], outbox: Outbox, tmp_path: Path
 ) -> None:
     config = tmp_path / "bridge.toml"

@@ -106,7 +106,7 @@ def test_stop_that_comes_after_the_end_is_harmless(manager: FakeManager) -> None
         (ExceptionGroup("", [BridgeError("deep\nforged")]), "failed: deep\\nforged"),
     ],
 )
-def test_failure_stands_in_the_event_log_and_is_raised(
+def test_failure_is_in_the_event_log_and_raised(
     manager: FakeManager, error: Exception, text: str
 ) -> None:
     async def fail(stop: asyncio.Event, supervisor: Supervisor) -> None:
@@ -118,7 +118,7 @@ def test_failure_stands_in_the_event_log_and_is_raised(
     assert manager.log == [(logging.ERROR, text)]
 
 
-async def test_windows_is_asked_for_patience_while_it_starts_and_stops(
+async def test_pending_states_are_reported_again(
     manager: FakeManager, clock: FakeClock
 ) -> None:
     service, stop = Service(manager), asyncio.Event()
@@ -135,7 +135,7 @@ async def test_windows_is_asked_for_patience_while_it_starts_and_stops(
     assert manager.states[4:] == [State.STOPPING] * 3
 
 
-def test_event_log_takes_errors_in_one_line_each(manager: FakeManager) -> None:
+def test_event_log_gets_each_error_as_one_line(manager: FakeManager) -> None:
     logger = logging.getLogger("sebridge.test.windows")
     handler = EventLog(manager)
     logger.addHandler(handler)
@@ -155,7 +155,7 @@ def test_everything_of_the_service_is_below_programdata() -> None:
     assert state.parent.name == home({}).name
 
 
-def test_configuration_that_is_missing_is_told(
+def test_missing_configuration_is_reported(
     manager: FakeManager, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -164,9 +164,7 @@ def test_configuration_that_is_missing_is_told(
     assert str(tmp_path / "bridge.toml") in caught.value.faults[0]
 
 
-def test_log_that_cannot_be_written_is_told(
-    manager: FakeManager, tmp_path: Path
-) -> None:
+def test_unwritable_log_is_reported(manager: FakeManager, tmp_path: Path) -> None:
     (tmp_path / "bridge.toml").write_text(CONFIG.format(state="state.db"))
     (tmp_path / "log").write_text("a file where a folder should be")
 
@@ -360,7 +358,7 @@ def test_virtual_environment_is_refused(
     assert windows.commands == []
 
 
-def test_without_pywin32_it_says_which_extra_is_missing(
+def test_without_pywin32_the_error_names_the_extra(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "servicemanager", None)
@@ -404,7 +402,7 @@ print("reached")
 """
 
 
-def test_no_room_of_the_forwarder_wants_what_only_posix_has() -> None:
+def test_no_module_of_the_forwarder_needs_posix() -> None:
     found = subprocess.run(  # noqa: S603 - our own text
         [sys.executable, "-c", BLOCKED],
         env={"PROGRAMDATA": r"D:\Data", "PYTHONPATH": str(Path(__file__).parents[2])},

@@ -70,7 +70,7 @@ def approval_types(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     return generated("approval", tmp_path_factory.mktemp("approval"))
 
 
-def test_there_is_an_event_of_each_type_of_the_schema() -> None:
+def test_samples_cover_each_type_of_the_schema() -> None:
     defs = json_schema.event()["$defs"]
     types = [defs[name]["properties"]["type"] for name, _ in CLASSES.values()]
 
@@ -120,7 +120,7 @@ def test_data_of_the_wrong_kind_is_refused(event_types: ModuleType) -> None:
             event_types.Event.model_validate({**found, **wrong})
 
 
-def test_odd_fields_of_imds_are_read(event_types: ModuleType) -> None:
+def test_unexpected_types_of_imds_fields_are_read(event_types: ModuleType) -> None:
     """Fields of IMDS are passed on unchanged, whatever the documentation says."""
     found = json.loads(EVENTS["sebridge.scheduledevent.started.v1"].to_json())
     odd = {"Resources": "web-1", "DurationInSeconds": "long", "NewField": [1]}

@@ -90,7 +90,7 @@ def properties_of(schema: Any, place: str = "") -> Found:
 
 
 @pytest.mark.parametrize("what", KINDS)
-def test_every_property_says_what_it_is_for(what: str) -> None:
+def test_every_property_has_a_description(what: str) -> None:
     found = dict(properties_of(json.loads(json_schema.text(what))))
 
     silent = [name for name, one in found.items() if not one.get("description")]
@@ -111,7 +111,7 @@ def test_every_property_has_examples_that_it_allows(what: str) -> None:
             assert list(validator.iter_errors(example)) == [], name
 
 
-def test_schema_has_only_words_that_json_schema_knows() -> None:
+def test_schema_has_only_keywords_of_json_schema() -> None:
     """A strict validator refuses all other keywords."""
     for what in KINDS:
         assert '"written"' not in json_schema.text(what)
@@ -189,14 +189,14 @@ def test_sink_without_name_or_type_is_invalid(number: int, key: str) -> None:
         ("http", "token", 5),
     ],
 )
-def test_value_that_the_code_refuses_is_invalid(
+def test_refused_value_is_invalid_by_the_schema(
     section: str, key: str, value: object
 ) -> None:
     assert faults("config", {section: {key: value}})
 
 
 @pytest.mark.parametrize("value", [0, 1.5, "500ms", "1.5h", " 5 m ", "7"])
-def test_duration_that_the_code_takes_is_valid(value: object) -> None:
+def test_accepted_duration_is_valid_by_the_schema(value: object) -> None:
     assert faults("config", {"shutdown_grace": value}) == []
 
 
@@ -244,7 +244,7 @@ def step(
 
 
 @given(histories() | st.lists(odd_documents(), max_size=4))
-def test_whatever_imds_says_is_told_as_the_schema_has_it(
+def test_events_from_any_document_fit_the_schema(
     history: list[Document],
 ) -> None:
     watch = Watch()
@@ -263,7 +263,7 @@ def test_whatever_imds_says_is_told_as_the_schema_has_it(
             assert faults("event", sent(one)) == []
 
 
-def test_event_too_large_for_the_wire_is_valid_once_cut() -> None:
+def test_truncated_event_is_valid() -> None:
     huge = document(imds_event(Description="x" * 70_000, Resources=["é" * 90] * 200))
     _, (told,) = step(Watch(), huge, 0)
 
@@ -301,7 +301,7 @@ def test_every_outcome_of_an_approval_is_valid(kind: str) -> None:
     )
 
 
-def test_outcome_of_what_could_not_be_read_is_valid() -> None:
+def test_outcome_of_an_unreadable_message_is_valid() -> None:
     nothing = outcome(
         "invalid",
         event_id=None,

@@ -114,7 +114,7 @@ def test_readme_is_short() -> None:
 
 
 @pytest.mark.parametrize("page", pages())
-def test_links_lead_somewhere(page: str) -> None:
+def test_links_have_a_target(page: str) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
         if target.startswith(("http:", "https:")):
             continue
@@ -135,7 +135,7 @@ def test_commands_are_run_or_say_what_they_need(block: Block) -> None:
 
 
 @pytest.mark.parametrize("block", every_block("toml"), ids=str)
-def test_configuration_is_accepted_as_it_stands(
+def test_configurations_on_pages_are_accepted(
     block: Block, environ: dict[str, str], tmp_path: Path
 ) -> None:
     tables = tomllib.loads(block.text)
@@ -237,7 +237,7 @@ def test_page_of_figures_names_each_measurement() -> None:
     assert keys_in(text) == set(BENCHES)
 
 
-def test_annotated_event_is_one() -> None:
+def test_annotated_event_is_valid() -> None:
     """The event fits the schema, has every field, and has the id of the id rule."""
     (block,) = every_block("jsonc")
     event = json.loads(re.sub(r"(?m)\s+//.*$", "", block.text))
@@ -260,7 +260,7 @@ def test_id_vector_is_what_the_code_makes_of_it() -> None:
     assert numbered(parsed, 0) == printed[1] == hash32(parsed)
 
 
-def test_symptoms_name_log_lines_that_there_are() -> None:
+def test_symptoms_name_existing_log_lines() -> None:
     table = section("infra/operate.md", "## Troubleshooting")
     cells = [row.split("|")[-2] for row in table.split("\n") if row.startswith("| ")]
     named = {name for cell in cells[1:] for name in re.findall(r"`([^`]+)`", cell)}
@@ -269,7 +269,7 @@ def test_symptoms_name_log_lines_that_there_are() -> None:
     assert named <= keys_in(pages()["config/log-lines.md"])
 
 
-def test_claims_of_security_are_held_by_tests_that_exist() -> None:
+def test_security_page_names_existing_tests() -> None:
     text = section("infra/security.md", "## Who can do what")
     named = set(re.findall(r"`(test_\w+)`", text))
     written = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))

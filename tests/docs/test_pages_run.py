@@ -54,7 +54,7 @@ async def fault_of(here: World, block: Block) -> str | None:
 
 
 @pytest.mark.timeout(600)  # many processes are slow on a busy machine
-async def test_commands_of_the_pages_do_what_they_say(tmp_path: Path) -> None:
+async def test_commands_of_the_pages_print_what_the_pages_show(tmp_path: Path) -> None:
     """All commands share a world: blocks with output run first, before it changes."""
     found = [block for block in every_block("sh", "console") if block.mark in RUN]
     found.sort(key=lambda block: block.mark != "printed")

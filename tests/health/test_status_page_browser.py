@@ -78,7 +78,7 @@ async def test_page_is_right_without_scripts(browser: Browser, shown: Show) -> N
     assert ">in 15 min 00 s</time>" in dom
 
 
-async def test_nobody_elses_script_runs(browser: Browser, shown: Show) -> None:
+async def test_no_foreign_script_runs(browser: Browser, shown: Show) -> None:
     """Neither a script in foreign text, nor one that was injected into the page."""
     text = text_of(imds_event(Description=HOSTILE, EventType=HOSTILE))
     url = await shown(text.replace("</body>", PROBE))
