@@ -25,7 +25,7 @@ from bridge.net.http_client import open_session
 
 ARM = "arm"
 _SHORTEST = 4
-_LAST = 99  # a late attempt, because there is only one: a refusal is final
+_LAST = 99  # a high number of the attempt, so that a refusal counts as final
 _MOST_SHOWN = 5
 _LOOK_EVERY = 1.0
 _OVER = {"done", "failed", "void", "refused"}

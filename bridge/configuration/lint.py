@@ -165,8 +165,8 @@ def own_outcomes(sinks: Sequence[SinkConfig]) -> Iterator[str]:
             )
 
 
-def taken_for_granted(approvals: ApprovalsConfig) -> Iterator[str]:
-    """Yield what the bridge assumes about the approval entity and cannot check."""
+def assumptions(approvals: ApprovalsConfig) -> Iterator[str]:
+    """Yield the assumptions about the approval entity that the bridge cannot check."""
     entity = approvals.queue or f"{approvals.topic}/{approvals.subscription}"
     yield (
         f"approvals.max_delivery_count: the bridge assumes that {entity} has "

@@ -78,7 +78,7 @@ async def examine(
 
     Args:
         config: the configuration of the forwarder.
-        clock: what time it is.
+        clock: the source of time.
         patience: seconds for each test; all tests but IMDS run at the same time.
     """
     daemon_threads.lend()

@@ -172,7 +172,7 @@ async def send_test(
     Args:
         config: with the sinks that are sent to.
         event_type: of the event in IMDS.
-        clock: what time it is.
+        clock: the source of time.
         patience: seconds for instance metadata.
 
     Raises:

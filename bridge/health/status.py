@@ -24,9 +24,9 @@ _NOT_SHOWN = {"output", "reporter", "truncated"}
 
 
 class Missing(StrEnum):
-    """The kinds of things that may be missing, or need attention.
+    """The kinds of the texts in ``/readyz``: causes of unreadiness, and notes.
 
-    A text about such a thing begins with its kind, followed by a colon or a dot.
+    Each text begins with its kind, followed by a colon or a dot.
     """
 
     STARTING = "starting"
@@ -48,7 +48,7 @@ class Receiver(Protocol):
 
     @property
     def stands_by(self) -> bool:
-        """Whether another bridge serves the session, and this one is ready for it."""
+        """Whether another bridge serves the session, and this bridge can take over."""
         ...
 
     @property
