@@ -1,1 +1,1 @@
-"""The whole way of an event, shown on one machine without Azure."""
+"""Demos: the forwarder at work, on one machine and without Azure."""

@@ -1,6 +1,6 @@
-"""The parts of a demo with a command: its hook, and a load balancer that probes.
+"""The parts of a demo with a command: a hook, and a load balancer that probes.
 
-The hook is a shell script of the demo; the demo prints what the hook writes.
+The hook is a shell script that the demo writes; the demo prints the hook's output.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ SPEED = 2.0  # slow enough to drain before NotBefore
 PREPARED, RESTORED = "drain prepare succeeded", "drain restore succeeded"
 _SCENARIO = "spot-eviction"
 _LEAST_NOTICE = 6.0
-_LOOK_EVERY = 0.02
+_POLL_SECONDS = 0.02
 _CONFIG = """
 [[sinks]]
 name = "drain"
@@ -48,15 +48,15 @@ esac
 
 
 def suits(scenario: Scenario, speed: float) -> bool:
-    """Whether the scenario gets a command: it must leave time to drain."""
+    """Return whether to play the scenario with a command: it needs time to drain."""
     notice = min((life.notice_seconds for life in scenario.lives), default=0.0)
     is_enough = notice / speed >= _LEAST_NOTICE
     return scenario.name == _SCENARIO and is_enough and sys.platform != "win32"
 
 
-def usual_speed(name: str, otherwise: float) -> float:
+def usual_speed(name: str, default: float) -> float:
     """Return the default speed of a scenario."""
-    return SPEED if name == _SCENARIO else otherwise
+    return SPEED if name == _SCENARIO else default
 
 
 def _free_port() -> int:
@@ -70,8 +70,8 @@ class Acting:
     """The hook and the load balancer.
 
     Attributes:
-        command: what the hook wrote.
-        balancer: what the probe answered.
+        command: the lines that the hook has written.
+        balancer: the changes of the probe's answer.
     """
 
     folder: Path
@@ -81,7 +81,7 @@ class Acting:
     port: int = field(default_factory=_free_port)
 
     def config(self) -> str:
-        """Write the hook; return its part of the forwarder's configuration."""
+        """Write the hook; return its sections of the forwarder's configuration."""
         hook = self.folder / "drain"
         hook.write_text(_HOOK.format(output=self._output), encoding="utf-8")
         hook.chmod(0o700)
@@ -92,11 +92,11 @@ class Acting:
         last, url = "", f"http://127.0.0.1:{self.port}/"
         async with aiohttp.ClientSession(trust_env=False) as session:
             while True:
-                answer = await _answered(session, url)
+                answer = await _probe_answer(session, url)
                 if answer is not None and answer[1] != last:
-                    self._say(*answer, is_first=not last)
+                    self._show(*answer, is_first=not last)
                     last = answer[1]
-                await asyncio.sleep(_LOOK_EVERY)
+                await asyncio.sleep(_POLL_SECONDS)
 
     async def listen(self) -> None:
         """Show what the hook writes, until cancelled."""
@@ -108,23 +108,25 @@ class Acting:
                 self.timeline.happened("command", line)
                 self.command.add(line)
             shown = len(lines)
-            await asyncio.sleep(_LOOK_EVERY)
+            await asyncio.sleep(_POLL_SECONDS)
 
     @property
     def _output(self) -> Path:
         return self.folder / "drain.out"
 
-    def _say(self, status: int, traffic: str, *, is_first: bool) -> None:
+    def _show(self, status: int, traffic: str, *, is_first: bool) -> None:
         sends = "sends work" if traffic == "in" else "sends no more work"
         self.timeline.happened("balancer", f"{status} {traffic}: {sends}")
         self.balancer.add(traffic if is_first or traffic == "out" else "in again")
 
 
-async def _answered(session: aiohttp.ClientSession, url: str) -> tuple[int, str] | None:
-    """Return the status and the answer of the probe; None without an answer."""
+async def _probe_answer(
+    session: aiohttp.ClientSession, url: str
+) -> tuple[int, str] | None:
+    """Request the probe; return its status and ``traffic``; None: no answer."""
     try:
         async with session.get(url) as response:
-            said = await response.json()
-            return response.status, str(said["traffic"])
+            content = await response.json()
+            return response.status, str(content["traffic"])
     except (aiohttp.ClientError, TimeoutError, OSError):
         return None

@@ -1,6 +1,6 @@
 """The participants of the demo: a consumer, an approver, and the forwarder process.
 
-They use what a user would use: the real Service Bus SDK and the real command.
+They use the real Service Bus SDK and the real command, as a user does.
 """
 
 import asyncio
@@ -79,11 +79,7 @@ class Seen:
 
 
 def secret_file(folder: Path, name: str, secret: str) -> str:
-    """Write a secret, as one should: to a file that only its owner reads.
-
-    Returns:
-        Its path, for a configuration.
-    """
+    """Write a secret to a file that only its owner can read; return the path."""
     path = folder / name
     path.touch(0o600)
     path.write_text(secret, encoding="utf-8")
@@ -122,7 +118,7 @@ class Consumer:
     """Reads the topic like an Azure Function, and sends an approval.
 
     Attributes:
-        after: the step after which it approves; "" = never.
+        after: the short name of the event after which it approves; "" = never.
     """
 
     client: ServiceBusClient
@@ -185,13 +181,13 @@ def text_of(message: ServiceBusReceivedMessage) -> str:
 
 
 def short_type(kind: str) -> str:
-    """Return a short name of a type: ``started``, ``startrequest.relayed``."""
+    """Return a short name of an event's type, such as ``startrequest.relayed``."""
     middle = kind.removeprefix("sebridge.").removesuffix(".v1")
     return middle.removeprefix("scheduledevent.")
 
 
 def label_of(event: dict[str, Any]) -> str:
-    """Return a short name of an event; for a command, what the command did."""
+    """Return a short name of an event; for a command: its sink, action and result."""
     what = short_type(event["type"])
     if not what.startswith("command."):
         return what

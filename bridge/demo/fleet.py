@@ -1,10 +1,11 @@
-"""The demo of a fleet: many forwarders, a hub with its page, one approval by each way.
+"""The demo of a fleet: many forwarders, a hub with its page, and two approvals.
 
-web-1 … web-N   one document; the hub's API approves, a bridge sends the StartRequest
-db-1            another document; its bridge dies, and the hub asks Azure in its place
+web-1 … web-N   one IMDS; the approval is sent to a bridge, which posts a StartRequest
+db-1            another IMDS; its bridge is killed, and the hub acknowledges the event
+                at Azure Resource Manager instead
 
-Forwarders and hub are processes, started by their commands; IMDS, Service Bus, Event
-Grid and Azure Resource Manager are simulated in this one.
+The forwarders and the hub are processes, started by their commands. IMDS, Service Bus,
+Event Grid and Azure Resource Manager are simulated in this process.
 """
 
 import asyncio
@@ -43,7 +44,7 @@ def play(count: int, *, is_ended: bool) -> int:
 
     Args:
         count: how many forwarders; at least 3.
-        is_ended: whether to end when all was seen; else it runs until Ctrl-C.
+        is_ended: whether to end after the last step; else it runs until Ctrl-C.
     """
     folder, timeline = Path(tempfile.mkdtemp(prefix="sebridge-fleet-")), Timeline()
     try:
@@ -61,12 +62,12 @@ def play(count: int, *, is_ended: bool) -> int:
 async def _perform(
     count: int, folder: Path, timeline: Timeline, *, is_ended: bool
 ) -> int:
-    asked = _asked()
+    stop = _stop_signal()
     timeline.headline(f"a fleet of {count}", "forwarders, a hub, and its page")
     async with AsyncExitStack() as stack:
         fleet = await stack.enter_async_context(_opened(count, folder, timeline))
         acting = asyncio.create_task(fleet.perform())
-        stopping = asyncio.create_task(asked.wait())
+        stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({acting, stopping}, return_when="FIRST_COMPLETED")
         if not acting.done():
             acting.cancel()
@@ -74,17 +75,17 @@ async def _perform(
         is_good = acting.result()
         if is_good and not is_ended:
             await fleet.stay()
-            await asked.wait()
+            await stop.wait()
         stopping.cancel()
     return 0 if is_good else 1
 
 
-def _asked() -> asyncio.Event:
-    """Return what is set by the first signal; further ones do not interrupt."""
-    loop, asked = asyncio.get_running_loop(), asyncio.Event()
+def _stop_signal() -> asyncio.Event:
+    """Return an event that SIGINT or SIGTERM sets; neither interrupts the cleanup."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, asked.set)
-    return asked
+        loop.add_signal_handler(number, stop.set)
+    return stop
 
 
 @asynccontextmanager
@@ -117,11 +118,11 @@ async def _opened(
 class Fleet:
     """One run of the demo.
 
-    It is wide because it holds all who take part in the story.
+    It is wide because it holds every participant of the demo.
 
     Attributes:
-        seen: what the hub showed of each event, in order.
-        ways: the ways on which an approval reached Azure.
+        seen: the steps of each event that the hub has shown, in order.
+        ways: the requests by which an approval has reached Azure.
     """
 
     folder: Path
@@ -168,7 +169,7 @@ class Fleet:
             )
             self.last = await self._spawn(name, text, "run")
         self.timeline.happened(
-            "forwarder", f"{count} processes, loading: a second for each, or two"
+            "forwarder", f"{count} processes, starting: one or two seconds for each"
         )
 
     async def _spawn(
@@ -185,7 +186,7 @@ class Fleet:
                 env=environ_of(),
                 stdout=asyncio.subprocess.PIPE if command == "hub" else log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for us: we end them
+                start_new_session=True,  # Ctrl-C reaches this process only
             )
         self.stack.push_async_callback(_end, process)
         return process
@@ -199,42 +200,42 @@ class Fleet:
         """Play both events; return whether the hub saw every step.
 
         Raises:
-            FleetError: something did not happen in time.
+            FleetError: a step did not happen in time.
         """
         alive = f"{self.count} bridges alive"
         await self.hub.until(alive, self.hub.has(self.count, "alive"))
         self.timeline.happened("hub", alive)
         await self._by_bridge()
         await self._by_arm()
-        return self._end()
+        return self._summarize()
 
     async def _by_bridge(self) -> None:
-        """Announce an event of two machines, and approve it by the hub's API."""
+        """Announce an event of two machines, and approve it through a bridge."""
         resources = ("web-1", "web-2")
         event_id = self._announce(self.web, "Redeploy", resources)
         reached = asyncio.Event()
         self.web.on_approved.append(lambda _: reached.set())
-        await self._shows(event_id, "web", "scheduled")
+        await self._await_shown(event_id, "web", "scheduled")
         await self._approve(event_id, "web", "bridge")
         async with asyncio.timeout(PATIENCE):
             await reached.wait()
         self.ways.append("StartRequest")
         self.timeline.happened("IMDS", "StartRequest of a bridge")
         for step in ("started", "completed"):
-            await self._shows(event_id, "web", step)
+            await self._await_shown(event_id, "web", step)
 
     async def _by_arm(self) -> None:
-        """Let the bridge of a machine die, and approve its event through Azure."""
+        """Kill the bridge of a machine, and approve its event through Azure."""
         event_id = self._announce(self.db, "Reboot", ("db-1",))
-        await self._shows(event_id, "db", "scheduled")
+        await self._await_shown(event_id, "db", "scheduled")
         assert self.last is not None  # noqa: S101 - for mypy  # nosec B101
         self.last.kill()
-        self.timeline.happened("forwarder", "that of db-1 is killed")
+        self.timeline.happened("forwarder", "the process of db-1 is killed")
         await self.hub.until("db-1 silent", self.hub.has(1, "silent"))
         self.timeline.happened("hub", "db-1 is silent")
         await self._approve(event_id, "db", "arm")
         for step in ("started", "completed"):
-            await self._shows(event_id, "db", step)
+            await self._await_shown(event_id, "db", step)
         if any("acknowledge" in one.path for one in self.arm.requests):
             self.ways.append("acknowledge")
 
@@ -246,31 +247,32 @@ class Fleet:
             resources=resources,
             notice_seconds=_NOTICE,
             started_seconds=_RUNS_FOR,
-            description="Host maintenance, as the demo has made it up",
+            description="Host maintenance, made up by the demo",
         )
         event = imds.schedule(life)
         self.timeline.happened("IMDS", f"{kind} of {', '.join(resources)} is announced")
         return event.event_id
 
-    async def _shows(self, event_id: str, name: str, status: str) -> None:
-        is_so = self.hub.shows(event_id, status)
-        await self.hub.until(f"{name}: {status}", is_so)
-        self._note(name, status)
+    async def _await_shown(self, event_id: str, name: str, status: str) -> None:
+        is_shown = self.hub.shows(event_id, status)
+        await self.hub.until(f"{name}: {status}", is_shown)
+        self._record(name, status)
 
     async def _approve(self, event_id: str, name: str, via: str) -> None:
-        """Approve as a program does, and wait for the outcome."""
+        """Approve with the hub's API, as a program does, and wait for the outcome."""
         hub = self.hub
-        taken = hub.approves(event_id, via, "the demo says so")
-        await hub.until(f"{name}: approval taken", taken)
+        is_accepted = hub.approves(event_id, via, "the demo says so")
+        await hub.until(f"{name}: approval taken", is_accepted)
         self.timeline.happened("approver", f"POST …/approval, via {via}")
         await hub.until(f"{name}: approved", hub.has_done(event_id))
-        self._note(name, "approved")
+        self._record(name, "approved")
 
-    def _note(self, name: str, step: str) -> None:
+    def _record(self, name: str, step: str) -> None:
         self.seen.setdefault(name, []).append(step)
         self.timeline.happened("hub", f"{name}: {step}")
 
-    def _end(self) -> bool:
+    def _summarize(self) -> bool:
+        """Show the result; return whether every step was seen."""
         lines = [
             Line(
                 channel=f"hub, {name}",
@@ -289,10 +291,11 @@ class Fleet:
         return is_good
 
     async def stay(self) -> None:
-        """Announce one more event, for whoever looks at the page."""
+        """Announce one more event, which the user can approve on the page."""
         self._announce(self.web, "Freeze", ("web-1", "web-2"))
         self.timeline.commands(
-            "It goes on until Ctrl-C.", [(self.hub.url, "the page: approve the Freeze")]
+            "The demo runs until Ctrl-C.",
+            [(self.hub.url, "the page: approve the Freeze")],
         )
 
 

@@ -1,9 +1,9 @@
-"""What the demo of a fleet writes and starts: configurations and commands."""
+"""The configurations of the fleet demo, and how it starts its processes."""
 
 import os
 import sys
 
-# As Event Grid's simulator names the machines.
+# The same ids as in the messages of the simulated Event Grid.
 RESOURCE = (
     "/subscriptions/00001111-aaaa-2222-bbbb-3333cccc4444/resourceGroups/simulated"
     "/providers/Microsoft.Compute/virtualMachines/{name}"
@@ -71,11 +71,11 @@ approvers = ["local"]
 
 
 def program() -> list[str]:
-    """Return how to call this program."""
+    """Return the command that starts this program."""
     return [sys.executable, "-m", "bridge"]
 
 
 def environ_of() -> dict[str, str]:
-    """Return the environment of its processes: without settings of this one."""
+    """Return the environment of new processes, without the bridge's settings."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("SEBRIDGE_")}
     return {**kept, "PYTHONUNBUFFERED": "1"}

@@ -1,4 +1,4 @@
-"""What the demo of a fleet looks at and presses: the API of the hub."""
+"""A client of the hub's API, for the demo of a fleet."""
 
 import asyncio
 import time
@@ -10,9 +10,9 @@ from typing import Any
 import aiohttp
 
 PATIENCE = 90.0  # seconds for each step, also on a slow machine
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 
-Look = Callable[[], Awaitable[bool]]
+Condition = Callable[[], Awaitable[bool]]
 
 
 class FleetError(Exception):
@@ -21,36 +21,36 @@ class FleetError(Exception):
 
 @dataclass(slots=True)
 class HubPage:
-    """The API of the hub; each method returns a look at it.
+    """A client of the hub's API; ``until`` polls it until a condition is met.
 
     Attributes:
-        url: of the hub; "" before it listens.
+        url: the URL of the hub; "" before it listens.
     """
 
     http: aiohttp.ClientSession
     url: str = ""
 
-    def has(self, count: int, state: str) -> Look:
-        """Look whether so many bridges are in a state."""
+    def has(self, count: int, state: str) -> Condition:
+        """Return a condition: exactly ``count`` bridges are in a state."""
 
-        async def look() -> bool:
+        async def is_met() -> bool:
             rows = (await self._get("/api/v1/bridges"))["bridges"]
             return [one["state"] for one in rows].count(state) == count
 
-        return look
+        return is_met
 
-    def shows(self, event_id: str, status: str) -> Look:
-        """Look whether an event has a status."""
+    def shows(self, event_id: str, status: str) -> Condition:
+        """Return a condition: an event has a status."""
 
-        async def look() -> bool:
+        async def is_met() -> bool:
             return (await self._event(event_id)).get("status") == status
 
-        return look
+        return is_met
 
-    def approves(self, event_id: str, via: str, reason: str) -> Look:
-        """Ask for an approval, and look whether it is taken."""
+    def approves(self, event_id: str, via: str, reason: str) -> Condition:
+        """Return a condition: the hub accepts an approval, which each check posts."""
 
-        async def look() -> bool:
+        async def is_met() -> bool:
             content = (await self._event(event_id))["content"]
             wish = {"decision": "approve", "via": via, "content": content}
             path = f"{self.url}/api/v1/events/{event_id}/approval"
@@ -59,16 +59,16 @@ class HubPage:
             async with self.http.post(path, json=given, headers=headers) as found:
                 return found.status == HTTPStatus.OK
 
-        return look
+        return is_met
 
-    def has_done(self, event_id: str) -> Look:
-        """Look whether an approval of an event was carried out."""
+    def has_done(self, event_id: str) -> Condition:
+        """Return a condition: an approval of an event was carried out."""
 
-        async def look() -> bool:
+        async def is_met() -> bool:
             decided = (await self._event(event_id))["decisions"]
             return any(one["state"] == "done" for one in decided)
 
-        return look
+        return is_met
 
     async def _event(self, event_id: str) -> Mapping[str, Any]:
         return await self._get(f"/api/v1/events/{event_id}")
@@ -77,14 +77,14 @@ class HubPage:
         async with self.http.get(f"{self.url}{path}") as found:
             return dict(await found.json())
 
-    async def until(self, what: str, look: Look) -> None:
-        """Look until something is so.
+    async def until(self, what: str, is_met: Condition) -> None:
+        """Wait until a condition is met.
 
         Raises:
-            FleetError: it is not in time.
+            FleetError: the condition is not met in time.
         """
         end = time.monotonic() + PATIENCE
-        while not await look():
+        while not await is_met():
             if time.monotonic() > end:
                 raise FleetError(f"the hub did not show in time: {what}")
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)

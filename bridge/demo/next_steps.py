@@ -1,4 +1,4 @@
-"""What to do after a demo: commands with the paths of this machine."""
+"""Propose commands to run after a demo, with the paths of this machine."""
 
 import shlex
 import shutil
@@ -10,10 +10,11 @@ _LOG_LINES = 5
 
 
 def program(argv: Sequence[str] = sys.argv) -> str:
-    """Return how to call this program again, as it was called now.
+    """Return the command that starts this program, as the user has called it.
 
     Args:
-        argv: of this process; ``python -m bridge`` has the path of ``__main__.py``.
+        argv: the arguments of this process; for ``python -m bridge``, the first is the
+            path of ``__main__.py``.
     """
     called = Path(argv[0])
     if called.name == "__main__.py":
@@ -24,12 +25,12 @@ def program(argv: Sequence[str] = sys.argv) -> str:
 
 
 def after(folder: Path, *, is_kept: bool, scenario: str) -> list[tuple[str, str]]:
-    """Return three commands, each with what it is good for.
+    """Return three commands, each with its purpose.
 
     Args:
-        folder: of the demo.
-        is_kept: whether the folder stays: then the commands look at what is in it.
-        scenario: what was played; another one is proposed.
+        folder: the folder of the demo.
+        is_kept: whether the folder stays; then the commands use the files in it.
+        scenario: the scenario that was played; the commands propose another one.
     """
     call = program()
     if is_kept:
@@ -48,7 +49,7 @@ def after(folder: Path, *, is_kept: bool, scenario: str) -> list[tuple[str, str]
 
 
 def log_end(folder: Path) -> list[str]:
-    """Return the last lines of the forwarder's log; for a demo that failed."""
+    """Return the last lines of the forwarder's log, to show after a failure."""
     path = folder / "forwarder.log"
     if not path.exists():
         return []

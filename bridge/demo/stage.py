@@ -1,4 +1,4 @@
-"""The demo: the simulator in this process, the forwarder in its own.
+"""The demo: the simulator in this process, the forwarder in a process of its own.
 
 simulated IMDS → forwarder → broker, webhook, Slack → approver → queue
                     ▲                                              │
@@ -27,7 +27,7 @@ from bridge.simulator.imds.scenario import Scenario, load
 from bridge.simulator.inbox.server import Message
 from bridge.simulator.serve import Simulator, SimulatorError, SimulatorOptions
 
-# The text by which a person, and this demo, recognises a step in a Slack message.
+# The text in a Slack message by which a person, and this demo, recognises a step.
 _IN_SLACK = {
     "scheduled": "is scheduled",
     "started": "has started",
@@ -36,12 +36,12 @@ _IN_SLACK = {
     "ended": "is gone",
     "startrequest.relayed": "passed on to Azure",
 }
-_RULING = re.compile(r"\*((?:Command|Approval) [^*]+)\*")
+_OUTCOME = re.compile(r"\*((?:Command|Approval) [^*]+)\*")
 _SPEED = 100.0
-_SLACK_SECONDS = 25.0  # time to start the forwarder, also on slow machines
-_START_SECONDS = 5.0  # until the forwarder has told of the first event
+_STARTED_WITHIN = 25.0  # seconds to start the forwarder, on slow machines too
+_START_SECONDS = 5.0  # a usual start, until the first event is published
 _LEAST_PHASE = 2.5  # seconds; no phase is shorter, whatever the speed
-_SOON = 5.0  # seconds after the scenario until everything must have arrived
+_ARRIVED_WITHIN = 5.0  # seconds from the end of the scenario to the last arrival
 
 
 def play(
@@ -53,15 +53,15 @@ def play(
         scenario: the name of one of the eight scenarios.
         speed: how many times faster than real time; None = a speed for demos.
         svg: where to save the output as a picture.
-        keep: leave the folder with configuration, state file and log; all that a demo
-            writes is in it.
+        keep: keep the folder with configuration, state file and log. Only ``svg`` is
+            written elsewhere.
     """
     folder = Path(tempfile.mkdtemp(prefix="sebridge-demo-"))
     timeline = Timeline()
     try:
         speed = speed or acting.usual_speed(scenario, _SPEED)
         is_good = asyncio.run(_perform(scenario, speed, folder, timeline))
-        _take_leave(timeline, folder, scenario, is_good=is_good, keep=keep)
+        _show_next_steps(timeline, folder, scenario, is_good=is_good, keep=keep)
     except SimulatorError as error:
         timeline.verdict(str(error), is_good=False)
         keep = False
@@ -78,10 +78,10 @@ def play(
     return 0 if is_good else 1
 
 
-def _take_leave(
+def _show_next_steps(
     timeline: Timeline, folder: Path, scenario: str, *, is_good: bool, keep: bool
 ) -> None:
-    """Say what to do next; after a failure, show the end of the log."""
+    """Show the next steps; after a failure, also the end of the log."""
     if not is_good:
         for line in next_steps.log_end(folder):
             timeline.note(line)
@@ -114,11 +114,11 @@ async def _perform(name: str, speed: float, folder: Path, timeline: Timeline) ->
 def _undo_at_signal() -> None:
     """Clean up at the first signal; further signals do not interrupt the cleanup."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    asked = list[bool]()
+    signals = list[bool]()
 
     def undo() -> None:
-        if task is not None and not asked:
-            asked.append(True)
+        if task is not None and not signals:
+            signals.append(True)
             task.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -138,10 +138,10 @@ class Stage:
     approver: Seen = field(default_factory=Seen)
     imds: Seen = field(default_factory=Seen)
     acting: Acting | None = None
-    _rulings: int = 0
+    _outcomes: int = 0
 
     def seconds(self, speed: float) -> float:
-        """Return about how long it takes, with the start of the forwarder."""
+        """Estimate the duration of the demo, with the start of the forwarder."""
         found = _START_SECONDS
         for life in self.scenario.lives:
             waits = self.acting is not None or not self.approves
@@ -152,7 +152,7 @@ class Stage:
 
     @property
     def approves(self) -> bool:
-        """Whether there is an event to approve."""
+        """Whether the demo approves the event."""
         return {"scheduled", "started"} <= set(self.scenario.expected_approved)
 
     def lines(self) -> list[Line]:
@@ -210,7 +210,7 @@ class Stage:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        return self._end(reason)
+        return self._summarize(reason)
 
     def _config(self, simulator: Simulator) -> str:
         """Return the configuration of the forwarder."""
@@ -259,7 +259,7 @@ class Stage:
         ended = asyncio.create_task(process.wait())
         playing = asyncio.create_task(simulator.play())
         try:
-            limit = asyncio.get_running_loop().time() + _SLACK_SECONDS
+            limit = asyncio.get_running_loop().time() + _STARTED_WITHIN
             while any(line.missing for line in self.lines()):
                 await asyncio.sleep(0.05)
                 if ended.done():
@@ -269,7 +269,7 @@ class Stage:
                         return f"a watcher failed: {task.exception()!r}"
                 now = asyncio.get_running_loop().time()
                 if not playing.done():
-                    limit = max(limit, now + _SOON)
+                    limit = max(limit, now + _ARRIVED_WITHIN)
                 if now > limit:
                     return "not everything that was expected arrived in time"
         finally:
@@ -288,31 +288,32 @@ class Stage:
                 self.webhook.add(what, millis)
 
     def _slack(self, message: Message) -> None:
-        """Show a Slack message; only its text says which step it is."""
+        """Show a Slack message, and record the step that its text describes."""
         body = message.body if isinstance(message.body, dict) else {}
         if "thread_ts" in body:
-            return  # a reply in the thread: the message itself has the same news
-        if ruling := self._ruling(body):
-            self.timeline.happened("Slack", f"in the message: {ruling}")
-            self.slack.add(_meaning(ruling))
+            return  # a reply in the thread repeats what the message itself shows
+        if outcome := self._new_outcome(body):
+            self.timeline.happened("Slack", f"in the message: {outcome}")
+            self.slack.add(_step_of(outcome))
             return
         text = str(body.get("text", ""))
         headline = text.splitlines()[0] if text else "(no text)"
         self.timeline.happened("Slack", headline)
-        self.slack.add(_meaning(headline))
+        self.slack.add(_step_of(headline))
 
-    def _ruling(self, body: dict[str, object]) -> str:
-        """Return what a message newly says about commands and approvals."""
-        found = _RULING.findall(json.dumps(body.get("blocks", []), ensure_ascii=False))
-        is_new = len(found) > self._rulings
-        self._rulings = len(found)
+    def _new_outcome(self, body: dict[str, object]) -> str:
+        """Return the outcome of a command or approval that is new in the message."""
+        found = _OUTCOME.findall(json.dumps(body.get("blocks", []), ensure_ascii=False))
+        is_new = len(found) > self._outcomes
+        self._outcomes = len(found)
         return found[-1] if is_new else ""
 
     def _approved(self, event_id: str) -> None:
         self.timeline.happened("IMDS", f"StartRequest received for {event_id[:8]}…")
         self.imds.add("StartRequest")
 
-    def _end(self, reason: str | None) -> bool:
+    def _summarize(self, reason: str | None) -> bool:
+        """Show the result; return whether everything arrived."""
         self.timeline.summary(self.lines())
         if reason is None:
             text = "Everything arrived, and the approval reached IMDS."
@@ -324,7 +325,7 @@ class Stage:
         return False
 
 
-def _meaning(words: str) -> str:
-    """Return the step that a text of Slack stands for."""
+def _step_of(words: str) -> str:
+    """Return the step that a text of Slack describes."""
     steps = [step for step, known in _IN_SLACK.items() if known in words]
     return steps[0] if steps else words.removeprefix("Command ")

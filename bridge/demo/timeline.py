@@ -39,12 +39,12 @@ class Line:
 
     @property
     def missing(self) -> list[str]:
-        """What was expected and did not arrive."""
+        """The expected arrivals that did not come."""
         return [what for what in self.expected if what not in self.seen]
 
 
 def _console() -> Console:
-    """Return a console that records; if it is not a terminal, of a fixed width."""
+    """Return a console that records; its width is fixed without a terminal."""
     width = None if sys.stdout.isatty() else _WIDTH
     return Console(record=True, highlight=False, width=width)
 
@@ -81,7 +81,7 @@ class Timeline:
 
     def summary(self, lines: Sequence[Line]) -> None:
         """Show the table: expected and seen, and the slowest latency, by channel."""
-        # No vertical lines: with a font of lower lines, the picture would show gaps.
+        # No vertical lines: in the picture, another font could leave gaps in them.
         table = Table(
             title="Expected and seen", title_justify="left", box=box.SIMPLE_HEAD
         )
@@ -108,10 +108,10 @@ class Timeline:
         self.console.print(Text(text, "dim"))
 
     def commands(self, title: str, commands: Sequence[tuple[str, str]]) -> None:
-        """Show what to type next: each command with what it is good for."""
+        """Show commands to run next, each with its purpose."""
         self.console.print(Text(title), soft_wrap=True)
         wide = max(len(command) for command, _ in commands)
         for command, meaning in commands:
-            # Not broken into lines: a command is there to be copied.
+            # Without line breaks, so that a command can be copied.
             line = Text.assemble("  ", (f"{command:<{wide}}", "bold"), f"  {meaning}")
             self.console.print(line, soft_wrap=True)

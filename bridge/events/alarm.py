@@ -18,15 +18,15 @@ _FAMILY = ".hub."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """What a hub has to tell.
+    """One alarm of a hub.
 
     Attributes:
         what: ``bridge-silent``, ``bridge-back``, ``unreported`` or ``approval.WORD``.
-        id: a hash of what caused it.
+        id: a hash of the cause.
         severity: INFO, WARN or ERROR.
-        headline: one line that says it all.
+        headline: one line that is enough to understand the alarm.
         reason: why, or what to do; "" = nothing to add.
-        subject: what it is about, as the CloudEvent's subject.
+        subject: the subject of the CloudEvent.
         more: further members of ``data``.
     """
 
@@ -41,13 +41,13 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubContext:
-    """What all events of a hub share.
+    """The values that all events of a hub share.
 
     Attributes:
-        prefix: what their types begin with.
-        source: of the CloudEvents.
-        name: how people know the hub: its address, or its machine.
-        version: of the hub.
+        prefix: the start of the type of each event.
+        source: the source of the CloudEvents.
+        name: the name of the hub for people: its address, or its machine.
+        version: the version of the hub.
     """
 
     prefix: str
@@ -89,7 +89,7 @@ def headline_of(event: CloudEvent) -> str | None:
 
 
 def what_of(event: CloudEvent) -> str | None:
-    """Return what a hub tells, such as ``approval.failed``; None: no hub tells it."""
+    """Return the kind of an alarm, such as ``approval.failed``; None: no alarm."""
     _, family, rest = event.type.partition(_FAMILY)
     what, _, version = rest.rpartition(".")
     return what if family and version == "v1" else None

@@ -20,7 +20,7 @@ class EventsConfig(Section, frozen=True, kw_only=True):
     """``[events]``: the names of the events, and which are published.
 
     Attributes:
-        type_prefix: what the type of every event begins with. Example: ``"sebridge"``.
+        type_prefix: the start of the type of every event. Example: ``"sebridge"``.
         source: the source of every event. If it is "", the source is made from instance
             metadata and is the same for all VMs of a resource group. Example:
             ``"/contoso/web"``.
@@ -29,10 +29,10 @@ class EventsConfig(Section, frozen=True, kw_only=True):
         documents: whether to publish a document.changed event for each change of the
             document, too.
         heartbeat: how often to publish a bridge.heartbeat event, so that a receiver
-            notices when the bridge is silent; 0 is never.
+            notices when the bridge is silent; 0 means never.
         link: the address at which people read about an event, such as the page of a
-            hub; it becomes data.link, with the EventId in place of {event_id}. Slack,
-            Teams and mail show it. "" is none. Example:
+            hub. It becomes data.link, with the EventId in place of {event_id}. Slack,
+            Teams and mail show it. "" means no link. Example:
             ``"https://maintenance.contoso.com/events/{event_id}"``.
     """
 

@@ -266,7 +266,7 @@ def _shallow(root: dict[str, object], elements: list[object]) -> dict[str, objec
 
 
 def is_deep(value: object) -> bool:
-    """Whether a value is nested deeper than our JSON writer is sure to manage."""
+    """Whether a value is nested too deep for every JSON writer to write it."""
     level = [value]
     for _ in range(_MAX_DEPTH):
         level = [

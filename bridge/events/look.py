@@ -1,4 +1,4 @@
-"""What approvals need from IMDS: a fresh document, and the POST. Pure."""
+"""Protocols of approvals for IMDS: reading a fresh document, and the POST. Pure."""
 
 from datetime import datetime
 from typing import Protocol
@@ -11,7 +11,7 @@ from bridge.events.watch import Moment, Watch
 
 
 class Look(Struct, frozen=True, kw_only=True):
-    """One reading of the document, and what is known after it.
+    """One reading of the document, and the watch after it.
 
     Attributes:
         document: as IMDS sent it; already compared and committed.

@@ -7,8 +7,8 @@ from bridge.events.identity import bare
 def is_material(seen: ScheduledEvent, event: ScheduledEvent) -> bool:
     """Return whether the event has changed so much that ``seen`` is out of date.
 
-    It has if it has another EventId or type, a longer duration, a duration that is
-    unknown now, or a further resource. Other changes do not count.
+    These changes count: another EventId or type, a longer duration, a duration that is
+    unknown now, and an additional resource.
     """
     before, after = _known_duration(seen), _known_duration(event)
     return (

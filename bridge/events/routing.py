@@ -190,24 +190,25 @@ class Router(Struct, frozen=True, kw_only=True):
             follows: whether the sink received an earlier event with the same EventId.
         """
         route = self.routes[sink]
-        found = list(route.unwanted(self._as_acted_on(route, subject)))
+        found = list(route.unwanted(self._start_as_update(route, subject)))
         if not follows:
             states = [tuple(self._unfit(route, event)) for event in subject.events]
             if all(states):  # also true for an event without a scheduled event
                 found += _merged(states)
         return tuple(found)
 
-    def _as_acted_on(self, route: Route, subject: Subject) -> Subject:
-        """Return a start that ends the event for a sink that acts as an update.
+    def _start_as_update(self, route: Route, subject: Subject) -> Subject:
+        """Treat a start as an update if a sink that acts must undo its action.
 
-        It must undo what it did, as after any other update that no longer fits.
+        It must if the event met the conditions before and does not meet them now, and
+        the sink does not want starts.
         """
         wanted = route.when.transitions or ()
         if not route.is_for_steps or subject.transition != "started":
             return subject
         is_unfit = [any(route.unfit(one, self.identity)) for one in subject.events]
-        ends_here = is_unfit == [True, False]  # now, and before
-        if "started" in wanted or not ends_here:
+        no_longer_fits = is_unfit == [True, False]  # now, and before
+        if "started" in wanted or not no_longer_fits:
             return subject
         return replace(subject, transition="updated")
 
@@ -218,7 +219,7 @@ class Router(Struct, frozen=True, kw_only=True):
 
 
 def _merged(states: Iterable[tuple[Obstacle, ...]]) -> Iterator[Obstacle]:
-    """Yield the obstacles of the present state, then further ones of the previous."""
+    """Yield the obstacles of the present state, then those of the previous one only."""
     seen: set[Obstacle] = set()
     for found in states:
         yield from (

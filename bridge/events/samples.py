@@ -128,7 +128,7 @@ def read(body: bytes, event_context: EventContext, now: datetime) -> Sample:
     Args:
         body: the content of the file.
         event_context: prefix, source and VM of an event that is made here.
-        now: the time at which the scheduled event is taken to be seen.
+        now: the time at which the scheduled event counts as seen.
 
     Raises:
         ValueError: what is wrong with the body; the text begins with a verb.

@@ -1,4 +1,4 @@
-"""Joins what is told of one EventId into one trace. Pure.
+"""Makes ``traceparent``: all events about one EventId belong to one trace. Pure.
 
 Source: https://github.com/cloudevents/spec/blob/main/cloudevents/extensions/distributed-tracing.md;
         https://www.w3.org/TR/trace-context/ (section 3.2)
@@ -12,8 +12,8 @@ from bridge.foundation.hashing import hash32
 def trace(key: str, event_id: str) -> dict[str, str | int]:
     """Return ``traceparent``: one trace for each EventId, one span for each event.
 
-    The trace id is the EventId where it is a UUID, as Azure's are, else its hash, so
-    that all machines and all steps meet in one trace. W3C forbids the id of zeros.
+    The trace id is the EventId if it is a UUID, as in Azure; otherwise its hash. So all
+    machines and all steps use the same trace. W3C forbids a trace id of zeros only.
 
     Args:
         key: the EventId in upper case.

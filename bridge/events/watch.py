@@ -97,8 +97,8 @@ class Watch(Struct, frozen=True, kw_only=True):
     """All that has been observed so far: the content of the checkpoint.
 
     Attributes:
-        incarnation: of the last document that had one. So a fall is noticed even
-            if documents without incarnation came in between.
+        incarnation: that of the last document with an incarnation. So a fall is noticed
+            even if documents without one came in between.
         known: the events, by key.
         seen: when the last document was read; None = never.
         fall: the last fall of the incarnation, while it matters; else None.

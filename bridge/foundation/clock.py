@@ -32,31 +32,32 @@ class Clock(Protocol):
         Args:
             event: ends the wait.
             seconds: the longest wait.
-            slack: how many seconds earlier the wait may end, together with another
-                one: each time that the process need not wake up saves CPU.
+            slack: how many seconds earlier the wait may end, if another wait ends then:
+                the process wakes up less often, which saves CPU.
         """
         ...
 
 
 class Bell(asyncio.Event):
-    """An event for which a clock waits without a cancellation, which costs more CPU.
+    """An event for which a clock waits with a future instead of ``asyncio.timeout``.
 
-    Use it where a wait begins with every poll.
+    That needs less CPU, because nothing is cancelled. Use it where a wait begins with
+    every poll.
 
     Attributes:
-        ears: the futures of the waits; each is True when the event is set.
+        waits: the futures of the waits; ``set`` gives each the result True.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.ears = set[asyncio.Future[bool]]()
+        self.waits = set[asyncio.Future[bool]]()
 
     def set(self) -> None:
         """Set the event, and end the waits for it."""
         super().set()
-        for ear in self.ears:
-            if not ear.done():
-                ear.set_result(True)
+        for wait in self.waits:
+            if not wait.done():
+                wait.set_result(True)
 
 
 class SystemClock:
@@ -70,8 +71,8 @@ class SystemClock:
     monotonic: Callable[[], float] = staticmethod(time.monotonic)
 
     def __init__(self) -> None:
-        # The waits that may end together with others, and from when on.
-        self._patient: dict[asyncio.Future[bool], float] = {}
+        # The waits with slack, and from when on each of them may end.
+        self._with_slack: dict[asyncio.Future[bool], float] = {}
 
     async def wait(
         self, event: asyncio.Event, seconds: float, *, slack: float = 0.0
@@ -84,7 +85,7 @@ class SystemClock:
         if event.is_set():
             return True
         if isinstance(event, Bell):
-            return await self._listen(event, seconds, slack)
+            return await self._wait_for_bell(event, seconds, slack)
         try:
             async with asyncio.timeout(max(seconds, 0.0)):
                 await event.wait()
@@ -92,29 +93,29 @@ class SystemClock:
             return event.is_set()
         return True
 
-    async def _listen(self, bell: Bell, seconds: float, slack: float) -> bool:
+    async def _wait_for_bell(self, bell: Bell, seconds: float, slack: float) -> bool:
         loop = asyncio.get_running_loop()
-        ear: asyncio.Future[bool] = loop.create_future()
-        bell.ears.add(ear)
+        wait: asyncio.Future[bool] = loop.create_future()
+        bell.waits.add(wait)
         until = loop.time() + max(seconds, 0.0)
         if slack:
-            self._patient[ear] = until - slack
-        timer = loop.call_at(until, self._end, ear, slack)
+            self._with_slack[wait] = until - slack
+        timer = loop.call_at(until, self._end, wait, slack)
         try:
-            return await ear or bell.is_set()
+            return await wait or bell.is_set()
         finally:
-            bell.ears.discard(ear)
-            self._patient.pop(ear, None)
-            if loop.time() < until:  # else it has ended the wait
+            bell.waits.discard(wait)
+            self._with_slack.pop(wait, None)
+            if loop.time() < until:  # later, the timer has already fired
                 timer.cancel()
 
-    def _end(self, ear: "asyncio.Future[bool]", slack: float) -> None:
-        """End a wait whose time is over, and those that may end with it."""
-        if not ear.done():
-            ear.set_result(False)
+    def _end(self, wait: "asyncio.Future[bool]", slack: float) -> None:
+        """End a wait whose time is over, and the waits with slack that may end now."""
+        if not wait.done():
+            wait.set_result(False)
         if slack:
             return
         now = asyncio.get_running_loop().time()
-        for other, earliest in self._patient.items():
+        for other, earliest in self._with_slack.items():
             if earliest <= now and not other.done():
                 other.set_result(False)

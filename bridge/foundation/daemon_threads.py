@@ -40,11 +40,11 @@ class _Threads(ThreadPoolExecutor):
 
 
 class Pool(Executor):
-    """So many daemon threads: calls are begun in the order in which they came.
+    """A fixed number of daemon threads, which begin calls in the order of ``submit``.
 
     Args:
-        count: of threads; each is started when it is needed first.
-        name: of the threads.
+        count: the number of threads; they are started with the first calls.
+        name: the name of the threads.
     """
 
     def __init__(self, count: int, name: str) -> None:
@@ -56,24 +56,24 @@ class Pool(Executor):
     def submit(
         self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Future[T]:
-        """Have a call made by one of the threads; only one thread may ask for that."""
+        """Let one of the threads make a call. Only one thread may use this method."""
         future: Future[T] = Future()
         self._calls.put(partial(_settle, future, partial(fn, *args, **kwargs)))
         if len(self._threads) < self._count:
-            thread = threading.Thread(target=self._live, name=self._name, daemon=True)
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._threads.append(thread)
             thread.start()
         return future
 
-    def _live(self) -> None:
+    def _run(self) -> None:
         while (call := self._calls.get()) is not None:
             call()
 
     def close(self, patience: float) -> None:
-        """End the threads after the calls that wait; leave alone what hangs.
+        """End the threads after all waiting calls; do not wait for a call that hangs.
 
         Args:
-            patience: seconds to wait for a call that is being made.
+            patience: seconds to wait for each thread.
         """
         for _ in self._threads:
             self._calls.put(None)
@@ -84,7 +84,7 @@ class Pool(Executor):
 
 
 def _settle(future: Future[T], call: Callable[[], T]) -> None:
-    """Make a call, unless nobody waits for it any more."""
+    """Make a call, unless its future was cancelled before."""
     if not future.set_running_or_notify_cancel():
         return
     try:

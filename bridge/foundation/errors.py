@@ -8,8 +8,8 @@
     │  ├─ MetadataRefusedError                400 or 403: logged as error, retried late
     │  └─ MalformedDocumentError              the body is not a valid document
     ├─ MalformedApprovalError                 the message is dead-lettered
-    ├─ ApprovalQueueError                     the receiver is opened anew
-    ├─ UnreadableMessageError                 the hub keeps it aside
+    ├─ ApprovalQueueError                     the receiver is opened again
+    ├─ UnreadableMessageError                 the hub stores it as unreadable
     ├─ HubStoreError                          the hub's store
     │  └─ HubStoreAwayError                   it cannot be reached now: tried again
     ├─ DeliveryError(reason)                  one attempt at a delivery failed
@@ -22,7 +22,7 @@
     ├─ OutboxError                            fatal: the process ends non-zero
     │  ├─ OutboxUnavailableError              disk full, no permission, or locked
     │  ├─ OutboxFullError                     memory is full, too: published later
-    │  ├─ OutboxCorruptError                  moved away, and a new file is begun
+    │  ├─ OutboxCorruptError                  moved aside, and a new file is begun
     │  ├─ OutboxThreadDiedError               the thread of the state file has died
     │  ├─ OutboxLockedError                   a second instance on one state file
     │  ├─ NewerSchemaError                    written by a newer version
@@ -44,7 +44,7 @@ class BridgeError(Exception):
 
 
 class ConfigError(BridgeError):
-    """The configuration has faults: ``faults`` holds them all, one text each."""
+    """The configuration has faults: ``faults`` has one text for each of them."""
 
     def __init__(self, faults: Sequence[str]) -> None:
         super().__init__("\n".join(faults))
@@ -109,7 +109,7 @@ class ApprovalQueueError(BridgeError):
 
 
 class UnreadableMessageError(BridgeError):
-    """A message that the hub received says nothing that it knows how to read."""
+    """The hub has received a message that it cannot decode."""
 
 
 class HubStoreError(BridgeError):
@@ -117,7 +117,7 @@ class HubStoreError(BridgeError):
 
 
 class HubStoreAwayError(HubStoreError):
-    """The hub's store cannot be reached now; what was to be kept was not."""
+    """The hub's store cannot be reached now: nothing was stored."""
 
 
 class Reason(StrEnum):

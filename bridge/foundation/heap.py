@@ -1,4 +1,4 @@
-"""Gives memory that is free back to the system."""
+"""Gives free memory back to the system."""
 
 from contextlib import suppress
 
@@ -6,9 +6,9 @@ from contextlib import suppress
 def give_back() -> None:
     """Give back the memory that was freed, if the C library keeps it.
 
-    By itself, glibc gives back only what lies at the end of a heap: a process stays
-    nearly as large as it ever was. Threads that want memory meanwhile wait for some
-    milliseconds. Nothing is done where the C library is another one.
+    By itself, glibc gives back only memory at the end of a heap: a process stays nearly
+    as large as it ever was. Other threads that need memory during this call wait for
+    some milliseconds. With another C library, nothing is done.
     """
     # Without ctypes, or where it may not make code at run time, memory stays as it is.
     with suppress(ImportError, MemoryError, OSError, AttributeError):

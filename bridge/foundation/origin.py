@@ -1,7 +1,7 @@
-"""Where this program was installed from, so that a message can say how to install more.
+"""Finds out where this program was installed from, for messages about missing extras.
 
-There may be no package of this name in an index: what pip noted at the installation
-(PEP 610, ``direct_url.json``) names the wheel, the checkout or the address instead.
+A package index may not have this package. So the note that pip made at the installation
+(PEP 610, ``direct_url.json``) is read: it names the wheel, checkout or address.
 """
 
 import json
@@ -12,25 +12,25 @@ NAME = "scheduled-events-bridge"
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra where this program came from."""
-    from importlib.metadata import (  # noqa: PLC0415 - read by messages alone
+    """Return the command that installs an extra from the origin of this program."""
+    from importlib.metadata import (  # noqa: PLC0415 - only messages need it
         PackageNotFoundError,
         distribution,
     )
 
     try:
         record = distribution(NAME).read_text("direct_url.json")
-    except PackageNotFoundError:  # it runs out of a checkout
+    except PackageNotFoundError:  # it runs from a checkout
         return _of_file(Path(__file__).parents[2], extra)
     return command_of(record, extra)
 
 
 def command_of(record: str | None, extra: str) -> str:
-    """Return the command for what pip noted.
+    """Return the install command for the note of pip.
 
     Args:
-        record: the text of ``direct_url.json``; None where an index was asked.
-        extra: what is to be installed as well, such as ``slack``.
+        record: the text of ``direct_url.json``; None = installed from an index.
+        extra: the extra to install, such as ``slack``.
     """
     if record is None:
         return f"pip install '{NAME}[{extra}]'"
@@ -47,6 +47,6 @@ def command_of(record: str | None, extra: str) -> str:
 
 
 def _of_file(path: Path, extra: str) -> str:
-    """Return the command for a wheel or a checkout, which may be gone."""
+    """Return the command for a wheel or a checkout, which may be deleted."""
     lost = "" if path.exists() else f", once {path.name} is there again"
     return f"pip install '{path}[{extra}]'{lost}"

@@ -8,8 +8,8 @@ _SLACK = 0.05
 class Pace(Struct):
     """A rate limit that spreads the beginnings evenly over each second.
 
-    If more than twenty a second are allowed, a late beginning may be followed sooner by
-    the next one, since a timer is not exact enough for such short gaps.
+    Above twenty a second, the gap after a late beginning may be shorter: timers are not
+    exact enough for such short gaps.
 
     Attributes:
         most: beginnings per second, as configured; None = no limit.

@@ -26,7 +26,7 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
         Args:
             attempt: number of the attempt that failed, from 1.
             unit: a random number in [0, 1); passed in so that tests choose it.
-            retry_after: the seconds that the other side asks for; they win if longer.
+            retry_after: the seconds that the other side asks for; used if longer.
         """
         ceiling = min(self.max_backoff, self.first * 2.0 ** min(attempt - 1, 32))
         return max(unit * ceiling, retry_after or 0.0)

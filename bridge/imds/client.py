@@ -37,7 +37,7 @@ _INSTANCE_VERSION = "2021-12-13"
 
 
 class _Response(msgspec.Struct, frozen=True):
-    """What came back: the body is empty where nobody needs it."""
+    """A response of IMDS; the body is empty if it is not needed."""
 
     status: int
     headers: Mapping[str, str]
@@ -90,7 +90,7 @@ class MetadataClient:
             MetadataRefusedError: IMDS answered 400 or 403.
             MetadataUnavailableError: any other status than 200 and 304, or no answer.
         """
-        response = await self._ask("GET", self._events_url, timeout, etag=etag)
+        response = await self._request("GET", self._events_url, timeout, etag=etag)
         return Answer(
             body=None if response.status == 304 else response.body,
             etag=_etag(response.headers),
@@ -104,7 +104,7 @@ class MetadataClient:
             body["DocumentIncarnation"] = str(incarnation)
         limit, encoded = self.config.request_timeout, orjson.dumps(body)
         try:
-            await self._ask("POST", self._events_url, limit, sent=encoded)
+            await self._request("POST", self._events_url, limit, sent=encoded)
         except MetadataError as error:
             return _answer_of(error)
         return StartAnswer(result=StartResult.ACCEPTED, status=200)
@@ -127,7 +127,7 @@ class MetadataClient:
         )
         limit = self.config.request_timeout
         async with self.turns.other():
-            response = await self._ask("GET", url, min(timeout or limit, limit))
+            response = await self._request("GET", url, min(timeout or limit, limit))
         try:
             found = orjson.loads(response.body)
         except orjson.JSONDecodeError:
@@ -137,7 +137,7 @@ class MetadataClient:
             raise MetadataUnavailableError(text, outcome="malformed")
         return found
 
-    async def _ask(
+    async def _request(
         self,
         method: Literal["GET", "POST"],
         url: str,
@@ -149,7 +149,7 @@ class MetadataClient:
         """Send one request, and count how it ended.
 
         Raises:
-            MetadataError: there is no answer, or none with 200 or 304.
+            MetadataError: there is no answer, or its status is not 200 or 304.
         """
         headers = {"Metadata": "true"}
         if etag:
@@ -165,7 +165,7 @@ class MetadataClient:
                 allow_redirects=False,
                 timeout=_limit(timeout),
             ) as response:
-                found = await self._found(method, response)
+                found = await self._checked(method, response)
         except MetadataError as error:
             self._count(method, error.outcome)
             raise
@@ -176,7 +176,9 @@ class MetadataClient:
         self._count(method, "ok")
         return found
 
-    async def _found(self, method: str, response: aiohttp.ClientResponse) -> _Response:
+    async def _checked(
+        self, method: str, response: aiohttp.ClientResponse
+    ) -> _Response:
         status = response.status
         if method == "GET" and status == 200:
             return _Response(status, response.headers, await _read(response))
@@ -199,13 +201,13 @@ class MetadataClient:
         )
 
 
-@lru_cache(maxsize=16)  # the same few, at each poll
+@lru_cache(maxsize=16)  # each poll uses one of the same few values
 def _limit(seconds: float) -> aiohttp.ClientTimeout:
     return aiohttp.ClientTimeout(total=seconds)
 
 
 def _answer_of(error: MetadataError) -> StartAnswer:
-    """Return what a failed POST means for its StartRequest."""
+    """Convert the error of a POST to the answer for its StartRequest."""
     status = int(error.outcome) if error.outcome.isdigit() else None
     if status is None or status >= 500:
         result = StartResult.IN_DOUBT
@@ -220,7 +222,7 @@ def _answer_of(error: MetadataError) -> StartAnswer:
 
 
 def _etag(headers: Mapping[str, str]) -> str | None:
-    """Return the ETag; None if there is none, or it cannot be sent back."""
+    """Return the ETag; None if it is missing, or cannot be sent in a header."""
     etag = headers.get("ETag", "")
     return etag if etag.isascii() and etag.isprintable() and etag else None
 
@@ -239,7 +241,7 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
 
 
 def _unavailable(method: str, error: Exception) -> MetadataUnavailableError:
-    """Return what a request without an answer means."""
+    """Convert the error of a request that got no answer."""
     if isinstance(error, TimeoutError):
         text = f"IMDS did not answer the {method} in time"
         return MetadataUnavailableError(text, outcome="timeout")

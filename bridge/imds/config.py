@@ -1,4 +1,4 @@
-"""``[imds]``: where IMDS is, and how often it is asked."""
+"""``[imds]``: where IMDS is, and how often it is polled."""
 
 from collections.abc import Iterator
 from typing import Literal

@@ -1,4 +1,4 @@
-"""What the recent answers of IMDS mean for the next request."""
+"""Decides by the recent answers of IMDS when to send the next request, and how."""
 
 import logging
 
@@ -22,12 +22,12 @@ class Patience(Struct):
     Attributes:
         started: when the process started, in monotonic seconds.
         is_first: whether no read has succeeded yet.
-        failures: failed reads in a row; ``refusals`` and ``timeouts`` are parts of it.
+        failures: failed reads in a row; ``refusals`` and ``timeouts`` are among them.
         reminded: when a failure was logged last, in monotonic seconds.
         loudest: the highest level at which these failures were logged.
         outcome: ``ok``, ``starting``, or the label of the last failure.
         wait: seconds until the next request.
-        is_asked_for: whether IMDS asked for the wait; then it is never shortened.
+        is_asked_for: whether IMDS asked for this wait. Then it is never shortened.
     """
 
     started: float

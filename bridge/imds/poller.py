@@ -1,8 +1,8 @@
 """Reads the document once per interval, and when an approval needs a fresh one.
 
 Nothing else reads the document. The approval listener asks the poller for a fresh look.
-So every valid document goes to the observer, in order. The poller does not look into
-the document; the observer does.
+So every valid document goes to the observer, in order. The poller does not parse the
+document; the observer does.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class Metadata(Protocol):
 
     @property
     def turns(self) -> Turns:
-        """The line of requests."""
+        """The queue of requests."""
         ...
 
     async def fetch(self, *, etag: str | None, timeout: float) -> Answer:  # noqa: ASYNC109 - as in the client
@@ -93,8 +93,8 @@ class Observer(Protocol):
         """Return whether to store when the document was last seen.
 
         Args:
-            has_read: whether the last read has succeeded: only then once a minute, and
-                else only where the clock was set.
+            has_read: whether the last read has succeeded. If not, only a change of the
+                wall clock makes it due.
         """
         ...
 
@@ -106,7 +106,8 @@ class Observer(Protocol):
 class Poller:
     """The loop that reads the document.
 
-    It is wide because it keeps nine values between two requests; four are given.
+    It is wide because it keeps nine values between two requests, and is given
+    four.
 
     Attributes:
         observer: receives every document.

@@ -50,7 +50,7 @@ class Place(Struct, eq=False):
         urgency: returns the urgency; the lowest value goes first. Called again
             whenever the line is sorted.
         is_spaced: whether this request keeps the distance of 250 ms.
-        error: set when the line was dismissed.
+        error: set by ``dismiss``: the request must not be sent.
         stirred: set when this place should check again whether it has the turn.
     """
 
@@ -125,9 +125,9 @@ class _PostLine:
 
 
 class _AtOnce(Struct, eq=False):
-    """The turn of a read that need not stand in line, as almost every one.
+    """The turn of a read that need not wait in line; almost every read is like this.
 
-    It has no place of its own: making one at each poll costs more than all the rest.
+    No ``Place`` is created for it: at each poll that would cost more than the rest.
     """
 
     turns: "Turns"
@@ -144,7 +144,7 @@ class _AtOnce(Struct, eq=False):
 class Turns:
     """The line of requests to scheduledevents.
 
-    It is wide because it has one method for each thing that is done in the line.
+    It is wide because it has a method for each action in the line.
 
     Args:
         clock: measures the waits.
@@ -184,7 +184,7 @@ class Turns:
 
     @asynccontextmanager
     async def other(self) -> AsyncIterator[None]:
-        """Wait for the turn to read another endpoint, which keeps no distance."""
+        """Wait for the turn to read another endpoint, without a distance in time."""
         with self._joined(Kind.READ, is_spaced=False) as place:
             await self.take(place)
             yield
@@ -222,7 +222,7 @@ class Turns:
             if (left := self._left(place)) <= 0:
                 self._line(place.kind).pop(place.number)
                 self._holder = place
-                if not place.is_spaced:  # it does not say when it begins
+                if not place.is_spaced:  # such a place does not call ``begin``
                     self._last = place.kind
                 return True
             await self._clock.wait(place.stirred, left)
@@ -232,7 +232,8 @@ class Turns:
     def begin(self) -> None:
         """Record that the holder of the turn sends its request now.
 
-        Whoever gives up with the turn has sent nothing, and so does not alternate.
+        A holder that sends nothing must not call this. So its turn does not count for
+        the alternation of reads and POSTs.
         """
         self._free_at = self._clock.monotonic() + self._spacing
         if self._holder is not None:
@@ -244,7 +245,7 @@ class Turns:
         self.begin()
 
     def end_at_once(self) -> None:
-        """Take the turn from that read."""
+        """End the turn of the read that has no place in the line."""
         self._holder = None
         if self._reads or self._posts.places:
             self._stir()

@@ -22,8 +22,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _HEAD_SECONDS = 5.0
 _READ_SECONDS = 30.0
-# So many connections wait to be accepted. The loop accepts all before it reads from
-# any. A client for which there is no place left tries again after a second.
+# The most connections that wait to be accepted. The loop accepts all of them before it
+# reads from any. If no place is left, the client tries again after a second.
 _BACKLOG = 128
 
 

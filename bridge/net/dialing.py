@@ -1,4 +1,4 @@
-"""Connections of TCP to a host by its name, but never where nothing may be sent."""
+"""Look up a host and connect to it by TCP, but never to a forbidden address."""
 
 import asyncio
 import socket
@@ -11,31 +11,32 @@ Address = tuple[socket.AddressFamily, tuple[str, int]]
 
 
 async def addresses(host: str, port: int, kind: socket.SocketKind) -> list[Address]:
-    """Look up a host; the platform's own addresses are no place to send to.
+    """Look up the addresses of a host, and check them with ``ssrf_guard``.
 
     Raises:
-        RefusedDeliveryError: it is one of those, or can be no name.
-        OSError: it is not known.
+        RefusedDeliveryError: the name resolves to a forbidden address, or is not a
+            valid host name.
+        OSError: the name cannot be resolved.
     """
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(host, port, type=kind)
     except UnicodeError:
-        text = f"{host}:{port} is no name of a host"
+        text = f"{host}:{port} has no valid host name"
         raise RefusedDeliveryError(text, Reason.NOT_FOUND) from None
     for _, _, _, _, address in found:
         if (why := forbidden(str(address[0]))) is not None:
-            text = f"{host} must not be sent to: {why}"
+            text = f"nothing may be sent to {host}: {why}"
             raise RefusedDeliveryError(text, Reason.REJECTED)
     return [(family, (str(to[0]), int(to[1]))) for family, _, _, _, to in found]
 
 
 async def dialed(host: str, port: int) -> socket.socket:
-    """Return a connection to the first address of a host that takes one.
+    """Return a connection to the first address of a host that accepts it.
 
     Raises:
         RefusedDeliveryError: as ``addresses``.
-        OSError: no address takes one.
+        OSError: the host has no address that accepts a connection.
     """
     loop, last = asyncio.get_running_loop(), OSError(f"{host} has no address")
     for family, address in await addresses(host, port, socket.SOCK_STREAM):

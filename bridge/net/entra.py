@@ -27,7 +27,7 @@ def open_credential(
 
     Args:
         kind: the kind as in the configuration.
-        client_id: that of a user-assigned identity; "" = the system-assigned one.
+        client_id: the id of a user-assigned identity; "" = the system-assigned one.
         proxy: URL of the proxy to Entra; None = the environment's for https.
 
     Raises:

@@ -13,13 +13,13 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from urllib.parse import urlsplit
 
 import aiohttp
+from msgspec import Struct, field
 
 from bridge.foundation.clock import SystemClock
 from bridge.foundation.errors import (
@@ -64,9 +64,8 @@ async def open_session(*, user_agent: str) -> AsyncIterator[aiohttp.ClientSessio
         yield session
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """An HTTP request.
+class Request(Struct, frozen=True, kw_only=True):
+    """An HTTP request. Its text shows nothing of it: most of it may be secret.
 
     Attributes:
         url: the URL; never shown.
@@ -77,25 +76,30 @@ class Request:
         most: bytes of the response that are read.
     """
 
-    url: str = field(repr=False)
-    headers: Mapping[str, str] = field(repr=False)
-    body: bytes = field(repr=False)
+    url: str
+    headers: Mapping[str, str]
+    body: bytes
     timeout: float
-    proxy: str | None = field(default=None, repr=False)
+    proxy: str | None = None
     method: str = "POST"
     connect_timeout: float | None = None
-    tls: ssl.SSLContext | None = field(default=None, repr=False)
+    tls: ssl.SSLContext | None = None
     most: int = MAX_ANSWER_BYTES
 
+    def __repr__(self) -> str:
+        return f"Request(method={self.method!r})"
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+
+class Answer(Struct, frozen=True, kw_only=True):
     """An HTTP response, with at most ``Request.most`` bytes of its body."""
 
     status: int
     body: bytes
     retry_after: float | None
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:  # headers may hold a secret
+        return f"Answer(status={self.status}, body={self.body!r})"
 
 
 async def exchange(

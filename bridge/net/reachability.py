@@ -1,8 +1,7 @@
 """Checks with OPTIONS whether an endpoint answers, without sending an event."""
 
-from dataclasses import replace
-
 import aiohttp
+from msgspec.structs import replace
 
 from bridge.foundation.errors import UnprovenError
 from bridge.net.http_client import Request, exchange

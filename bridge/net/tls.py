@@ -28,7 +28,7 @@ class TlsFiles(Struct, frozen=True, kw_only=True):
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The files that are named.
+        """The configured files.
 
         Raises:
             ValueError: a variable in a path is not set.
@@ -67,7 +67,7 @@ class Tls(Struct):
         middle of a rotation, the last good ones stay in use.
 
         Raises:
-            RefusedDeliveryError: the files are unusable, and were from the start.
+            RefusedDeliveryError: the files are unusable, and never were usable before.
         """
         try:
             if (paths := self.files.paths) and (
@@ -90,7 +90,7 @@ def _load(files: TlsFiles) -> ssl.SSLContext:
     """Return a context that verifies the server.
 
     Raises:
-        ValueError: which file cannot be used, and why.
+        ValueError: a file cannot be used; the text says why.
     """
     ca = files.authorities
     try:

@@ -1,1 +1,1 @@
-"""What is to be delivered, and what was observed, in one SQLite file."""
+"""The state file: observations, deliveries and decisions in one SQLite file."""

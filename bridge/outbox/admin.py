@@ -1,7 +1,8 @@
 """Lists, retries and discards deliveries, also while a forwarder runs.
 
-A retry keeps the order: the dead letters of one EventId are sent oldest first, and one
-whose later step was already delivered is not sent, because it would be out of date.
+A retry keeps the order: the dead letters of one EventId are sent oldest first. A dead
+letter is not sent if a later step of its EventId was already delivered: it would be out
+of date.
 """
 
 import sqlite3
@@ -15,7 +16,7 @@ from bridge.outbox.delivery import Delivery, select
 from bridge.outbox.records import REPLIES
 from bridge.outbox.storage.database import Database
 from bridge.outbox.tables import ages, deliveries
-from bridge.outbox.tables.values import ask_to_retry
+from bridge.outbox.tables.values import request_retry
 
 _OF_ITEM = "d.item = ? ORDER BY d.sink"
 
@@ -27,9 +28,9 @@ class Selection:
     """Selects deliveries; None = any.
 
     Attributes:
-        sink: only of this sink; None = of all sinks, but no replies.
-        states: only in one of these states.
-        event_id: only of this EventId.
+        sink: only deliveries to this sink; None = to all sinks, without replies.
+        states: only deliveries in one of these states.
+        event_id: only deliveries of this EventId.
         id: only the delivery with this id.
     """
 
@@ -40,8 +41,8 @@ class Selection:
 
     @property
     def condition(self) -> tuple[str, tuple[object, ...]]:
-        """Our own SQL, and the values for it."""
-        # Replies are not events: they are shown only if they are asked for.
+        """The SQL condition, made of constant text only, and its parameters."""
+        # Replies are not events: without a sink's name they are left out.
         shown = "d.sink <> ?" if self.sink is None else "d.sink = ?"
         parts, values = [shown], list[object]([self.sink or REPLIES])
         for column, value in (
@@ -93,8 +94,8 @@ class Ledger:
 
         Args:
             selection: selects deliveries.
-            count: so many at most.
-            also: the ids of others, which are returned too.
+            count: the most deliveries to return.
+            also: ids of deliveries that count as selected, too.
         """
         condition, values = selection.condition
         named = ",".join(map(str, also))
@@ -110,9 +111,9 @@ class Ledger:
         """Return the events that were published after ``after``, oldest first.
 
         Args:
-            after: the number of the last one seen.
-            newest: so many of the newest at most.
-            event_id: only of this EventId.
+            after: the number of the last event that was returned before.
+            newest: the most events to return; older ones are left out.
+            event_id: only events of this EventId.
         """
         key = event_id and event_id.upper()
         query = """SELECT id, body FROM items WHERE kind = 'event' AND id > ?
@@ -136,9 +137,9 @@ class Ledger:
         )
 
     async def observed(self, start: str) -> list[str]:
-        """Return the EventIds with this start that were in a document, in order.
+        """Return the EventIds of documents that begin with ``start``, sorted.
 
-        An EventId that only an approval message names may be wrong: it is left out.
+        An EventId that only an approval message contains may be wrong: it is left out.
         """
         query = """SELECT event_id, max(id) FROM items WHERE kind = 'event'
             AND type LIKE '%.scheduledevent.%' AND substr(key, 1, ?) = ?
@@ -151,19 +152,19 @@ class Ledger:
     async def retry(
         self, selection: Selection, *, now: float, force: bool
     ) -> tuple[list[Delivery], list[Delivery], int]:
-        """Make deliveries due now, and let the relays try at once.
+        """Make the selected deliveries pending and due now, and wake the relays.
 
-        Unless one delivery is selected by its id, other selected deliveries that wait
-        are due now, too.
+        If the selection has no ``id``, the pending deliveries of the same sink and
+        EventId become due now, too.
 
         Args:
             selection: selects deliveries.
             now: seconds since the epoch.
-            force: whether also those are sent whose later step was already delivered.
+            force: whether to send deliveries whose later step was already delivered.
 
         Returns:
-            Those that will be sent, those that are out of date, and how many others
-            are due now.
+            The deliveries that will be sent, the deliveries that are out of date, and
+            how many pending deliveries became due now.
         """
         waiting = replace(selection, states=("pending",))
 
@@ -180,13 +181,13 @@ class Ledger:
             for delivery in sent:
                 _revive(db, delivery, now)
             others = 0 if selection.id is not None else _make_due(db, waiting, now)
-            ask_to_retry(db, selection.sink)
+            request_retry(db, selection.sink)
             return sent, late, others
 
         return await self.database.run(job)
 
     async def discard(self, selection: Selection, *, now: float) -> list[Delivery]:
-        """Discard what is not delivered yet; it can be listed until it is pruned."""
+        """Discard selected deliveries; they can be listed until they are pruned."""
 
         def job(db: sqlite3.Connection) -> list[Delivery]:
             condition, values = selection.condition
@@ -205,7 +206,7 @@ class Ledger:
 
 
 def _make_due(db: sqlite3.Connection, selection: Selection, now: float) -> int:
-    """Make due now what is due later; return how many deliveries that are."""
+    """Make the selected later deliveries due now; return how many there were."""
     condition, values = selection.condition
     changed = db.execute(
         f"""UPDATE deliveries SET due = ? WHERE id IN (
@@ -219,7 +220,7 @@ def _make_due(db: sqlite3.Connection, selection: Selection, now: float) -> int:
 def _last_delivered(
     db: sqlite3.Connection, found: list[Delivery]
 ) -> dict[tuple[str, str | None], int]:
-    """Return the id of the last delivered one of each sink and key, in one pass."""
+    """Return the newest delivered id of each sink and key, with one query."""
     query = """SELECT sink, key, max(id) FROM deliveries NOT INDEXED
         WHERE id > ? AND state = 'delivered' AND key IS NOT NULL GROUP BY sink, key"""
     oldest = min((delivery.id for delivery in found), default=0)

@@ -1,4 +1,4 @@
-"""The running time of each sink, by which its deliveries grow older."""
+"""Reads and saves the running time of each sink, the clock for delivery ages."""
 
 from collections.abc import Callable, Mapping
 
@@ -9,22 +9,22 @@ from bridge.outbox.tables import ages
 
 
 class Ages(Struct):
-    """The running times, in seconds. What they are: ``bridge.outbox.tables.ages``.
+    """The running times in seconds; ``bridge.outbox.tables.ages`` explains them.
 
     Attributes:
-        clocks: return the running time of a sink now, by its name. A sink without one
-            has the running time that was saved last.
+        clocks: by the sink's name, a function that returns its running time now. For a
+            sink without a function, the saved running time counts.
     """
 
     database: Database
     clocks: dict[str, Callable[[], float]] = field(default_factory=dict)
 
     def now(self) -> Mapping[str, float]:
-        """Return the running time of each sink that has a clock."""
+        """Return the running time now of each sink in ``clocks``."""
         return {sink: seconds() for sink, seconds in self.clocks.items()}
 
     async def load(self, sink: str) -> float:
-        """Return the running time of a sink as it was saved last."""
+        """Return the saved running time of a sink."""
         return await self.database.read(lambda db: ages.load(db, sink))
 
     async def save(self, sink: str, seconds: float) -> None:

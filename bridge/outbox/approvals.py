@@ -1,4 +1,4 @@
-"""What was decided on approvals."""
+"""Reads and saves the decisions on approvals."""
 
 from msgspec import Struct
 
@@ -13,17 +13,18 @@ class Approvals(Struct):
     database: Database
 
     async def save(self, decision: Decision, *, now: float) -> None:
-        """Save an intent, or that the POST for it is begun."""
+        """Save an intent, or record that its POST has begun."""
         await self.database.run(lambda db: decisions.save(db, decision, now))
 
     async def of_message(
         self, message: str, sequence: int | None = None
     ) -> dict[str, Decision]:
-        """Return what was decided on a message, by key of the EventId.
+        """Return the decisions on a message, by the key of the EventId.
 
         Args:
             message: the hash of its content.
-            sequence: its own number: a decision on this very message goes first.
+            sequence: its sequence number. A decision on the message with this number
+                takes precedence over a decision on a copy of the message.
         """
         return await self.database.read(
             lambda db: decisions.of_message(db, message, sequence)
@@ -41,7 +42,7 @@ class Approvals(Struct):
         await self.database.run(lambda db: decisions.delete(db, message, key))
 
     async def posted(self) -> frozenset[str]:
-        """Return the keys of the EventIds for which a POST was begun."""
+        """Return the keys of the EventIds for which a POST has begun."""
         return await self.database.read(decisions.posted)
 
     async def recent_outcomes(self, limit: int) -> list[bytes]:

@@ -1,9 +1,9 @@
-"""Checksums of rows: damaged content must not be sent under the id of the sound one.
+"""Checksums of rows: damaged content must not be sent with the id of an intact event.
 
 CRC-32 is enough, because it guards against a failing disk and not against an attacker:
-it detects every run of up to 32 wrong bits, and of any other damage all but one case in
-four billion. It is stored in the row as a number, and costs less than a microsecond per
-kilobyte.
+it detects every run of up to 32 wrong bits. Other damage escapes it in one of four
+billion cases. It is stored in the row as a number, and costs less than a microsecond
+per kilobyte.
 """
 
 import logging
@@ -15,18 +15,18 @@ import msgspec
 
 log = logging.getLogger(__name__)
 
-# Which type may stand at which place of a Content; SQLite has no others of them.
+# The allowed pairs of index in Content and type. SQLite returns no subclasses.
 _KINDS_READ = {
     *((place, str) for place in range(5)),
     *((place, type(None)) for place in (1, 2, 3)),
     (5, bytes),
 }
 _ENCODER = msgspec.json.Encoder()
-BROKEN = -1  # no checksum is negative, so a row with this one is never sent
+BROKEN = -1  # never a valid checksum: a row with this value is never sent
 
 
 class Content(NamedTuple):
-    """What the checksum is made of, together with the id of the row.
+    """The columns that the checksum covers, together with the id of the row.
 
     Attributes:
         kind: ``event`` or ``reply``.
@@ -50,16 +50,16 @@ def checksum_of(number: int, content: Content) -> int:
 
 
 def checksum_of_value(name: str, value: bytes) -> int:
-    """Return the checksum of a value that is kept under a name."""
+    """Return the checksum of a named value."""
     return zlib.crc32(value, zlib.crc32(name.encode()))
 
 
 def intact_value(name: str, row: Sequence[object] | None) -> bytes | None:
-    """Return the value of a row; b"" if it is damaged, which is logged.
+    """Return the value of a row; if it is damaged, log that and return b"".
 
     Args:
         name: the name of the value.
-        row: value and checksum; an older file has no checksum; None = no row.
+        row: value and checksum, without checksum in an older file; None = no row.
     """
     if row is None or not isinstance(value := row[0], bytes):
         return None
@@ -77,7 +77,7 @@ def checksum_of_decision(*columns: object) -> int:
 
 def log_damage(what: str) -> None:
     """Log that a damaged value of the state file is ignored."""
-    log.error("what was kept is damaged: going on without it", extra={"what": what})
+    log.error("stored value is damaged: going on without it", extra={"what": what})
 
 
 def damage_of(number: object, content: Content, checksum: object) -> str | None:
@@ -89,15 +89,15 @@ def damage_of(number: object, content: Content, checksum: object) -> str | None:
         checksum: as it was read; None = the row was written without one.
     """
     if not isinstance(number, int):
-        return "what was to be sent is gone from the state file"
+        return "the content of this delivery is missing in the state file"
     is_bytes = type(content.body) is bytes
     if is_bytes and checksum == checksum_of(number, content):
         return None  # the usual case: a wrong type would have another checksum
     if not _is_readable(*content):
-        return "what was to be sent cannot be read in the state file"
+        return "the content of this delivery cannot be read in the state file"
     if checksum is None:
         return None
-    return "what was to be sent is damaged in the state file"
+    return "the content of this delivery is damaged in the state file"
 
 
 def _is_readable(*content: object) -> bool:

@@ -1,4 +1,4 @@
-"""What commands did."""
+"""Reads the successes and results of commands."""
 
 from collections.abc import Sequence
 

@@ -19,10 +19,10 @@ from bridge.outbox.tables.tallies import tallies
 
 
 class Deliveries(Struct):
-    """What the relays ask and record. Times are seconds since the epoch.
+    """Reads and changes deliveries for the relays. Times are seconds since the epoch.
 
     Attributes:
-        observations: notes whose events are to be published again.
+        observations: records which events must be published again.
         lost: called with the sink of each delivery that is given up because it is
             damaged, or because there is no room for it.
     """
@@ -36,15 +36,15 @@ class Deliveries(Struct):
     async def due(
         self, sink: str, *, now: float, limit: int, but: Iterable[int] = ()
     ) -> tuple[list[Delivery], float | None]:
-        """Return what is due for a sink, and when the next delivery will be due.
+        """Return the due deliveries of a sink, and when the next one will be due.
 
         A damaged delivery must not be sent: it is dead-lettered here.
 
         Args:
-            sink: whose deliveries.
+            sink: the name of the sink.
             now: seconds since the epoch.
-            limit: so many at most.
-            but: ids of those that are left out.
+            limit: the most deliveries to return.
+            but: ids of deliveries to leave out.
         """
         left_out = tuple(but)
         found, next_due = await self.database.read(
@@ -71,7 +71,7 @@ class Deliveries(Struct):
     async def waiting_for_sink(
         self, sink: str, *, now: float, limit: int, but: Iterable[int] = ()
     ) -> list[Delivery]:
-        """Return what waits for the sink to answer again; arguments as of ``due``."""
+        """Return deliveries that wait until the sink answers; arguments as ``due``."""
         left_out = tuple(but)
         return await self.database.read(
             lambda db: deliveries.waiting_for_sink(db, sink, now, limit, left_out)
@@ -83,9 +83,9 @@ class Deliveries(Struct):
         """Return the pending deliveries of one CloudEvent to one sink.
 
         Args:
-            sink: whose deliveries.
+            sink: the name of the sink.
             cloud_event_id: the id of the CloudEvent.
-            since: events that were committed before it are not searched.
+            since: events that were committed before this time are not searched.
         """
         return await self.database.read(
             lambda db: deliveries.of_cloud_event(db, sink, cloud_event_id, since)
@@ -95,7 +95,7 @@ class Deliveries(Struct):
         """Return the tally of each sink that ever had a delivery."""
         return await self.database.read(tallies)
 
-    # -- what became of an attempt -------------------------------------------
+    # -- results of attempts -------------------------------------------------
 
     async def delivered(self, *sent: Delivery, now: float) -> bool:
         """Record that the sink has accepted deliveries.
@@ -115,10 +115,10 @@ class Deliveries(Struct):
         waits_for_sink: bool = False,
         running: float | None = None,
     ) -> None:
-        """Try again at ``due``.
+        """Plan another attempt at ``due``.
 
         Args:
-            delivery: what failed.
+            delivery: the delivery that failed.
             due: seconds since the epoch.
             error: why it failed, in words.
             reason: why it failed, as a label.
@@ -140,7 +140,7 @@ class Deliveries(Struct):
     async def dead_letter(
         self, delivery: Delivery, *, now: float, error: str, reason: Reason
     ) -> None:
-        """Give a delivery up. It is kept and counted; the next of its key may go."""
+        """Give a delivery up; keep its row. The next one of its key may be sent."""
         await self.database.run(
             lambda db: deliveries.settle(
                 db, delivery, "dead", now=now, error=(error, reason.value)
@@ -158,23 +158,24 @@ class Deliveries(Struct):
     # -- due times -----------------------------------------------------------
 
     async def release(self, sink: str, *, now: float, limit: int) -> int:
-        """Make due now what waits for the sink to answer again; return how many.
+        """Make deliveries that wait until the sink answers due now; return how many.
 
         Args:
-            sink: whose deliveries.
+            sink: the name of the sink.
             now: seconds since the epoch.
-            limit: so many at most, so that no other job waits long.
+            limit: the most deliveries to change now, so that other jobs do not wait
+                long.
         """
         return await self.database.run(
             lambda db: deliveries.release(db, sink, now, limit), is_kept=False
         )
 
-    # Due times are changed on the disk too, even if it cannot be written now.
+    # If the disk cannot be written now, these changes are repeated on it later.
 
     async def make_due(self, sink: str, *, beyond: float, now: float) -> None:
-        """Make due now what is due later than ``beyond``."""
+        """Make deliveries that are due later than ``beyond`` due now."""
         await self.database.run(lambda db: deliveries.make_due(db, sink, beyond, now))
 
     async def make_earlier(self, sink: str, seconds: float) -> None:
-        """Make all deliveries due so much earlier, because the clock was set back."""
+        """Make all deliveries due earlier, because the clock was set back."""
         await self.database.run(lambda db: deliveries.make_earlier(db, sink, seconds))

@@ -1,4 +1,4 @@
-"""A delivery as it is read from the state file, and what is wrong with it."""
+"""Reads deliveries from the state file, and detects damaged ones."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
             order; None = no order.
         event_id: the EventId as received.
         body: the CloudEvent or the reply as JSON.
-        attempts: how many were made.
+        attempts: how many attempts were made.
         due, created, not_before: seconds since the epoch.
-        urgent_from, urgent_until: when it goes before all others, likewise.
+        urgent_from, urgent_until: between these times it goes before all others.
         born: the running time of the sink when the delivery was inserted, in seconds.
         damage: what is wrong with the row, so that it must not be sent; None = nothing.
     """
@@ -61,7 +61,7 @@ _SOURCE = "FROM deliveries d JOIN items i ON i.id = d.item"
 
 _CHECKED = f"{_COLUMNS}, i.id, i.key, i.checksum"
 _HEAD = _CHECKED.replace("i.body", "length(i.body)")
-_BODY = 8  # the place of both
+_BODY = 8  # the index of both in a row
 
 
 # Finds a delivery also if its item is missing.
@@ -83,7 +83,7 @@ def select_checked(
     source = _SOURCE if db.is_part else _WITH_LOST
     try:
         rows = _page(db, f"{source} WHERE {condition}", values)
-    except (sqlite3.Error, ValueError, TypeError):  # there is damage: row by row
+    except (sqlite3.Error, ValueError, TypeError):  # damage: read row by row
         query = f"SELECT {_CHECKED} {source} WHERE {condition}"
         rows = db.execute(query, values).fetchall()
     return [_checked(row) for row in rows]
@@ -92,11 +92,11 @@ def select_checked(
 def _page(
     db: Connection, source: str, values: tuple[object, ...]
 ) -> Sequence[Sequence[Any]]:
-    """Return the rows of ``select_checked``, which SQLite joins to a single one.
+    """Return the rows of ``select_checked``, which SQLite joins to a single row.
 
-    Python's lock is passed on at each row that SQLite returns. While the loop is busy,
-    that is a wait of up to 5 ms for each, so that a page was hardly read before the
-    loop had nothing left to do. Here the lock is free until the page is read.
+    This thread must take Python's lock (the GIL) for each row that SQLite returns.
+    While the event loop is busy, that takes up to 5 ms for each row: a page would be
+    complete only when the loop is idle. With a single row, the lock is taken once.
 
     Raises:
         sqlite3.Error, ValueError, TypeError: a value is damaged, or the disk fails.
@@ -116,7 +116,7 @@ def _page(
 
 
 def _checked(row: Sequence[Any]) -> Delivery:
-    """Make a delivery of a row that may be damaged."""
+    """Return the delivery of a row that may be damaged."""
     *columns, item, key, checksum = row
     found = Delivery(*columns)
     damage = _damage_of_content(found, item, key, checksum) or _damage_of_numbers(
@@ -150,7 +150,7 @@ def _damage_of_numbers(attempts: object, *times: object) -> str | None:
 
 
 def _readable(found: Delivery, damage: str) -> Delivery:
-    """Return a damaged row with stand-ins for what cannot be read, for the log."""
+    """Return a damaged row with placeholders for unreadable values, for the log."""
 
     def text(value: object) -> str | None:
         return value if isinstance(value, str) else None

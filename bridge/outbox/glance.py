@@ -15,13 +15,13 @@ _BUSY_SECONDS = 0.2
 async def glance(
     path: Path, names: Sequence[str], patience: float = _PATIENCE
 ) -> Mapping[str, bytes]:
-    """Return the values that an earlier life has saved; without those not found.
+    """Return the values that an earlier run of the forwarder saved, if they exist.
 
-    The file is not changed. Errors are ignored: they are reported when it is opened.
+    The file is not changed. Errors are ignored: opening the file reports them later.
 
     Args:
         path: the state file.
-        names: of the values.
+        names: the names of the values.
         patience: seconds to wait for a disk that hangs.
     """
     with suppress(TimeoutError):

@@ -13,16 +13,16 @@ FileId = tuple[int, int]
 
 
 def identity_of(path: Path | str) -> FileId | None:
-    """Return which file is at a path; None = there is none, or it cannot be seen."""
+    """Return device and inode of the file at a path; None = they cannot be read."""
     try:
-        found = os.stat(path)  # noqa: PTH116 - asked every 2 s, and a Path costs calls
+        found = os.stat(path)  # noqa: PTH116 - called every 2 s; Path.stat is slower
     except OSError:
         return None
     return found.st_dev, found.st_ino
 
 
 def lock_of(path: Path | str) -> str:
-    """Return the file that is locked for a state file."""
+    """Return the path of the lock file of a state file."""
     return f"{path}.lock"
 
 
@@ -43,15 +43,15 @@ class StateLock(Struct):
 
     @property
     def file(self) -> Path:
-        """The file that is locked."""
+        """The path of the lock file."""
         return Path(lock_of(self.path))
 
     def take(self) -> None:
-        """Take the lock; give up the one that was taken before.
+        """Take the lock, after releasing it if it was taken before.
 
         Raises:
             OutboxLockedError: another forwarder holds it.
-            OutboxError: its directory cannot be made or written.
+            OutboxError: the directory of the file cannot be created or written.
         """
         self.release()
         held = self._opened()
@@ -78,13 +78,13 @@ class StateLock(Struct):
         """Take the lock again unless it is certain that it is held.
 
         Raises:
-            OutboxError: as of ``take``.
+            OutboxError: see ``take``.
         """
         if not self._is_certain or self.fault() is not None:
             self.take()
 
     def release(self) -> None:
-        """Give up the lock."""
+        """Release the lock."""
         held, self._held, self._is_certain = self._held, None, False
         if held is not None:
             held.close()

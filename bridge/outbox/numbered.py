@@ -1,4 +1,4 @@
-"""Events that are numbered when they are written, in the same transaction."""
+"""Events whose ids are made in the transaction that writes the events."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -12,12 +12,13 @@ from bridge.outbox.tables import observations
 class Numbered(Struct, frozen=True):
     """Events whose ids depend on how often each was published before.
 
-    They are made in the transaction that writes them. If that is done again, for
-    example on the disk after it was done in memory, they are still the same.
+    The transaction may be repeated, for example on the disk after it ran in memory. The
+    events are made only the first time, so they stay the same.
 
     Attributes:
         causes: the hash of the cause of each event, in order.
-        make: makes the events of how often each cause was published; absent = never.
+        make: makes the events. Its argument says how often each cause was published; a
+            cause that is absent was never published.
     """
 
     causes: Sequence[str]
@@ -26,7 +27,7 @@ class Numbered(Struct, frozen=True):
 
     def events(self, db: Connection) -> Sequence[OutgoingEvent]:
         """Return the events, in order."""
-        if not self._made:  # two threads may be here, if a disk hangs: one wins
+        if not self._made:  # two threads may get here if a disk hangs: one wins
             counts = observations.publish_counts(db, self.causes)
             self._made.setdefault("events", self.make(counts))
         return self._made["events"]

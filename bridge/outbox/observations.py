@@ -1,4 +1,4 @@
-"""What was observed and published, and values that are kept under a name."""
+"""Reads and saves what was observed and published, and named values."""
 
 from collections.abc import Mapping
 
@@ -10,25 +10,25 @@ from bridge.outbox.tables import observations, values
 
 
 class Observations(Struct):
-    """What the bridge has to know of its earlier lives.
+    """What the bridge needs to know about its earlier runs.
 
     Attributes:
-        again: keys of the EventIds whose events are to be published again from the
-            document, because an event of theirs was damaged before it was delivered.
+        again: keys of the EventIds whose events must be published again from the
+            document, because one of these events was damaged before its delivery.
     """
 
     database: Database
     again: frozenset[str] = frozenset()
 
     async def load(self, name: str) -> bytes | None:
-        """Return the value kept under ``name``: None if none is, b"" if damaged."""
+        """Return the value saved as ``name``; None = not found, b"" = damaged."""
         return await self.database.read(lambda db: values.load(db, name))
 
     async def save(self, named: Mapping[str, bytes]) -> None:
-        """Keep values under their names.
+        """Save values under their names.
 
-        It is for values that are renewed now and then: while the disk fails, they are
-        kept in memory and not written later.
+        Use it only for values that are saved again from time to time: values saved
+        while the disk fails stay in memory, and are not written to the disk later.
         """
         await self.database.run(lambda db: values.save(db, named), is_kept=False)
 
@@ -37,9 +37,9 @@ class Observations(Struct):
         return await self.database.read(lambda db: observations.was_seen(db, key))
 
     async def load_again(self) -> None:
-        """Add to ``again`` what earlier lives have left."""
+        """Add to ``again`` the keys that earlier runs have saved."""
         self.again |= await self.database.read(observations.to_publish_again)
 
     def note(self, checkpoint: Checkpoint) -> None:
-        """Remove from ``again`` what was published with a checkpoint."""
+        """Remove from ``again`` the keys that a checkpoint has published again."""
         self.again -= checkpoint.again

@@ -13,26 +13,26 @@ Stamp = tuple[int, int, FileId | None, FileId | None]
 
 
 class OtherProcesses(Struct, frozen=True):
-    """Answers whether another process has written, and what it asks for."""
+    """Detects writes and retry requests of other processes."""
 
     database: Database
 
     def stamp(self) -> Stamp | None:
-        """Return what changes with each write, and when a file is removed or replaced.
+        """Return a value that differs after a write, or after a file was replaced.
 
-        It is asked for without the thread of the state file, which would cost an idle
-        forwarder a third of the CPU of its poll. The disk is not read for it: the
-        operating system keeps in memory what it says of open files.
+        This does not use the thread of the state file: that would cost an idle
+        forwarder a third of the CPU of its poll. It does not read the disk either: the
+        operating system keeps the attributes of open files in memory.
 
         Returns:
-            Time and size of SQLite's log, and which files the state file and its lock
-            are. None = not known: there is no log, or the disk fails.
+            Time and size of SQLite's log, and the identities of the state file and of
+            its lock file. None = unknown: there is no log, or the disk fails.
         """
         if self.database.is_degraded:
             return None
         path = str(self.database.keeper.path)
         try:
-            log = os.stat(f"{path}-wal")  # noqa: PTH116 - a Path costs ten calls
+            log = os.stat(f"{path}-wal")  # noqa: PTH116 - a Path needs ten calls
         except OSError:
             return None
         return (
@@ -47,7 +47,7 @@ class OtherProcesses(Struct, frozen=True):
         return await self.database.read(_data_version)
 
     async def retries(self) -> dict[str | None, int]:
-        """Return how often a person asked to try a sink at once; None = all sinks."""
+        """Return the number of requested retries by sink; None = for all sinks."""
         return await self.database.read(values.retries)
 
 

@@ -1,4 +1,4 @@
-"""The VM that a state file belongs to: a cloned disk brings the file of another VM."""
+"""The VM that a state file belongs to: a cloned disk has the file of another VM."""
 
 import sqlite3
 
@@ -18,7 +18,7 @@ async def owner_of(database: Database) -> str | None:
     """Return the vmId of the VM that wrote the file; None if that is not known."""
 
     def job(db: sqlite3.Connection) -> str | None:
-        # An older file has no checksums; load can read that.
+        # ``load`` also reads an older file, which has no checksums.
         owner = load(db, _OWNER)
         return owner.decode(errors="replace") if owner else None
 

@@ -25,7 +25,7 @@ class Place(Struct):
 
     Attributes:
         path: of the state file.
-        lock: of it.
+        lock: the lock of the state file.
     """
 
     path: Path
@@ -68,10 +68,10 @@ class Place(Struct):
         return self._file is None or identity_of(self.path) == self._file
 
     def _restore(self, file: Connection) -> None:
-        """Copy all that a connection can read to a new file, and put it in place.
+        """Copy the content of a connection to a new file, and move it into place.
 
         Raises:
-            OutboxUnavailableError: it cannot be written.
+            OutboxUnavailableError: the new file cannot be written.
         """
         new = Path(f"{self.path}{_RESTORED}")
         try:

@@ -9,21 +9,21 @@ from bridge.outbox.tables import clock_jumps, pruning
 
 
 class Pruning(Struct, frozen=True):
-    """Deletes what is settled: what is old, and what is too much."""
+    """Deletes settled items: old ones, and the oldest if the file is too large."""
 
     database: Database
 
     async def prune(
         self, *, before: float, now: float, alive: frozenset[str], limit: int = 500
     ) -> int:
-        """Delete what was settled before ``before``; return how many items that were.
+        """Delete items that were settled before ``before``; return their number.
 
         Args:
             before: seconds since the epoch.
             now: seconds since the epoch.
-            alive: keys of the EventIds in the document: what is known of them is kept,
-                however far ahead they are announced.
-            limit: so many items at most, so that no other job waits long.
+            alive: keys of the EventIds in the document: their records are kept, however
+                far in the future these events are scheduled.
+            limit: the most items to delete now, so that other jobs do not wait long.
         """
 
         def job(db: sqlite3.Connection) -> int:
@@ -38,14 +38,15 @@ class Pruning(Struct, frozen=True):
     async def shrink(self, *, most: int, limit: int = 500) -> tuple[int, int]:
         """Delete the oldest delivered items while the file is too large.
 
-        What is pending or dead is never deleted.
+        Items with pending or dead deliveries are never deleted.
 
         Args:
-            most: bytes.
-            limit: so many items at most, so that no other job waits long.
+            most: the allowed size in bytes.
+            limit: the most items to delete now, so that other jobs do not wait long.
 
         Returns:
-            How many items were deleted, and how many bytes are still too many.
+            How many items were deleted, and by how many bytes the file is still too
+            large.
         """
 
         def job(db: sqlite3.Connection) -> tuple[int, int]:
@@ -56,7 +57,7 @@ class Pruning(Struct, frozen=True):
         return await self.database.run(job, is_kept=False)
 
     async def follow_clock(self, *, by: float, now: float) -> None:
-        """Keep the age of all rows after the wall clock was set.
+        """Correct the age of all rows after the wall clock was set.
 
         Args:
             by: how far forward, in seconds; negative = back.

@@ -6,16 +6,16 @@ import orjson
 from msgspec import Struct
 
 CHECKPOINT = "checkpoint"
-TRAFFIC = "traffic"  # whether this VM is in rotation, and whether that was published
-REPLIES = "$replies"  # stands for a sink; no sink can have a $ in its name
+TRAFFIC = "traffic"  # whether this VM is in rotation, and if that was published
+REPLIES = "$replies"  # used as the name of a sink; real names have no $
 
 
 class Reply(Struct, frozen=True, kw_only=True):
     """A reply to an approval.
 
     Attributes:
-        key: the hash of the message that is replied to.
-        body: read back by ``approvals.reply``.
+        key: the hash of the message that this reply answers.
+        body: the reply as ``approvals.reply`` encodes it.
     """
 
     key: str
@@ -23,17 +23,17 @@ class Reply(Struct, frozen=True, kw_only=True):
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """What was decided on one EventId of one approval message.
+    """The decision on one EventId of one approval message.
 
     Attributes:
         message: the hash of the message's content.
         key: the EventId as it is compared.
-        event_id: the EventId as the message has it.
+        event_id: the EventId as written in the message.
         sequence: the message's sequence number.
         state: ``intent``, or the outcome.
-        posted: whether a POST for it was begun.
+        posted: whether a POST for it has begun.
         data: the outcome as it was published, JSON.
-        rule: the rule that asked for it; None = a message did.
+        rule: the rule that made the request; None = a message made it.
     """
 
     message: str
@@ -68,7 +68,7 @@ class CommandStanding(Struct, frozen=True, kw_only=True):
     """How far a command has come for an EventId.
 
     Attributes:
-        success: the last one that still counts.
+        success: the last success, if it still counts.
         is_pending: whether a step waits for the command, or runs now.
         last: the state of the newest settled step; None = no step is settled.
     """
@@ -82,9 +82,9 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
     """What is known of the document.
 
     Attributes:
-        body: opaque bytes; read back with ``load(CHECKPOINT)``.
-        sightings: keys of the EventIds that are in it, or were a moment ago.
-        again: keys of the EventIds whose damaged events are published again with it.
+        body: opaque bytes, which ``load(CHECKPOINT)`` returns.
+        sightings: keys of the EventIds in this document or in the one before.
+        again: keys of the EventIds whose damaged events this commit publishes again.
     """
 
     body: bytes

@@ -1,7 +1,7 @@
 """The deliveries of a sink that acts, such as ``command``.
 
-Unlike a delivery of other sinks, a step here may be overtaken by a later step, and the
-commit that settles it also publishes its result.
+They differ from the deliveries of other sinks: a later step may replace an earlier one,
+and the commit that settles a delivery also publishes the command's result.
 """
 
 import sqlite3
@@ -24,11 +24,11 @@ _MOST = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What is known of the EventId of a step.
+    """What is known about the EventId of a step, for one sink.
 
     Attributes:
-        newer: the newest later step of it for this sink; None = there is none.
-        older: the step of it before this one for this sink; None = none is kept.
+        newer: the event of the newest later step; None = there is no later step.
+        older: the event of the step before this one; None = it is not stored.
         appearance: how often the EventId has gone.
         success: the last success of this sink that still counts.
     """
@@ -47,7 +47,7 @@ class Runs:
     sink: str
 
     async def pending(self, now: float) -> list[Delivery]:
-        """Return what is pending, oldest first; dead-letter what is damaged."""
+        """Return the pending deliveries, oldest first; dead-letter damaged ones."""
         condition = "d.sink = ? AND d.state = 'pending' ORDER BY d.id LIMIT ?"
         found = await self.outbox.database.read(
             lambda db: select_checked(db, condition, (self.sink, _MOST))
@@ -58,7 +58,7 @@ class Runs:
         return [delivery for delivery in found if delivery.damage is None]
 
     async def standings(self, deliveries: Sequence[Delivery]) -> dict[int, Standing]:
-        """Return what is known of the EventId of each step, by its delivery's id."""
+        """Return the standing of each delivery's EventId, by the delivery's id."""
 
         def job(db: sqlite3.Connection) -> dict[int, Standing]:
             newest = _newest(db, self.sink) if deliveries else {}
@@ -74,13 +74,13 @@ class Runs:
         found = (s for s in successes.of_event(db, key) if s.sink == self.sink)
         return Standing(
             newer=_body(db, later) if later > delivery.id else None,
-            older=_body(db, _before(db, delivery)),
+            older=_body(db, _previous(db, delivery)),
             appearance=successes.appearance(db, key),
             success=next(found, None),
         )
 
-    async def ask(self, event: CloudEvent, *, now: float) -> None:
-        """Let only this sink act on an event without EventId."""
+    async def add(self, event: CloudEvent, *, now: float) -> None:
+        """Add a delivery of an event without EventId, for this sink only."""
         content = Content(
             kind="event",
             key=None,
@@ -106,7 +106,7 @@ class Runs:
         self.outbox.wakeups.of(self.sink).set()
 
     async def void(self, key: str) -> None:
-        """Delete the success for an EventId: it is undone, or done again, now."""
+        """Delete the success for an EventId: the command now undoes or repeats it."""
         await self.outbox.database.run(lambda db: successes.void(db, self.sink, key))
 
     async def settle(  # noqa: PLR0913 - what one commit holds
@@ -127,7 +127,7 @@ class Runs:
             results: the events that are published.
             now: seconds since the epoch.
             error: why it failed, in words and as a label.
-            success: on which approvals may rely from now on.
+            success: the success to save, which approvals may require.
         """
 
         def settle(db: Connection) -> None:
@@ -146,8 +146,8 @@ def _body(db: sqlite3.Connection, number: int | None) -> bytes | None:
     return None if row is None else row[0]
 
 
-def _before(db: sqlite3.Connection, delivery: Delivery) -> int | None:
-    """Return the step of its EventId that was routed before."""
+def _previous(db: sqlite3.Connection, delivery: Delivery) -> int | None:
+    """Return the id of the step of the same EventId before a delivery."""
     query = """SELECT max(id) FROM deliveries WHERE sink = ? AND key = ? AND id < ?
         AND state IN ('pending', 'delivered', 'dead', 'skipped')"""
     place = (delivery.sink, delivery.key, delivery.id)
@@ -157,7 +157,7 @@ def _before(db: sqlite3.Connection, delivery: Delivery) -> int | None:
 
 
 def _newest(db: sqlite3.Connection, sink: str) -> dict[str, int]:
-    """Return the newest step of each EventId, without discarded ones."""
+    """Return the id of the newest step of each key, without discarded steps."""
     query = """SELECT key, max(id) FROM deliveries WHERE sink = ? AND key IS NOT NULL
         AND state IN ('pending', 'delivered', 'dead', 'skipped') GROUP BY key"""
     return dict(db.execute(query, (sink,)))

@@ -1,4 +1,4 @@
-"""What a sink keeps in the state file for its next life."""
+"""The values that a sink saves in the state file for later runs."""
 
 import sqlite3
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ class SinkMemory(Struct, frozen=True):
     Attributes:
         database: the state file.
         sink: the sink's name.
-        clock: says when a value was saved, so that it can be pruned.
+        clock: gives the time of saving, by which a value is pruned later.
     """
 
     database: Database

@@ -2,10 +2,10 @@
 
 locked by another instance    → refused
 written by a newer version    → refused
-corrupt                       → moved aside with an error; what can be read of it is
+corrupt                       → moved aside with an error; its readable rows are
                                 copied into a fresh file
-two starts in a row failed    → likewise, whatever a check of it finds
-because of it
+cause of two failed starts    → the same, even if a check finds no damage
+in a row
 of another VM (a cloned disk) → moved aside with an error; a fresh file
 """
 
@@ -44,14 +44,14 @@ from bridge.outbox.storage.timings import Timings
 log = logging.getLogger(__name__)
 
 _LONGEST_WHY = 64
-_LEAST_SIZE = 10**6  # what is known of events needs some room
+_LEAST_SIZE = 10**6  # the records about events need some room
 _WELL_AFTER = 60.0
 _CHECK_SECONDS = 2.0  # delays every start
 _SUSPECT_SECONDS = 15.0
-_LOOK_BUSY_SECONDS = 0.5  # may pass twice: when the file is opened, and when closed
+_LOOK_BUSY_SECONDS = 0.5  # may pass twice: at opening and at closing
 _RESCUE_SECONDS = 15.0
 _FRESH = ".fresh"  # suffix of a file that is being filled
-# No room for two files; or a bug, which must not make every start fail.
+# Errors of a failed copy: no room for two files, or a bug. Neither may stop a start.
 _UNSAVED = (
     OutboxError,
     sqlite3.Error,
@@ -78,7 +78,7 @@ class StateConfig(Section, frozen=True, kw_only=True):
             disk is ephemeral. Example: ``"/var/lib/sebridge/state.db"``.
         retention: how long delivered events and decisions on approvals are kept.
         max_size: how large the file may be. In a larger file the oldest delivered
-            events are deleted sooner; what is not delivered never is.
+            events are deleted sooner. Undelivered events are never deleted.
     """
 
     path: str = default_path()
@@ -86,7 +86,7 @@ class StateConfig(Section, frozen=True, kw_only=True):
     max_size: Size = Size(256 * 10**6)
 
     def faults(self) -> Iterator[tuple[str, str]]:
-        """Refuse values with which approvals would be forgotten too early."""
+        """Refuse values with which decisions would be deleted too early."""
         if self.retention < 3600:
             yield "retention", "must be at least 1h"
         if self.max_size < _LEAST_SIZE:
@@ -99,12 +99,12 @@ def is_there(path: Path) -> bool:
     """Whether the state file exists.
 
     Raises:
-        OutboxError: this user has no permission for its directory.
+        OutboxError: this user has no permission for the directory of the file.
     """
     try:
         return stat.S_ISREG(path.stat().st_mode)
     except PermissionError as error:
-        text = f"the state file {path} may not be looked at by this user"
+        text = f"this user may not read the state file {path}"
         raise OutboxError(f"{text}: run this as the user of the service") from error
     except OSError:
         return False
@@ -116,7 +116,7 @@ def locked(path: Path) -> Iterator[StateLock]:
 
     Raises:
         OutboxLockedError: another forwarder uses it.
-        OutboxError: its directory cannot be made or written.
+        OutboxError: the directory of the file cannot be created or written.
     """
     lock = StateLock(path)
     lock.take()
@@ -137,14 +137,14 @@ async def open_database(
 ) -> AsyncIterator[Database]:
     """Open the state file of this VM; move a corrupt or foreign one aside.
 
-    An error that leaves the block is noted if the state file has caused it.
+    If the block ends with an error that the state file has caused, it is noted.
 
     Args:
         path: the file.
         vm_id: of this VM; None = not known.
         well_after: seconds after which failed starts are forgotten.
-        clock: measures them.
-        lock: of the state file, which is watched together with it; None = neither is.
+        clock: measures these seconds.
+        lock: of the state file. Both are watched; None = neither is watched.
 
     Raises:
         OutboxError: it cannot be used, or was written by a newer version.
@@ -158,8 +158,8 @@ async def open_database(
             may_degrade=True,
             on_trouble=trouble.meet,
             place=None if lock is None else Place(path, lock),
-            # A start that has already waited for another process's lock goes on in
-            # memory at once.
+            # A start that has already waited for another process's lock does not wait
+            # again: it goes on in memory at once.
             busy=SHORT_BUSY_SECONDS if is_free else 0.0,
         ) as database:
             if vm_id:
@@ -189,19 +189,20 @@ async def _examine(path: Path, vm_id: str | None, trouble: Trouble) -> bool:
     """Move the file aside if it cannot be used here.
 
     Returns:
-        Whether it could be opened. It is closed again.
+        Whether the file could be opened. It is closed again by then.
     """
-    await asyncio.to_thread(_take_up, path)
+    await asyncio.to_thread(_use_fresh, path)
     if trouble.is_hopeless and is_there(path):
-        ends = (
-            f"start after start ended on it, the last one with: {trouble.note.damage}"
+        why = (
+            "several starts in a row failed because of this file, the last with: "
+            f"{trouble.note.damage}"
         )
-        await asyncio.to_thread(_renew, path, ends, trouble)
+        await asyncio.to_thread(_renew, path, why, trouble)
     try:
-        owner, is_free = await _look_at(path, trouble)
+        owner, is_free = await _check_file(path, trouble)
     except OutboxCorruptError as error:
         await asyncio.to_thread(_renew, path, str(error), trouble)
-        owner, is_free = await _look_at(path, trouble)
+        owner, is_free = await _check_file(path, trouble)
     if vm_id and owner and owner.casefold() != vm_id.casefold():
         log.error(
             "state file is of another VM: starting afresh",
@@ -210,7 +211,7 @@ async def _examine(path: Path, vm_id: str | None, trouble: Trouble) -> bool:
     return is_free
 
 
-async def _look_at(path: Path, trouble: Trouble) -> tuple[str | None, bool]:
+async def _check_file(path: Path, trouble: Trouble) -> tuple[str | None, bool]:
     """Check the file, thoroughly if there was trouble.
 
     Returns:
@@ -223,7 +224,7 @@ async def _look_at(path: Path, trouble: Trouble) -> tuple[str | None, bool]:
     is_suspect = trouble.note.damage is not None
     seconds = _SUSPECT_SECONDS if is_suspect else _CHECK_SECONDS
     try:
-        # The check of a large file takes long: the disk does not hang then.
+        # The check of a large file takes long: that must not count as a hanging disk.
         patient = Timings().without_patience()
         async with Database.open(
             path, may_degrade=True, timings=patient, busy=_LOOK_BUSY_SECONDS
@@ -235,7 +236,7 @@ async def _look_at(path: Path, trouble: Trouble) -> tuple[str | None, bool]:
             owner = await owner_of(database)
     except (OutboxUnavailableError, NewerSchemaError, ForeignDatabaseError):
         raise
-    except MemoryError as error:  # the size of a row may be what is damaged
+    except MemoryError as error:  # perhaps the size of a row is damaged
         raise OutboxError(f"the state file {path} needs too much memory") from error
     except (OutboxError, ValueError, OverflowError) as error:
         raise OutboxCorruptError(str(error)) from error
@@ -245,9 +246,10 @@ async def _look_at(path: Path, trouble: Trouble) -> tuple[str | None, bool]:
 
 
 def _renew(path: Path, why: str, trouble: Trouble) -> None:
-    """Move the file aside, and copy what can be read of it into a fresh one.
+    """Move the file aside, and copy its readable rows into a fresh file.
 
-    The fresh file is complete before the old one is moved: a kill loses nothing.
+    The fresh file is complete before the old one is moved, so that a kill at any time
+    loses nothing.
     """
     from bridge.outbox.recovery.salvage import (  # noqa: PLC0415 - hardly ever needed
         Salvage,
@@ -255,14 +257,14 @@ def _renew(path: Path, why: str, trouble: Trouble) -> None:
     )
 
     fresh, found = Path(f"{path}{_FRESH}"), Salvage(is_whole=False)
-    if trouble.note.moved == 0:  # else a copied row may be the cause
+    if trouble.note.moved == 0:  # after a move, a copied row may be the cause
         try:
             found = rescue(path, fresh, seconds=_RESCUE_SECONDS, clock=SystemClock())
         except _UNSAVED as error:
             why = f"{why}; nothing could be copied: {type(error).__name__}: {error}"
             _drop(fresh)
     kept = set_aside(path, "corrupt")
-    _take_up(path)
+    _use_fresh(path)
     trouble.moved()
     log.error(
         "state file is corrupt: starting afresh",
@@ -276,8 +278,8 @@ def _renew(path: Path, why: str, trouble: Trouble) -> None:
     )
 
 
-def _take_up(path: Path) -> None:
-    """Put a complete fresh file in its place; delete one that is not complete."""
+def _use_fresh(path: Path) -> None:
+    """Move a fresh file into place; delete it if the old file is still there."""
     fresh = Path(f"{path}{_FRESH}")
     if not fresh.exists():
         return

@@ -1,4 +1,4 @@
-"""The outbox: whatever is sent goes through it, so that nothing is lost in a crash.
+"""The outbox: every event is stored here before it is sent, so a crash loses none.
 
 Invariant: one transaction commits a checkpoint, the events that report its changes and
 one delivery for each event and sink, before the first attempt to deliver any of them.
@@ -35,7 +35,7 @@ def _ignore(_: str) -> None:
 
 
 class Outbox:
-    """The state file in the terms of the other packages, by topic.
+    """The state file as other packages use it: one attribute for each topic.
 
     Times are seconds since the epoch. Each method is one transaction and raises
     OutboxError if the file cannot be read or written.
@@ -43,8 +43,8 @@ class Outbox:
     Args:
         database: the open file.
         router: chooses the sinks of an event.
-        lost: called with the sink of each delivery that is given up here: there was no
-            room for it, or its row was damaged.
+        lost: called with the sink of each delivery that is given up here, because
+            there was no room for it or its row was damaged.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Outbox:
         async with Database.open(path) as database:
             yield cls(database, router)
 
-    async def commit(  # noqa: PLR0913 - all that one commit may hold
+    async def commit(  # noqa: PLR0913 - all parts of one commit
         self,
         events: Sequence[OutgoingEvent] | Numbered,
         *,
@@ -86,25 +86,26 @@ class Outbox:
         named: Mapping[str, bytes] | None = None,
         settle: Callable[[Connection], None] | None = None,
     ) -> None:
-        """Write all of it in one transaction, or nothing.
+        """Write all arguments in one transaction: all of them or none.
 
         If neither disk nor memory has room for an event, a commit with a checkpoint
         fails: the next look at the document reports the same changes again. A commit
-        without one drops the event, because decisions must not be lost.
+        without a checkpoint drops the event and writes the rest, because decisions
+        must not be lost.
 
         Args:
-            events: what is published.
+            events: the events to publish.
             now: seconds since the epoch.
             checkpoint: what is known of the document from now on.
-            decisions: what was decided on approvals.
-            reply: what is replied to the sender of an approval.
-            named: values under their names, see ``Observations.load``.
+            decisions: decisions on approvals.
+            reply: the reply to the sender of an approval.
+            named: values by their names, see ``Observations.load``.
             settle: settles deliveries in the same transaction.
 
         Raises:
             OutboxFullError: there is no room for an event of a checkpoint.
         """
-        dropped = set[int]()  # by the first attempt in memory, so on the disk later too
+        dropped = set[int]()  # events dropped in memory are dropped on the disk, too
         now_running = self.ages.now()
 
         def job(db: Connection) -> set[str]:
@@ -146,9 +147,9 @@ class Outbox:
 
         Args:
             append: appends one event; returns the sinks that get it.
-            events: what is published.
-            dropped: indexes of the events for which there was no room; added to.
-            may_drop: whether an event without room is dropped.
+            events: the events to publish.
+            dropped: indexes of events for which there was no room; more are added.
+            may_drop: whether to drop an event for which there is no room.
 
         Raises:
             OutboxFullError: there is no room for an event that may not be dropped.

@@ -8,11 +8,11 @@ from bridge.foundation.clock import Bell
 
 
 class Wakeups(Struct, frozen=True):
-    """One event for each sink; its relay waits for it and clears it.
+    """One asyncio.Event for each sink; the sink's relay waits for it and clears it.
 
     Attributes:
-        rules: set when a rule may decide otherwise than before: the document has
-            changed, or a command has ended. The auto-approver clears it.
+        rules: set when a rule may come to a new decision: the document has changed, or
+            a command has ended. The auto-approver clears it.
     """
 
     rules: Bell = field(default_factory=Bell)

@@ -7,7 +7,7 @@
 
 This relay differs from the other one: few actions run at a time, a later transition
 replaces an earlier one, and the commit that settles a transition also publishes its
-result. What the action does is unknown here: see ``bridge.sinks.acting``.
+result. This module does not know what an action does: see ``bridge.sinks.acting``.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from bridge.events.build import EventContext
 from bridge.events.cloudevent import CloudEvent
 from bridge.outbox.delivery import Delivery
 from bridge.outbox.runs import Runs, Standing
-from bridge.pipeline.at_start import Beginning
+from bridge.pipeline.at_start import RestoreAtStart
 from bridge.pipeline.endings import Endings, Run
 from bridge.pipeline.policy import is_urgent
 from bridge.pipeline.relay import Relay
@@ -42,13 +42,13 @@ class ActingRelay(Relay):
     event_context: Callable[[], EventContext]
     _runs: list[Run] = field(default_factory=list)
     _ended: set[int] = field(default_factory=set)  # ended since ``pending`` was read
-    _asked: dict[int, float] = field(default_factory=dict)  # delivery: first look
-    _beginning: Beginning = field(init=False)
+    _asked: dict[int, float] = field(default_factory=dict)  # id: when first seen
+    _at_start: RestoreAtStart = field(init=False)
     _endings: Endings = field(init=False)
 
     def __post_init__(self) -> None:
         Relay.__post_init__(self)  # super() does not work in a dataclass with slots
-        self._beginning = Beginning(self.actor, self.event_context, self.clock)
+        self._at_start = RestoreAtStart(self.actor, self.event_context, self.clock)
         self._endings = Endings(
             sink=self.sink,
             actor=self.actor,
@@ -62,7 +62,7 @@ class ActingRelay(Relay):
 
     @property
     def obstacle(self) -> str | None:
-        """Why the sink cannot act at all, or not on an event; None if it can."""
+        """Why the sink cannot act, or not on some event; None if it can act."""
         return self.actor.obstacle or self.actor.unclear
 
     def offer(self, heartbeat: Delivery) -> None:
@@ -75,8 +75,8 @@ class ActingRelay(Relay):
         await times.follow()
         self._ended.clear()
         pending = await outbox.pending(self.clock.now().timestamp())
-        if not self._beginning.is_over:
-            await self._beginning.look(outbox, pending)
+        if not self._at_start.is_decided:
+            await self._at_start.decide(outbox, pending)
         first = self._first_of(pending)
         standings = await outbox.standings([*first, *self._under_way])
         self._stop_what_is_void(standings)
@@ -130,7 +130,7 @@ class ActingRelay(Relay):
             await self._endings.settle(
                 outbox, run, Ending(fate=verdict.fate, reason=reason)
             )
-        if self._runs or not self._beginning.is_over:
+        if self._runs or not self._at_start.is_decided:
             waits.append(_LOOK_EVERY)
         return 0.0 if skipped else min(waits)
 
@@ -220,7 +220,7 @@ class ActingRelay(Relay):
 
 
 def _with_last(verdict: Skip, delivery: Delivery) -> str:
-    """Return why the action is not begun any more, with the error of the last try."""
+    """Return why the action is skipped, with the error of the last attempt."""
     if not delivery.attempts or delivery.last_error is None:
         return verdict.reason
     return f"{verdict.reason}; before that: {delivery.last_error}"

@@ -1,4 +1,4 @@
-"""Asks once for a restore at the start of the bridge, if the first document allows."""
+"""Adds a restore at the start of the bridge, if the first document allows it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,20 +14,20 @@ _REASON = "no event of this VM was there at the start"
 
 
 @dataclass(slots=True)
-class Beginning:
+class RestoreAtStart:
     """Decides once after the start whether a restore is necessary.
 
     Attributes:
-        is_over: whether this has been decided.
+        is_decided: whether this has been decided.
     """
 
     actor: Actor
     event_context: Callable[[], EventContext]
     clock: Clock
-    is_over: bool = False
+    is_decided: bool = False
 
-    async def look(self, runs: Runs, pending: Sequence[Delivery]) -> None:
-        """Add a delivery for the restore, if one is needed and none is pending.
+    async def decide(self, runs: Runs, pending: Sequence[Delivery]) -> None:
+        """Add a delivery of a restore, if one is needed and none is pending.
 
         Args:
             runs: the outbox of the sink.
@@ -36,13 +36,13 @@ class Beginning:
         is_wanted = self.actor.restores_at_start()
         if is_wanted is None:
             return
-        self.is_over = True
+        self.is_decided = True
         if is_wanted and not any(map(self._is_restore, pending)):
             now = self.clock.now()
             started = from_bridge(
                 self.event_context(), "started", observed_at=now, reason=_REASON
             )
-            await runs.ask(started.event, now=now.timestamp())
+            await runs.add(started.event, now=now.timestamp())
 
     def _is_restore(self, delivery: Delivery) -> bool:
         event = CloudEvent.from_json(delivery.body)

@@ -1,4 +1,4 @@
-"""Makes one attempt at a delivery; decides what it means for delivery and sink."""
+"""Makes one attempt at a delivery; applies its result to the delivery and the sink."""
 
 import asyncio
 import logging
@@ -30,8 +30,8 @@ class Trying(Struct):
 
     Attributes:
         deliver: makes one attempt; raises DeliveryError or NotSentError.
-        gather: begins an attempt that shares a request with others, and returns what
-            becomes of it; None = the sink takes one event in a request.
+        gather: begins an attempt that shares a request with others, and returns the
+            future of its result; None = the sink takes one event in a request.
     """
 
     deliver: Deliver
@@ -64,10 +64,10 @@ class Trying(Struct):
         return error
 
     def conclude(self, attempt: Attempt) -> DeliveryError | None:
-        """Settle an attempt in company that has its answer.
+        """Settle an attempt that shared a request and has its result.
 
         Returns:
-            The error that ``postpone`` must still be called with; None = it is over.
+            The error with which ``postpone`` must be called; None = all is done.
         """
         error = self._result_of(attempt)
         self._conclude(attempt, error)
@@ -77,7 +77,7 @@ class Trying(Struct):
         return None
 
     async def postpone(self, attempt: Attempt, error: DeliveryError) -> None:
-        """Plan what comes after an attempt in company that has failed."""
+        """Plan another attempt, or give up, after a failure in a shared request."""
         try:
             await self._postpone(attempt, error)
         finally:
@@ -106,7 +106,7 @@ class Trying(Struct):
     async def _try(
         self, attempt: Attempt, tasks: asyncio.TaskGroup | None = None
     ) -> DeliveryError | None:
-        """Make an attempt; in company only if there are ``tasks`` to do it."""
+        """Make an attempt; with ``tasks`` it may share a request with others."""
         delivery = attempt.delivery
         try:
             async with asyncio.timeout(ATTEMPT_LIMIT) as attempt.scope:
@@ -121,7 +121,7 @@ class Trying(Struct):
         return None
 
     def _meaning(self, attempt: Attempt, error: Exception) -> DeliveryError | None:
-        """Return what an exception means; None: nothing was sent, and it is void."""
+        """Convert an exception to a DeliveryError; None = void: nothing was sent."""
         if isinstance(error, DeliveryError):
             return error
         if isinstance(error, NotSentError):
@@ -137,7 +137,7 @@ class Trying(Struct):
         return TransientDeliveryError(text, Reason.UNFORESEEN)
 
     def _result_of(self, attempt: Attempt) -> DeliveryError | None:
-        """Return the error that the answer of an attempt in company means."""
+        """Return the error of an attempt that shared a request; None = no error."""
         assert attempt.answer is not None  # noqa: S101 - for mypy  # nosec B101
         if attempt.answer.cancelled():
             attempt.is_void |= attempt.is_given_up
@@ -146,9 +146,9 @@ class Trying(Struct):
         return self._meaning(attempt, raised) if isinstance(raised, Exception) else None
 
     def _conclude(self, attempt: Attempt, error: DeliveryError | None) -> None:
-        """Note what an attempt says of the sink, before another one begins."""
+        """Update the sink's state by a result, before another attempt begins."""
         if attempt.is_void:
-            return  # another attempt has settled it, or nothing was sent
+            return  # another attempt settles the delivery, or nothing was sent
         if error is None:
             self._recovered(attempt)
             self.settling.delivered(attempt.delivery)
@@ -176,7 +176,7 @@ class Trying(Struct):
     async def _postpone(self, attempt: Attempt, error: DeliveryError) -> None:
         """Plan another attempt at a delivery, or make it a dead letter."""
         if attempt.is_second:
-            return  # the first one decides
+            return  # the first attempt decides
         delivery, running = attempt.delivery, self.times.running
         age = running - delivery.born
         if (reason := self.policy.end_of(delivery, error, age=age)) is not None:

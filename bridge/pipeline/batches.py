@@ -1,22 +1,24 @@
-"""Gathers events into batches: what is due at the same time goes in one request.
+"""Gathers events into batches: events that are due at the same time share a request.
 
 The relay begins one attempt for each event, as without batches; so order, retries and
-settlement stay as they are. But an attempt here is no task, only a future: a task for
-each event would cost more than its share of the request. There is one task for each
-request: it takes what waits, sends it, and gives each event its own result.
+settlement stay the same. But here an attempt is a future, not a task: a task for each
+event would cost more than its share of the request. There is one task for each request:
+it takes the waiting events, sends them, and sets the result of each event.
 
     urgent ──few are in flight──▶ sent at once, alone
     others ──▶ wait ──taken by a request──▶ sent ──▶ result
-                 │                           ├── refused because of one event: that one
-                 │                           │   alone, those before it, those after it
-                 │                           ├── refused, or a fault of the sink: in
-                 │                           │   halves, until the guilty one is alone
-                 │                           ├── sent in part: the rest is sent next
-                 │                           ├── failed: all of them have failed
-                 │                           └── the sink asks for a pause: what has
-                 │                               not been sent is not sent
-                 ├── the sink has asked for a pause: it is not sent; urgent ones are
-                 └── cancelled: it leaves; a request that all have left is cancelled
+                 │                           ├── refused because of one event: send
+                 │                           │   the events before it, this event
+                 │                           │   alone, the events after it
+                 │                           ├── refused, or a bug: send in halves,
+                 │                           │   until the event at fault is alone
+                 │                           ├── sent in part: send the rest next
+                 │                           ├── failed: all its events have failed
+                 │                           └── the sink asks for a pause: do not
+                 │                               send the rest
+                 ├── the sink has asked for a pause: not sent, unless it is urgent
+                 └── cancelled: not sent; if all events of a request are cancelled,
+                     the request is cancelled
 """
 
 import asyncio
@@ -39,18 +41,18 @@ from bridge.sinks.base import BatchLimits
 from bridge.sinks.batch import BatchSink
 from bridge.telemetry.counters import Spread
 
-_ONE_MORE_AFTER = 3.0  # seconds: requests that hang do not hold up all others
+_ONE_MORE_AFTER = 3.0  # seconds: hanging requests must not stop all others
 
 
 class _Waiting(asyncio.Future[None]):
-    """An event that waits to be sent: the future is what becomes of it.
+    """An event that waits to be sent, as the future of its result.
 
     Attributes:
-        is_pressing: whether no request may wait for more company.
-        key: the EventId, or the id of an event without one; no two with the same key
-            go together.
+        is_pressing: whether its request must not wait for more events.
+        key: the EventId, or the id of an event without one; events with the same key
+            never share a request.
         size: bytes of its JSON.
-        request: which sends it; None = it still waits.
+        request: the request that sends it; None = it is not being sent.
     """
 
     __slots__ = ("delivery", "is_pressing", "key", "request", "size")
@@ -73,7 +75,7 @@ class _Waiting(asyncio.Future[None]):
             self.set_exception(error)
 
     def cancel(self, msg: object = None) -> bool:
-        """Leave: the event is not sent, or nobody waits for its result any more."""
+        """Give up: do not send the event, or ignore the result of its request."""
         is_new = super().cancel(msg)
         if is_new and self.request is not None:
             self.request.left()
@@ -85,14 +87,14 @@ class _Request:
     """The events that are sent together.
 
     Attributes:
-        scope: its time limit.
+        scope: the time limit of the request.
     """
 
     events: list[_Waiting]
     scope: asyncio.Timeout
 
     def left(self) -> None:
-        """Give the request up if nobody waits for it any more."""
+        """Cancel the request if no event waits for its result any more."""
         is_over = self.scope.expired() or not all(map(_Waiting.done, self.events))
         if not is_over:
             self.scope.reschedule(asyncio.get_running_loop().time())
@@ -102,13 +104,14 @@ class _Request:
 class Batches:
     """Sends the events of one sink, several in one request.
 
-    It is wide because who waits and what is on its way change together.
+    It is wide because the waiting events and the requests in flight change together.
 
     Attributes:
         sink: the open sink.
         limits: what one request may hold.
-        may_send: whether a delivery may be sent that has waited; see ``Relay``.
-        sizes: counts the events of each request, also of those that hold one.
+        may_send: returns whether a delivery that has waited may still be sent; see
+            ``Relay``.
+        sizes: counts the events of each request, also of requests with one event.
     """
 
     sink: BatchSink
@@ -117,9 +120,9 @@ class Batches:
     may_send: Callable[[Delivery], bool]
     sizes: Spread
     _waiting: dict[_Waiting, None] = field(default_factory=dict)  # the oldest first
-    _is_gathering: bool = False  # whether a request is about to take what waits
+    _is_gathering: bool = False  # whether a request will soon take what waits
     _ripe: asyncio.Event = field(default_factory=asyncio.Event)  # do not wait longer
-    _size: int = 0  # of all that wait
+    _size: int = 0  # bytes of all waiting events
     _alone: int = 0
     _flying: int = 0
     _ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -128,15 +131,16 @@ class Batches:
     def deliver(
         self, delivery: Delivery, tasks: asyncio.TaskGroup
     ) -> "asyncio.Future[None]":
-        """Begin one attempt at a delivery, in company if there is any.
+        """Begin one attempt at a delivery; it may share a request with others.
 
         Args:
             delivery: what is sent.
             tasks: the group in which the request runs.
 
         Returns:
-            What becomes of it: None, an error as of ``Sink.deliver``, or NotSentError
-            if the sink has asked for a pause before it was sent. Cancel it to leave.
+            The future of the result: None, an error of ``Sink.deliver``, or
+            NotSentError if the sink asked for a pause before the event was sent. Cancel
+            the future to give the attempt up.
         """
         goes_first = is_urgent(delivery, self.clock.now().timestamp())
         mine = _Waiting(delivery, is_pressing=goes_first)
@@ -160,7 +164,7 @@ class Batches:
         mine.settle(None)
 
     def _wait(self, mine: _Waiting, tasks: asyncio.TaskGroup) -> None:
-        """Let an event wait for a request, and see to it that there will be one."""
+        """Let an event wait, and start a request if none is about to take it."""
         self._waiting[mine] = None
         self._size += mine.size
         if mine.is_pressing or self._is_full:
@@ -178,8 +182,8 @@ class Batches:
         return len(self._waiting) >= limits.most or self._size >= limits.size
 
     async def _request(self, tasks: asyncio.TaskGroup) -> None:
-        """Wait for company and for room; then send what waits, as far as it may go."""
-        await asyncio.sleep(0)  # what begins at the same time goes together
+        """Wait for more events and for a free request; then send waiting events."""
+        await asyncio.sleep(0)  # attempts that begin together share it
         if self.limits.wait and not self._may_go:
             self._ripe.clear()
             await self.clock.wait(self._ripe, self.limits.wait)
@@ -200,7 +204,7 @@ class Batches:
         return self._is_full or any(one.is_pressing for one in self._waiting)
 
     async def _room(self) -> None:
-        """Wait while as many requests as may be are in flight, but not for ever."""
+        """Wait while the most allowed requests are in flight, but not for ever."""
         while self._flying >= self.limits.requests:
             left = self._began + _ONE_MORE_AFTER - self.clock.monotonic()
             if left <= 0:
@@ -209,13 +213,13 @@ class Batches:
             await self.clock.wait(self._ended, left)
 
     def _take(self) -> list[_Waiting]:
-        """Take what goes together, the pressing ones first."""
+        """Remove and return the events of the next request, pressing ones first."""
         batch, size, keys = list[_Waiting](), 0, set[str]()
         waiting = list(self._waiting)
         if any(one.is_pressing for one in waiting):
             waiting.sort(key=lambda one: not one.is_pressing)
         for one in waiting:
-            if one.done():  # it has left
+            if one.done():  # it was cancelled
                 self._forget(one)
                 continue
             if one.key in keys:
@@ -235,7 +239,7 @@ class Batches:
     async def _send(
         self, batch: list[_Waiting], work: Callable[[list[_Waiting]], Awaitable[None]]
     ) -> None:
-        """Send events with ``work``; what it raises is the result of those left."""
+        """Send events with ``work``; its error is the result of unsettled events."""
         try:
             async with asyncio.timeout(ATTEMPT_LIMIT) as scope:
                 request = _Request(batch, scope)
@@ -248,13 +252,13 @@ class Batches:
         finally:
             for one in batch:
                 one.request = None
-                one.cancel()  # no result: the process ends
+                one.cancel()  # if it has no result: the process ends
 
     async def _send_parts(self, batch: list[_Waiting]) -> None:
         """Make requests until each event has its result.
 
         Raises:
-            DeliveryError: all that is not settled has failed.
+            DeliveryError: all events without a result have failed.
             NotSentError: the sink asks for a pause: the rest is not sent.
         """
         parts = deque([batch])
@@ -264,16 +268,16 @@ class Batches:
                 parts.extendleft(reversed(await self._try(part)))
 
     def _is_to_go(self, one: _Waiting) -> bool:
-        """Return whether to send an event now; if it may not be sent, settle it."""
+        """Return whether to send an event now; settle it if it may not be sent."""
         if not self.may_send(one.delivery):
             one.settle(NotSentError())
         return not one.done()
 
     async def _try(self, part: list[_Waiting]) -> list[list[_Waiting]]:
-        """Make one request, and settle what is decided; return what is to be sent next.
+        """Make one request and settle its results; return the parts to send next.
 
         Raises:
-            DeliveryError: all that is not settled has failed.
+            DeliveryError: all events without a result have failed.
             NotSentError: the sink asks for a pause: the rest is not sent.
         """
         results: list[DeliveryError | None]
@@ -281,7 +285,7 @@ class Batches:
             results = await self._made(part)
         except (TransientDeliveryError, RefusedDeliveryError):
             raise
-        except Exception as error:  # noqa: BLE001 - the attempt at the guilty one raises it
+        except Exception as error:  # noqa: BLE001 - it becomes the result of one event
             if len(part) > 1:
                 return _split(part, error)
             part[0].settle(error)
@@ -293,7 +297,7 @@ class Batches:
         return [part[len(results) :]]
 
     async def _made(self, part: list[_Waiting]) -> list[DeliveryError | None]:
-        """Make one request; return what became of the events that it held."""
+        """Make one request; return the results of the events that were sent."""
         self.sizes.observe(len(part))
         events = [CloudEvent.from_json(one.delivery.body) for one in part]
         results = await self.sink.deliver_many(events)
@@ -312,8 +316,8 @@ def _asks_for_a_pause(error: DeliveryError | None) -> bool:
 def _split(part: list[_Waiting], error: Exception) -> list[list[_Waiting]]:
     """Return the parts of a batch that was refused.
 
-    The event that the receiver names is sent again, alone: if it has named another
-    one, nothing is lost.
+    The event that the receiver names is sent again, alone. So nothing is lost if the
+    receiver has named the wrong event.
     """
     if isinstance(error, RefusedEventError) and 0 <= error.place < len(part):
         place = error.place

@@ -6,7 +6,7 @@
     unreachable: an attempt begins at least every 3 s; after the first success, all
                  deliveries that failed because of the sink are due at once
     parked:      deliveries wait; one is tried now and then, and each urgent one twice
-    in any:      no attempt before hold_until: the sink has sent Retry-After
+    any state:   no attempt before hold_until: the sink has sent Retry-After
 
 Pure: time and random numbers are passed in. Times are monotonic seconds.
 """
@@ -32,7 +32,7 @@ _SILENT_AFTER = 5.0  # an attempt without answer for so long may never get one
 _RELEASE_EVERY = 2.0  # limits retries of an event that always fails
 
 # These failures are not caused by the event: the sink is unreachable. A sink that
-# throttles is reachable; an unforeseen error may be caused by the event.
+# throttles is reachable; an unexpected error may be caused by the event.
 _UNREACHABLE = {Reason.CONNECTION, Reason.SERVER, Reason.TIMEOUT}
 
 
@@ -62,7 +62,7 @@ class RunningTime(Struct):
         return self.seconds + (0.0 if self.since is None else now - self.since)
 
     def run(self, now: float) -> None:
-        """Start the stop watch, or let it go on."""
+        """Start the stop watch, or let it run on."""
         self.seconds, self.since = self.at(now), now
 
     def stand(self, now: float) -> None:
@@ -120,7 +120,7 @@ class _Release(Struct):
 
 
 class Circuit:
-    """What is known of a sink by its answers.
+    """The state of a sink, as far as its answers show it.
 
     Attributes:
         backoff: its longest wait is also the wait before the first probe of a parked
@@ -161,7 +161,7 @@ class Circuit:
 
     def began(self, now: float, unit: float) -> None:
         """Record that an attempt begins; ``unit`` is a random number in [0, 1)."""
-        spread = 1 - _SPREAD + 2 * _SPREAD * unit  # other VMs try the sink, too
+        spread = 1 - _SPREAD + 2 * _SPREAD * unit  # spreads the attempts of many VMs
         self._try_at = now + _TRY_EVERY * spread
 
     def succeeded(self, now: float) -> None:

@@ -7,7 +7,7 @@ from bridge.outbox.store import Outbox
 from bridge.pipeline.circuit import Circuit, RunningTime
 
 _JUMP = 1.0
-_KEEP_EVERY = 60.0  # after a crash, the age of deliveries may be too low by this
+_KEEP_EVERY = 60.0  # after a crash, ages may be too low by this many seconds
 
 
 class DueTimes(Struct):

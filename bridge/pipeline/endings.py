@@ -34,7 +34,7 @@ class Run:
     Attributes:
         delivery: the delivery of the transition's event.
         step: the transition, as the actor sees it.
-        appearance: how often the event has appeared in the document; for the success.
+        appearance: how often the EventId had gone before; stored with a success.
         began: when the run began, in monotonic seconds.
         stop: set when the action must end.
         void: why the action must end; then its result does not count. None = it counts.
@@ -112,7 +112,7 @@ class Endings:
 
         Args:
             outbox: the outbox of the sink.
-            run: the run, or the delivery for which none began.
+            run: the run; also for a delivery for which no action began.
             ending: the result.
             attempts: 1 after an attempt; 0 if none was made now.
         """

@@ -36,7 +36,7 @@ _MAY_WAIT = timedelta(minutes=2)  # a transition with more notice left may wait
 
 
 class Observation(Struct, frozen=True, kw_only=True):
-    """What one document has brought.
+    """What is new in one document.
 
     Attributes:
         at: when the document was read.
@@ -54,7 +54,7 @@ class Observation(Struct, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the document has brought nothing to publish."""
+        """Whether the document contains nothing to publish."""
         return not (self.steps or self.is_changed)
 
 
@@ -171,7 +171,7 @@ def events_of(
     causes, counts = causes_of(event_context, observations), Counter(earlier)
 
     def repeats() -> int:
-        """Return how often the next cause was published, in this call too."""
+        """Return how often the next cause was published, also by this call."""
         cause = next(causes)
         counts[cause] += 1
         return counts[cause] - 1

@@ -1,4 +1,4 @@
-"""Housekeeping of the state file: deletes old rows, sees changes by other processes.
+"""Cares for the state file: deletes old rows, notices changes by other processes.
 
 The age of a row is measured by the wall clock. If the clock is set while the bridge
 runs, the jump is recorded. Otherwise all rows would become older at once.
@@ -24,8 +24,8 @@ from bridge.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-_LOOK_EVERY, _SLACK = 2.5, 1.0  # about every 2 s, with a look at IMDS
-_ASK_EVERY = 10.0  # the modification time of a file is not exact
+_LOOK_EVERY, _SLACK = 2.5, 1.0  # about every 2 s, together with a poll of IMDS
+_ASK_EVERY = 10.0  # because the modification time of a file is not exact
 _PRUNE_EVERY = 3600.0
 _SHRINK_EVERY = 60.0
 _SHRINK_STEP = 20  # rows at a time, so as not to delete too many
@@ -38,8 +38,9 @@ class _OutsideChanges(msgspec.Struct):
 
     Attributes:
         version: SQLite's data_version at the last look.
-        stamp: of the state file at the last look.
-        ask_at: from then on, read data_version in any case; monotonic seconds.
+        stamp: the stamp of the state file at the last look.
+        ask_at: from this time on, read data_version even if the stamp is the same;
+            monotonic seconds.
         retries: how often a person has asked for a retry, by sink; None = all sinks.
         discarded: the number of discarded deliveries, by sink.
     """
@@ -56,7 +57,7 @@ class _OutsideChanges(msgspec.Struct):
 
     async def look(self) -> None:
         """Check whether another process has changed something since the last look."""
-        if not self._may_be_there():
+        if not self._may_have_changed():
             return
         version = await self.outbox.other_processes.data_version()
         if version != self.version:
@@ -64,12 +65,12 @@ class _OutsideChanges(msgspec.Struct):
         self.version = version
 
     async def count(self) -> None:
-        """Count the discarded deliveries again: some have just been deleted."""
+        """Count the discarded deliveries again, after some rows were deleted."""
         tallies = await self.outbox.deliveries.tallies()
         self.discarded = {sink: tally.discarded for sink, tally in tallies.items()}
 
-    def _may_be_there(self) -> bool:
-        """Return whether to read data_version: the file's stamp has changed."""
+    def _may_have_changed(self) -> bool:
+        """Return whether to read data_version: the stamp has changed, or is old."""
         stamp, now = self.outbox.other_processes.stamp(), self.clock.monotonic()
         if stamp is not None and stamp == self.stamp and now < self.ask_at:
             return False
@@ -92,7 +93,7 @@ class _OutsideChanges(msgspec.Struct):
 
 
 class _Pruning(msgspec.Struct):
-    """Deletes rows that are old, or too many."""
+    """Deletes old rows, and delivered rows of a file that is too large."""
 
     housekeeping: "Housekeeping"
     outside: _OutsideChanges
@@ -101,14 +102,14 @@ class _Pruning(msgspec.Struct):
     is_too_large: bool = False
 
     async def step(self) -> None:
-        """Delete some rows, if it is time to."""
+        """Delete some rows, if a deletion is due."""
         if self.housekeeping.clock.monotonic() >= self.prune_at:
             await self._prune()
         if self.housekeeping.clock.monotonic() >= self.shrink_at:
             await self._shrink()
 
     async def _prune(self) -> None:
-        """Delete some old rows; the others at the next look."""
+        """Delete some old rows. If there are more, the next step deletes them."""
         housekeeping = self.housekeeping
         now = housekeeping.clock.now().timestamp()
         gone = await housekeeping.outbox.pruning.prune(
@@ -122,7 +123,7 @@ class _Pruning(msgspec.Struct):
             self.prune_at = housekeeping.clock.monotonic() + _PRUNE_EVERY
 
     async def _shrink(self) -> None:
-        """Delete some delivered rows, if the file is too large."""
+        """Delete some delivered rows if the file is too large."""
         housekeeping = self.housekeeping
         gone, too_many = await housekeeping.outbox.pruning.shrink(
             most=housekeeping.max_size, limit=_SHRINK_STEP
@@ -154,7 +155,7 @@ class Housekeeping:
 
     Attributes:
         retention: how long delivered rows are kept, in seconds.
-        max_size: bytes. If the state file is larger, delivered rows go sooner.
+        max_size: bytes. If the state file is larger, delivered rows are deleted sooner.
     """
 
     outbox: Outbox
@@ -183,7 +184,7 @@ class Housekeeping:
             await self.clock.wait(stop, _LOOK_EVERY, slack=_SLACK)
 
     async def step(self) -> None:
-        """Do all that is due; what fails is tried again at the next step.
+        """Do all work that is due; after an error, the next step tries again.
 
         Raises:
             OutboxCorruptError: the state file is damaged.

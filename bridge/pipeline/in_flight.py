@@ -33,7 +33,7 @@ class Attempt(Struct, eq=False):
         is_void: whether the result is ignored, because another attempt settles the
             delivery, or because nothing was sent.
         scope: the time limit of the attempt, while it runs as a task.
-        answer: what becomes of it, if it shares a request with others.
+        answer: the future of its result, if it shares a request with others.
     """
 
     delivery: Delivery
@@ -48,7 +48,7 @@ class Attempt(Struct, eq=False):
 
     @property
     def is_given_up(self) -> bool:
-        """Whether nobody will answer, because the relay is cancelled."""
+        """Whether no result will come, because the relay was cancelled."""
         return self.answer is not None and self.answer.cancelled() and not self.is_cut
 
     def cut(self) -> None:
@@ -127,7 +127,7 @@ class Attempts(Struct):
 
     @property
     def keys(self) -> AbstractSet[str]:
-        """The keys in flight, now and later: no other delivery of them may begin."""
+        """The keys in flight: no other delivery of them may begin. Stays up to date."""
         return self._keys.keys()
 
     @property
@@ -139,6 +139,11 @@ class Attempts(Struct):
     def taken(self) -> int:
         """The number of slots in use."""
         return len(self._all) - self._beside
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more than an urgent delivery may begin; see ``may_begin``."""
+        return self.taken - len(self._may_be_urgent) >= self.slots
 
     def may_begin(self, delivery: Delivery, now: float) -> bool:
         """Return whether an attempt may begin at ``now`` (seconds since the epoch)."""
@@ -153,7 +158,7 @@ class Attempts(Struct):
         return self.circuit.lets_through(monotonic, is_first=not self._all)
 
     def may_go_on(self, delivery: Delivery, now: float) -> bool:
-        """Return whether a delivery may be sent whose attempt has begun before.
+        """Return whether a delivery whose attempt has begun may still be sent.
 
         It may not if the sink has asked for a pause since then, or was parked.
         """
@@ -163,7 +168,7 @@ class Attempts(Struct):
         return self.circuit.lets_through(monotonic, is_first=is_first)
 
     def _goes_first(self, delivery: Delivery, now: float) -> bool:
-        """Return whether a delivery goes even if the sink asks for a pause."""
+        """Return whether a delivery is sent even if the sink asks for a pause."""
         if not is_urgent(delivery, now):
             return False
         return not self.circuit.is_parked or delivery.attempts < URGENT_ATTEMPTS
@@ -196,10 +201,10 @@ class Attempts(Struct):
                 other.cut()
 
     def cut_left_behind(self, success: Attempt) -> None:
-        """Cut off the attempts that hang since before the sink was back.
+        """Cut off attempts that began before the sink was back, and still hang.
 
-        Each delivery is cut off only once. If it is merely slow, its next attempt runs
-        to its end.
+        Each delivery is cut off only once. If it is only slow, its next attempt runs to
+        its end.
         """
         for other in self._all:
             is_old = is_left_behind(other.began, success.began)

@@ -1,8 +1,6 @@
 """Begins attempts at due deliveries, as far as slots, pace and circuit allow."""
 
-import asyncio
 from collections import deque
-from collections.abc import Callable
 
 from msgspec import Struct, field
 
@@ -13,39 +11,40 @@ from bridge.pipeline.attempt import Trying
 from bridge.pipeline.in_flight import Attempt
 from bridge.pipeline.policy import is_urgent
 
-Start = Callable[[Attempt, asyncio.TaskGroup], None]
-
 
 class Launcher(Struct):
     """Begins the attempts of one relay.
 
     Attributes:
-        start: starts an attempt.
         ready: the due deliveries for which no attempt has begun.
     """
 
     trying: Trying
     clock: Clock
-    start: Start
     ready: deque[Delivery] = field(default_factory=deque)
     _begun: set[int] = field(default_factory=set)  # since ``reads`` was called
 
     def reads(self) -> None:
-        """Note that a read of the outbox begins, whose result goes to ``take``."""
+        """Note that a read of the outbox begins; pass its result to ``take``."""
         self._begun.clear()
 
     def take(self, due: list[Delivery]) -> None:
-        """Make what was read the ready deliveries.
+        """Replace the ready deliveries by those that were read.
 
-        Attempts may begin while the outbox is read, and even end, so that what they
-        delivered is recorded before its row is here. These deliveries are left out.
+        During the read, attempts may begin, and even end and be recorded. Their
+        deliveries are left out, because the rows that were read are out of date.
         """
         self.ready = deque(one for one in due if one.id not in self._begun)
 
-    def begin(self, tasks: asyncio.TaskGroup) -> None:
-        """Begin attempts at ready deliveries, urgent ones first; keep the others."""
+    def begin(self) -> list[Attempt]:
+        """Begin attempts at ready deliveries, urgent ones first; keep the others.
+
+        Returns:
+            The attempts that have begun. The caller makes each of them.
+        """
+        begun = list[Attempt]()
         if not self.ready:
-            return
+            return begun
         now = self.clock.now().timestamp()
         ready, waiting = self.ready, list[Delivery]()
         # Another delivery of the same key may be in flight: an earlier one that is no
@@ -53,6 +52,8 @@ class Launcher(Struct):
         attempts = self.trying.attempts
         busy = attempts.keys
         while ready:
+            if attempts.is_full and not is_urgent(ready[0], now):
+                break  # the deliveries behind this one may not begin, either
             delivery = ready.popleft()
             if self.trying.is_under_way(delivery):
                 continue
@@ -60,23 +61,24 @@ class Launcher(Struct):
                 waiting.append(delivery)
                 continue
             if attempts.may_begin(delivery, now):
-                self._launch(tasks, attempts.begin(delivery))
+                begun.append(self._noted(attempts.begin(delivery)))
                 continue
             waiting.append(delivery)
             if not is_urgent(delivery, now):
                 break  # the deliveries behind this one may not begin, either
         ready.extendleft(reversed(waiting))
+        return begun
 
-    def begin_beside(
-        self, tasks: asyncio.TaskGroup, waiting: list[Delivery], *, repeats: bool
-    ) -> None:
-        """Begin one attempt outside the slots, to see whether the sink is back.
+    def begin_beside(self, waiting: list[Delivery], *, repeats: bool) -> Attempt | None:
+        """Begin one attempt outside the slots, to check whether the sink is back.
 
         Args:
-            tasks: the group in which the attempt runs.
             waiting: deliveries that are not due yet.
             repeats: whether a second attempt at a delivery may begin while the first
                 hangs.
+
+        Returns:
+            The attempt, which the caller makes; None if there is nothing to attempt.
         """
         attempts = self.trying.attempts
         busy = attempts.keys
@@ -84,18 +86,17 @@ class Launcher(Struct):
             if delivery.id in self._begun:
                 continue
             if not (self.trying.is_under_way(delivery) or delivery.key in busy):
-                self._launch(tasks, attempts.begin(delivery, is_beside=True))
-                return
+                return self._noted(attempts.begin(delivery, is_beside=True))
         if not repeats or not self.trying.circuit.is_unreachable:
-            return
+            return None
         hanging = attempts.hanging(self.clock.now().timestamp())
-        if hanging is not None:
-            again = attempts.begin(hanging, is_beside=True, is_second=True)
-            self._launch(tasks, again)
+        if hanging is None:
+            return None
+        return self._noted(attempts.begin(hanging, is_beside=True, is_second=True))
 
-    def _launch(self, tasks: asyncio.TaskGroup, attempt: Attempt) -> None:
+    def _noted(self, attempt: Attempt) -> Attempt:
         self._begun.add(attempt.delivery.id)
-        self.start(attempt, tasks)
+        return attempt
 
 
 class HeartbeatSlot(Struct):
@@ -116,7 +117,7 @@ class HeartbeatSlot(Struct):
 
         Args:
             is_idle: whether nothing is due and nothing is in flight.
-            is_alone: whether, besides, no delivery waits for a later time.
+            is_alone: whether, in addition, no delivery is due later.
         """
         attempts, circuit = self.trying.attempts, self.trying.circuit
         if self.waiting is None or attempts.taken >= self.slots:

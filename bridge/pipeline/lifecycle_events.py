@@ -15,7 +15,7 @@ from bridge.outbox.records import REPLIES
 from bridge.outbox.store import Outbox
 from bridge.pipeline.relay import Relay
 
-_LOOK_EVERY, _SLACK = 5.5, 1.0  # about every 5 s, with a look at IMDS
+_LOOK_EVERY, _SLACK = 5.5, 1.0  # about every 5 s, together with a poll of IMDS
 _DISK_PATIENCE = 1.0
 
 
@@ -25,7 +25,8 @@ class LifecycleEvents(Struct):
     Attributes:
         heartbeat: seconds between heartbeats; 0 = none.
         state_path: the state file; a heartbeat reports the free space of its disk.
-        offer: where approvals are taken, and by which rules; None = they are not.
+        offer: where this bridge takes approvals, and by which rules it approves; None =
+            it takes none.
     """
 
     outbox: Outbox
@@ -89,7 +90,7 @@ class LifecycleEvents(Struct):
         return outgoing.event.id
 
     def _terms(self) -> dict[str, object]:
-        """Return what others rely on: how often this bridge is heard, what it takes."""
+        """Return the interval of heartbeats, and how approvals are accepted."""
         return {"intervalSeconds": float(self.heartbeat), "approvals": self.offer}
 
     async def _pause(self, stop: asyncio.Event) -> None:

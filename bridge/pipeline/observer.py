@@ -34,10 +34,10 @@ _JUMP = 1.0
 
 
 class Observer(Struct):
-    """Publishes what is new in each document.
+    """Publishes the changes in each document.
 
-    It is wide because one transaction stores all that is known of the document. The
-    first seven fields are given at the start, the others are that state.
+    It is wide because one transaction stores all that is known of the document.
+    The first seven fields are given at the start, the others are this state.
 
     Attributes:
         event_context: prefix, source and VM of the events.
@@ -114,11 +114,12 @@ class Observer(Struct):
     def is_touch_due(self, *, has_read: bool) -> bool:
         """Return whether to store when the document was last seen.
 
-        Once a minute; and where the wall clock was set since the last call, because
-        the jump would count as elapsed time after a restart.
+        It is due once a minute after a successful read. It is also due if the wall
+        clock was set since the last call: after a restart, the jump would otherwise
+        count as elapsed time.
 
         Args:
-            has_read: whether the last read has succeeded: only then once a minute.
+            has_read: whether the last read has succeeded.
         """
         now = self.clock.monotonic()
         before, self._offset = self._offset, self.clock.now().timestamp() - now
@@ -149,7 +150,7 @@ class Observer(Struct):
 
     @property
     def _again(self) -> frozenset[str]:
-        """The events to publish again; none while the identity is not known."""
+        """The keys to publish again; none while the identity is not known."""
         return frozenset() if self.is_waiting else self.outbox.observations.again
 
     def _moment(self) -> Moment:
@@ -168,7 +169,7 @@ class Observer(Struct):
             else frozenset(),
             again=again,
         )
-        unseen = after.known.keys() - document.events.keys()  # they may reappear
+        unseen = after.known.keys() - document.events.keys()  # held: they may reappear
         for fault in document.faults:
             log.error("element of the document left out", extra={"fault": fault})
         seen = Observation(

@@ -20,7 +20,7 @@ URGENT_ATTEMPTS = 2  # before NotBefore, even if the sink asks for a longer wait
 _LEAST_ATTEMPTS = 3
 _UNFORESEEN_ATTEMPTS = 10
 _LEAST_DELAY = 0.1  # lower bound: repeated quarters of the notice approach zero
-_LAST_SECONDS = 5.0  # of a notice, which an attempt needs
+_LAST_SECONDS = 5.0  # before NotBefore; a last attempt needs them
 
 
 class RelayPolicy(Struct, frozen=True, kw_only=True):
@@ -40,14 +40,14 @@ class RelayPolicy(Struct, frozen=True, kw_only=True):
     def ahead(self) -> int:
         """How many due deliveries to read at once.
 
-        Those that are read again before their attempt begins are few then; and those
-        that wait in memory are not too many.
+        A larger number saves repeated reads of deliveries whose attempt has not begun;
+        a smaller number keeps fewer deliveries in memory.
         """
         return max(2 * self.slots, min(32 * self.slots, _MOST_AHEAD))
 
     @property
     def enough(self) -> int:
-        """With so many ready deliveries it is time to read more, ahead of need."""
+        """Read more deliveries in advance when only this many are ready."""
         return max(self.slots, self.ahead // 4)
 
     def delay(
@@ -80,7 +80,7 @@ class RelayPolicy(Struct, frozen=True, kw_only=True):
         Args:
             delivery: the delivery that failed.
             error: the error of the attempt.
-            age: for how many seconds of the running time it was pending.
+            age: how long the delivery was pending, in seconds of the running time.
         """
         if isinstance(error, PermanentDeliveryError):
             return error.reason
@@ -109,8 +109,8 @@ def _granted(wish: float, left: float, attempt: int) -> float:
     latest = left - _LAST_SECONDS
     if attempt >= URGENT_ATTEMPTS or wish <= min(left * 3 / 4, latest):
         return wish
-    # The sink asks for more time than is left. Wait for half of it: as much remains
-    # for the receiver to act on the event.
+    # The sink asks for more time than is left. Wait for half of the time left, so that
+    # the receiver has the other half to act on the event.
     return min(left / 2, latest)
 
 

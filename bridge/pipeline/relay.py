@@ -28,7 +28,7 @@ from bridge.pipeline.settlement import Settling
 from bridge.telemetry.metrics import Metrics
 
 _LONGEST_WAIT = 60.0
-_PLENTY = 16  # so many ready deliveries are a backlog
+_PLENTY = 16  # ready deliveries: with at least so many there is a backlog
 _MOST_RELEASED = 10_000  # deliveries per transaction, so that each one is short
 
 
@@ -59,9 +59,9 @@ class Relay:
     _trying: Trying = field(init=False)
     _launcher: Launcher = field(init=False)
     _heartbeat: HeartbeatSlot = field(init=False)
-    _is_more_due: bool = False  # than was read, so far as is known
-    _is_plenty: bool = False  # much was due at the last look, and nothing was urgent
-    _goes_on: bool = False  # whether ``_go_on`` is about to be called
+    _is_more_due: bool = False  # than were read, as far as known
+    _is_plenty: bool = False  # many were due at the last look, none was urgent
+    _goes_on: bool = False  # whether a call of ``_go_on`` is scheduled
     _running: asyncio.Lock = field(default_factory=asyncio.Lock)
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -76,7 +76,7 @@ class Relay:
             settling=Settling(sink, outbox, clock, self.metrics),
             times=DueTimes(sink, outbox, clock, circuit, longest),
         )
-        self._launcher = Launcher(self._trying, clock, self._start)
+        self._launcher = Launcher(self._trying, clock)
         self._heartbeat = HeartbeatSlot(self._trying, self.pace, clock, policy.slots)
 
     @property
@@ -100,15 +100,16 @@ class Relay:
         return None
 
     def may_send(self, delivery: Delivery) -> bool:
-        """Return whether a delivery may be sent now whose attempt has begun before.
+        """Return whether a delivery whose attempt has begun may still be sent now.
 
-        An attempt that waits before it sends asks this; if not, it raises NotSentError.
+        An attempt that waits before it sends calls this. If the result is False, the
+        attempt raises NotSentError.
         """
         now = self.clock.now().timestamp()
         return self._trying.attempts.may_go_on(delivery, now)
 
     def gather_with(self, gather: Gather | None) -> None:
-        """Let attempts share requests from now on; None = each has its own."""
+        """Let attempts share requests from now on; None = one request for each."""
         self._trying.gather = gather
 
     def offer(self, heartbeat: Delivery) -> None:
@@ -144,14 +145,13 @@ class Relay:
             for delivery in await outbox.deliveries.of_cloud_event(
                 sink, cloud_event_id, since=since
             ):
-                attempt = self._trying.attempts.begin(delivery)
-                await self._attempt(attempt, None)
+                await self._attempt_once(self._trying.attempts.begin(delivery), None)
 
     async def step(self, tasks: asyncio.TaskGroup) -> float:
         """Begin every attempt that may begin now.
 
         Returns:
-            Seconds after which to look again, if nothing happens before.
+            Seconds after which to call this again, if nothing happens before.
         """
         trying = self._trying
         self.outbox.wakeups.of(self.sink).clear()
@@ -179,7 +179,7 @@ class Relay:
                 tasks.create_task(
                     self._beat(beat, tasks), name=f"{self.name}:heartbeat"
                 )
-            self._launcher.begin(tasks)
+            self._start(self._launcher.begin(), tasks)
             await self._try_beside(tasks)
         trying.times.has_pending = bool(due) or next_due is not None
         await trying.times.keep()
@@ -193,8 +193,11 @@ class Relay:
         waiting = await self.outbox.deliveries.waiting_for_sink(
             self.sink, now=now, limit=self.policy.ahead, but=self._trying.under_way
         )
-        if not self._stop.is_set():
-            self._launcher.begin_beside(tasks, waiting, repeats=self.repeats)
+        if self._stop.is_set():
+            return
+        attempt = self._launcher.begin_beside(waiting, repeats=self.repeats)
+        if attempt is not None:
+            self._start([attempt], tasks)
 
     async def _beat(self, heartbeat: Attempt, tasks: asyncio.TaskGroup) -> None:
         await self._trying.beat(heartbeat, tasks)
@@ -213,15 +216,16 @@ class Relay:
             waits.append(next_due - now)
         return min([*waits, _LONGEST_WAIT])
 
-    def _start(self, attempt: Attempt, tasks: asyncio.TaskGroup) -> None:
-        """Start an attempt: as a task, or as one event of a request."""
-        delivery, gather = attempt.delivery, self._trying.gather
-        if gather is None:
-            name = f"{self.name}:{delivery.id}"
-            tasks.create_task(self._attempt(attempt, tasks), name=name)
-            return
-        attempt.answer = gather(delivery, tasks)
-        attempt.answer.add_done_callback(partial(self._answered, attempt, tasks))
+    def _start(self, begun: list[Attempt], tasks: asyncio.TaskGroup) -> None:
+        """Make attempts: each in a task, or as one event of a request."""
+        gather = self._trying.gather
+        for attempt in begun:
+            if gather is None:
+                name = f"{self.name}:{attempt.delivery.id}"
+                tasks.create_task(self._attempt(attempt, tasks), name=name)
+                continue
+            attempt.answer = gather(attempt.delivery, tasks)
+            attempt.answer.add_done_callback(partial(self._answered, attempt, tasks))
 
     def _answered(
         self, attempt: Attempt, tasks: asyncio.TaskGroup, _: "asyncio.Future[None]"
@@ -237,50 +241,82 @@ class Relay:
             self.outbox.wakeups.of(self.sink).set()
         elif settling.lands(has_time=self._has_time(attempt.delivery)):
             tasks.create_task(settling.record(self._noted), name=f"{self.name}:record")
-        if not self._goes_on:  # once for all that have ended together
+        if not self._goes_on:  # one call for all attempts that end together
             self._goes_on = True
-            asyncio.get_running_loop().call_soon(self._go_on, tasks)
+            asyncio.get_running_loop().call_soon(self._go_on_together, tasks)
 
     async def _postpone(
         self, attempt: Attempt, error: DeliveryError, tasks: asyncio.TaskGroup
     ) -> None:
         await self._trying.postpone(attempt, error)
         self.outbox.wakeups.of(self.sink).set()
-        self._go_on(tasks)
+        self._start(self._go_on(), tasks)
 
-    async def _attempt(self, attempt: Attempt, tasks: asyncio.TaskGroup | None) -> None:
-        """Make an attempt, settle it, and begin the next one.
+    def _go_on_together(self, tasks: asyncio.TaskGroup) -> None:
+        self._goes_on = False
+        self._start(self._go_on(), tasks)
+
+    async def _attempt(self, attempt: Attempt, tasks: asyncio.TaskGroup) -> None:
+        """Make an attempt, and then those that may begin because it has ended.
+
+        The first of these uses the same task: under a backlog, a new task for each
+        delivery would cost a tenth of the attempt.
+        """
+        while True:
+            begun = await self._attempt_once(attempt, tasks)
+            if not begun:
+                return
+            if self._trying.gather is not None:  # the sink was opened again
+                self._start(begun, tasks)
+                return
+            attempt, *others = begun
+            self._start(others, tasks)
+
+    async def _attempt_once(
+        self, attempt: Attempt, tasks: asyncio.TaskGroup | None
+    ) -> list[Attempt]:
+        """Make an attempt and settle it.
 
         Args:
             attempt: the attempt to make.
-            tasks: the group in which the next one begins; None = begin no other.
+            tasks: the group for the next attempts; None = begin no other attempt.
+
+        Returns:
+            The attempts that have begun since then. The caller makes each of them.
         """
         error, settling = await self._trying.make(attempt), self._trying.settling
-        self._go_on(tasks)
+        begun = [] if tasks is None else self._go_on()
         if error is not None or attempt.is_void:
             self.outbox.wakeups.of(self.sink).set()
-            return
+            return begun
         has_time = tasks is not None and self._has_time(attempt.delivery)
-        if settling.lands(has_time=has_time):
-            await settling.record(self._noted)
+        if not settling.lands(has_time=has_time):
+            return begun
+        if tasks is not None:  # the next attempts do not wait for the record
+            self._start(begun, tasks)
+        await settling.record(self._noted)
+        return []
 
-    def _go_on(self, tasks: asyncio.TaskGroup | None) -> None:
-        """Begin the next attempts, and see whether to look at the outbox again."""
-        self._goes_on = False
-        if tasks is not None and not self._stop.is_set():
-            self._launcher.begin(tasks)
-        is_early = self.clock.monotonic() < self.pace.opens_at  # step must wait again
+    def _go_on(self) -> list[Attempt]:
+        """Begin the next attempts; wake the relay if it must read the outbox again.
+
+        Returns:
+            The attempts that have begun. The caller makes each of them.
+        """
+        begun = [] if self._stop.is_set() else self._launcher.begin()
+        is_early = self.clock.monotonic() < self.pace.opens_at  # wait in ``step``
         ready = len(self._launcher.ready)
         is_low = self._is_more_due and ready < self.policy.enough
         if not ready or is_early or is_low:
-            self._is_more_due = False  # until it is read
+            self._is_more_due = False  # until the next read
             self.outbox.wakeups.of(self.sink).set()
+        return begun
 
     def _has_time(self, delivery: Delivery) -> bool:
-        """Return whether nobody waits for the record that a delivery is made.
+        """Return whether the record of a success may wait for further successes.
 
-        Somebody does if the process is to stop, if a later delivery of the same key may
-        be urgent, or if few deliveries are ready.
+        It may not if the process stops, if a later delivery of the same key may be
+        urgent, or if few deliveries are ready.
         """
         if self._stop.is_set() or delivery.urgent_until is not None:
             return False
@@ -288,7 +324,7 @@ class Relay:
         return self._is_plenty and is_much
 
     def _noted(self, is_followed: bool) -> None:  # noqa: FBT001 - a callback
-        """Look again after successes were recorded, but only if that may help.
+        """Read the outbox again after successes were recorded, if that may help.
 
         It helps if a later delivery of the same key is due now (it may be more urgent
         than the ready ones), or if few deliveries are ready.

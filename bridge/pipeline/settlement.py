@@ -1,8 +1,8 @@
 """Records the result of an attempt: in the outbox, in the metrics, and in the log.
 
-One success is recorded at once. Under a backlog the successes of a moment are recorded
+One success is recorded at once. During a backlog, the successes of 20 ms are recorded
 in one transaction, because each transaction costs a write to the disk. If the process
-is killed in that moment, these deliveries are made a second time.
+is killed in this time, these deliveries are made a second time.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ class Settling:
     """Records the results of attempts at the deliveries of one sink.
 
     Attributes:
-        landed: delivered, but not yet recorded in the outbox; by id.
+        landed: deliveries that succeeded but are not yet recorded in the outbox; by id.
         is_parked: whether the log and the metrics say that the sink is parked.
     """
 
@@ -39,7 +39,7 @@ class Settling:
         self.landed = dict[int, Delivery]()
         self.is_parked = False
         self._is_recording = False
-        self._has_time = False  # whether the next transaction may wait for company
+        self._has_time = False  # whether the next transaction may wait for more
         self._hurry = asyncio.Event()
         self._delivered = metrics.deliveries.labels(sink, "delivered")
         self._seconds = metrics.delivery_seconds.labels(sink)
@@ -61,12 +61,12 @@ class Settling:
         self.metrics.delivery_failures.labels(self.sink, reason).inc()
 
     def lands(self, *, has_time: bool) -> bool:
-        """Note that something has landed; return whether to call ``record`` now.
+        """Note that a success is in ``landed``; return whether to call ``record`` now.
 
-        If another call of it runs, that one records this, too.
+        If ``record`` is running already, it records this success, too.
 
         Args:
-            has_time: whether there is so much to do that nobody waits for the record.
+            has_time: whether the record may wait for further successes.
         """
         self._has_time = has_time and len(self.landed) < _MOST_LANDED
         if not self._has_time:
@@ -75,11 +75,11 @@ class Settling:
         return is_first
 
     async def record(self, news: Callable[[bool], None]) -> None:
-        """Record what has landed as delivered in the outbox.
+        """Record the deliveries in ``landed`` as delivered in the outbox.
 
         Args:
-            news: called after each transaction, with whether another delivery of the
-                same key follows, which is due now.
+            news: called after each transaction; True = a later delivery of the same key
+                may be sent now.
         """
         try:
             while self.landed:

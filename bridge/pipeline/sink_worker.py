@@ -1,4 +1,4 @@
-"""Opens a sink and runs its relay: at once, or twice if this VM is not known yet.
+"""Opens a sink and runs its relay; twice if this VM's identity is not known at first.
 
     opened early ──this VM is known──▶ attempts in flight end ──▶ closed, opened again
       └── not opened early, if the sink needs a value that is not known yet
@@ -20,7 +20,7 @@ from bridge.sinks.base import Resources, Sink, SinkConfig
 
 
 class Opening(msgspec.Struct, frozen=True):
-    """What a sink is opened with: its configuration, with placeholders filled in."""
+    """The arguments for opening a sink; ``config`` has its placeholders filled in."""
 
     config: SinkConfig
     resources: Resources
@@ -66,7 +66,7 @@ class SinkWorker:
         await self._sink.deliver(CloudEvent.from_json(delivery.body))
 
     async def open(self, opening: Opening) -> None:
-        """Open the sink for good.
+        """Open the sink until the forwarder stops.
 
         Raises:
             ConfigError: a placeholder has no value on this machine.
@@ -82,7 +82,7 @@ class SinkWorker:
         self._early = opening
 
     def settle(self, opening: Opening) -> None:
-        """Let ``run`` open the sink for good: this VM is known."""
+        """Let ``run`` open the sink again, and finally: this VM is known."""
         self._final = opening
         self._is_settled.set()
 
@@ -110,7 +110,7 @@ class SinkWorker:
             context = self._early.config.open(self._early.resources)
             try:
                 self._use(await stack.enter_async_context(context))
-            except ConfigError:  # raised again by ``run`` if it still holds then
+            except ConfigError:  # ``run`` raises it later if the fault remains
                 return
             try:
                 await self.relay.run(self._is_settled)

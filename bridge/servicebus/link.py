@@ -33,7 +33,7 @@ async def close(stack: AsyncExitStack, timings: Timings) -> None:
 async def first_open(
     link: Callable[[], Coroutine[None, None, Link]], timings: Timings
 ) -> Link:
-    """Begin to open a link every so many seconds; return the first that is open.
+    """Begin to open a link every ``timings.beside`` seconds; return the first open one.
 
     Raises:
         Exception: the error of the first attempt that ends.

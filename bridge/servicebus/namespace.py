@@ -91,7 +91,7 @@ def _is_emulator(parts: dict[str, str]) -> bool:
     if flag != "true" and flag.lower() != "false":
         raise ValueError(
             'must say UseDevelopmentEmulator=true with "true" in lower case: '
-            "the SDK takes anything else for the cloud and uses TLS"
+            "with any other value the SDK uses TLS, as for the cloud"
         )
     return flag == "true"
 

@@ -1,4 +1,4 @@
-"""Packs messages into the SDK's batches, also ahead of their turn, and sends them."""
+"""Packs messages into the SDK's batches, also ahead of time, and sends them."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,8 +32,9 @@ class Pack:
     """A batch that was packed while another one was on its way.
 
     Attributes:
-        sender: by which it must be sent; another link may take less at once.
-        members: what it holds; the first one has it as its ``pack``.
+        sender: the link that must send the batch; another link may accept less.
+        members: the messages in the batch; ``pack`` of the first one is this batch.
+        packed: the batch of the SDK.
     """
 
     sender: "ServiceBusSender"
@@ -41,7 +42,7 @@ class Pack:
     packed: "ServiceBusMessageBatch"
 
     def fits(self, sender: "ServiceBusSender", batch: list[Waiting]) -> bool:
-        """Return whether a batch begins with just what is packed."""
+        """Return whether ``batch`` begins with the packed messages, for this link."""
         is_first = batch[: len(self.members)] == self.members
         return sender is self.sender and is_first
 
@@ -53,8 +54,8 @@ async def transfer(
 
     Args:
         sender: an open link.
-        batch: in their order; at least one.
-        seconds: how long it may take.
+        batch: the messages in their order; at least one.
+        seconds: the time limit of the transfer.
     """
     if len(batch) > 1:
         pack, batch[0].pack = batch[0].pack, None

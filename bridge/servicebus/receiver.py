@@ -60,7 +60,7 @@ log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 30.0
 _LEAST_POLL_SECONDS = 20.0  # a shorter wait means that the receiver is broken
-_TICK_SECONDS, _TICK_SLACK = 1.25, 0.5  # about each second, with a look at IMDS
+_TICK_SECONDS, _TICK_SLACK = 1.25, 0.5  # about each second, together with the IMDS poll
 _LONGEST_REASON = 1024
 _SESSION = "session"
 _CUT_SHORT = "the SDK has given up receiving, without an error"

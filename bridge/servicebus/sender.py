@@ -124,7 +124,7 @@ class Sender:
     async def send_many(
         self, messages: Sequence[Message]
     ) -> Sequence[DeliveryError | None]:
-        """Send messages, several in one transfer; return what became of each.
+        """Send messages, several in one transfer; return the result of each.
 
         The errors are those of ``send``.
         """
@@ -261,7 +261,7 @@ def _meaning(one: Waiting, target: str) -> DeliveryError | None:
 
 
 def _together(waiting: deque[Waiting], mix: _Mix, most: int) -> list[Waiting]:
-    """Return the messages that go next, as the entity takes them together."""
+    """Return the messages for the next transfer that the entity takes together."""
     first = waiting[0]
     if mix is _Mix.NONE:
         return [first]

@@ -9,9 +9,9 @@ class ApprovalSource:
 
     Attributes:
         session: the session to accept; None = the entity has no sessions.
-        at_once: so many messages are taken at a time, at most. More than one is for
-            whoever settles each soon: what is handed to a connection that went dead is
-            locked as long as a lock lasts.
+        at_once: the most messages that are received at a time. More than one only if
+            each is settled soon: messages that the broker sends to a dead connection
+            stay locked until their locks end.
     """
 
     queue: str = ""

@@ -9,12 +9,12 @@ class Timings(Struct, frozen=True, kw_only=True):
     Attributes:
         attempt: to open a sender and send with it.
         stale: to find out that an open sender is dead.
-        beside: until another link is opened beside one that hangs.
+        beside: until a second link is opened while the first one hangs.
         idle: a sender that was not used for so long is opened again. The load balancers
             of Azure drop a connection that was idle for 4 minutes.
         open: to open a receiver.
         settle: to settle a message.
-        look: a receiver looks at its queue this often, and must be answered.
+        look: a receiver peeks at its queue this often, and must get an answer.
         renew: to renew a lock.
         least_renew: to renew a short lock; the first renewal opens a link.
         close: to close a link.

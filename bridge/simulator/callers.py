@@ -1,9 +1,9 @@
-"""Access control of the simulator: local scripts and its own pages, no other page.
+"""Accept control requests only from local scripts and from the simulator's own pages.
 
-A web page of any site may let a browser on this machine send requests here, and could
-so schedule events. The browser names the site in Origin and Sec-Fetch-Site. If a site
-lets its own name point to this machine (DNS rebinding), Host shows that name. A script
-sends none of these headers.
+A web page of any site can make a browser on this machine send requests here, for
+example to schedule events. The browser names the site in Origin and Sec-Fetch-Site. If
+a site lets its own name point to this machine (DNS rebinding), Host has that name. A
+script sends neither Origin nor Sec-Fetch-Site, and its Host is a loopback address.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -52,10 +52,10 @@ def _guarded(handler: _Handler, *, is_here: bool) -> _Handler:
 
 
 def _check(request: web.Request, *, is_here: bool) -> None:
-    """Return if the request is allowed.
+    """Check that no page of another site has sent the request.
 
     Raises:
-        ForeignCallerError: it is not allowed.
+        ForeignCallerError: such a page has sent it, or may have sent it.
     """
     names = request.headers.getall("Host", [])
     if is_here and not all(_is_loopback(_without_port(name)) for name in names):
@@ -79,7 +79,7 @@ def _check(request: web.Request, *, is_here: bool) -> None:
 
 
 def _is_opened_in_a_tab(request: web.Request) -> bool:
-    """Whether a person follows a link to a page, which changes nothing."""
+    """Return whether a person opens a page by a link; this changes nothing."""
     is_page = request.headers.get("Sec-Fetch-Dest") == "document"
     return is_page and request.method in _READING
 

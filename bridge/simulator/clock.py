@@ -1,4 +1,4 @@
-"""The simulator's time: no other file here reads a clock.
+"""The clock of IMDS, inbox and Azure Resource Manager; tests pass another one.
 
 The broker under servicebus/ takes a plain callable instead: it never waits.
 """
@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Tells the time and waits; tests pass a clock that they control."""
+    """Returns the time and waits; tests pass a clock that they control."""
 
     def now(self) -> float:
         """Return seconds since the epoch."""

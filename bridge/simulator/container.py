@@ -1,7 +1,7 @@
-"""The simulator in the place of Microsoft's Service Bus emulator, in its container.
+"""Run the simulator in a container, in place of Microsoft's Service Bus emulator.
 
-A compose file that was written for the emulator changes only its image: the ports, the
-place of the entity file, the health check and the environment are the emulator's. Its
+A compose file for the emulator needs only another image: the ports, the path of the
+entity file, the health check and the environment variables are the same. The emulator's
 database is not needed: SQL_SERVER, MSSQL_SA_PASSWORD, SQL_WAIT_INTERVAL and
 ACCEPT_EULA have no effect.
 
@@ -22,21 +22,21 @@ HTTP_PORT = "EMULATOR_HTTP_PORT"
 
 _AMQP = 5672
 _HTTP = 5300
-_MOST_PORT = 65535
+_HIGHEST_PORT = 65535
 
 
 def as_emulator(
     options: SimulatorOptions, environ: Mapping[str, str], *, config: Path = CONFIG
 ) -> SimulatorOptions:
-    """Return the options with which the simulator stands in for the emulator.
+    """Return the options with the addresses and the entity file of the emulator.
 
     Args:
-        options: what is given on the command line goes before.
-        environ: the environment.
-        config: the entity file; without it, there are the default entities.
+        options: from the command line; a port or file that they name is kept.
+        environ: the environment variables.
+        config: the path of the entity file; without a file, the default entities exist.
 
     Raises:
-        SimulatorError: the environment names no port.
+        SimulatorError: EMULATOR_HTTP_PORT is not a port.
     """
     entities = options.servicebus_config
     if entities is None and config.exists():
@@ -52,8 +52,8 @@ def as_emulator(
 
 def _http_port(environ: Mapping[str, str]) -> int:
     text = environ.get(HTTP_PORT, "").strip() or str(_HTTP)
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= _MOST_PORT):
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= _HIGHEST_PORT):
         raise SimulatorError(
-            f"{HTTP_PORT} is {text[:50]!r}; allowed: a port from 1 to {_MOST_PORT}"
+            f"{HTTP_PORT} is {text[:50]!r}; allowed: a port from 1 to {_HIGHEST_PORT}"
         )
     return int(text)

@@ -1,13 +1,13 @@
-"""The local Service Bus in a thread of its own, for tests of any kind.
+"""The local Service Bus in a thread of its own, for synchronous and async tests.
 
-    with emulator() as bus:
+    with background_loop() as loop, emulator(loop) as bus:
         client = ServiceBusClient.from_connection_string(bus.connection_string)
         …
         bus.expire_locks("orders")
 
-The caller may be a plain function or a coroutine of any event loop: each method returns
-when the broker has done it. It takes milliseconds to begin, so that each test can have
-one of its own.
+The caller may be a plain function or a coroutine in any event loop: each method returns
+when the broker has finished the action. A broker starts in milliseconds, so each test
+can have its own.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from bridge.simulator.servicebus.settings import Entities
 
 T = TypeVar("T")
 
-_SECONDS = 30.0
+_TIMEOUT_SECONDS = 30.0
 
 
 class Emulator:
@@ -38,11 +38,11 @@ class Emulator:
 
     Args:
         broker: the broker.
-        clock: the same as the broker's.
-        loop: where the broker runs.
+        clock: the broker's clock.
+        loop: the event loop that runs the broker.
 
     Attributes:
-        connection_string: for any client of Service Bus.
+        connection_string: the connection string for any client of Service Bus.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Emulator:
         self._loop = loop
         self.connection_string = broker.connection_string
 
-    # -- what is in it -----------------------------------------------------------------
+    # -- messages ----------------------------------------------------------------------
 
     def put(
         self,
@@ -67,17 +67,17 @@ class Emulator:
         """Send a message to a queue or topic.
 
         Args:
-            entity: its path.
-            body: one data section.
-            subject: None: none.
-            session_id: needed where sessions are.
-            application_properties: texts, numbers, booleans, bytes, UUIDs, times with a
-                zone, durations or None by name.
+            entity: the path of the queue or topic.
+            body: the content, sent as one AMQP data section.
+            subject: the subject; None: the message has none.
+            session_id: the id of the session; required if the entity has sessions.
+            application_properties: by name; each value is a text, number, boolean,
+                bytes, UUID, time with a zone, duration or None.
 
         Raises:
-            RefusedError: the entity does not exist, or takes no such message; or a
-                property is none that AMQP has.
-            TypeError: the body is a text: its encoding is for the caller to choose.
+            RefusedError: the entity does not exist or does not accept the message, or
+                AMQP has no type for a property.
+            TypeError: the body is a text: the caller has to encode it.
         """
         self._do(
             lambda: self._broker.desk.put(
@@ -93,18 +93,18 @@ class Emulator:
         """Return how many messages an entity holds, by state.
 
         Raises:
-            KeyError: it does not exist.
+            KeyError: the entity does not exist.
         """
         found = self._do(self._broker.snapshot).items()
         return {path.lower(): counts for path, counts in found}[entity.lower()]
 
     def messages(self, entity: str) -> tuple[MessageRow, ...]:
-        """Return the first messages of a queue or subscription, and leave them there.
+        """Return the first messages of a queue or subscription; they stay there.
 
-        Each has the sender's ``application_properties`` beside what the broker knows.
+        Each row has the sender's ``application_properties`` and the broker's data.
 
         Raises:
-            KeyError: it does not exist, or is a topic.
+            KeyError: the entity does not exist, or is a topic.
         """
         return self._do(lambda: self._detail(entity)[0])
 
@@ -112,12 +112,12 @@ class Emulator:
         """Return the first dead letters of a queue or subscription.
 
         Raises:
-            KeyError: it does not exist, or is a topic.
+            KeyError: the entity does not exist, or is a topic.
         """
         return self._do(lambda: self._detail(entity)[1])
 
     def resubmit(self, entity: str) -> int:
-        """Move all dead letters back where they come from; return how many.
+        """Move all dead letters back into the entity; return the number of messages.
 
         Raises:
             RefusedError: the entity does not exist.
@@ -125,7 +125,7 @@ class Emulator:
         return self._do(lambda: self._broker.desk.resubmit(entity))
 
     def purge(self, entity: str) -> int:
-        """Delete the messages that nobody has locked; return how many.
+        """Delete the messages that are not locked; return the number of messages.
 
         Raises:
             RefusedError: the entity does not exist.
@@ -135,7 +135,7 @@ class Emulator:
     # -- time --------------------------------------------------------------------------
 
     def advance(self, seconds: float) -> None:
-        """Let time pass at once: locks end, messages expire or are enqueued."""
+        """Move the broker's clock on: locks end, messages expire or are enqueued."""
 
         def advance() -> None:
             self._clock.ahead += seconds
@@ -146,11 +146,11 @@ class Emulator:
     # -- faults ------------------------------------------------------------------------
 
     def drop_connections(self) -> None:
-        """Break all connections, as a network does."""
+        """Reset all connections, as when the network fails."""
         self._do(self._broker.faults.drop_connections)
 
     def detach_links(self, entity: str | None = None) -> None:
-        """Detach the links of one entity or of all, as the cloud does to idle ones."""
+        """Detach the links of one entity or of all, as Azure does with idle links."""
         self._do(lambda: self._broker.faults.detach_links(entity))
 
     def refuse_attach(
@@ -192,7 +192,7 @@ class Emulator:
         """End all lasting faults."""
         self._do(self._broker.faults.clear)
 
-    # -- the other thread --------------------------------------------------------------
+    # -- calls in the broker's thread --------------------------------------------------
 
     def _detail(
         self, entity: str
@@ -210,7 +210,7 @@ class Emulator:
 
 
 class _Clock:
-    """The machine's clock, and ahead as a test says."""
+    """The system clock plus the seconds that a test has added."""
 
     def __init__(self) -> None:
         self.ahead = 0.0
@@ -229,7 +229,7 @@ def background_loop() -> Iterator[asyncio.AbstractEventLoop]:
         yield loop
     finally:
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(_SECONDS)
+        thread.join(_TIMEOUT_SECONDS)
         loop.close()
 
 
@@ -237,12 +237,12 @@ def background_loop() -> Iterator[asyncio.AbstractEventLoop]:
 def emulator(
     loop: asyncio.AbstractEventLoop, entities: Entities | Path | None = None
 ) -> Iterator[Emulator]:
-    """Run a broker with entities that are empty.
+    """Run a broker with empty entities.
 
     Args:
-        loop: where it runs: ``background_loop``.
+        loop: the event loop to run it in, from ``background_loop``.
         entities: its queues and topics, or a file in the format of Microsoft's
-            emulator; None: those of `sebridge simulate`.
+            emulator; None: the default entities of `sebridge simulate`.
 
     Raises:
         ConfigError: the file is invalid; the text names each fault.
@@ -259,4 +259,4 @@ def emulator(
 
 
 def _wait(loop: asyncio.AbstractEventLoop, doing: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run_coroutine_threadsafe(doing, loop).result(_SECONDS)
+    return asyncio.run_coroutine_threadsafe(doing, loop).result(_TIMEOUT_SECONDS)

@@ -20,8 +20,8 @@ class ListenError(SimulatorError):
 
     def __init__(self, name: str, host: str, port: int, error: Exception) -> None:
         number = getattr(error, "errno", None) or 0
-        # asyncio wraps the system's text in its own. If a name cannot be resolved, the
-        # number is below 0 and the text is the resolver's.
+        # asyncio wraps the system's text, so the text is looked up by errno. If a name
+        # cannot be resolved, errno is below 0 and the text is the resolver's.
         why = os.strerror(number) if number > 0 else str(error)
         super().__init__(f"{name} cannot listen on {host}:{port}: {why}")
 
@@ -33,7 +33,7 @@ class EntityFileError(SimulatorError):
         lines: one for each fault, with the file and the place in it.
 
     Attributes:
-        lines: the same.
+        lines: the given lines.
     """
 
     def __init__(self, lines: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Faults on demand: what a server does in place of its normal answer.
+"""Faults on demand: what a server does instead of its normal answer.
 
 Shapes:  JSON of a control request → Fault; Fault, answer → what the client gets
 """
@@ -18,7 +18,7 @@ from bridge.simulator.foreign import Input, parse
 from bridge.simulator.http_server import JSON_TYPE, Answering
 
 GARBAGE: Final = b'{"DocumentIncarnation": 2, "Events": [{"Event\xff\x00'
-_LINGER_NOT = struct.pack("ii", 1, 0)
+_NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -60,8 +60,8 @@ class Fault(Struct, frozen=True, kw_only=True):
         method: the method of the requests; None: any.
         path: the path of the requests, or a parent of it.
         times: the number of requests; None: all until the faults are cleared.
-        takes_effect: whether the server does its work first, so that only the answer
-            is lost.
+        takes_effect: whether the server processes the request before the fault, so that
+            only the answer is lost.
     """
 
     strike: Strike
@@ -148,7 +148,7 @@ class FaultQueue(Struct):
         return tuple(self._waiting)
 
     def take(self, method: str, path: str) -> Fault | None:
-        """Return the first fault for a request, and count it down; else None."""
+        """Return the first fault for a request, and count it as used; else None."""
         for place, fault in enumerate(self._waiting):
             if fault.strikes(method, path):
                 self._count_down(place, fault)
@@ -172,18 +172,18 @@ class FaultQueue(Struct):
         if fault is None:
             return await answer()
         if fault.takes_effect:
-            answer = _given(await answer())
-        return await _struck(fault.strike, request, answer, clock)
+            answer = _returning(await answer())
+        return await _apply(fault.strike, request, answer, clock)
 
 
-def _given(response: web.StreamResponse) -> Answering:
+def _returning(response: web.StreamResponse) -> Answering:
     async def answer() -> web.StreamResponse:
         return response
 
     return answer
 
 
-async def _struck(
+async def _apply(
     strike: Strike, request: web.Request, answer: Answering, clock: Clock
 ) -> web.StreamResponse:
     match strike:
@@ -205,7 +205,7 @@ def _reset(request: web.Request) -> web.Response:
     if request.transport is not None:
         connection: socket.socket = request.transport.get_extra_info("socket")
         # Without this option the client sees an orderly end of the connection.
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         request.transport.abort()
     return web.Response()  # required by aiohttp; its connection is closed already
 

@@ -1,4 +1,4 @@
-"""Parse JSON from outside into types; the error is one sentence."""
+"""Parse JSON from outside into typed values; an error is one sentence."""
 
 from typing import TypeVar
 
@@ -23,7 +23,7 @@ def parse(body: bytes, shape: type[T]) -> T:
     """Return ``body`` as a value of type ``shape``.
 
     Raises:
-        BadInputError: it is not such a value; the text names the place.
+        BadInputError: it is not of this type; the text names the place.
     """
     try:
         return msgspec.json.decode(body, type=shape)

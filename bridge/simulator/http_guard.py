@@ -1,12 +1,13 @@
 """Limit the connections of an HTTP server, and the time of a request.
 
-The bridge's health port has the same guard; the simulator imports nothing of the bridge
-and has its own. A client that leaks connections must not block the others.
+The bridge's health port has a guard like this; the simulator has its own, because it
+imports nothing of the bridge. A client that leaks connections must not block others.
 
-    more than ``most``       → the connection that was silent longest is closed; one
-                               that is being answered only if there is no other
-    no whole head in time    → closed
-    answer not read in time  → closed
+    more than ``most``           → the connection that was silent longest is closed; a
+                                   connection that is being answered only if there is
+                                   no other
+    head not complete in time    → the connection is closed
+    answer not read in time      → the connection is closed
 """
 
 import asyncio
@@ -20,8 +21,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _HEAD_SECONDS = 5.0
 _READ_SECONDS = 30.0
-# The loop accepts all connections of the backlog before it looks at any. A client that
-# finds it full tries again after a second.
+# asyncio accepts all connections of the backlog before it serves any of them. If the
+# backlog is full, the client's system tries again after a second.
 _BACKLOG = 128
 
 
@@ -30,8 +31,8 @@ class Guard(Struct, kw_only=True):
 
     Attributes:
         most: the largest number of connections.
-        head_seconds: from the connection, or the first byte of a later request, to the
-            end of the request's head.
+        head_seconds: the longest time from the connection, or from the first byte of a
+            later request, to the end of the request's head.
         read_seconds: how long a client may leave an answer unread.
     """
 
@@ -49,7 +50,7 @@ class Guard(Struct, kw_only=True):
     async def middleware(
         self, request: web.Request, handler: Handler
     ) -> web.StreamResponse:
-        """Record that a request's head was read, and that its answer begins."""
+        """Mark the connection as being answered while the handler runs."""
         protocol = request.transport and request.transport.get_protocol()
         if not isinstance(protocol, _Connection):
             return await handler(request)
@@ -67,7 +68,7 @@ class Guard(Struct, kw_only=True):
         *,
         tls: ssl.SSLContext | None = None,
     ) -> asyncio.Server:
-        """Serve ``runner``, which is set up; with ``tls``, as HTTPS.
+        """Serve ``runner``, which must be set up; with ``tls``, as HTTPS.
 
         Raises:
             OSError: the address cannot be listened on.
@@ -97,59 +98,59 @@ class Guard(Struct, kw_only=True):
 
 
 class _Connection(asyncio.Protocol):
-    """Stands between a transport and aiohttp's own protocol."""
+    """Passes everything to aiohttp's own protocol, and keeps the time limits."""
 
     def __init__(self, inner: asyncio.Protocol, guard: Guard) -> None:
         self.is_answered = False
         self._inner = inner
         self._guard = guard
         self._transport: asyncio.Transport | None = None
-        self._limit: asyncio.TimerHandle | None = None
-        self._unread: asyncio.TimerHandle | None = None
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._read_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - for mypy  # nosec B101
         self._transport = transport
         self._inner.connection_made(transport)
-        self._limit = self._abort_after(self._guard.head_seconds)
+        self._head_timer = self._abort_after(self._guard.head_seconds)
         self._guard.enter(self)
 
     def data_received(self, data: bytes) -> None:
         self._guard.heard(self)
-        if self._limit is None and not self.is_answered:
-            self._limit = self._abort_after(self._guard.head_seconds)
+        if self._head_timer is None and not self.is_answered:
+            self._head_timer = self._abort_after(self._guard.head_seconds)
         self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
         return self._inner.eof_received()
 
     def pause_writing(self) -> None:
-        self._unread = self._abort_after(self._guard.read_seconds)
+        self._read_timer = self._abort_after(self._guard.read_seconds)
         self._inner.pause_writing()
 
     def resume_writing(self) -> None:
         self._guard.heard(self)
-        self._unread = _no_longer(self._unread)
+        self._read_timer = _cancelled(self._read_timer)
         self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._guard.leave(self)
-        self._limit = _no_longer(self._limit)
-        self._unread = _no_longer(self._unread)
+        self._head_timer = _cancelled(self._head_timer)
+        self._read_timer = _cancelled(self._read_timer)
         self._inner.connection_lost(exc)
 
     def begin_answer(self) -> None:
         """Record that the head of a request is complete."""
         self.is_answered = True
-        self._limit = _no_longer(self._limit)
+        self._head_timer = _cancelled(self._head_timer)
 
     def end_answer(self) -> None:
-        """Record that the answer is being sent."""
+        """Record that the handler has finished."""
         self.is_answered = False
         self._guard.heard(self)
 
     def abort(self) -> None:
-        """Close at once, and do not count any more."""
+        """Close the connection at once, and stop counting it."""
         self._guard.leave(self)
         if self._transport is not None:
             self._transport.abort()
@@ -158,7 +159,7 @@ class _Connection(asyncio.Protocol):
         return asyncio.get_running_loop().call_later(seconds, self.abort)
 
 
-def _no_longer(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
+def _cancelled(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
     """Cancel a timer; return None in its place."""
     if timer is not None:
         timer.cancel()

@@ -22,7 +22,7 @@ Answering = Callable[[], Awaitable[web.StreamResponse]]
 JSON_TYPE = "application/json; charset=utf-8"
 MAX_BODY = 16 * 1024 * 1024
 _MOST_CONNECTIONS = 256
-# When the simulator stops, requests that hang by a fault are not waited for.
+# When the simulator stops, it does not wait for requests that a fault delays.
 _SHUTDOWN_SECONDS = 0.2
 _STATUSES = {
     BadInputError: 400,
@@ -49,10 +49,10 @@ async def listening(
         name: the name of the server in errors.
         host: the address to listen on.
         port: the port to listen on; 0: a free one.
-        tls: makes it HTTPS.
+        tls: serve HTTPS with it; None: serve HTTP.
 
     Raises:
-        ListenError: it cannot listen there.
+        ListenError: the server cannot listen at the address.
     """
     guard = Guard(most=_MOST_CONNECTIONS)
     app.middlewares.insert(0, guard.middleware)
@@ -64,7 +64,7 @@ async def listening(
     )
     await runner.setup()
     try:
-        with _told(name, host, port):
+        with _as_listen_error(name, host, port):
             server = await guard.listen(runner, host, port, tls=tls)
         try:
             scheme = "http" if tls is None else "https"
@@ -77,7 +77,7 @@ async def listening(
 
 
 @contextmanager
-def _told(name: str, host: str, port: int) -> Iterator[None]:
+def _as_listen_error(name: str, host: str, port: int) -> Iterator[None]:
     try:
         yield
     except (OSError, OverflowError) as error:

@@ -1,6 +1,6 @@
-"""Say in one sentence what this machine lacks for the installation of the simulator.
+"""Print in one sentence what is missing for the installation of the simulator.
 
-If nothing is missing, it says what the installation does, and how long that takes.
+If nothing is missing, print what the installation does and how long it takes.
 
 Runs on a bare Python, from a checkout: ``python3 -m bridge.simulator.prerequisites``.
 Nothing of the simulator is compiled. Python 3.7 and later must be able to run this
@@ -40,7 +40,7 @@ def main() -> int:
     sys.stderr.write(
         f"The simulator cannot be installed yet; missing: {', '.join(lacking)}.\n"
         f"On Debian and Ubuntu:  {DEBIAN}\n"
-        "Elsewhere Python brings it; a newer one is at https://www.python.org/downloads\n"
+        "Elsewhere it is part of Python: https://www.python.org/downloads\n"
     )
     return 1
 

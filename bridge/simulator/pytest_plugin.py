@@ -6,8 +6,9 @@
         (message,) = servicebus_emulator.messages("orders")
         assert message.subject == "order"
 
-pytest loads this module in every environment that this package is installed in, so it
-loads nothing itself: the extra [simulator] is needed when the fixture is used.
+pytest loads this module in every environment that has this package. So it
+imports the simulator, which needs the extra [simulator], only when a test uses the
+fixture.
 """
 
 from contextlib import ExitStack, contextmanager
@@ -31,11 +32,11 @@ _ABSENT = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the setting that names the entities."""
+    """Register the setting that names the file of entities."""
     parser.addini(
         _INI,
         "The entities of servicebus_emulator: a file in the format of Microsoft's "
-        "emulator (Config.json), from the folder of pytest's own configuration.",
+        "emulator (Config.json), relative to the folder of pytest's configuration.",
     )
 
 
@@ -43,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def servicebus_emulator_entities(
     pytestconfig: pytest.Config,
 ) -> "Entities | Path | None":
-    """Return the entities of the broker; override it to have others in some tests."""
+    """Return the entities of the broker; tests may override this fixture."""
     named = str(pytestconfig.getini(_INI) or "")
     return pytestconfig.rootpath / named if named else None
 
@@ -61,11 +62,11 @@ def servicebus_emulator(
     _servicebus_emulator_loop: "asyncio.AbstractEventLoop",
     servicebus_emulator_entities: "Entities | Path | None",
 ) -> "Iterator[Emulator]":
-    """Return a Service Bus of this test alone, with empty entities."""
+    """Yield a Service Bus for this test alone, with empty entities."""
     from bridge.simulator.emulator import emulator  # noqa: PLC0415 - an extra
 
     with ExitStack() as stack:
-        with _extra():  # the engine is loaded by the first broker
+        with _extra():  # the first broker imports the AMQP engine
             begun = emulator(_servicebus_emulator_loop, servicebus_emulator_entities)
             running = stack.enter_context(begun)
         yield running
@@ -73,7 +74,7 @@ def servicebus_emulator(
 
 @contextmanager
 def _extra() -> "Iterator[None]":
-    """Say what is missing if the extra is not installed."""
+    """Fail the test with the name of the extra if it is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:

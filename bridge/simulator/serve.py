@@ -52,26 +52,27 @@ _AZURE_EVENTS = "azure-events"
 
 
 class SimulatorOptions(Struct, frozen=True, kw_only=True):
-    """What to open, where, and what to play.
+    """Which servers to open, at which addresses, and which scenario to play.
 
     Attributes:
-        imds_port: 0, as for the other ports: a free one.
-        servicebus_config: entities in the format of Microsoft's emulator; None: the
-            default ones.
-        scenario: the name of a built-in one, or a file; None: no events.
+        imds_port: the port of the IMDS; 0, here and for each other port: a free port.
+        servicebus_config: a file of entities in the format of Microsoft's emulator;
+            None: the default entities.
+        scenario: the name of a built-in scenario, or a file; None: no events.
         speed: divides all durations of the scenario.
         least_phase: the shortest duration of a phase in seconds, whatever the speed, so
             that a consumer that polls each second misses nothing.
         vm_name: compute.name of the VM; None: the first resource of the scenario.
         seed: makes the same EventIds each time; None: random ones.
-        tls: serve AMQP over TLS, too, and WebSockets only so; with the given
-            certificate and key, or with ones that are made for localhost.
-        servicebus_http_port: of the broker's administration API and health.
-        servicebus_https_port: of the same by TLS.
-        servicebus_host: where the broker and its administration listen; None: on
-            ``host``, as all others.
-        event_grid: the schema in which Event Grid tells of the events, in the queue
-            ``azure-events``; None: it tells nothing.
+        tls: serve AMQP also over TLS, and WebSockets over TLS only. If no certificate
+            and key are given, new ones are made for localhost.
+        servicebus_http_port: the port of the broker's administration API and health
+            check.
+        servicebus_https_port: the port of the same API over TLS.
+        servicebus_host: the address of the broker and its administration API; None:
+            ``host``, as for all other servers.
+        event_grid: the schema of Event Grid's messages about the events, which are sent
+            to the queue ``azure-events``; None: no messages.
     """
 
     imds_port: int = 0
@@ -101,14 +102,14 @@ class Simulator:
 
     Args:
         options: what to open.
-        clock: time for IMDS and inbox; left out: the system's.
+        clock: the clock of IMDS, inbox and ARM; None: the system's.
         tls: the files that `serve` has made or found for the options; None: no TLS.
 
     Attributes:
         imds: the metadata service.
         broker: the Service Bus.
-        administration: the API by which its entities are changed.
-        inbox: the receiver.
+        administration: the API that changes the entities of the broker.
+        inbox: the receiver of webhooks, Slack and Teams messages.
         arm: Azure Resource Manager.
 
     Raises:
@@ -156,10 +157,10 @@ class Simulator:
         self._open = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Open all of them.
+        """Open all servers.
 
         Raises:
-            SimulatorError: a port is in use; then none of them stays open.
+            SimulatorError: a server cannot listen; then no server stays open.
         """
         async with AsyncExitStack() as opening:
             await opening.enter_async_context(self.imds)
@@ -187,12 +188,12 @@ class Simulator:
             raise ListenError("the broker", host, port, error) from error
 
     async def play(self) -> None:
-        """Return when the scenario is over; it plays by itself."""
+        """Wait until the scenario is over; it plays by itself."""
         while not self.imds.is_over:
             await self.imds.clock.sleep(_LOOK_SECONDS)
 
-    async def tell(self, stop: asyncio.Event) -> None:
-        """Let Event Grid tell of the events, if it is to, until ``stop`` is set."""
+    async def run_event_grid(self, stop: asyncio.Event) -> None:
+        """Publish Event Grid's messages, if they are wanted, until ``stop`` is set."""
         if self._options.event_grid is None:
             await stop.wait()
             return
@@ -229,8 +230,8 @@ async def serve(options: SimulatorOptions, stop: asyncio.Event, out: TextIO) -> 
 
     Args:
         options: what to open.
-        stop: ends it.
-        out: gets one line of JSON when all of them listen.
+        stop: ends the simulator.
+        out: receives one line of JSON when all servers listen.
 
     Raises:
         SimulatorError: it cannot start; one sentence says why.
@@ -240,22 +241,22 @@ async def serve(options: SimulatorOptions, stop: asyncio.Event, out: TextIO) -> 
             out.write(orjson.dumps(simulator.addresses()).decode() + "\n")
             out.flush()
             log.info("simulator listens")
-            await simulator.tell(stop)
+            await simulator.run_event_grid(stop)
 
 
 @contextmanager
 def _tls_files(options: SimulatorOptions) -> Iterator[TlsFiles | None]:
-    """Yield the certificate that the options ask for; a made one is deleted after.
+    """Yield the certificate files for the options; delete them later if made here.
 
     Raises:
-        SimulatorError: only one of certificate and key is given, or a port of TLS
+        SimulatorError: only one of certificate and key is given, or a TLS port is given
             without TLS.
     """
     certificate, key = options.tls_certificate, options.tls_key
     if (certificate is None) != (key is None):
         raise SimulatorError("--tls-certificate and --tls-key belong together")
     if certificate is None and not options.tls:
-        _check_no_port_of_tls(options)
+        _check_no_tls_port(options)
     if certificate is not None and key is not None:
         yield TlsFiles(certificate=certificate, key=key)
     elif options.tls:
@@ -267,7 +268,7 @@ def _tls_files(options: SimulatorOptions) -> Iterator[TlsFiles | None]:
         yield None
 
 
-def _check_no_port_of_tls(options: SimulatorOptions) -> None:
+def _check_no_tls_port(options: SimulatorOptions) -> None:
     ports = {
         "--servicebus-tls-port": options.servicebus_tls_port,
         "--servicebus-https-port": options.servicebus_https_port,

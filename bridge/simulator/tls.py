@@ -1,4 +1,4 @@
-"""TLS of the simulator's servers: the files, and what a server makes of them."""
+"""TLS of the simulator's servers: the certificate files and the SSL context."""
 
 import ssl
 from pathlib import Path
@@ -12,9 +12,10 @@ class TlsFiles(Struct, frozen=True, kw_only=True):
     """PEM files.
 
     Attributes:
-        certificate: of the server, with the intermediate ones after it.
-        key: its private key, without a password.
-        authority: what a client has to trust; None: whoever gave the certificate knows.
+        certificate: the server's certificate, then any intermediate certificates.
+        key: the private key of the certificate, without a password.
+        authority: the CA certificate that a client has to trust; None: not known here,
+            because the user gave the certificate.
     """
 
     certificate: Path
@@ -23,10 +24,10 @@ class TlsFiles(Struct, frozen=True, kw_only=True):
 
 
 def server_context(files: TlsFiles) -> ssl.SSLContext:
-    """Return what a server needs to answer with the certificate.
+    """Return the SSL context of a server with this certificate.
 
     Raises:
-        SimulatorError: a file is missing or is not what it should be.
+        SimulatorError: a file cannot be read, or is not a certificate or its key.
     """
     for path in (files.certificate, files.key):
         _check_readable(path)

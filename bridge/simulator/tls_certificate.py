@@ -1,7 +1,7 @@
-"""Make a certificate for this machine, and an authority that clients can trust.
+"""Make a certificate for this machine, and a CA certificate that clients can trust.
 
-The authority's key is gone when its one certificate is made: nobody can make another
-one, for another name, that a client who trusts the authority accepts.
+The private key of the CA is not stored: it signs one certificate and is dropped. So
+nobody can later sign a certificate for another name, which those clients would accept.
 """
 
 import os
@@ -22,7 +22,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from bridge.simulator.tls import TlsFiles
 
 _VALID = timedelta(days=365)
-# A clock that is a little behind should not refuse it.
+# Clients whose clock is a little behind accept the certificate, too.
 _BACKDATED = timedelta(hours=1)
 _NAMES: tuple[x509.GeneralName, ...] = (
     x509.DNSName("localhost"),
@@ -46,10 +46,10 @@ def make_certificate(folder: Path) -> TlsFiles:
     """Make a certificate for localhost, 127.0.0.1 and ::1, valid for a year.
 
     Args:
-        folder: where the three files are written; it exists.
+        folder: an existing folder, for the three files.
 
     Raises:
-        OSError: they cannot be written.
+        OSError: a file cannot be written.
     """
     files = TlsFiles(
         certificate=folder / "certificate.pem",

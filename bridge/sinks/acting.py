@@ -41,7 +41,7 @@ class Outlook(Protocol):
 
     @property
     def document(self) -> Document | None:
-        """The last good document of this life; None before the first."""
+        """The last good document since the process started; None before the first."""
         ...
 
     @property
@@ -59,8 +59,9 @@ class Step:
         key: the key of its EventId.
         attempts: the number of attempts so far.
         newer: the newest later step of the same EventId; None if there is none.
-        asked: monotonic seconds of the first verdict in this life of the process.
-        done: the event as it was at the last success that still counts.
+        asked: monotonic seconds of the step's first verdict since the process started.
+        done: the CloudEvent of the last success that still counts; empty if it was not
+            stored; None: there is no such success.
         older: the step of the same EventId before it; None if none is kept.
     """
 
@@ -151,11 +152,14 @@ class Actor(Protocol):
 
     @property
     def unclear(self) -> str | None:
-        """Which event is not acted on since nobody knows whose it is; None: none."""
+        """Why an event of the document is not acted on; None if no such event exists.
+
+        Its machines are not known, so nobody can say whether it affects this VM.
+        """
         ...
 
     def restores_at_start(self) -> bool | None:
-        """Whether this life begins with a restore; None while that is not known."""
+        """Whether to run a restore after this start; None while it is not known."""
         ...
 
     def action(self, event: CloudEvent) -> Action:

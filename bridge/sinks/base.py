@@ -141,12 +141,12 @@ class Preview(Struct, frozen=True, kw_only=True):
 
 
 class BatchLimits(Struct, frozen=True, kw_only=True):
-    """What one request to a sink may hold, and how long it waits for company.
+    """What one request to a sink may hold, and how long it waits for more events.
 
     Attributes:
-        most: events; at least two.
-        size: bytes of all events together, as JSON; a larger event goes alone.
-        wait: seconds until a request begins that is not full.
+        most: the most events; at least two.
+        size: the most bytes of all events together, as JSON; a larger event goes alone.
+        wait: seconds that a request waits for more events if it is not full.
         requests: how many may be in flight at the same time.
         alone: how many may be in flight beside them, each with one urgent event.
     """
@@ -218,10 +218,10 @@ class SinkConfig(Section, frozen=True, kw_only=True):
 
     @property
     def repeats(self) -> bool:
-        """Whether an event whose delivery hangs may be sent again beside it.
+        """Whether an event may be sent again while its first delivery hangs.
 
-        Only where calls do not wait for each other, and the other side knows events
-        by their id.
+        Only if calls do not wait for each other, and the receiver recognises an event
+        by its id.
         """
         return False
 
@@ -260,7 +260,7 @@ class SinkConfig(Section, frozen=True, kw_only=True):
         return None
 
     def doubts(self) -> Iterator[tuple[str, str]]:
-        """Yield ``(key, text)`` for what is probably a mistake on this machine."""
+        """Yield ``(key, text)`` for each value that is probably wrong on this VM."""
         return iter(())
 
     def actor(
@@ -288,7 +288,8 @@ class SinkConfig(Section, frozen=True, kw_only=True):
 
         Raises:
             DeliveryError: the other side cannot be reached, or refuses.
-            UnprovenError: the other side answers, but its answer proves no more.
+            UnprovenError: the other side answers, but this does not prove that it
+                takes events.
             MissingExtraError: as ``open``.
             ConfigError: as ``open``.
         """

@@ -12,8 +12,8 @@ from bridge.foundation.values import Duration, Size
 from bridge.sinks.base import BatchLimits, Sink, SinkConfig
 
 MOST = 1000
-_LONGEST_WAIT = 3.0  # the relay takes an attempt of 5 s for one that hangs
-_REQUESTS = 2  # the next one is on its way while the receiver works on the first
+_LONGEST_WAIT = 3.0  # after 5 s the relay assumes that an attempt hangs
+_REQUESTS = 2  # the second one is in transit while the receiver handles the first
 
 
 @runtime_checkable
@@ -26,16 +26,16 @@ class BatchSink(Sink, Protocol):
         """Make one attempt at several events, no two of one EventId.
 
         Returns:
-            What became of each, in their order; None is success. If the request has no
-            room for all events, what became of the first ones, at least of one.
+            The result of each event, in the same order; None is success. If the request
+            has no room for all events, the results of the first ones, at least of one.
 
         Raises:
             TransientDeliveryError: for all events; a later attempt may succeed.
             RefusedDeliveryError: every event would be refused now.
-            RefusedEventError: probably because of one event. Each of the others may be
-                accepted.
-            PermanentDeliveryError: this request will never be accepted. Some of its
-                events may be, or all of them in smaller requests.
+            RefusedEventError: the request was refused, probably because of one event.
+                The others may be accepted.
+            PermanentDeliveryError: this request will never be accepted. Smaller
+                requests with some of its events may be.
         """
         ...
 
@@ -44,8 +44,8 @@ class BatchKeys(SinkConfig, frozen=True, kw_only=True):
     """The keys of a sink that may send several events in one request.
 
     Attributes:
-        batch: the most events in one request. What is due at the same time goes
-            together; urgent events go at once, and alone. 1 to 1000. Example: ``100``.
+        batch: the most events in one request. Events that are due at the same time go
+            together; an urgent event goes at once, alone. 1 to 1000. Example: ``100``.
         batch_size: the most bytes in one request; a larger event goes alone.
         batch_wait: how long a request that is not full waits for more events, at most
             3s. Example: ``"500ms"``.

@@ -58,7 +58,7 @@ class Spread(msgspec.Struct):
 
     @property
     def cumulated(self) -> list[int]:
-        """For each bound, the number of values up to it; then the number of all."""
+        """For each bound, the number of values up to it; last, the number of all."""
         return list(accumulate(self._counts))
 
 

@@ -1,4 +1,4 @@
-"""Shortens repeated log lines of libraries: one line, and then how often it came.
+"""Shortens repeated log lines of libraries: one line, and the number of repetitions.
 
 A server that has no file descriptor left logs a traceback at each try, thousands per
 second. That could fill the disk.

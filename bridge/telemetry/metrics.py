@@ -1,7 +1,7 @@
 """The format of the log, and the list of all metrics.
 
-A log entry is one object (or line) with a constant message and fields. The metrics are
-those of infra/prometheus/README.md. Each forwarder has its own.
+A log entry is one JSON object or one line, with a constant message and fields. The
+metrics are those of infra/prometheus/README.md. Each forwarder has its own ``Metrics``.
 """
 
 import json
@@ -266,7 +266,7 @@ class Metrics:
 
     @property
     def of_deliveries(self) -> "CollectorRegistry":
-        """The metrics of deliveries, for a process that observes nothing."""
+        """The metrics of deliveries, for a process that does not poll IMDS."""
         from bridge.telemetry.exposition import registry_of  # noqa: PLC0415 - as above
 
         mine = [one for one in self._families if one.name.startswith(_DELIVERING)]

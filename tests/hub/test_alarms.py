@@ -31,9 +31,9 @@ from bridge.hub.store.store import Store, open_store
 from bridge.hub.view_rows import Situation
 from bridge.hub.watchman import Watchman
 from bridge.outbox.store import Outbox
-from bridge.sinks.email.words import tell
+from bridge.sinks.email.words import describe as describe_mail
 from bridge.sinks.slack.text import describe
-from bridge.sinks.webhook.presets.alert import Turn, alert
+from bridge.sinks.webhook.presets.alert import AlertAction, alert
 from bridge.telemetry.metrics import Metrics
 from tests.bench.measuring import served
 from tests.configuration.test_schemas import faults, sent
@@ -230,7 +230,7 @@ def test_many_silent_bridges_are_one_event_with_fifty_names() -> None:
     words = "120 bridges are silent: web-0, web-1, web-2 and 117 more"
     assert found.data["headline"] == words
     assert found.data["link"] == f"{HUB}/bridges"
-    assert describe(found).headline == tell(found).headline == words
+    assert describe_mail(found).headline == describe(found).headline == words
 
 
 def test_same_alarms_are_the_same_event_in_any_order() -> None:
@@ -292,20 +292,24 @@ def test_approval_that_failed_is_told_with_its_event_and_reason() -> None:
 @pytest.mark.parametrize(
     ("given", "silent", "turn"),
     [
-        (rows("hub.bridge-silent", bridge(1)), 1, Turn.OPEN),
+        (rows("hub.bridge-silent", bridge(1)), 1, AlertAction.OPEN),
         (rows("hub.bridge-back", bridge(1, "alive")), 1, None),
-        (rows("hub.bridge-back", bridge(1, "alive")), 0, Turn.RESOLVE),
-        (rows("hub.unreported", {"eventType": "", "machines": []}), 0, Turn.OPEN),
-        (approval("failed"), 0, Turn.OPEN),
+        (rows("hub.bridge-back", bridge(1, "alive")), 0, AlertAction.RESOLVE),
+        (
+            rows("hub.unreported", {"eventType": "", "machines": []}),
+            0,
+            AlertAction.OPEN,
+        ),
+        (approval("failed"), 0, AlertAction.OPEN),
         (approval("done"), 0, None),
     ],
 )
 def test_service_of_alerts_is_told_what_needs_somebody(
-    given: list[AlarmRow], silent: int, turn: Turn | None
+    given: list[AlarmRow], silent: int, turn: AlertAction | None
 ) -> None:
     (found,) = spoken(given, silent)
     meant = alert(found)
-    assert (meant and meant.turn) == turn
+    assert (meant and meant.action) == turn
 
 
 # -- to the sinks ------------------------------------------------------------------

@@ -37,7 +37,7 @@ from tests.support.fakes import FakeClock
 from tests.support.outboxes import publish_counts
 
 NOW = 1_800_000_000.0
-DAMAGED = "what was kept is damaged: going on without it"
+DAMAGED = "stored value is damaged: going on without it"
 
 
 def test_checksum_is_the_same_in_every_version() -> None:

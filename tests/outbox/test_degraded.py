@@ -205,7 +205,7 @@ async def test_end_on_a_full_disk_leaves_what_the_next_start_goes_on_from(
         await put(outbox, "2", body=b"two")
     disk.clear()
 
-    assert "the next start tells it again" in caplog.text
+    assert "the next start publishes the changes again" in caplog.text
     async with opened(disk.state) as outbox:
         assert await outbox.observations.load(CHECKPOINT) == b"one"
         assert await publish_counts(outbox, "2") == {}

@@ -653,7 +653,7 @@ async def test_stop_does_not_wait_for_a_disk_that_hangs(
         disk.freeze()
         await put(outbox, "2")
 
-    assert "the next start tells it again" in caplog.text
+    assert "the next start publishes the changes again" in caplog.text
     assert await names_on(state_path) in (["1"], ["1", "2"])
 
 

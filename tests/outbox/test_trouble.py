@@ -229,7 +229,8 @@ async def test_note_that_cannot_be_read_asks_for_a_thorough_look(
 ) -> None:
     for body in (b"", b"\xff\xfe", b'{"ended": "many"}'):
         Path(f"{state_path}.trouble").write_bytes(body)
-        assert note(state_path).damage == "the note beside it cannot be read"
+        expected = "the note beside the state file cannot be read"
+        assert note(state_path).damage == expected
 
     await start(state_path)
 

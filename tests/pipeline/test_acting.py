@@ -353,7 +353,7 @@ async def test_lesser_update_neither_stops_a_run_nor_runs_it_again(
         Exit(code=-9),
         Exit(code=-15, timed_out=True),
         Exit(code=0, timed_out=True),
-        Exit(code=None, fault="Text file busy", is_passing=True),
+        Exit(code=None, fault="Text file busy", is_transient=True),
     ],
 )
 async def test_what_may_pass_is_tried_again_so_often_and_no_more(

@@ -148,4 +148,4 @@ def restore_does_not_wait_for_the_first_document(patch: Patch) -> None:
 
 @bug
 def start_that_ends_an_event_here_is_told_to_no_command(patch: Patch) -> None:
-    patch.setattr(Router, "_as_acted_on", lambda _, __, subject: subject)
+    patch.setattr(Router, "_start_as_update", lambda _, __, subject: subject)

@@ -1,4 +1,4 @@
-"""A simulated IMDS under a clock moved by hand, and a client of it."""
+"""A simulated IMDS with a clock that tests move, and a client of it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -22,7 +22,7 @@ EVENTS = "/metadata/scheduledevents"
 
 @dataclass
 class FakeClock:
-    """Time that moves when a test says so, or when somebody waits."""
+    """A clock that moves when a test moves it, or when somebody waits."""
 
     at: float = START
     waits: list[float] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Reply:
 
 @dataclass
 class HttpClient:
-    """Speaks to a server."""
+    """Sends requests to a server."""
 
     url: str
     session: aiohttp.ClientSession
@@ -80,7 +80,7 @@ async def http_client(url: str) -> AsyncIterator[HttpClient]:
 
 @dataclass
 class Vm:
-    """A VM: its IMDS, its time, and what it asks."""
+    """A VM: its IMDS, its clock, and its requests."""
 
     imds: ImdsSimulator
     clock: FakeClock

@@ -1,4 +1,4 @@
-"""A local Slack under a clock moved by hand, and an app that calls it."""
+"""A local Slack with a clock that tests move, and an app that calls it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +16,7 @@ FORM = "application/x-www-form-urlencoded"
 
 @dataclass
 class App:
-    """An app with a token, and the Slack it calls."""
+    """An app with a token, and the Slack that it calls."""
 
     inbox: Inbox
     clock: FakeClock
@@ -30,7 +30,7 @@ class App:
         return await self.http.send("POST", f"/slack/api/{method}", args, headers)
 
     async def call(self, method: str, token: str | None = TOKEN, **args: Any) -> Any:
-        """Call a method; returns what it answers."""
+        """Call a method; return its answer as JSON."""
         return (await self.ask(method, token, **args)).json
 
     async def form(self, method: str, **args: str) -> Any:
@@ -41,11 +41,11 @@ class App:
         return reply.json
 
     async def post(self, text: str = "hello", **args: Any) -> Any:
-        """Post to #ops; returns what is answered."""
+        """Post to #ops; return the answer."""
         return await self.call("chat.postMessage", channel="ops", text=text, **args)
 
     async def have(self, **settings: Any) -> None:
-        """Say which channels, tokens and limits there are."""
+        """Set the channels, tokens and limits of the workspace."""
         reply = await self.http.send("PUT", "/slack/workspace", settings)
         assert reply.status == 204, reply.body
 

@@ -1,4 +1,4 @@
-"""A local ARM that acknowledges, and Event Grid's words about the same events."""
+"""The local ARM acknowledges events; Event Grid's messages report the same events."""
 
 import asyncio
 import json
@@ -118,14 +118,14 @@ async def test_fault_on_demand(arm: Arm) -> None:
 
 
 @pytest.mark.parametrize("schema", ["cloudevents", "eventgrid"])
-def test_event_grid_tells_what_becomes_of_an_event(
+def test_event_grid_publishes_each_change_of_an_event(
     imds: ImdsState, schema: Any
 ) -> None:
-    told: list[bytes] = []
+    published: list[bytes] = []
     grid = EventGrid(
         document=imds,
         place=PLACE,
-        publish=told.append,
+        publish=published.append,
         schema=schema,
         copies=2,
         with_foreign=True,
@@ -141,7 +141,7 @@ def test_event_grid_tells_what_becomes_of_an_event(
             change()
         grid.look()
 
-    facts = [azure_words.read(body) for body in told]
+    facts = [azure_words.read(body) for body in published]
     kinds = [fact.kind for fact in facts if fact is not None]
     steps = [Kind.SCHEDULED, Kind.STARTED, Kind.COMPLETED]
     assert kinds == [kind for kind in steps for _ in range(2)]
@@ -151,22 +151,24 @@ def test_event_grid_tells_what_becomes_of_an_event(
 
 
 def test_event_that_vanishes_before_it_started_is_canceled(imds: ImdsState) -> None:
-    told: list[bytes] = []
-    grid = EventGrid(document=imds, place=PLACE, publish=told.append, clock=FakeClock())
+    published: list[bytes] = []
+    grid = EventGrid(
+        document=imds, place=PLACE, publish=published.append, clock=FakeClock()
+    )
     grid.look()
     imds.remove(EVENT_ID)
     grid.look()
-    assert b'"Canceled"' in told[-1]
+    assert b'"Canceled"' in published[-1]
     imds.show(b"garbage")
     grid.look()
-    assert len(told) == 2
+    assert len(published) == 2
 
 
-async def test_simulator_tells_of_events_in_a_queue() -> None:
+async def test_simulator_publishes_event_grid_messages_in_a_queue() -> None:
     options = SimulatorOptions(vm_name="web-0", event_grid="cloudevents")
     stop = asyncio.Event()
     async with Simulator(options) as simulator, asyncio.TaskGroup() as group:
-        group.create_task(simulator.tell(stop))
+        group.create_task(simulator.run_event_grid(stop))
         simulator.imds.schedule(EventLife(event_type="Freeze", resources=("web-0",)))
         text = simulator.broker.connection_string
         async with (

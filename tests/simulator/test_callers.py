@@ -72,7 +72,7 @@ FOREIGN: list[tuple[dict[str, str], str]] = [
 
 @pytest.fixture
 async def imds() -> AsyncIterator[HttpClient]:
-    """A client of an IMDS whose broker does not even listen."""
+    """A client of an IMDS; its broker does not listen, because no test needs it."""
     async with (
         ImdsSimulator(control=broker_routes(Broker())) as simulator,
         http_client(simulator.url) as http,
@@ -157,7 +157,7 @@ async def test_scripts_and_its_own_pages_control_it(
 
 
 async def test_script_need_not_say_host(imds: HttpClient) -> None:
-    """HTTP/1.0 has none."""
+    """A request of HTTP/1.0 may have no Host."""
     _, _, place = imds.url.partition("//")
     host, _, port = place.partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))

@@ -1,4 +1,4 @@
-"""The simulator in the place of Microsoft's emulator, in its container."""
+"""The simulator in a container, in place of Microsoft's emulator."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from bridge.simulator.serve import SimulatorOptions
 from tests.support.ports import free_port
 
 SAMPLE = Path(__file__).parent / "servicebus-config.json"
-# What the emulator's own compose file sets.
+# The environment variables of the emulator's compose file.
 COMPOSE = {
     "SQL_SERVER": "sqlserver",
     "MSSQL_SA_PASSWORD": "unused",
@@ -71,7 +71,7 @@ def test_command_line_goes_before_the_environment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("port", ["0", "65536", "http", "-1", "٣"])
-def test_environment_that_names_no_port_is_told(port: str) -> None:
+def test_invalid_port_in_the_environment_is_reported(port: str) -> None:
     with pytest.raises(SimulatorError, match=r"EMULATOR_HTTP_PORT is .*; allowed: a p"):
         as_emulator(SimulatorOptions(), {"EMULATOR_HTTP_PORT": port})
 
@@ -80,7 +80,7 @@ def test_environment_that_names_no_port_is_told(port: str) -> None:
 async def simulated(
     *arguments: str, environ: Mapping[str, str]
 ) -> AsyncIterator[dict[str, dict[str, str]]]:
-    """Run the command; yield what it prints when it is ready."""
+    """Run the command; yield the addresses that it prints when it is ready."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -103,12 +103,12 @@ async def simulated(
 
 @pytest.mark.integration
 async def test_client_of_the_emulator_works_unchanged() -> None:
-    """Its health path, its entity file, and its connection string, on chosen ports."""
+    """The health path, entity file and connection string are the emulator's."""
     amqp, http = free_port(), free_port()
     arguments = ("--emulator", "--servicebus-port", str(amqp))
     config = ("--servicebus-config", str(SAMPLE))
     environ = {**COMPOSE, "EMULATOR_HTTP_PORT": str(http)}
-    async with simulated(*arguments, *config, environ=environ) as told:
+    async with simulated(*arguments, *config, environ=environ) as addresses:
         async with (
             aiohttp.ClientSession() as session,
             session.get(f"http://127.0.0.1:{http}/health") as reply,
@@ -127,5 +127,5 @@ async def test_client_of_the_emulator_works_unchanged() -> None:
         ):
             await sender.send_messages(ServiceBusMessage("hello"))
             assert [str(m) for m in await receiver.peek_messages()] == ["hello"]
-        assert told["servicebus"]["administration"].endswith(f":{http}")
-        assert told["imds"]["url"].startswith("http://127.0.0.1:")
+        assert addresses["servicebus"]["administration"].endswith(f":{http}")
+        assert addresses["imds"]["url"].startswith("http://127.0.0.1:")

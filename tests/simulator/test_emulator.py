@@ -1,4 +1,4 @@
-"""The broker in a thread of its own, as tests of other programs use it."""
+"""The broker in its own thread, as tests of other programs use it."""
 
 import asyncio
 import gc
@@ -119,7 +119,7 @@ def test_message_that_a_test_puts_has_what_a_client_reads(bus: Emulator) -> None
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "fault"),
     [
         ({1}, "a message cannot have a set there"),
         ([1], "a message cannot have a list there"),
@@ -128,9 +128,9 @@ def test_message_that_a_test_puts_has_what_a_client_reads(bus: Emulator) -> None
     ],
 )
 def test_property_that_no_message_can_have_is_named(
-    bus: Emulator, value: object, told: str
+    bus: Emulator, value: object, fault: str
 ) -> None:
-    with pytest.raises(RefusedError, match=f"the application property 'shop': {told}"):
+    with pytest.raises(RefusedError, match=f"the application property 'shop': {fault}"):
         bus.put("orders", b"x", application_properties={"shop": value})
 
     assert bus.counts("orders") == Counts()
@@ -230,7 +230,7 @@ def test_connections_and_links_are_broken_on_demand(bus: Emulator) -> None:
             sender.send_messages(ServiceBusMessage("kept"))
 
     assert bus.counts("orders") == Counts(active=2)
-    gc.collect()  # now, and not in another test
+    gc.collect()  # so that the warnings come now, not in another test
 
 
 @SOCKETS_ARE_LEFT
@@ -259,7 +259,7 @@ def test_each_one_is_fresh_and_begins_in_milliseconds(
             bus.put("orders", b"x")
         seconds.append(time.monotonic() - begun)
 
-    # A busy machine holds some of them up, and not the fastest.
+    # A busy machine delays some starts; the fastest one is not delayed.
     assert min(seconds) < 0.1
 
 
@@ -273,7 +273,7 @@ def test_messages_of_what_keeps_none_are_a_key_error(
         bus.dead_letters(entity)
 
 
-def test_unknown_entity_is_told_as_by_the_broker(bus: Emulator) -> None:
+def test_unknown_entity_raises_the_error_of_the_broker(bus: Emulator) -> None:
     with pytest.raises(KeyError):
         bus.counts("nowhere")
     for action in (bus.fill, bus.expire_locks, bus.detach_links, bus.purge):

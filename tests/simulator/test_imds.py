@@ -1,4 +1,4 @@
-"""What the real service asks of a request, and how it shows a document."""
+"""The rules of IMDS for requests, and the form of its document."""
 
 import pytest
 
@@ -30,7 +30,7 @@ async def test_document_is_empty_at_first() -> None:
 
 
 async def test_document_is_the_documented_one() -> None:
-    """The example of the documentation, byte for byte as a value."""
+    """The whole document is equal to the example of the documentation."""
     async with vm() as it:
         it.imds.schedule(
             EventLife(
@@ -155,7 +155,7 @@ async def test_event_type_is_hidden_from_versions_before_it(
             assert is_shown == (version >= since)
 
 
-async def test_date_header_tells_the_simulated_time() -> None:
+async def test_date_header_has_the_simulated_time() -> None:
     async with vm() as it:
         reply = await it.get()
 
@@ -224,7 +224,7 @@ async def test_requests_are_kept_as_they_came() -> None:
         assert request.at == it.clock.at
 
 
-async def test_port_in_use_is_told_in_one_sentence() -> None:
+async def test_port_in_use_is_reported_in_one_sentence() -> None:
     async with ImdsSimulator() as first:
         port = int(first.url.rpartition(":")[2])
 

@@ -1,4 +1,4 @@
-"""StartRequests: 200 for whatever is in the document, 400 for all else."""
+"""StartRequests: 200 if each event is in the document, else 400."""
 
 import asyncio
 import json
@@ -116,7 +116,7 @@ async def test_preview_takes_the_incarnation_as_text_or_number(
         assert (await it.event())["EventStatus"] == "Started"
 
 
-async def test_event_waits_for_all_concerned_when_told_to() -> None:
+async def test_event_waits_for_all_concerned_with_this_option() -> None:
     async with vm(options=ImdsOptions(start_on=StartOn.ALL_CONCERNED)) as it:
         it.imds.schedule(life("Freeze", "WestNO_0", "WestNO_1", event_id=ID))
 
@@ -137,7 +137,7 @@ async def test_event_starts_at_not_before_though_others_have_not_approved() -> N
 
 
 async def test_approval_alone_does_not_raise_the_incarnation() -> None:
-    """It shows nowhere in the document."""
+    """The document does not show the approval."""
     async with vm() as it:
         it.imds.schedule(life(event_id=ID, waits_for_others=True))
         before = await it.document()
@@ -146,22 +146,22 @@ async def test_approval_alone_does_not_raise_the_incarnation() -> None:
         assert await it.document() == before
 
 
-async def test_approvals_are_told_and_kept() -> None:
+async def test_approvals_are_reported_and_kept() -> None:
     async with vm() as it:
-        told: list[str] = []
-        it.imds.on_approved.append(told.append)
+        reported: list[str] = []
+        it.imds.on_approved.append(reported.append)
         it.imds.schedule(life(event_id=ID))
         await it.approve("gone")
         await it.approve(ID.lower())
 
-        assert told == [ID.lower()]
+        assert reported == [ID.lower()]
         (approval,) = it.imds.approvals
         assert (approval.event_ids, approval.by) == ((ID.lower(),), "WestNO_0")
 
 
 async def test_listener_of_the_documentation_sees_a_migration_through() -> None:
-    """Microsoft's Python sample, polling faster: get, confirm each event, until it is
-    gone. It sends its body without saying that it is JSON."""
+    """As Microsoft's Python sample, but polling faster: read, and confirm each event,
+    until it is gone. The requests have no Content-Type."""
     settings = ImdsSettings(
         scenario=load("live-migration"), speed=1500, least_phase=2.5
     )

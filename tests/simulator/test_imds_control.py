@@ -1,4 +1,4 @@
-"""Driving the simulated IMDS from another process."""
+"""Another process controls the simulated IMDS."""
 
 from typing import Any
 
@@ -59,7 +59,7 @@ async def test_event_is_started_and_removed_over_http() -> None:
 
 
 async def test_event_is_changed_over_http() -> None:
-    """A Reboot rarely turns out to be a Freeze."""
+    """In reality, an event rarely changes its type."""
     async with vm() as it:
         it.imds.schedule(life(event_id=ID))
         await it.control("PATCH", f"events/{ID}", {"type": "Freeze", "notBefore": 60})
@@ -200,7 +200,7 @@ async def test_start_rule_is_switched_for_events_that_are_there() -> None:
         assert (await it.event())["EventStatus"] == "Scheduled"
 
 
-async def test_requests_are_told_and_forgotten() -> None:
+async def test_requests_are_listed_and_deleted() -> None:
     async with vm() as it:
         await it.approve("x")
 
@@ -220,7 +220,7 @@ async def test_state_shows_the_document_without_starting_anything() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "body", "told"),
+    ("method", "path", "body", "fault"),
     [
         ("POST", "events", {}, "missing required field `type`"),
         ("POST", "events", {"type": 5}, "Expected `str`, got `int` - at `$.type`"),
@@ -237,14 +237,14 @@ async def test_state_shows_the_document_without_starting_anything() -> None:
         ("POST", "faults", {"status": 503, "times": 0}, ">= 1"),
     ],
 )
-async def test_faulty_input_is_told_in_a_sentence(
-    method: str, path: str, body: Any, told: str
+async def test_faulty_input_is_reported_in_a_sentence(
+    method: str, path: str, body: Any, fault: str
 ) -> None:
     async with vm() as it:
         reply = await it.control(method, path, body)
 
         assert reply.status == 400
-        assert told in reply.json["error"]
+        assert fault in reply.json["error"]
 
 
 async def test_unknown_control_is_not_found() -> None:

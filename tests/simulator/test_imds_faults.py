@@ -1,4 +1,4 @@
-"""Faults on demand: each reaches a client as such."""
+"""Faults on demand: a client sees each of them."""
 
 import asyncio
 from typing import Any
@@ -65,7 +65,7 @@ async def test_hang_delays_the_answer() -> None:
 
 
 async def test_reset_connection_reaches_the_client() -> None:
-    """By POST: aiohttp makes a GET that was reset once more by itself."""
+    """With POST, because aiohttp repeats a GET whose connection was reset."""
     async with vm() as it:
         await it.control("POST", "faults", {"reset": True})
 
@@ -117,7 +117,7 @@ async def test_faulty_first_read_does_not_start_a_scenario() -> None:
         assert it.clock.waits == []
 
 
-async def test_state_tells_the_faults_to_come() -> None:
+async def test_state_lists_the_waiting_faults() -> None:
     async with vm() as it:
         await it.control("POST", "faults", {"hang": 1, "times": 3})
         await it.get()

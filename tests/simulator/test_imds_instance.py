@@ -12,7 +12,7 @@ async def ask(it: Vm, path: str, version: str = VERSION) -> Reply:
     return await it.http.send("GET", f"{path}?{version}", headers=METADATA)
 
 
-async def test_compute_tells_who_the_vm_is() -> None:
+async def test_compute_identifies_the_vm() -> None:
     async with vm(vm_name="web-1") as it:
         compute = (await ask(it, COMPUTE)).json
 
@@ -24,7 +24,7 @@ async def test_compute_tells_who_the_vm_is() -> None:
         )
 
 
-async def test_scale_set_instance_is_told_by_its_name() -> None:
+async def test_scale_set_instance_is_recognised_by_its_name() -> None:
     async with vm() as it:
         compute = (await ask(it, COMPUTE)).json
 
@@ -89,7 +89,7 @@ async def test_old_version_lacks_later_elements() -> None:
 
 @pytest.mark.parametrize("query", ["", "api-version=2020-07-01"])
 async def test_version_is_asked_for(query: str) -> None:
-    """2020-07-01 is one of scheduledevents, not of instance."""
+    """2020-07-01 is a version of scheduledevents, not of instance."""
     async with vm() as it:
         reply = await ask(it, COMPUTE, query)
 

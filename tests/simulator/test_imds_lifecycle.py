@@ -40,7 +40,7 @@ async def test_event_starts_at_its_not_before() -> None:
 
 
 async def test_not_before_is_rfc_1123_and_never_too_early() -> None:
-    """It has whole seconds; rounded down, the event would start before it."""
+    """NotBefore has whole seconds. It is rounded up: no event may start before it."""
     async with vm() as it:
         it.clock.at = START + 0.25
         it.imds.schedule(life(notice_seconds=60))

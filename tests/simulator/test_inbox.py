@@ -1,4 +1,4 @@
-"""The receiver: keeps what comes, tells who waits, fails on demand."""
+"""The inbox stores messages, wakes those who wait for one, and fails on demand."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -185,7 +185,7 @@ async def test_reset_keeps_the_message_only_if_it_takes_effect() -> None:
         assert [each.body for each in it.inbox.messages] == [{"kept": True}]
 
 
-async def test_stream_tells_what_comes_from_its_call_on() -> None:
+async def test_stream_yields_the_messages_after_its_call() -> None:
     async with receiver() as it:
         await it.post("/siem", 1)
         stream = it.inbox.stream()
@@ -224,7 +224,7 @@ async def test_other_methods_are_not_allowed() -> None:
         assert (await it.http.send("GET", "/siem")).status == 405
 
 
-async def test_port_in_use_is_told_in_one_sentence() -> None:
+async def test_port_in_use_is_reported_in_one_sentence() -> None:
     async with receiver() as it:
         port = int(it.inbox.url.rpartition(":")[2])
 

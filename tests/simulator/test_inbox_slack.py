@@ -1,4 +1,4 @@
-"""Paths under /slack/ refuse what Slack refuses, in its words."""
+"""Paths under /slack/ refuse what Slack refuses, with Slack's error codes."""
 
 from typing import Any
 

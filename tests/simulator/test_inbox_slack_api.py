@@ -1,4 +1,4 @@
-"""The Web API of the local Slack: what it does, and what it refuses."""
+"""The Web API of the local Slack: its methods, limits and errors."""
 
 from typing import Any
 

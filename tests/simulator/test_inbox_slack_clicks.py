@@ -1,4 +1,4 @@
-"""The local Slack tells an app of clicks, as Slack does, and takes its answers."""
+"""The local Slack sends clicks to an app, as Slack does, and accepts its answers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ ALICE = "U0ALICE"
 
 @dataclass
 class Listener:
-    """An app that is told of clicks."""
+    """An app that receives clicks."""
 
     slack: App
     status: int = 200
@@ -59,7 +59,7 @@ class Listener:
 
     @property
     def payload(self) -> Any:
-        """What it was told last."""
+        """The payload of the last click."""
         return orjson.loads(parse_qs(self.bodies[-1].decode())["payload"][0])
 
 
@@ -88,10 +88,10 @@ def test_signature_is_that_of_slacks_own_example() -> None:
     assert signature(SECRET, "1531420618", body) == wanted
 
 
-async def test_click_is_told_and_signed_as_slack_does_it() -> None:
+async def test_click_is_sent_and_signed_as_slack_does_it() -> None:
     async with listening() as app:
         posted = await app.slack.post(blocks=[ACTIONS])
-        told = await app.click(ts=posted["ts"])
+        result = await app.click(ts=posted["ts"])
 
         class Now(SignatureClock):
             def now(self) -> float:
@@ -102,9 +102,9 @@ async def test_click_is_told_and_signed_as_slack_does_it() -> None:
         click = read(app.bodies[0])
         assert isinstance(click, Click)
         assert (click.user, click.value) == (ALICE, "signed")
-        assert click.response_url == told["responseUrl"]
+        assert click.response_url == result["responseUrl"]
         assert click.blocks == tuple(posted["message"]["blocks"])
-        assert (told["acknowledged"], told["status"]) == (True, 200)
+        assert (result["acknowledged"], result["status"]) == (True, 200)
         assert app.payload["channel"] == {"id": posted["channel"], "name": "ops"}
         assert app.payload["container"]["message_ts"] == posted["ts"]
 
@@ -138,9 +138,9 @@ async def test_app_that_does_not_say_ok_has_not_acknowledged(status: int) -> Non
     async with listening() as app:
         posted = await app.slack.post(blocks=[ACTIONS])
         app.status = status
-        told = await app.click(ts=posted["ts"])
+        result = await app.click(ts=posted["ts"])
 
-        assert (told["acknowledged"], told["status"]) == (False, status)
+        assert (result["acknowledged"], result["status"]) == (False, status)
 
 
 async def test_app_that_is_too_slow_has_not_acknowledged() -> None:
@@ -149,9 +149,9 @@ async def test_app_that_is_too_slow_has_not_acknowledged() -> None:
         app.slack.inbox.slack.clicks.ack_seconds = 0.05
         app.silent = True
         posted = await app.slack.post(blocks=[ACTIONS])
-        told = await app.click(ts=posted["ts"])
+        result = await app.click(ts=posted["ts"])
 
-        assert (told["acknowledged"], told["status"]) == (False, None)
+        assert (result["acknowledged"], result["status"]) == (False, None)
 
 
 async def test_answer_replaces_the_message_or_is_for_one_or_for_all() -> None:

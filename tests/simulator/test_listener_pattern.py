@@ -1,9 +1,9 @@
-"""Microsoft's own way to listen, from their Python sample, against the simulator.
+"""Microsoft's Python sample of a listener, against the simulator.
 
 The sample: learn.microsoft.com/azure/virtual-machines/linux/scheduled-events. It
-polls until the incarnation changes, then approves whatever a user has made and each
-freeze of less than nine seconds. Only its interval of a second is shortened here.
-Nothing of the simulator is used but its addresses and HTTP.
+polls until the incarnation changes. Then it approves each event that a user has caused,
+and each Freeze of less than nine seconds. Only its interval of a second is shortened
+here. It uses the simulator by HTTP only.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ WITHIN = 60.0
 
 
 class _Output(io.StringIO):
-    """A standard output that tells when a line is written."""
+    """A standard output with an event that is set when a line is written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class _Output(io.StringIO):
 
 @asynccontextmanager
 async def simulated(scenario: str) -> AsyncIterator[str]:
-    """Run the simulator as ``sebridge simulate`` does; yields the host of IMDS."""
+    """Run the simulator as ``sebridge simulate`` does; yield the host of IMDS."""
     stop, out = asyncio.Event(), _Output()
     options = SimulatorOptions(scenario=scenario, speed=SPEED)
     serving = asyncio.create_task(serve(options, stop, out))
@@ -56,7 +56,7 @@ async def simulated(scenario: str) -> AsyncIterator[str]:
 
 
 def _exchange(host: str, method: str, body: str | None = None) -> tuple[int, bytes]:
-    # As `requests` sends text: with no Content-Type, and past any proxy.
+    # As `requests` sends text: without Content-Type. And without a proxy.
     connection = HTTPConnection(host, timeout=WITHIN)
     try:
         connection.request(method, PATH, body=body, headers=HEADER)
@@ -68,7 +68,7 @@ def _exchange(host: str, method: str, body: str | None = None) -> tuple[int, byt
 
 @dataclass
 class Listener:
-    """The sample's loop, with a memory of what it saw."""
+    """The sample's loop; it records the documents and the answers."""
 
     host: str
     documents: list[Any] = field(default_factory=list)
@@ -105,20 +105,20 @@ class Listener:
         self.confirmations.append(status)
 
     def events(self, status: str) -> list[Any]:
-        """Return what was seen of events of a status."""
+        """Return the events with a status, from all recorded documents."""
         seen = [event for document in self.documents for event in document["Events"]]
         return [event for event in seen if event["EventStatus"] == status]
 
 
 def is_to_be_approved(event: Any) -> bool:
-    """Return what the sample decides."""
+    """Return whether the sample approves an event."""
     is_short = 0 <= int(event["DurationInSeconds"]) < 9
     is_harmless = event["EventType"] == "Freeze" and is_short
     return bool(event["EventSource"] == "User" or is_harmless)
 
 
 async def listened(scenario: str) -> Listener:
-    """Return a listener that has seen a scenario through."""
+    """Run a listener until a scenario is over; return it."""
     async with simulated(scenario) as host:
         listener = Listener(host)
         await listener.run_until_completed()
@@ -142,7 +142,7 @@ async def test_listener_of_microsoft_sees_an_approved_event_through(
 
 
 async def test_listener_of_microsoft_approves_no_reboot_of_the_platform() -> None:
-    """It starts at NotBefore all the same."""
+    """The event starts at NotBefore, without an approval."""
     listener = await listened("redeploy-after-host-failure")
 
     (scheduled,) = listener.events("Scheduled")

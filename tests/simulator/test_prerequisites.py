@@ -1,4 +1,4 @@
-"""What a bare machine is told before an installation would fail on it."""
+"""What is printed on a machine where the installation would fail."""
 
 import ast
 import os
@@ -17,7 +17,7 @@ DEBIAN_COMMAND = "apt-get install -y python3-venv"
 
 
 def answer(**environ: str) -> subprocess.CompletedProcess[str]:
-    """Return what a Python without any installed package says."""
+    """Run the check in a Python without installed packages; return the result."""
     kept = {
         key: value for key, value in os.environ.items() if key not in {"CC", "PATH"}
     }
@@ -33,7 +33,7 @@ def answer(**environ: str) -> subprocess.CompletedProcess[str]:
 
 
 def python_home(folder: Path, without: str) -> str:
-    """Return a Python installation of links that lacks what a distribution may."""
+    """Make a Python from links, but without one module; return its home."""
     base = Path(sysconfig.get_config_var("installed_base"))
     library = Path(sysconfig.get_path("stdlib"))
     copy = folder / library.relative_to(base)
@@ -66,7 +66,7 @@ def test_missing_venv_module_is_named(tmp_path: Path, module: str) -> None:
 
 
 def test_source_is_understood_by_the_pythons_it_turns_away() -> None:
-    """A syntax error would hide the one sentence that helps."""
+    """A syntax error would be shown instead of the helpful sentence."""
     source = Path(prerequisites.__file__).read_text(encoding="utf-8")
 
     ast.parse(source, feature_version=(3, 7))

@@ -1,4 +1,4 @@
-"""The pytest plugin, in a pytest of its own."""
+"""The pytest plugin, tested by running pytest."""
 
 import subprocess
 import sys
@@ -58,7 +58,7 @@ def test_other(servicebus_emulator):
 ABSENT = """
 import sys
 
-sys.modules["aiohttp"] = None  # as where something is not installed
+sys.modules["aiohttp"] = None  # as if it were not installed
 
 
 def test_nothing_of_it():
@@ -81,7 +81,7 @@ def run(folder: Path, tests: str, ini: str = "") -> subprocess.CompletedProcess[
         env={
             "PATH": "",
             "PYTHONPATH": str(ROOT),
-            # Where it is installed, it would be registered twice.
+            # If the package is installed, the plugin would be registered twice.
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         },
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Scenarios: what is shipped, and how files are read."""
+"""The built-in scenarios, and how scenario files are read."""
 
 import json
 from pathlib import Path
@@ -92,7 +92,7 @@ def test_unknown_scenario_names_the_valid_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "fault"),
     [
         (b"", "is no JSON"),
         (b'[{"DocumentIncarnation": 1,\n "Events": []},]', "line 2 column"),
@@ -117,9 +117,9 @@ def test_unknown_scenario_names_the_valid_ones(tmp_path: Path) -> None:
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_faulty_file_is_told_with_its_place(body: bytes, told: str) -> None:
+def test_faulty_file_is_reported_with_its_place(body: bytes, fault: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         parse_scenario(body, "mine.json")
 
     assert str(caught.value).startswith("mine.json is no ")
-    assert told in str(caught.value)
+    assert fault in str(caught.value)

@@ -25,24 +25,24 @@ DOCUMENTS = (
 
 
 async def watch(it: Vm, *, approves: bool) -> list[str]:
-    """Return the transitions that a watcher sees who looks once a second."""
-    told: list[str] = []
+    """Return the transitions that a client sees that polls once a second."""
+    seen: list[str] = []
     status, not_before_at = None, 0.0
     while not (it.imds.is_over and status is None and it.clock.at > START + 1):
         events = (await it.document())["Events"]
         now = events[0]["EventStatus"] if events else None
         if now == "Scheduled" != status:
             not_before_at = it.imds.events()[0].not_before
-            told.append("scheduled")
+            seen.append("scheduled")
             if approves:
                 await it.approve(events[0]["EventId"])
         elif now == "Started" != status:
-            told.append("started")
+            seen.append("started")
         elif now is None and status is not None:
-            told.append(_end(status, it.clock.at, not_before_at, approves=approves))
+            seen.append(_end(status, it.clock.at, not_before_at, approves=approves))
         status = now
         it.clock.at += 1
-    return told
+    return seen
 
 
 def _end(status: str, at: float, not_before: float, *, approves: bool) -> str:
@@ -62,10 +62,10 @@ async def test_watcher_sees_what_is_expected(
 ) -> None:
     scenario = load(name)
     async with vm(scenario, speed=speed, least_phase=2.5) as it:
-        told = await watch(it, approves=approves)
+        seen = await watch(it, approves=approves)
 
     expected = scenario.expected_approved if approves else scenario.expected
-    assert tuple(told) == expected
+    assert tuple(seen) == expected
 
 
 async def test_scenario_begins_with_the_first_read() -> None:
@@ -105,7 +105,7 @@ async def test_approval_does_not_wait_for_not_before() -> None:
 
 
 async def test_no_phase_is_pressed_below_the_least() -> None:
-    """Half a second of notice falls between two polls."""
+    """Without the limit, a notice of half a second would fall between two polls."""
     async with vm(load("spot-eviction"), speed=60, least_phase=2.5) as it:
         await it.document()
         it.clock.at += 2

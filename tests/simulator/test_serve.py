@@ -1,4 +1,4 @@
-"""All three together, as `sebridge simulate` runs them."""
+"""All servers together, as `sebridge simulate` runs them."""
 
 import asyncio
 import io
@@ -27,7 +27,7 @@ from tests.support.ports import free_port
 
 
 class Output(io.StringIO):
-    """A stream that says when a line has been flushed."""
+    """A stream with an event that is set when a line is flushed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,23 +49,23 @@ async def served(**options: Any) -> AsyncIterator[str]:
             stop.set()
 
 
-async def test_one_line_of_json_tells_where_all_three_listen() -> None:
+async def test_one_line_of_json_has_the_addresses_of_all_servers() -> None:
     async with served() as text:
         assert text.endswith("\n")
         assert text.count("\n") == 1
-        told = json.loads(text)
-        assert set(told) == {"imds", "servicebus", "inbox", "slack", "teams", "arm"}
+        printed = json.loads(text)
+        assert set(printed) == {"imds", "servicebus", "inbox", "slack", "teams", "arm"}
 
-        async with http_client(told["imds"]["url"]) as http:
+        async with http_client(printed["imds"]["url"]) as http:
             path = f"{EVENTS}?api-version=2020-07-01"
             assert (await http.send("GET", path, headers=METADATA)).status == 200
-        async with http_client(told["inbox"]["url"]) as http:
+        async with http_client(printed["inbox"]["url"]) as http:
             assert (await http.send("GET", "/messages")).json == []
-        async with http_client(told["slack"]["apiUrl"]) as http:
+        async with http_client(printed["slack"]["apiUrl"]) as http:
             assert (await http.send("POST", "auth.test")).json["error"] == "not_authed"
-        async with http_client(told["slack"]["page"]) as http:
+        async with http_client(printed["slack"]["page"]) as http:
             assert (await http.send("GET", "")).status == 200
-        await send_to(told["servicebus"]["connectionString"], "vm-approvals")
+        await send_to(printed["servicebus"]["connectionString"], "vm-approvals")
 
 
 async def send_to(connection_string: str, queue: str) -> None:
@@ -105,7 +105,7 @@ def with_port(which: str, port: int) -> SimulatorOptions:
 
 
 @pytest.mark.parametrize("which", ["imds_port", "servicebus_port", "inbox_port"])
-async def test_port_in_use_is_told_and_leaves_nothing_open(which: str) -> None:
+async def test_port_in_use_is_reported_and_leaves_nothing_open(which: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -122,7 +122,7 @@ async def test_port_in_use_is_told_and_leaves_nothing_open(which: str) -> None:
 
 
 @pytest.mark.parametrize("which", ["imds_port", "servicebus_port", "inbox_port"])
-async def test_port_out_of_range_is_told(which: str) -> None:
+async def test_port_out_of_range_is_reported(which: str) -> None:
     with pytest.raises(SimulatorError, match="65535"):
         async with Simulator(with_port(which, 70_000)):
             pass
@@ -140,17 +140,17 @@ async def test_entities_are_read_from_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "fault"),
     [(None, "cannot be read: No such file"), (b"{", "not JSON"), (b"\xff", "UTF-8")],
 )
-def test_faulty_entity_file_is_told_with_its_name(
-    tmp_path: Path, text: bytes | None, told: str
+def test_faulty_entity_file_is_reported_with_its_name(
+    tmp_path: Path, text: bytes | None, fault: str
 ) -> None:
     file = tmp_path / "Config.json"
     if text is not None:
         file.write_bytes(text)
 
-    with pytest.raises(SimulatorError, match=told) as caught:
+    with pytest.raises(SimulatorError, match=fault) as caught:
         Simulator(SimulatorOptions(servicebus_config=file))
 
     assert str(caught.value).startswith(str(file))
@@ -208,16 +208,16 @@ async def test_nothing_to_play_is_over_at_once() -> None:
         await simulator.play()
 
 
-async def test_made_certificate_is_told_and_deleted_at_the_end() -> None:
+async def test_made_certificate_is_printed_and_deleted_at_the_end() -> None:
     async with served(tls=True) as text:
-        told = json.loads(text)["servicebus"]
-        certificate = Path(told["certificate"])
+        printed = json.loads(text)["servicebus"]
+        certificate = Path(printed["certificate"])
         context = ssl.create_default_context(cafile=certificate)
-        port = int(told["tlsEndpoint"].rpartition(":")[2])
+        port = int(printed["tlsEndpoint"].rpartition(":")[2])
         _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
         writer.close()
 
-    assert set(told) == {
+    assert set(printed) == {
         "administration",
         "administrationConnectionString",
         "administrationTlsConnectionString",
@@ -228,32 +228,32 @@ async def test_made_certificate_is_told_and_deleted_at_the_end() -> None:
         "webSocket",
         "webSocketEndpoint",
     }
-    assert told["webSocket"].startswith("wss://")
-    assert "UseDevelopmentEmulator" not in told["tlsConnectionString"]
+    assert printed["webSocket"].startswith("wss://")
+    assert "UseDevelopmentEmulator" not in printed["tlsConnectionString"]
     assert not certificate.parent.exists()
 
 
 async def test_own_certificate_is_served(tmp_path: Path) -> None:
     files = make_certificate(tmp_path)
     async with served(tls_certificate=files.certificate, tls_key=files.key) as text:
-        told = json.loads(text)["servicebus"]
+        printed = json.loads(text)["servicebus"]
 
-    assert told["certificate"] == str(files.certificate)
+    assert printed["certificate"] == str(files.certificate)
     assert files.key.exists()
 
 
 async def test_web_sockets_are_there_without_tls() -> None:
     async with served() as text:
-        told = json.loads(text)["servicebus"]
+        printed = json.loads(text)["servicebus"]
 
-    assert set(told) == {
+    assert set(printed) == {
         "administration",
         "administrationConnectionString",
         "connectionString",
         "webSocket",
         "webSocketEndpoint",
     }
-    assert told["webSocket"].startswith("ws://127.0.0.1:")
+    assert printed["webSocket"].startswith("ws://127.0.0.1:")
 
 
 @pytest.mark.parametrize("given", ["tls_certificate", "tls_key"])
@@ -264,7 +264,7 @@ async def test_certificate_and_key_belong_together(given: str, tmp_path: Path) -
         await serve(SimulatorOptions(**only), asyncio.Event(), Output())
 
 
-async def test_certificate_that_is_not_there_is_told(tmp_path: Path) -> None:
+async def test_missing_certificate_is_reported(tmp_path: Path) -> None:
     absent = tmp_path / "absent.pem"
     options = SimulatorOptions(tls_certificate=absent, tls_key=absent)
 

@@ -242,7 +242,7 @@ async def test_messages_and_dead_letters_are_purged_by_their_buttons(
         (RESUBMIT, {"entity": "plain", "number": "7"}, 400, "no free dead letter 7"),
         (RESUBMIT, {"entity": "plain", "number": "x"}, 400, "in digits"),
         (RESUBMIT, {"entity": "plain", "number": "9" * 5000}, 400, "in digits"),
-        (RESUBMIT, {"entity": "plain/$DeadLetterQueue"}, 400, "has none itself"),
+        (RESUBMIT, {"entity": "plain/$DeadLetterQueue"}, 400, "has no dead letters"),
     ],
 )
 async def test_what_cannot_be_done_is_told(

@@ -40,9 +40,9 @@ def test_messages_of_one_partition_pass(batch: list[Message]) -> None:
 @pytest.mark.parametrize(
     ("batch", "told"),
     [
-        ([keyed("a"), keyed("b")], "all messages of a batch have the same"),
-        ([keyed(None, "a"), keyed("b")], "all messages of a batch have the same"),
-        ([keyed("a", "b")], "the partition key of a message is its session id"),
+        ([keyed("a"), keyed("b")], "all messages of a batch need the same"),
+        ([keyed(None, "a"), keyed("b")], "all messages of a batch need the same"),
+        ([keyed("a", "b")], "the partition key of a message with a session id"),
     ],
 )
 def test_messages_of_several_partitions_are_refused(

@@ -1,4 +1,4 @@
-"""Whatever is posted, the local Slack takes or refuses it, and shows what it took."""
+"""The local Slack refuses a message or shows it, whatever is posted."""
 
 from typing import Any
 

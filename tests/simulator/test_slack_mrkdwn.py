@@ -99,7 +99,7 @@ def test_date_is_near_or_far(after: int, pattern: str, shown: str) -> None:
 
 
 class Tags(HTMLParser):
-    """The tags of a page; what is no tag of ours fails."""
+    """Parses a page; fails at a tag that the renderer does not use."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -196,7 +196,7 @@ def test_removed_message_id_time_and_key_leave_a_valid_message() -> None:
         ("SET new = Priority - 1", "a text - a number has no value"),
         ("SET new = p('sys.Colour')", "there is no system property 'Colour'"),
         ("SET new = @years + @years", "a duration beyond 64 bits"),
-        ("SET sys.ContentType = 'é'", "AMQP cannot say the message"),
+        ("SET sys.ContentType = 'é'", "AMQP cannot encode the message"),
     ],
 )
 def test_value_that_does_not_fit_is_an_error_of_evaluation(

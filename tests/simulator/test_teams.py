@@ -1,4 +1,4 @@
-"""The local Teams takes what Teams takes of a bot, and refuses the rest."""
+"""The local Teams accepts what Teams accepts from a bot, and refuses the rest."""
 
 import time
 from collections.abc import AsyncIterator
@@ -271,10 +271,10 @@ async def test_click_needs_a_bot_a_person_and_a_button() -> None:
             assert (await send("POST", "/teams/click", json=wrong))[0] == 404
         nowhere = {"endpoint": "http://127.0.0.1:1/"}
         await send("PUT", "/teams/workspace", json=nowhere)
-        status, said = await send("POST", "/teams/click", json=click)
+        status, result = await send("POST", "/teams/click", json=click)
 
-        assert (status, said["status"]) == (200, None)
-        assert "Unable to reach app" in said["words"]
+        assert (status, result["status"]) == (200, None)
+        assert "Unable to reach app" in result["words"]
         query = f"?conversation={CHANNEL}&as={PEOPLE[0].object_id}"
         assert "Unable to reach app" in (await send("GET", f"/teams{query}"))[1]
         _, html = await send("POST", "/teams/click", data=click)

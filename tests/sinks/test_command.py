@@ -19,7 +19,7 @@ from bridge.events.material import is_material
 from bridge.events.routing import Subject
 from bridge.foundation.errors import ConfigError
 from bridge.sinks.acting import Action
-from bridge.sinks.command.environment import Occasion, inherited, told_of
+from bridge.sinks.command.environment import Occasion, inherited, variables_of
 from bridge.sinks.command.output import Kept, cleaned
 from bridge.sinks.command.sink import CommandSinkConfig
 from bridge.sinks.slack.card import after
@@ -146,7 +146,7 @@ def occasion(event: Mapping[str, object] | None = None, **fields: object) -> Occ
 
 
 def test_environment_is_that_of_the_contract() -> None:
-    assert told_of(occasion()) == {
+    assert variables_of(occasion()) == {
         "SEBRIDGE_ACTION": "prepare",
         "SEBRIDGE_TYPE": "sebridge.scheduledevent.scheduled.v1",
         "SEBRIDGE_ID": "0f",
@@ -167,7 +167,9 @@ def test_environment_is_that_of_the_contract() -> None:
 
 
 def test_what_is_not_known_is_empty() -> None:
-    found = told_of(occasion({"EventId": "X"}, others=(), now=NOW + timedelta(hours=1)))
+    found = variables_of(
+        occasion({"EventId": "X"}, others=(), now=NOW + timedelta(hours=1))
+    )
     empty = {name for name, value in found.items() if value == ""}
 
     assert empty == {
@@ -180,19 +182,19 @@ def test_what_is_not_known_is_empty() -> None:
 
 
 def test_notice_that_has_passed_is_negative() -> None:
-    found = told_of(occasion(now=NOW + timedelta(seconds=1000)))
+    found = variables_of(occasion(now=NOW + timedelta(seconds=1000)))
 
     assert found["SEBRIDGE_NOTICE_SECONDS"] == "-100"
 
 
 def test_test_says_so() -> None:
-    assert told_of(occasion(is_test=True))["SEBRIDGE_TEST"] == "1"
+    assert variables_of(occasion(is_test=True))["SEBRIDGE_TEST"] == "1"
 
 
 @given(text=st.text(), names=st.lists(st.text(), max_size=50))
 def test_values_are_data(text: str, names: list[str]) -> None:
     raw = imds_event(text or "x", EventType=text, Resources=names)
-    found = told_of(occasion(raw, others=tuple(names)))
+    found = variables_of(occasion(raw, others=tuple(names)))
 
     for value in found.values():
         assert not set(value) & {"\n", "\r", "\x00", "\x1b", "\u2028"}
@@ -203,7 +205,7 @@ def test_values_are_data(text: str, names: list[str]) -> None:
 
 def test_long_lists_have_an_end() -> None:
     raw = imds_event(Resources=[f"vm-{n:05}" for n in range(100_000)])
-    found = told_of(occasion(raw))["SEBRIDGE_RESOURCES"]
+    found = variables_of(occasion(raw))["SEBRIDGE_RESOURCES"]
 
     assert len(found) <= 16 * 1024
     assert found.endswith(tuple("0123456789"))
@@ -222,7 +224,7 @@ def test_other_events_are_never_empty_where_there_are_some(
     others: tuple[str, ...],
 ) -> None:
     """A hook restores only when it is empty, whatever has no room in it."""
-    found = told_of(occasion(others=others))["SEBRIDGE_OTHER_EVENTS"]
+    found = variables_of(occasion(others=others))["SEBRIDGE_OTHER_EVENTS"]
 
     assert 0 < len(found) <= 16 * 1024
     assert not set(found.split(" ")) - {*others, "?", "x" * 1024}

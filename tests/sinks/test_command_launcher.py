@@ -15,10 +15,10 @@ from bridge.events.document import ScheduledEvent
 from bridge.foundation.errors import RefusedDeliveryError
 from bridge.sinks.acting import Action
 from bridge.sinks.base import Resources
-from bridge.sinks.command.environment import Occasion, told_of
+from bridge.sinks.command.environment import Occasion, variables_of
 from bridge.sinks.command.service import Service
 from bridge.sinks.command.sink import CommandSinkConfig
-from bridge.sinks.command.unit_files import name_in
+from bridge.sinks.command.unit_files import hook_name
 from tests.sinks.hook_machine import (
     LAUNCHER,
     PATIENCE,
@@ -154,12 +154,12 @@ async def test_every_key_a_command_is_told_is_known_to_the_launcher(
         now=datetime(2026, 3, 2, tzinfo=UTC),
         is_test=True,
     )
-    told = told_of(occasion) | {"SEBRIDGE_UNKNOWN": "1"}
+    told = variables_of(occasion) | {"SEBRIDGE_UNKNOWN": "1"}
 
     found = await run(machine, told)
 
     heard = dict(line.split("=", 1) for line in found.output.splitlines())
-    assert {k: v for k, v in heard.items() if k in told} == told_of(occasion)
+    assert {k: v for k, v in heard.items() if k in told} == variables_of(occasion)
 
 
 # -- configuration ---------------------------------------------------------------------
@@ -177,7 +177,7 @@ async def test_every_key_a_command_is_told_is_known_to_the_launcher(
     ],
 )
 def test_unit_names_its_hook(unit: str, name: str | None) -> None:
-    assert name_in(unit) == name
+    assert hook_name(unit) == name
 
 
 def test_exactly_one_of_command_and_unit_is_wanted() -> None:
@@ -186,7 +186,7 @@ def test_exactly_one_of_command_and_unit_is_wanted() -> None:
     assert config.program == ("/etc/sebridge/hooks/drain",)
 
     both = {"type": "command", "unit": UNIT, "command": ["/a"]}
-    assert any("unit: stands in the place of command" in f for f in config_faults(both))
+    assert any("unit: replaces command" in f for f in config_faults(both))
     none = config_faults({"type": "command"})
     assert any("command: must be a program" in f for f in none)
     odd = config_faults({"type": "command", "unit": "nginx.service"})

@@ -188,7 +188,7 @@ async def test_input_that_is_closed_unread_is_no_fault(tmp_path: Path) -> None:
 async def test_script_without_a_first_line_is_told_so(tmp_path: Path) -> None:
     found = await run(hook(tmp_path, "echo hello\n"))
 
-    assert (found.code, found.is_passing) == (None, False)
+    assert (found.code, found.is_transient) == (None, False)
     assert found.fault is not None
     assert "#!/bin/sh" in found.fault
 
@@ -201,7 +201,7 @@ async def test_program_that_is_being_replaced_is_run_later(tmp_path: Path) -> No
         found = await run(path)
     again = await run(path)
 
-    assert (found.code, found.is_passing) == (None, True)
+    assert (found.code, found.is_transient) == (None, True)
     assert again.code == 0
 
 
@@ -430,12 +430,14 @@ def test_file_of_another_account_is_refused(tmp_path: Path) -> None:
     path = hook(tmp_path, "")
     os.chown(path, 12345, -1)
 
-    assert trouble(path) == (f"{path} belongs to uid 12345, not to root or who runs it")
+    assert trouble(path) == (
+        f"{path} belongs to uid 12345, not to root or the account that runs it"
+    )
     assert trouble(path, account=12345) is None
 
 
 def test_directory_is_no_command(tmp_path: Path) -> None:
-    assert trouble(tmp_path) == f"{tmp_path} cannot be run: it is no file"
+    assert trouble(tmp_path) == f"{tmp_path} cannot be run: it is not a regular file"
 
 
 def test_nothing_is_looked_at_where_files_have_no_such_owner() -> None:

@@ -59,8 +59,8 @@ async def test_root_checks_for_the_account_of_the_service(folder: Path) -> None:
     said = await checked(path, service(folder))
 
     assert said == (
-        f"{path} can be run, and only root or that account writes it: looked at for "
-        "nobody, as whom sebridge.service runs"
+        f"{path} can be run, and only root or that account writes it: checked for "
+        "nobody, the account of sebridge.service"
     )
 
 
@@ -150,7 +150,7 @@ def test_account_is_what_the_unit_says_with_all_that_is_added(
     account = found.account()
 
     assert account.uid == pwd.getpwnam(name).pw_uid
-    assert account.words == f"{name}, as whom sebridge.service runs"
+    assert account.words == f"{name}, the account of sebridge.service"
     assert account.is_own is (name == "root")
 
 
@@ -181,7 +181,7 @@ async def test_check_says_that_the_account_is_not_known(
 
     said = await checked(path, found)
 
-    assert f"looked at for uid {me}, who asks (" in said
+    assert f"checked for uid {me}, which runs this check (" in said
     assert why in said
     assert found.account() == Account(uid=me, words=found.account().words)
 
@@ -196,7 +196,8 @@ def test_nobody_else_is_judged_for_by_who_is_not_root(folder: Path) -> None:
         os.seteuid(me)
 
     assert said.endswith(
-        "who asks (sebridge.service runs as daemon; root can check for that account)"
+        "which runs this check "
+        "(sebridge.service runs as daemon; root can check for that account)"
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bridge.foundation.clock import SystemClock
-from bridge.sinks.command.unit import UnitRunner, deaf
+from bridge.sinks.command.unit import UnitRunner, path_unit_fault
 from tests.sinks.hook_machine import (
     PATIENCE,
     TOLD,
@@ -207,7 +207,7 @@ async def test_nobody_who_takes_the_request_is_a_clear_error(machine: Machine) -
     found = await run(machine, runner=machine.runner(patience=0.3))
 
     assert found.code is None
-    assert found.is_passing
+    assert found.is_transient
     assert found.fault == (
         f"{UNIT} did not take the request within 0.3 s "
         f"(systemctl status sebridge-hook@drain.path {UNIT})"
@@ -225,8 +225,8 @@ async def test_launcher_that_is_killed_is_told_by_what_systemd_says(
         machine.launcher.kill()
         found = await task
 
-    assert (found.code, found.is_passing) == (None, True)
-    assert found.fault == "its service ended before it did: oom-kill (KILL)"
+    assert (found.code, found.is_transient) == (None, True)
+    assert found.fault == "its service ended before the hook did: oom-kill (KILL)"
 
 
 async def test_service_without_its_runtime_directory_is_told(machine: Machine) -> None:
@@ -234,7 +234,7 @@ async def test_service_without_its_runtime_directory_is_told(machine: Machine) -
 
     found = await run(machine)
 
-    assert (found.code, found.is_passing) == (None, True)
+    assert (found.code, found.is_transient) == (None, True)
     assert "No such file or directory (RuntimeDirectory=)" in (found.fault or "")
 
 
@@ -346,8 +346,8 @@ async def test_check_asks_systemd_whether_requests_are_heard(
     systemctl.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    found = await deaf(UNIT)
+    found = await path_unit_fault(UNIT)
 
     assert (found is not None) is is_deaf
     systemctl.unlink()
-    assert await deaf(UNIT) is None  # no systemd: nobody knows
+    assert await path_unit_fault(UNIT) is None  # no systemd: nobody knows

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.hashing import hash32
 from bridge.sinks.email.message import html, message
-from bridge.sinks.email.words import tell
+from bridge.sinks.email.words import describe
 from bridge.sinks.webhook.example_events import one_of_each
 from tests.sinks.sink_fixtures import EVENT_ID, cloud_event
 from tests.support.mail import parsed
@@ -106,13 +106,13 @@ def test_only_what_interrupts_is_important(text: str, importance: str | None) ->
 def test_every_event_has_words(event: CloudEvent) -> None:
     plain, rich = texts(sent(event))
 
-    assert plain.splitlines()[0] == tell(event).headline
-    assert "unknown type" not in tell(event).headline
-    assert rich.count("<tr>") == len(tell(event).facts)
+    assert plain.splitlines()[0] == describe(event).headline
+    assert "unknown type" not in describe(event).headline
+    assert rich.count("<tr>") == len(describe(event).facts)
 
 
 def test_event_of_no_seconds_has_no_impact() -> None:
-    words = tell(cloud_event(event={"EventType": "Freeze", "DurationInSeconds": 0}))
+    words = describe(cloud_event(event={"EventType": "Freeze", "DurationInSeconds": 0}))
 
     assert ("Impact", "none") in words.facts
 
@@ -120,7 +120,7 @@ def test_event_of_no_seconds_has_no_impact() -> None:
 def test_event_of_a_kind_that_is_not_known_has_its_type_as_words() -> None:
     event = replace(cloud_event("bridge.new"), extensions={})
 
-    assert tell(event).headline == "sebridge.bridge.new.v1: web-0"
+    assert describe(event).headline == "sebridge.bridge.new.v1: web-0"
 
 
 # -- texts of events are data ------------------------------------------------------
@@ -139,7 +139,7 @@ class Tags(HTMLParser):
 
 def tags(event: CloudEvent) -> set[str]:
     reader = Tags()
-    reader.feed(html(event, tell(event)))
+    reader.feed(html(event, describe(event)))
     return reader.seen
 
 

@@ -800,7 +800,10 @@ ONE_FORM = "webhook_url: set either webhook_url, or token and channel"
         ({**BOT, "api_url": "https://slack.example/api"}, "api_url: must be an https:"),
         ({**BOT, "api_url": "slack.example"}, "api_url: must be an https://"),
         ({**BOT, "timeout": 0}, "timeout: must be more than 0s"),
-        ({**BOT, "buttons": True}, "button_secret: is missing: BUTTON_SECRET of"),
+        (
+            {**BOT, "buttons": True},
+            "button_secret: is missing: set it to BUTTON_SECRET",
+        ),
         (
             {**BOT, "buttons": True, "button_secret": "5EC12E7"},
             "button_secret: must have at least 32 characters",

@@ -24,7 +24,7 @@ from bridge.foundation.errors import (
 from bridge.foundation.hashing import hash32
 from bridge.net.http_client import Answer
 from bridge.sinks.base import Resources
-from bridge.sinks.webhook.presets.alert import Turn, alert, begins
+from bridge.sinks.webhook.presets.alert import AlertAction, alert, begins
 from bridge.sinks.webhook.presets.preset import Call, advanced
 from bridge.sinks.webhook.presets.registry import PRESETS, PresetName
 from tests.events.test_build import outcome
@@ -109,28 +109,28 @@ def after(name: PresetName, service: Service, *events: CloudEvent) -> None:
 @pytest.mark.parametrize(
     ("event", "turn", "key"),
     [
-        (told(), Turn.OPEN, KEY),
-        (told("updated"), Turn.OPEN, KEY),
-        (told("started"), Turn.OPEN, KEY),
-        (told("completed"), Turn.RESOLVE, KEY),
-        (told("cancelled"), Turn.RESOLVE, KEY),
-        (told("ended"), Turn.RESOLVE, KEY),
-        (approved(), Turn.ACKNOWLEDGE, KEY),
-        (approved("already-started"), Turn.ACKNOWLEDGE, KEY),
-        (command("failed"), Turn.OPEN, f"{KEY}/drain"),
-        (command("succeeded"), Turn.RESOLVE, f"{KEY}/drain"),
-        (command("failed", of_bridge("started")), Turn.OPEN, None),
-        (of_bridge("imds-unreachable"), Turn.OPEN, None),
-        (of_bridge("imds-recovered"), Turn.RESOLVE, None),
+        (told(), AlertAction.OPEN, KEY),
+        (told("updated"), AlertAction.OPEN, KEY),
+        (told("started"), AlertAction.OPEN, KEY),
+        (told("completed"), AlertAction.RESOLVE, KEY),
+        (told("cancelled"), AlertAction.RESOLVE, KEY),
+        (told("ended"), AlertAction.RESOLVE, KEY),
+        (approved(), AlertAction.ACKNOWLEDGE, KEY),
+        (approved("already-started"), AlertAction.ACKNOWLEDGE, KEY),
+        (command("failed"), AlertAction.OPEN, f"{KEY}/drain"),
+        (command("succeeded"), AlertAction.RESOLVE, f"{KEY}/drain"),
+        (command("failed", of_bridge("started")), AlertAction.OPEN, None),
+        (of_bridge("imds-unreachable"), AlertAction.OPEN, None),
+        (of_bridge("imds-recovered"), AlertAction.RESOLVE, None),
     ],
 )
 def test_event_has_its_place_in_an_alert(
-    event: CloudEvent, turn: Turn, key: str | None
+    event: CloudEvent, turn: AlertAction, key: str | None
 ) -> None:
     found = alert(event)
 
     assert found is not None
-    assert found.turn is turn
+    assert found.action is turn
     assert key is None or found.key == key
 
 
@@ -296,8 +296,8 @@ async def test_secret_has_no_place_in_a_body_that_is_no_object(
             },
             [
                 (
-                    'when.scope: must be "first": preset = "servicenow-change" sends '
-                    "what only one VM may send"
+                    'when.scope: must be "first": with preset = "servicenow-change", '
+                    "only one VM may send each event"
                 )
             ],
         ),

@@ -326,8 +326,8 @@ async def test_preview_shows_the_form_of_several(resources: Resources) -> None:
 # -- the configuration ------------------------------------------------------------
 
 ALLOWED = (
-    'several take the presets "elastic", "eventgrid", "eventhubs", "sentinel", '
-    '"splunk-hec" and the values "batch" and "array" of content_mode'
+    'the presets "elastic", "eventgrid", "eventhubs", "sentinel", "splunk-hec" '
+    'and the values "batch" and "array" of content_mode take several'
 )
 
 

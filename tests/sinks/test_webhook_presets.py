@@ -645,7 +645,12 @@ def quoted(name: str) -> str:
         ),
         (
             {"preset": "teams", "content_mode": "structured"},
-            ['content_mode: preset = "teams" makes its own; allowed are "template"'],
+            [
+                (
+                    'content_mode: preset = "teams" makes its own body; '
+                    'allowed are "template"'
+                )
+            ],
         ),
         (
             {"preset": "teams", "gzip": "1KB"},

@@ -201,8 +201,8 @@ async def test_launcher_that_is_killed_is_told(machine: Machine) -> None:
     await asyncio.to_thread(machine.run, "systemctl", "kill", "-s", "KILL", UNIT)
     found = await task
 
-    assert found.is_passing
-    assert found.fault == "its service ended before it did: signal (KILL)"
+    assert found.is_transient
+    assert found.fault == "its service ended before the hook did: signal (KILL)"
 
 
 async def test_missing_launcher_and_path_are_clear_errors(machine: Machine) -> None:
@@ -221,7 +221,7 @@ async def test_missing_launcher_and_path_are_clear_errors(machine: Machine) -> N
     await asyncio.to_thread(machine.run, "systemctl", "start", path)
 
     for found in (missing_, deaf):
-        assert (found.code, found.is_passing) == (None, True)
+        assert (found.code, found.is_transient) == (None, True)
         assert f"{UNIT} did not take the request within" in (found.fault or "")
         assert f"systemctl status {path} {UNIT}" in (found.fault or "")
     assert (await run(machine, "both there")).code == 0

@@ -1,1 +1,1 @@
-"""What is done about a state file that is damaged."""
+"""Checks, counts and repairs for a damaged state file."""

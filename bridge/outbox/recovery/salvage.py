@@ -1,9 +1,9 @@
-"""Copies what can be read of a damaged state file into a fresh one.
+"""Copies the readable rows of a damaged state file into a fresh one.
 
 It reads row by row, and from both ends if the middle is damaged. Rows keep their ids.
 Delivered rows are not copied. A delivery that cannot be read becomes a dead letter that
-says so, and its event is published again from the document. Damaged content gets a
-checksum that cannot be right, so it is never sent.
+says so, and its event is published again from the document. Damaged content gets an
+impossible checksum, so it is never sent.
 """
 
 import sqlite3
@@ -34,7 +34,7 @@ from bridge.outbox.tables.observations import publish_again
 
 _WAITING = ("pending", "dead")
 _LOST = "it could not be read in a damaged state file"
-# What may be raised when a damaged file is read.
+# Errors that may occur when a damaged file is read.
 _READING = (sqlite3.Error, UnicodeDecodeError, MemoryError, OverflowError)
 
 Row = dict[str, Any]
@@ -46,8 +46,8 @@ class Salvage:
 
     Attributes:
         copied: number of rows.
-        unreadable: number of rows that could not be read, as far as it is known.
-        is_whole: whether there was time for everything.
+        unreadable: number of rows that could not be read, as far as known.
+        is_whole: whether there was time to copy everything.
     """
 
     copied: int = 0
@@ -56,18 +56,18 @@ class Salvage:
 
 
 def rescue(damaged: Path, fresh: Path, *, seconds: float, clock: Clock) -> Salvage:
-    """Copy what can be read of a damaged file into a fresh one, all or nothing.
+    """Copy the readable rows of a damaged file into a fresh one, in one commit.
 
     Args:
         damaged: the file; it is only read.
-        fresh: where there is no file yet.
+        fresh: the path of the new file; no file exists there yet.
         seconds: how long it may take to read whole tables; pending deliveries come
             first, and their content is always copied.
-        clock: measures it.
+        clock: measures these seconds.
 
     Raises:
-        OutboxError: the fresh file cannot be made.
-        sqlite3.Error: it cannot be written.
+        OutboxError: the fresh file cannot be created.
+        sqlite3.Error: the fresh file cannot be written.
     """
     with closing(connect(fresh)) as target:
         target.execute("BEGIN IMMEDIATE")
@@ -81,18 +81,17 @@ def rescue(damaged: Path, fresh: Path, *, seconds: float, clock: Clock) -> Salva
 
 
 def _opened(path: Path) -> sqlite3.Connection | None:
-    """Open a file for reading, with its log or else without; None if neither works."""
-    alone = "mode=ro&immutable=1"  # makes no file beside it
+    """Open a file for reading, with its log if possible; None if it cannot be read."""
+    without_log = "mode=ro&immutable=1"  # creates no file beside it
     has_log = Path(f"{path}-wal").exists()
-    for how in ("mode=ro", alone) if has_log else (alone,):
+    for how in ("mode=ro", without_log) if has_log else (without_log,):
         source = sqlite3.connect(
             f"{path.absolute().as_uri()}?{how}", uri=True, isolation_level=None
         )
         try:
             source.text_factory = text_of
-            source.execute(
-                "PRAGMA writable_schema = ON"
-            )  # so a damaged schema is no error
+            # With this, a damaged schema is no error.
+            source.execute("PRAGMA writable_schema = ON")
             source.execute("SELECT count(*) FROM sqlite_master").fetchone()
         except _READING:
             source.close()
@@ -109,10 +108,10 @@ class _Rescue:
         source: the damaged file.
         target: the fresh file.
         now: seconds since the epoch.
-        found: how much was copied, so far.
+        found: how much was copied so far.
         known: keys of the EventIds in the checkpoint.
-        lost: keys of the EventIds of which an event was lost.
-        is_any_lost: whether events were lost of which the EventId is not known.
+        lost: keys of the EventIds with a lost event.
+        is_any_lost: whether events with unknown EventIds were lost.
     """
 
     source: sqlite3.Connection
@@ -126,13 +125,13 @@ class _Rescue:
     _shared: dict[str, list[Column]] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Copy the most important tables first: there may not be time for all."""
+        """Copy the most important tables first: there may be no time for all."""
         for table in KEYED[:1]:
             self._copy(table)
         self._copy_deliveries()
         for table in KEYED[1:]:
             self._copy(table)
-        self._go_on_counting()
+        self._continue_ids()
         for key in self.lost | (self.known if self.is_any_lost else set()):
             publish_again(self.target, key)
 
@@ -145,14 +144,14 @@ class _Rescue:
                 continue  # the fresh file has its own
             is_kept = is_sound(columns, tuple(row.values()))
             if is_kept and table == "meta":
-                is_kept = self._is_meant(row["key"], row["value"])
+                is_kept = self._is_decodable(row["key"], row["value"])
             if is_kept:
                 self._insert(table, row, or_else="IGNORE")
             else:
                 self.found.unreadable += 1
 
-    def _is_meant(self, key: str, value: object) -> bool:
-        """Whether a value can be read back; note the keys of the checkpoint."""
+    def _is_decodable(self, key: str, value: object) -> bool:
+        """Whether a value can be decoded; note the EventIds of the checkpoint."""
         if key == CHECKPOINT:
             try:
                 self.known = frozenset(checkpoint.decode(_bytes(value)).known)
@@ -184,16 +183,16 @@ class _Rescue:
             if not is_sound(columns, tuple(row.values())):
                 yield self._as_dead_letter(_made_sound(columns, row, self.now))
             elif row["state"] in _WAITING:
-                is_sent = self._item(row["item"], row["key"]) is not None
-                is_fit = is_sent or row["state"] == "dead"
-                yield row if is_fit else self._as_dead_letter(row)
+                is_intact = self._item(row["item"], row["key"]) is not None
+                is_kept = is_intact or row["state"] == "dead"
+                yield row if is_kept else self._as_dead_letter(row)
             elif row["state"] not in ("delivered", "discarded"):
                 yield self._as_dead_letter(row)
         if self.is_any_lost:
             yield from self._indexed(seen)
 
     def _indexed(self, seen: set[int]) -> Iterator[Row]:
-        """Yield deliveries that only an index still knows; their rows are damaged."""
+        """Yield damaged deliveries that only an index still contains."""
         query = "SELECT id, sink, state FROM deliveries INDEXED BY deliveries_state"
         columns = columns_of(self.target, "deliveries")
         try:
@@ -205,7 +204,7 @@ class _Rescue:
             self._note(error)
 
     def _as_dead_letter(self, row: Row) -> Row:
-        """Return a delivery as a dead letter, and note that its event is lost."""
+        """Return a delivery changed to a dead letter, and note its event as lost."""
         self.found.unreadable += 1
         content = self._item(row["item"], row["key"])
         is_reply = content is not None and content.kind == "reply"
@@ -222,11 +221,11 @@ class _Rescue:
         }
 
     def _item(self, number: int, key: str | None) -> Content | None:
-        """Copy the item of a delivery, or insert a stand-in; None = it is damaged."""
+        """Copy an item; if it is damaged, insert a placeholder and return None."""
         if number not in self._items:
             row = self._read_item(number)
             if row and is_sound(self._columns("items"), tuple(row.values())):
-                self._items[number] = _sent(row)
+                self._items[number] = _intact_content(row)
             if self._items.setdefault(number, None) is None:
                 columns = columns_of(self.target, "items")
                 row = _made_sound(columns, {**row, "id": number}, self.now)
@@ -246,10 +245,10 @@ class _Rescue:
             return {}
         return {} if found is None else dict(zip(names, found, strict=True))
 
-    # -- both ----------------------------------------------------------------
+    # -- helpers -------------------------------------------------------------
 
     def _rows(self, table: str) -> Iterator[Row]:
-        """Yield the rows of a table that can be read; some of them twice."""
+        """Yield the readable rows of a table; after an error, some of them twice."""
         columns = self._columns(table)
         if not columns:
             self.is_any_lost |= table == "deliveries"
@@ -269,9 +268,9 @@ class _Rescue:
                 return
 
     def _columns(self, table: str) -> list[Column]:
-        """Return the columns that both files have; none if a required one is missing.
+        """Return the common columns of both files; none if a required one is missing.
 
-        An older file lacks the columns that were added later; these have defaults.
+        An older file lacks columns that were added later; these have defaults.
         """
         if table not in self._shared:
             try:
@@ -292,8 +291,8 @@ class _Rescue:
         query = f"INSERT OR {or_else} INTO {table} ({names}) VALUES ({marks})"  # noqa: S608 - our own names  # nosec B608
         self.found.copied += self.target.execute(query, tuple(row.values())).rowcount
 
-    def _go_on_counting(self) -> None:
-        """Let ids go on from those of the damaged file, so that none is used twice."""
+    def _continue_ids(self) -> None:
+        """Continue the ids of the damaged file, so that no id is used twice."""
         try:
             found = self.source.execute("SELECT name, seq FROM sqlite_sequence")
             counts = [(n, s) for n, s in found if isinstance(s, int)]
@@ -313,7 +312,7 @@ class _Rescue:
         self.found.unreadable += 1
 
 
-def _sent(row: Row) -> Content | None:
+def _intact_content(row: Row) -> Content | None:
     """Return the content of an item; None if its checksum is wrong."""
     content = Content(**{name: row[name] for name in Content._fields})
     damage = damage_of(row["id"], content, row.get("checksum"))
@@ -321,13 +320,13 @@ def _sent(row: Row) -> Content | None:
 
 
 def _made_sound(columns: list[Column], row: Row, now: float) -> Row:
-    """Return a row with a stand-in for each value that cannot be read."""
-    stand_ins: Row = {"TEXT": UNREADABLE, "INTEGER": 0, "REAL": now, "BLOB": b""}
+    """Return a row with a placeholder for each value that cannot be read."""
+    placeholders: Row = {"TEXT": UNREADABLE, "INTEGER": 0, "REAL": now, "BLOB": b""}
     found = Row()
     for column in columns:
         value = row.get(column.name)
         if not column.is_sound(value):
-            value = stand_ins[column.kind] if column.is_required else None
+            value = placeholders[column.kind] if column.is_required else None
         found[column.name] = value
     return found
 

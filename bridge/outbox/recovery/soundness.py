@@ -1,7 +1,7 @@
 """Checks a state file thoroughly: every page, every index, every row.
 
-SQLite's own check does not notice a damaged row if its page is still well-formed. So
-each row is read as the forwarder reads it: a text must be UTF-8, a number a number.
+SQLite's own check does not detect a damaged row if its page is still well-formed. So
+each value is checked as the forwarder reads it: a text must be UTF-8, for example.
 """
 
 import math
@@ -15,8 +15,8 @@ from bridge.foundation.clock import Clock
 from bridge.foundation.errors import OutboxCorruptError
 from bridge.outbox.storage.schema import MIGRATIONS, migrate, versions
 
-_STEPS = 5000  # of SQLite's virtual machine between two looks at the clock
-_HIGHEST = 2**53  # id of a row; no file ever gets there
+_STEPS = 5000  # of SQLite's virtual machine between two reads of the clock
+_HIGHEST = 2**53  # for the id of a row; no real file reaches it
 KEYED = (
     *("meta", "approvals", "told", "followers", "sightings", "sink_memory"),
     *("appearances", "command_successes"),
@@ -24,7 +24,7 @@ KEYED = (
 
 
 class UnreadableText(str):
-    """Stands for a text that is not UTF-8."""
+    """Marks a text that is not UTF-8."""
 
     __slots__ = ()
 
@@ -41,11 +41,11 @@ class Column(Struct, frozen=True):
     """A column of the schema.
 
     Attributes:
-        name: of the column.
-        kind: its type: TEXT, INTEGER, REAL or BLOB.
-        is_required: whether it must not be NULL.
-        place: its place in the primary key, from 1; 0 = it is not part of it.
-        has_default: whether it may be left out.
+        name: the name of the column.
+        kind: the type: TEXT, INTEGER, REAL or BLOB.
+        is_required: whether NULL is forbidden.
+        place: the position in the primary key, from 1; 0 = not part of the key.
+        has_default: whether an INSERT may leave the column out.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Column(Struct, frozen=True):
 
     @property
     def condition(self) -> str:
-        """What ``is_sound`` says, in SQL; of a text, without its encoding."""
+        """``is_sound`` as an SQL condition; it cannot check the encoding of texts."""
         kind = f"typeof({self.name})"
         finite = f"({kind} = 'real' AND abs({self.name}) < 9e999)"
         known = {
@@ -103,13 +103,13 @@ def check(db: sqlite3.Connection, *, seconds: float, clock: Clock) -> bool:
     Args:
         db: the state file.
         seconds: how long it may take.
-        clock: measures it.
+        clock: measures these seconds.
 
     Returns:
         Whether there was time to check everything.
 
     Raises:
-        OutboxCorruptError: there is damage.
+        OutboxCorruptError: the file is damaged.
     """
     try:
         with limited(db, seconds, clock):
@@ -127,7 +127,7 @@ def check(db: sqlite3.Connection, *, seconds: float, clock: Clock) -> bool:
 
 @contextmanager
 def limited(db: sqlite3.Connection, seconds: float, clock: Clock) -> Iterator[None]:
-    """Interrupt SQLite when the time is over."""
+    """Interrupt SQLite after ``seconds``."""
     end = clock.monotonic() + seconds
     db.set_progress_handler(lambda: clock.monotonic() >= end, _STEPS)
     try:
@@ -137,7 +137,7 @@ def limited(db: sqlite3.Connection, seconds: float, clock: Clock) -> Iterator[No
 
 
 def _check_schema(db: sqlite3.Connection) -> None:
-    """Compare tables, indexes and triggers: SQLite's own check does not."""
+    """Compare tables, indexes and triggers, which SQLite's own check does not do."""
     if versions(db)[1] != len(MIGRATIONS):
         return  # this version does not know the schema of a newer one
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as model:
@@ -172,7 +172,7 @@ def _check_rows(db: sqlite3.Connection) -> None:
 
 
 def _are_sound(db: sqlite3.Connection, table: str, columns: list[Column]) -> bool:
-    """Whether ``is_sound`` holds for all rows, asked in SQL, which is quicker."""
+    """Whether ``is_sound`` holds for all rows; checked in SQL, which is faster."""
     wanted = " AND ".join(column.condition for column in columns)
     query = f"SELECT 1 FROM {table} NOT INDEXED WHERE NOT ({wanted}) LIMIT 1"  # noqa: S608 - our own names  # nosec B608
     if db.execute(query).fetchone() is not None:
@@ -182,7 +182,7 @@ def _are_sound(db: sqlite3.Connection, table: str, columns: list[Column]) -> boo
 
 
 def _are_utf8(db: sqlite3.Connection, table: str, texts: list[str]) -> bool:
-    """Whether all texts can be decoded: SQL cannot tell."""
+    """Whether all texts can be decoded, which SQL cannot check."""
     query = f"SELECT {', '.join(texts)} FROM {table} NOT INDEXED"  # noqa: S608 - our own names  # nosec B608
     before, db.text_factory = db.text_factory, str
     try:
@@ -191,7 +191,7 @@ def _are_utf8(db: sqlite3.Connection, table: str, texts: list[str]) -> bool:
     except sqlite3.OperationalError as error:
         if hasattr(error, "sqlite_errorname"):
             raise
-        return False  # of Python: "Could not decode"
+        return False  # an error of Python's sqlite3: "Could not decode"
     finally:
         db.text_factory = before
     return True

@@ -3,9 +3,9 @@
 The state file itself cannot hold the count, because it may be damaged. The note exists
 only while a forwarder starts, and while there is trouble.
 
-    starting ──open──▶ running ──a minute──▶ forgotten
+    starting ──open──▶ running ──a minute──▶ count is 0 again
        │                  │ damage found: noted at once
-       └──────fails because of the state file──▶ counted; the third start moves it aside
+       └──fails because of the state file──▶ counted; the third start moves it aside
 """
 
 import os
@@ -28,7 +28,7 @@ from bridge.foundation.errors import (
 )
 
 _MOST_ENDS = 2  # failed starts in a row; the next start moves the file aside
-_MOST_UNFINISHED = 5  # likewise, of starts that were killed while the file was opened
+_MOST_UNFINISHED = 5  # the same, for starts that were killed while opening the file
 _MOST_MOVES = 2  # in a row; after that, the file is not the cause
 _LONGEST = 500  # characters of a fault
 
@@ -60,12 +60,12 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Trouble(Struct):
     """The note beside one state file. Its methods may be called in any thread.
 
-    If the note cannot be written, that is ignored: the disk has other troubles then.
+    An error when writing the note is ignored: then the disk has worse problems.
     """
 
     path: Path
     note: Note = field(default_factory=Note)
-    _is_met: bool = False  # damage was found in this life
+    _is_met: bool = False  # damage was found in this run
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
@@ -79,7 +79,7 @@ class Trouble(Struct):
         try:
             trouble.note = msgspec.json.decode(body, type=Note)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            trouble.note = Note(damage="the note beside it cannot be read")
+            trouble.note = Note(damage="the note beside the state file cannot be read")
         return trouble
 
     @property
@@ -106,7 +106,7 @@ class Trouble(Struct):
         self._change(ended=0, damage=None, moved=self.note.moved + 1)
 
     def meet(self, fault: str) -> None:
-        """Note damage, once and at once: the process may end soon."""
+        """Note the first damage immediately: the process may end soon."""
         if not self._is_met:
             self._is_met = True
             self._change(damage=fault[:_LONGEST])
@@ -121,7 +121,7 @@ class Trouble(Struct):
             self._change(unfinished=0)
 
     def forget(self) -> None:
-        """Note that the forwarder runs well; damage found in this life stays noted."""
+        """Note that the forwarder runs well; damage stays noted."""
         self._change(unfinished=0, ended=0, moved=0)
 
     def _is_of_state(self, error: BaseException) -> bool:
@@ -153,7 +153,7 @@ class Trouble(Struct):
 
 
 def sync_folder(folder: Path) -> None:
-    """Write the names in a folder to the disk; Windows does so by itself."""
+    """Write the file names of a folder to the disk; Windows does it by itself."""
     if os.name != "posix":  # pragma: no cover - tests run on POSIX
         return
     handle = os.open(folder, os.O_RDONLY)

@@ -1,1 +1,1 @@
-"""The state file as SQLite has it: its threads, its copy in memory, its tables."""
+"""How the state file is stored: SQLite, threads, the copy in memory, the schema."""

@@ -19,11 +19,11 @@ from bridge.foundation.errors import (
 )
 from bridge.outbox.storage.schema import migrate
 
-# How long another process's lock is waited for: by a command (less than ``patience``),
-# and by the forwarder, which may have a notice of 30 s only.
+# Seconds to wait for another process's lock: in a command (less than ``patience``), and
+# in the forwarder, for which an event may be announced only 30 s ahead.
 BUSY_SECONDS = 2.5
 SHORT_BUSY_SECONDS = 1.0
-_WAL_BYTES = 4 * 1024 * 1024  # what a large transaction leaves behind at most
+_WAL_BYTES = 4 * 1024 * 1024  # after a large transaction, the log is cut to this
 
 _UNWRITABLE = ("FULL", "IOERR", "READONLY", "BUSY", "LOCKED", "CANTOPEN", "PROTOCOL")
 _DAMAGED = ("CORRUPT", "NOTADB")
@@ -33,14 +33,14 @@ _HARMLESS = ("SELECT", "PRAGMA", "BEGIN", "COMMIT", "SAVEPOINT", "RELEASE", "ROL
 readable = partial(str, encoding="utf-8", errors="replace")
 
 Connect = Callable[[Path], "Connection"]
-Statement = tuple[str, Any, bool]  # SQL, parameters, whether it is done once per row
+Statement = tuple[str, Any, bool]  # SQL, parameters, whether to run it for each row
 
 
 class Room(Protocol):
     """Limits how many events are kept in memory."""
 
     def takes(self, *, is_urgent: bool) -> bool:
-        """Take room for another event; return whether there was any."""
+        """Reserve room for another event; return whether there was room."""
         ...
 
 
@@ -139,14 +139,14 @@ def connect(
 
 
 def is_unwritable(error: Exception) -> bool:
-    """Whether the disk or another process has caused it, so that it may pass."""
+    """Whether the disk or another process caused the error, so that it may end."""
     if isinstance(error, OutboxError):
         return isinstance(error, OutboxUnavailableError)
     return _is_one_of(error, _UNWRITABLE)
 
 
 def translated(error: Exception, text: str) -> OutboxError:
-    """Return the error as an OutboxError, with ``text`` before its own text."""
+    """Convert an error to an OutboxError, with ``text`` before its own text."""
     kind = OutboxError
     if isinstance(error, sqlite3.Error) and is_unwritable(error):
         kind = OutboxUnavailableError

@@ -1,19 +1,19 @@
 """One SQLite connection in one thread, with group commit; in memory if the disk fails.
 
-Whatever the other packages want of the state file is a job: a function of the
-connection. Jobs that wait at the same time share one transaction, and so one fsync:
-this makes synchronous=FULL affordable under load. The caller of a job gets its result
-after the transaction has been committed. Each job runs in a savepoint of its own, so a
-job that fails does not undo the others.
+Other packages use the state file through jobs: functions of the connection. Jobs that
+wait at the same time share one transaction, and so one fsync: this makes
+synchronous=FULL affordable under load. The caller of a job gets its result after the
+transaction has been committed. Each job runs in a savepoint of its own, so a job that
+fails does not undo the others.
 
     on disk ──cannot be written, or no answer for 3 s──▶ in memory: a mirror takes
        ▲                                                 jobs, a journal keeps them
        └──────────── heal ─────────────┘  the journal is done on the disk, in order
 
-A thread that the disk does not answer is replaced: another one goes on in memory. When
-the disk answers the first thread after all, that answer decides whether its transaction
-is done again. A kill while in memory loses what is there, the checkpoint too: so the
-next life publishes the same events again with the same ids.
+A thread that hangs on the disk is replaced: another thread goes on in memory. If the
+disk answers the first thread later, its answer decides whether its transaction must be
+repeated. A kill in this state loses all changes in memory, also the checkpoint. So the
+next start publishes the same events again, with the same ids.
 """
 
 import asyncio
@@ -48,11 +48,11 @@ class Database:
     """The state file, off the event loop.
 
     Attributes:
-        keeper: the file, its mirror, and what stands in for the disk.
-        timings: limits of the thread. Without ``may_degrade`` of the keeper a disk that
-            hangs is waited for.
-        on_trouble: called in the thread with the fault of each job that failed in a way
-            that a sound file does not.
+        keeper: the file, its mirror, and the stand-in for the disk.
+        timings: limits of the thread. If the keeper has no ``may_degrade``, jobs wait
+            for a hanging disk without a limit.
+        on_trouble: called in the thread with the fault of each failed job, if an intact
+            file would not cause this fault.
         watch: watches whether the thread answers.
     """
 
@@ -83,7 +83,7 @@ class Database:
 
     @classmethod
     @asynccontextmanager
-    async def open(  # noqa: PLR0913 - each is one thing that a caller knows
+    async def open(  # noqa: PLR0913 - independent options
         cls,
         path: Path,
         *,
@@ -93,15 +93,15 @@ class Database:
         place: Place | None = None,
         busy: float = SHORT_BUSY_SECONDS,
     ) -> AsyncIterator["Database"]:
-        """Open the file and its thread; on leaving, finish every job and close.
+        """Open the file and start its thread; at the end, finish every job and close.
 
         Args:
             path: the file.
             may_degrade: go on in memory while the disk cannot be written or hangs.
             timings: limits of the thread; None = the defaults.
             on_trouble: see the class.
-            place: knows whether the file is still where it was opened; None = that is
-                not checked.
+            place: checks whether the file is still where it was opened; None = no such
+                check.
             busy: seconds to wait for another process's lock when the file is opened,
                 if ``may_degrade``.
 
@@ -144,7 +144,7 @@ class Database:
 
     @property
     def fault(self) -> str | None:
-        """Why the disk cannot be written now; None = it can."""
+        """Why the disk cannot be written now; None = it can be written."""
         return self.keeper.fault
 
     @property
@@ -158,14 +158,14 @@ class Database:
         return self._death is None and self.watch.is_answering
 
     async def run(self, job: Job[T], *, is_kept: bool = True) -> T:
-        """Run ``job`` in a transaction; return its result once that is committed.
+        """Run ``job`` in a transaction; return its result after the commit.
 
         Cancelling the caller does not undo the job.
 
         Args:
-            job: what is to be done.
-            is_kept: whether a job that was done in memory is done on the disk later;
-                False for what is out of date by then.
+            job: the function to run.
+            is_kept: whether a job that ran in memory is repeated on the disk later.
+                Use False for a job that would be out of date by then.
 
         Raises:
             OutboxError: the job or the commit failed, and nothing was written.
@@ -181,10 +181,10 @@ class Database:
         return await self._queue(job, is_read=True, is_kept=False)
 
     async def heal(self) -> None:
-        """Try to write to the disk what is in memory only, and go on on the disk.
+        """Try to write the changes in memory to the disk, and to use the disk again.
 
-        Returns when that has succeeded or failed, or after ``patience``: then it goes
-        on in the background.
+        Returns when this has succeeded or failed. After ``patience`` it returns, too,
+        and the attempt goes on in the background.
 
         Raises:
             OutboxThreadDiedError: the thread has died.
@@ -222,14 +222,14 @@ class Database:
         return await future
 
     def _look(self) -> float | None:
-        """See why jobs are not answered; see ``Watch.look``."""
+        """Find out why jobs are not answered; see ``Watch.look``."""
         if not self._threads.is_alive:
             self._died(None)
             return None
         return self._threads.replace_if_hung(self.watch.timings.patience)
 
     def _died(self, error: BaseException | None) -> None:
-        """Answer all that wait, now and later, with an error."""
+        """Fail all waiting jobs, and all later ones, with an error."""
         why = "it is gone" if error is None else f"{type(error).__name__}: {error}"
         self._death = OutboxThreadDiedError(
             f"the thread of the state file has died ({why.removesuffix(': ')})"
@@ -240,11 +240,11 @@ class Database:
 
     async def _close(self) -> None:
         with suppress(OutboxError):
-            await self.read(lambda _: None)  # when that is answered, all before it is
+            await self.read(lambda _: None)  # jobs are in order: earlier ones are done
         self._is_closed = True
         self._threads.front.messages.put(End())
         timings = self.watch.timings
         is_endless = timings.patience == math.inf
         limit = None if is_endless else timings.patience + timings.closing
-        with suppress(TimeoutError):  # the disk holds the thread; it is not waited for
+        with suppress(TimeoutError):  # the thread hangs on the disk
             await asyncio.shield(asyncio.wait_for(self._ended.wait(), limit))

@@ -1,4 +1,4 @@
-"""What the keeper needs to know about the place of the file and about its disk."""
+"""Protocols of the keeper: the place of the file, and work on its disk."""
 
 from collections.abc import Callable
 from typing import Protocol, TypeVar
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Place(Protocol):
-    """Knows whether the file is still there, and belongs to this process alone."""
+    """Checks that the file is still there, and belongs to this process alone."""
 
     def opened(self) -> None:
         """Remember the file that was opened."""
@@ -27,7 +27,7 @@ class Place(Protocol):
             file: the connection to the file; None = it is not open.
 
         Returns:
-            Whether it has to be opened again.
+            Whether the file must be opened again.
 
         Raises:
             OutboxError: it cannot be made usable now.
@@ -39,5 +39,5 @@ class OnDisk(Protocol):
     """Does work on the disk, which may hang."""
 
     def __call__(self, work: Callable[[], T], group: list[Ticket], /) -> T:
-        """Do the work; ``group`` holds the jobs that it is for."""
+        """Do the work; ``group`` holds the jobs that need it."""
         ...

@@ -1,4 +1,4 @@
-"""How much of the state file its mirror holds in memory."""
+"""Limits of the mirror: how much of the state file it holds in memory."""
 
 from dataclasses import dataclass
 
@@ -7,23 +7,24 @@ from dataclasses import dataclass
 class Extent:
     """The limits of a mirror.
 
-    While it is loaded again, the old one and the new one are both in memory. With what
-    SQLite needs for each page, the two take about 20 MiB of a long backlog.
+    While the mirror is loaded again, the old and the new one are both in memory. During
+    a long backlog the two take about 20 MiB, with what SQLite needs for each page.
 
     Attributes:
-        rows: so many pending deliveries are loaded at most.
-        beyond: so many EventIds of a sink that have more behind those rows are held
-            back at most, which keeps their order.
-        bodies: so many of the events of the deliveries at most.
-        body_bytes: size of these events at most.
-        memories: so many rows of each other table at most, the newest ones.
-        bytes: a larger mirror is loaded again, which makes it smaller, but not before
-            it has grown by a third.
-        spare: so many free bytes at least are given back.
-        statements: after so many it is loaded again if it holds a part only.
-        noticed: a load that takes so many seconds must not be frequent.
-        life: then the next one, if it is no more than useful, comes after so many times
-            as long.
+        rows: the most pending deliveries to load.
+        beyond: the most placeholder rows. There is one for each sink and EventId with
+            deliveries beyond ``rows``: it holds them back, which keeps their order.
+        bodies: the most events to load.
+        body_bytes: the most bytes of these events together.
+        memories: the most rows to load of each other table; the newest ones.
+        bytes: a mirror larger than this is loaded again, which makes it smaller, but
+            only after it has grown by a third.
+        spare: free memory is given back if it is at least this many bytes.
+        statements: a mirror that holds only a part is loaded again after this many
+            statements.
+        noticed: a load that takes longer than this many seconds must not be frequent.
+        life: after such a load, the next load waits for this many times its duration,
+            unless the mirror is too large.
     """
 
     rows: int = 5_000

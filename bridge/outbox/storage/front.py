@@ -1,7 +1,7 @@
-"""The work of the state file's thread: groups of jobs, and the way back to the disk.
+"""The work of the state file's thread: groups of jobs, and the return to the disk.
 
-One thread at a time works here. The messages, and the state of the work on them, are
-not the thread's own: another thread goes on where a replaced one stopped.
+One thread at a time works here. The messages and the state of the work belong to no
+thread: when a thread is replaced, the next one goes on where it stopped.
 """
 
 import asyncio
@@ -23,25 +23,25 @@ from bridge.outbox.storage.timings import Timings
 from bridge.outbox.storage.transactions import Result, Ticket, only_reads
 
 _GROUP = 256
-_PASSING = (OutboxUnavailableError, OutboxFullError)  # no sign of damage
-_FOLLOW_AFTER = 0.002  # seconds without a job; the loop asks within 1 ms
-_TIDY_AFTER = 10  # commits: well before SQLite would do it in the middle of one
-_LAST_WAIT = 1.0  # at the stop, for a write-back that has begun before
-_LONGEST_LAST_WAIT = 3.0  # likewise, for one that begins then
+_TRANSIENT = (OutboxUnavailableError, OutboxFullError)  # no sign of damage
+_FOLLOW_AFTER = 0.002  # seconds without a job; mostly the next one comes in 1 ms
+_TIDY_AFTER = 10  # commits: well before SQLite would tidy up during a commit
+_LAST_WAIT = 1.0  # seconds, for a write-back that runs already at the stop
+_LONGEST_LAST_WAIT = 3.0  # seconds, for a write-back that begins at the stop
 
 
 class Heal(Struct, frozen=True):
-    """A request to go back to the disk; ``future`` is set after the attempt."""
+    """A request to use the disk again; ``future`` is set after the attempt."""
 
     future: asyncio.Future[None]
 
 
 class Answer(Struct, frozen=True):
-    """The disk has answered a thread that was replaced, or that writes back.
+    """The disk has answered a replaced thread, or a thread that writes back.
 
     Attributes:
         is_done: whether the transaction was committed.
-        goes_on: whether the rest of the journal is written at once.
+        goes_on: whether to write the rest of the journal at once.
     """
 
     is_done: bool
@@ -62,13 +62,13 @@ class Front(Struct):
     Attributes:
         keeper: does the jobs.
         timings: limits of the thread.
-        on_trouble: called in the thread with the fault of each job that failed in a way
-            that a sound file does not.
-        loop: where the next three are called.
+        on_trouble: called in the thread with the fault of each failed job, if an intact
+            file would not cause this fault.
+        loop: the event loop in which the next three functions are called.
         settle: called with jobs and their results.
         died: called with the error that has ended a thread.
         ended: called when everything is closed.
-        messages: to the thread, in order.
+        messages: the messages to the thread, in order.
     """
 
     keeper: Keeper
@@ -79,22 +79,22 @@ class Front(Struct):
     died: Callable[[BaseException], None]
     ended: Callable[[], None]
     messages: "queue.SimpleQueue[Message]" = field(default_factory=queue.SimpleQueue)
-    _held: Message | None = None  # arrived while a group was gathered
+    _held: Message | None = None  # it arrived while a group was collected
     _heals: list[Heal] = field(default_factory=list)
-    _untidied: int = 0  # commits since the log was written back
+    _untidied: int = 0  # commits since SQLite's log was written back
 
     def call_in_loop(self, what: Callable[..., object], *values: object) -> None:
-        """Call something in the loop, unless the loop is closed."""
+        """Call a function in the event loop, unless the loop is closed."""
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(what, *values)
 
-    def live(self, shift: Shift, group: list[Ticket] | None) -> None:
+    def run(self, shift: Shift, group: list[Ticket] | None) -> None:
         """Work until the last message, or until another thread takes over.
 
         Args:
             shift: this thread's turn.
-            group: the jobs that the disk has not answered to the thread before; None =
-                there was none.
+            group: the jobs of the replaced thread that the disk has not answered; None
+                = no thread was replaced.
         """
         try:
             if group is not None:
@@ -104,7 +104,7 @@ class Front(Struct):
             self._work(shift)
         except RelievedError as relieved:
             self.messages.put(Answer(relieved.error is None, goes_on=False))
-        except BaseException as error:  # noqa: BLE001 - nobody else would report it
+        except BaseException as error:  # noqa: BLE001 - nothing else would report it
             self.call_in_loop(self.died, error)
         else:
             self.call_in_loop(self.ended)
@@ -114,21 +114,21 @@ class Front(Struct):
             if isinstance(message, Ticket):
                 self._serve(self._group(message), shift)
             else:
-                self._take(message, shift)
+                self._handle(message, shift)
         self._finish(shift)
 
     def _serve(self, group: list[Ticket], shift: Shift) -> None:
-        """Do jobs; the mirror follows before the next change, or after the next read.
+        """Run jobs, and update the mirror: before the next change or after a read.
 
-        What was committed is mostly read next, to be sent: it must not wait for the
-        mirror.
+        The mirror is not updated directly after a change: mostly the next job reads the
+        new rows to send them, and must not wait for the mirror.
         """
         is_read = only_reads(group)
         if not is_read:
             self.keeper.follow(shift.on_disk)
         results = self.keeper.serve(group, shift.on_disk)
         for _, error in results:
-            if error is not None and not isinstance(error, _PASSING):
+            if error is not None and not isinstance(error, _TRANSIENT):
                 shift.on_disk(partial(self.on_trouble, str(error)), [])
         self.call_in_loop(self.settle, group, results)
         self._untidied += not is_read
@@ -136,7 +136,7 @@ class Front(Struct):
             self.keeper.follow(shift.on_disk)
 
     def _next(self, shift: Shift) -> Message:
-        """Return the next message; in a quiet moment, see to the mirror and the log."""
+        """Return the next message; if none comes soon, update mirror and log first."""
         if (held := self._held) is not None:
             self._held = None
             return held
@@ -155,7 +155,7 @@ class Front(Struct):
         return self.messages.get()
 
     def _shrink(self, shift: Shift) -> None:
-        """Give memory back to the system that a backlog has taken."""
+        """Give the memory that a backlog has taken back to the system."""
         keeper = self.keeper
         is_spent = keeper.mirror is not None and keeper.mirror.is_spent
         if is_spent and keeper.memory is None:
@@ -164,7 +164,7 @@ class Front(Struct):
             give_back()
 
     def _group(self, first: Ticket) -> list[Ticket]:
-        """Return all jobs that wait now; another message is held for the next turn."""
+        """Return all jobs that wait now; keep any other message for the next turn."""
         group = [first]
         while len(group) < _GROUP and not self.messages.empty():
             message = self.messages.get()
@@ -174,7 +174,8 @@ class Front(Struct):
             group.append(message)
         return group
 
-    def _take(self, message: Heal | Answer, shift: Shift) -> None:
+    def _handle(self, message: Heal | Answer, shift: Shift) -> None:
+        """Begin or continue the return to the disk, and end it when all is written."""
         keeper = self.keeper
         if isinstance(message, Heal):
             self._heals.append(message)
@@ -189,7 +190,7 @@ class Front(Struct):
         if is_healed:
             keeper.return_to_disk()
         for heal in self._heals:
-            self.call_in_loop(_end, heal.future)
+            self.call_in_loop(_set_done, heal.future)
         self._heals.clear()
         if is_healed:
             keeper.reload(shift.on_disk)
@@ -197,18 +198,18 @@ class Front(Struct):
     def _write_back(self, part: list[Entry]) -> None:
         """Write a part of the journal in another thread, so that jobs do not wait."""
 
-        def live() -> None:
+        def work() -> None:
             try:
                 is_done = self.keeper.write(part)
-            except BaseException as error:  # noqa: BLE001 - nobody else would report it
+            except BaseException as error:  # noqa: BLE001 - nothing else would report it
                 self.call_in_loop(self.died, error)
             else:
                 self.messages.put(Answer(is_done, goes_on=True))
 
-        threading.Thread(target=live, name="outbox-heal", daemon=True).start()
+        threading.Thread(target=work, name="outbox-heal", daemon=True).start()
 
     def _finish(self, shift: Shift) -> None:
-        """Write what is in memory only, if the disk answers soon, and close."""
+        """Write the changes in memory to the disk, if it answers soon; then close."""
         memory = self.keeper.memory
         wait = _LAST_WAIT
         if memory is not None and memory.with_disk is None:
@@ -220,7 +221,7 @@ class Front(Struct):
                 left = max(end - time.monotonic(), 0.0)
                 message = self.messages.get(timeout=left)
                 if isinstance(message, Heal | Answer):
-                    self._take(message, shift)
+                    self._handle(message, shift)
                     if self._is_idle():
                         break
         self.keeper.close()
@@ -230,6 +231,6 @@ class Front(Struct):
         return memory is not None and memory.with_disk is None
 
 
-def _end(future: asyncio.Future[None]) -> None:
+def _set_done(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)

@@ -1,7 +1,7 @@
-"""The state file as its thread uses it: on the disk, or in memory while that fails.
+"""The state file as its thread uses it: on the disk, or in memory if the disk fails.
 
-Nothing here deals with threads. Whatever may hang is done through ``on_disk``, which
-does not return to a thread that was replaced meanwhile.
+Nothing here deals with threads. All work that may hang is done through ``on_disk``,
+which raises an error in a thread that was replaced meanwhile.
 """
 
 import logging
@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 _HEAL_BUSY_SECONDS = 0.1  # jobs must not wait long for another process's lock
 
 
-# The connection itself is useless: it was opened while the file system was read-only,
-# or the file system is gone. The same file may be usable if it is opened again.
+# With these errors the connection itself is useless: it was opened while the file
+# system was read-only, or the file system is gone. Opening the file again may help.
 _STALE = ("SQLITE_READONLY", "SQLITE_IOERR")
 
 
@@ -50,7 +50,7 @@ class _Done(Struct, frozen=True):
     Attributes:
         results: one for each job.
         changes: what the transaction has changed, for the mirror.
-        version: SQLite's ``data_version``, which changes when others write.
+        version: SQLite's ``data_version``, which changes if another process writes.
     """
 
     results: list[Result]
@@ -59,23 +59,24 @@ class _Done(Struct, frozen=True):
 
 
 class Keeper(Struct):
-    """The state file, its mirror, and what stands in for the disk.
+    """The state file, its mirror, and the stand-in for the disk.
 
-    It is wide because one object must know at any moment which of the three is used.
+    It is wide because one object must know at any moment which of the three is
+    used.
 
     Attributes:
-        path: of the file.
+        path: the path of the file.
         may_degrade: whether to go on in memory when the disk fails.
         connect: opens the file.
-        limits: of what is kept in memory while the disk fails.
+        limits: how much to keep in memory while the disk fails.
         extent: how much the mirror holds.
-        fault: why the disk cannot be written now; None = it can.
-        mirrors: whether to keep a mirror all the time; False = it is loaded when it is
+        fault: why the disk cannot be written now; None = it can be written.
+        mirrors: whether to keep a mirror all the time; False = load it only when it is
             needed, from a disk that can still be read.
         file: the connection; None = the file is not open.
         mirror: the copy in memory; None = there is none.
-        memory: stands in for the disk; None = the disk works.
-        place: knows whether the file is still there; None = that is not checked.
+        memory: the stand-in for the disk; None = the disk works.
+        place: checks whether the file is still there; None = no such check.
         busy: seconds to wait for another process's lock once the file is open, if
             ``may_degrade``.
     """
@@ -93,11 +94,11 @@ class Keeper(Struct):
     place: Place | None = None
     busy: float = SHORT_BUSY_SECONDS
     _version: int = -1  # ``data_version`` when the mirror was loaded
-    _noted: _Done | None = None  # what the mirror has not followed yet
+    _noted: _Done | None = None  # changes that the mirror does not have yet
 
     @property
     def connection(self) -> Connection:
-        """Where jobs run: on the file, or on its mirror."""
+        """The connection for jobs: to the file, or to its mirror."""
         connection = self.memory.twin if self.memory else self.file
         assert connection is not None, "the state file is open"  # noqa: S101 - for mypy  # nosec B101
         return connection
@@ -136,7 +137,7 @@ class Keeper(Struct):
             return [(None, as_outbox_error(error))] * len(group)
 
     def relieve(self, group: list[Ticket], fault: str) -> list[Result]:
-        """Go on in memory with the jobs that the disk has not answered.
+        """Go on in memory, beginning with the jobs that the disk has not answered.
 
         Args:
             group: the jobs that were given to the disk.
@@ -163,8 +164,8 @@ class Keeper(Struct):
     def _do_on_disk(self, group: list[Ticket], on_disk: OnDisk) -> list[Result]:
         is_read = only_reads(group)
         try:
-            # The work must not change this object: a thread that was replaced
-            # meanwhile would disturb the other one.
+            # This work must not change the object: it may still run in a replaced
+            # thread while another thread uses the object.
             done = on_disk(lambda: self._done(group, is_read=is_read), group)
         except (sqlite3.Error, OutboxUnavailableError) as error:
             if not self.may_degrade or not is_unwritable(error):
@@ -177,7 +178,7 @@ class Keeper(Struct):
         return done.results
 
     def _note(self, done: _Done) -> None:
-        """Note what the mirror must follow: ``done``, and what was noted before."""
+        """Note the changes of ``done`` for the mirror, beside those noted before."""
         changes = done.changes
         if changes is None and self._noted is not None:
             changes = self._noted.changes
@@ -202,20 +203,20 @@ class Keeper(Struct):
 
     @property
     def is_behind(self) -> bool:
-        """Whether the mirror has not followed all that was done on the disk.
+        """Whether the mirror lacks changes that were made on the disk.
 
-        Jobs that only read may be done meanwhile, but no others.
+        In this state only jobs that read may run.
         """
         return self._noted is not None
 
     def follow(self, on_disk: OnDisk) -> None:
-        """Repeat in the mirror what was changed on the disk, by any process."""
+        """Bring the changes on the disk, by any process, into the mirror."""
         version = self._noted.version if self._noted else self._version
         if not self._catch_up() or version != self._version:
             self.reload(on_disk)
 
     def _catch_up(self) -> bool:
-        """Repeat our own changes; return whether the mirror can be used on."""
+        """Repeat this process's changes; return whether the mirror is still usable."""
         noted, self._noted = self._noted, None
         if self.mirror is None or noted is None or noted.changes is None:
             return True
@@ -223,8 +224,8 @@ class Keeper(Struct):
 
     def reload(self, on_disk: OnDisk) -> None:
         """Load the mirror again; if the file cannot be read, keep the old one."""
-        # If it fails, it is tried after the next job.
-        old, self._version = self.mirror, -1
+        old = self.mirror
+        self._version = -1  # if loading fails, it is tried again after the next job
         with suppress(sqlite3.Error, OutboxError):
             if self.mirrors:
                 self.mirror, self._version = on_disk(self._loaded, [])
@@ -239,7 +240,7 @@ class Keeper(Struct):
         return Mirror.load(self.path, self.extent), version
 
     def tidy(self) -> None:
-        """Write SQLite's log back to the file, so that no commit has to."""
+        """Write SQLite's log back to the file, so that no commit must do it."""
         if self.file is not None and self.memory is None:
             with suppress(sqlite3.Error):
                 self.file.execute("PRAGMA wal_checkpoint(PASSIVE)")
@@ -247,7 +248,7 @@ class Keeper(Struct):
     # -- back to the disk ----------------------------------------------------
 
     def write(self, part: list[Entry]) -> bool:
-        """Repeat on the disk what was done in memory; return whether it is there."""
+        """Repeat jobs of the memory on the disk; return whether they are committed."""
         try:
             file = self._regained()
             with self._healing(file):
@@ -304,14 +305,14 @@ class Keeper(Struct):
                 log.error("change lost on its way to disk", extra=fault)
 
     def answered(self, *, is_done: bool) -> bool:
-        """Record the answer of the disk; return whether more is to be written."""
+        """Record the answer of the disk; return whether more must be written."""
         if self.memory is None:
             return False
         self.memory.answered(is_done=is_done)
         return is_done and bool(self.memory.journal)
 
     def return_to_disk(self) -> None:
-        """Go on on the disk, which has everything; the mirror must be loaded again."""
+        """Use the disk again, which has all changes; then ``reload`` is needed."""
         self.memory, self.fault = None, None
         log.info("state file can be written again")
 
@@ -319,7 +320,8 @@ class Keeper(Struct):
         """Close what is open, but not a file on which a thread hangs."""
         if self.memory is not None:
             log.error(
-                "state file still cannot be written: the next start tells it again",
+                "state file still cannot be written: the next start publishes the "
+                "changes again",
                 extra={"changes": len(self.memory.journal)},
             )
         is_held = self.memory is not None and self.memory.with_disk is not None

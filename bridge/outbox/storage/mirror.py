@@ -4,10 +4,10 @@ It follows every change of the file, because a disk that hangs cannot be read ei
 Each statement that was committed to the file is run here again. If SQLite's
 ``data_version`` says that another process has written, the mirror is loaded again.
 
-It holds what is known of events, and the pending deliveries. Of a long backlog it holds
-the bodies of a part only. A pending delivery without its body is never due, because
-``select_checked`` joins the two. But it is still the head of its key: an EventId whose
-earlier step is only on the disk waits, while all others are delivered.
+It holds the records about events, and the pending deliveries. Of a long backlog it
+holds only some of the bodies. A pending delivery without its body is never due, because
+``select_checked`` joins the two tables. But it is still the head of its key. So an
+EventId whose earlier step is only on the disk waits, while all others are delivered.
 """
 
 import sqlite3
@@ -43,8 +43,8 @@ _MEMORIES = (
     *("told", "sightings", "followers", "approvals", "sink_memory"),
     *("appearances", "command_successes"),
 )
-# What is copied of each table. Columns are named, because a newer version of this
-# program may have added some.
+# The rows to copy from each table. The columns are named, because a newer version of
+# this program may have added columns to the file.
 _COPIES = (
     ("meta", "DELETE FROM main.meta"),
     ("meta", "INSERT INTO meta ({columns}) SELECT {columns} FROM disk.meta"),
@@ -75,8 +75,8 @@ _COPIES = (
             WHERE bytes <= :body_bytes)""",
     ),
 )
-# For the deliveries beyond the rows above, one row for each sink and key that does not
-# exist on the disk: it holds back that key until the mirror has been loaded again.
+# Placeholder rows, which do not exist on the disk: one for each sink and key that has
+# deliveries beyond the rows above. It holds the key back until the next load.
 _BEYOND = (
     """INSERT INTO deliveries (id, item, sink, key, state, is_head, due)
         SELECT -min(id), 0, sink, key, 'pending', 1, 9e18
@@ -89,7 +89,7 @@ _BEYOND = (
            WHERE b.sink = deliveries.sink AND b.key = deliveries.key
                AND b.state = 'pending' AND b.id < 0)""",
 )
-_COUNTS = (  # of all rows; and ids go on from those on the disk
+_COUNTS = (  # count the rows that were not copied, too, and continue the disk's ids
     "DELETE FROM tallies",
     "INSERT INTO tallies SELECT * FROM disk.tallies",
     "DELETE FROM sqlite_sequence",
@@ -102,11 +102,11 @@ _NUMBERS = "SELECT name, seq FROM sqlite_sequence ORDER BY name"
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a transaction has changed in the file.
+    """The changes of a transaction in the file.
 
     Attributes:
-        statements: in order.
-        tallies: all rows of that table.
+        statements: the changing statements, in order.
+        tallies: all rows of the table ``tallies``.
         numbers: the last id used in each table.
     """
 
@@ -116,7 +116,7 @@ class Changes:
 
 
 def changes_of(db: Connection) -> Changes:
-    """Return what the open transaction has changed."""
+    """Return the changes of the open transaction."""
     return Changes(db.changes or [], db.execute(_TALLIES).fetchall(), numbers_of(db))
 
 
@@ -126,7 +126,7 @@ def numbers_of(db: Connection) -> list[tuple[str, int]]:
 
 
 def number_from(db: Connection, numbers: list[tuple[str, int]]) -> None:
-    """Let ids go on after these, but never below those that are already used."""
+    """Make new ids follow ``numbers``, but never repeat an id that is used."""
     for name, last in numbers:
         moved = db.execute(
             "UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = ?", (last, name)
@@ -137,22 +137,22 @@ def number_from(db: Connection, numbers: list[tuple[str, int]]) -> None:
 
 @dataclass(slots=True)
 class Mirror:
-    """The copy.
+    """The copy of the state file in memory.
 
     Attributes:
-        connection: to the database in memory.
-        extent: how much it holds at most.
-        is_whole: whether it holds all that is pending.
-        replaces: whether another one was freed for it since the last ``shrink``.
+        connection: the connection to the database in memory.
+        extent: the limits of the copy.
+        is_whole: whether it holds all pending deliveries and their events.
+        replaces: whether an older mirror was freed since the last ``shrink``.
     """
 
     connection: Connection
     extent: Extent = EXTENT
     is_whole: bool = True
     replaces: bool = False
-    _loaded: int = 0  # its bytes then
-    _pending: int = 0  # deliveries on the disk then
-    _done: int = 0  # statements since then
+    _loaded_bytes: int = 0  # its size after it was loaded
+    _loaded_pending: int = 0  # pending deliveries on the disk at that time
+    _statements: int = 0  # statements repeated since then
     _may_end_at: float = 0.0  # monotonic; see ``_is_outgrown``
 
     @classmethod
@@ -160,7 +160,7 @@ class Mirror:
         """Load the mirror of a file.
 
         Raises:
-            sqlite3.Error: it cannot be read.
+            sqlite3.Error: the file cannot be read.
         """
         began = time.monotonic()
         mirror = cls(_empty(), extent)
@@ -169,7 +169,8 @@ class Mirror:
         except sqlite3.Error:
             mirror.connection.close()
             raise
-        (mirror._loaded, _), mirror._pending = mirror.bytes(), mirror._count()
+        mirror._loaded_bytes, _ = mirror.bytes()
+        mirror._loaded_pending = mirror._count()
         now = time.monotonic()
         if (seconds := now - began) > extent.noticed:
             mirror._may_end_at = now + extent.life * seconds
@@ -179,15 +180,15 @@ class Mirror:
     def load_if_possible(cls, path: Path, extent: Extent = EXTENT) -> "Mirror":
         """Load the mirror of a file that cannot be opened for writing.
 
-        It is empty if the file cannot even be read, or has an older schema.
+        The mirror is empty if the file cannot even be read, or has an older schema.
 
         Raises:
             OutboxCorruptError: the file is damaged.
         """
         mirror = cls(_empty(), extent)
         mirror.connection.execute(f"PRAGMA busy_timeout = {_BUSY_MILLISECONDS}")
-        # On a full disk SQLite cannot even read a file that nobody has open, unless it
-        # is told that nobody writes (immutable). Nobody can write on a full disk.
+        # On a full disk SQLite cannot even read a file that no process has open, unless
+        # the file is declared immutable. On a full disk it is: nothing can write to it.
         for how in ("mode=ro", "mode=ro&immutable=1"):
             try:
                 mirror._copy(f"{path.absolute().as_uri()}?{how}")
@@ -198,19 +199,19 @@ class Mirror:
                     text = f"the state file {path} cannot be read"
                     raise translated(error, text) from error
         if path.exists():
-            # Ids may be used in it that could not be read: go on far beyond them.
+            # The file may hold ids that could not be read: choose new ids far above.
             unseen = int(time.time() * 1000)
             number_from(mirror.connection, [("deliveries", unseen)])
         return mirror
 
     def apply(self, changes: Changes) -> bool:
-        """Repeat what was committed to the file.
+        """Repeat the changes of a transaction that was committed to the file.
 
         Returns:
-            Whether the mirror can be used on; otherwise it must be loaded again.
+            Whether the mirror is still usable; if not, it must be loaded again.
         """
         db = self.connection
-        self._done += len(changes.statements)
+        self._statements += len(changes.statements)
         try:
             db.execute("BEGIN")
             for sql, parameters, is_many in changes.statements:
@@ -226,21 +227,22 @@ class Mirror:
             return False
 
     def _is_outgrown(self) -> bool:
-        """Return whether to load it again: at once if it is too large.
+        """Return whether to load the mirror again now.
 
-        What would only be better then waits for its time: no job is done meanwhile, so
-        it must not take much of the time while a long backlog is delivered.
+        A mirror that is too large is loaded again at once. A mirror that holds only a
+        part waits: no job runs during a load, so loads must be rare while a long
+        backlog is delivered.
         """
         used, _ = self.bytes()
-        if used > max(self.extent.bytes, self._loaded * 4 // 3):
+        if used > max(self.extent.bytes, self._loaded_bytes * 4 // 3):
             return True
-        is_better = not self.is_whole and self._done > self.extent.statements
-        return is_better and time.monotonic() >= self._may_end_at
+        is_useful = not self.is_whole and self._statements > self.extent.statements
+        return is_useful and time.monotonic() >= self._may_end_at
 
     @property
     def is_spent(self) -> bool:
-        """Whether it holds a part of a backlog of which not even half is left."""
-        return not self.is_whole and 2 * self._count() < self._pending
+        """Whether it holds a part of a backlog, of which less than half is left."""
+        return not self.is_whole and 2 * self._count() < self._loaded_pending
 
     def _count(self) -> int:
         tallies = self.connection.execute(_TALLIES)
@@ -255,10 +257,10 @@ class Mirror:
         return (pages - free) * _PAGE, free * _PAGE
 
     def shrink(self) -> bool:
-        """Free the pages that are not in use; return whether much was freed lately.
+        """Free unused pages; return whether much memory was freed lately.
 
-        SQLite does not free them by itself. Those in use are copied, so it is done only
-        if it frees half as many at least.
+        SQLite does not free them by itself. VACUUM copies all used pages, so it runs
+        only if the unused pages are at least half as many.
         """
         used, free = self.bytes()
         was_replaced, self.replaces = self.replaces, False
@@ -273,7 +275,7 @@ class Mirror:
         self.connection.close()
 
     def _copy(self, source: str) -> None:
-        """Copy everything or nothing; nothing of a file with an older schema."""
+        """Copy the file in one transaction; copy nothing if its schema is older."""
         db = self.connection
         db.execute("ATTACH ? AS disk", (source,))
         db.execute("PRAGMA disk.cache_size = 64")
@@ -281,14 +283,14 @@ class Mirror:
             db.execute("BEGIN")
             reader, writer = versions(db, "disk")
             if reader <= len(MIGRATIONS) <= writer:
-                self._take()
+                self._copy_tables()
             db.execute("COMMIT")
         finally:
             if db.in_transaction:
                 db.execute("ROLLBACK")
             db.execute("DETACH disk")
 
-    def _take(self) -> None:
+    def _copy_tables(self) -> None:
         db = self.connection
         sizes = asdict(self.extent)
         for table, statement in _COPIES:
@@ -328,7 +330,7 @@ def _empty() -> Connection:
     db.text_factory = readable
     db.is_part = True
     db.execute(f"PRAGMA page_size = {_PAGE}")
-    db.execute("PRAGMA secure_delete = OFF")  # that is for disks
+    db.execute("PRAGMA secure_delete = OFF")  # needed only on disks
     db.execute("PRAGMA temp_store = MEMORY")  # the disk may hang
     migrate(db)
     for statement in _SETTLED:

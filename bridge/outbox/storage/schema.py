@@ -180,7 +180,7 @@ MIGRATIONS = (
 # The oldest schema that can read the file after the last migration. It does not change
 # as long as migrations only add tables, indexes, and columns with a default.
 READABLE_SINCE = 4
-_PLAUSIBLE = 1000  # a higher number of a schema is damaged
+_PLAUSIBLE = 1000  # a higher schema number means damage
 
 
 def migrate(connection: sqlite3.Connection) -> None:
@@ -189,7 +189,7 @@ def migrate(connection: sqlite3.Connection) -> None:
     Raises:
         NewerSchemaError: a newer version has written it, and this one cannot read it.
         ForeignDatabaseError: another program has written it.
-        OutboxCorruptError: its two numbers contradict each other.
+        OutboxCorruptError: the two numbers of the file contradict each other.
     """
     reader, writer = versions(connection)
     if reader > len(MIGRATIONS):

@@ -1,4 +1,4 @@
-"""The turn of one thread at the state file; it ends early if the disk hangs."""
+"""The time in which one thread works on the state file: until the disk hangs."""
 
 import threading
 import time
@@ -16,7 +16,7 @@ class RelievedError(Exception):
     """Another thread has taken over while this one waited for the disk.
 
     Attributes:
-        error: what the disk has answered in the end; None = it has done the work.
+        error: the error that the disk has reported in the end; None = no error.
     """
 
     def __init__(self, error: Exception | None) -> None:
@@ -28,11 +28,11 @@ class Shift(Struct):
     """The turn of one thread.
 
     Attributes:
-        group: the jobs that were given to the disk last.
+        group: the jobs that this thread is doing, or did last, on the disk.
     """
 
     group: list[Ticket] = field(default_factory=list)
-    _since: float | None = None  # the disk has work since then; monotonic
+    _since: float | None = None  # when the present work on the disk began; monotonic
     _is_relieved: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -40,7 +40,7 @@ class Shift(Struct):
         """Do work that may hang.
 
         Raises:
-            RelievedError: it took too long, and another thread has taken over.
+            RelievedError: the work took too long, and another thread has taken over.
         """
         with self._lock:
             self.group, self._since = group, time.monotonic()
@@ -60,7 +60,7 @@ class Shift(Struct):
         return None if since is None else time.monotonic() - since
 
     def relieve(self, patience: float) -> bool:
-        """End the turn if the disk has not answered for so long; return whether."""
+        """End the turn if the disk is silent for ``patience``; return if it ended."""
         with self._lock:
             waits = self.waits_for()
             self._is_relieved = waits is not None and waits >= patience

@@ -1,11 +1,11 @@
-"""Stands in for the disk: the mirror, and a journal of the jobs for the disk.
+"""The stand-in for a failed disk: the mirror, and a journal of the jobs for the disk.
 
     the disk fails ─▶ jobs are done on the mirror; the journal keeps them
     the disk works ─▶ the journal is done on it, in order, a part at a time
 
-While a part of the journal is with the disk, nobody knows whether it is committed. The
-disk's answer decides: what was committed is not done again, because publish counts
-would be too high; what was not is done again, before all later jobs.
+While a part of the journal is being written, it is unknown whether it is committed. The
+disk's answer decides. Committed jobs are not repeated, because publish counts would be
+too high. Other jobs are repeated, before all later ones.
 """
 
 from typing import Any
@@ -24,15 +24,16 @@ from bridge.outbox.storage.transactions import (
 )
 
 _PART = 256
-_URGENT_PART = 10  # a tenth more is taken if it is urgent
+_URGENT_PART = 10  # urgent events may exceed each limit by a tenth
 
 
 class Limits(Struct, frozen=True):
     """How much is kept in memory while the disk fails.
 
     Attributes:
-        events: so many may wait to be delivered, and a tenth more that are urgent.
-        jobs: so many may wait for the disk, likewise.
+        events: how many events may wait for their delivery; urgent ones may exceed this
+            by a tenth.
+        jobs: how many jobs may wait for the disk; again a tenth more for urgent events.
     """
 
     events: int = 10_000
@@ -46,9 +47,9 @@ class Entry(Struct, frozen=True):
     """A job that was done in memory.
 
     Attributes:
-        job: what was done.
-        numbers: the last id used in each table before it. The disk goes on from there,
-            so that rows get the same ids as in memory.
+        job: the job.
+        numbers: the last id used in each table before the job. On the disk the job
+            starts from these ids, so that its rows get the same ids as in memory.
     """
 
     job: Job[Any]
@@ -61,8 +62,8 @@ class StandIn(Struct):
     Attributes:
         mirror: where jobs are done.
         limits: how much is kept in memory.
-        with_disk: how many entries at the start of the journal were given to the disk
-            and are not answered; None = nothing was given to it.
+        with_disk: how many entries at the start of the journal the disk was given and
+            has not answered; None = it was given none.
         journal: the jobs that the disk must still do.
     """
 
@@ -70,7 +71,7 @@ class StandIn(Struct):
     limits: Limits
     with_disk: int | None = None
     journal: list[Entry] = field(default_factory=list)
-    _left: int = 0  # so many more events fit; below 1 they are counted again
+    _left: int = 0  # room for so many more events; counted again when used up
     _since: int = 0  # the id of the last item on the disk
 
     def __post_init__(self) -> None:
@@ -80,19 +81,19 @@ class StandIn(Struct):
 
     @property
     def twin(self) -> Connection:
-        """Where jobs are done."""
+        """The connection to the mirror, where jobs run."""
         return self.mirror.connection
 
     def take_over(self, group: list[Ticket]) -> list[Result]:
         """Do jobs that were given to the disk, which has not answered."""
-        self.twin.room = None  # the disk may have accepted them, so none is refused
+        self.twin.room = None  # the disk may have done these jobs: refuse none
         results = self.do(group)
         self.twin.room = self
         self.with_disk = len(self.journal)
         return results
 
     def do(self, group: list[Ticket]) -> list[Result]:
-        """Do jobs, and keep those for the journal that the disk must do later.
+        """Do jobs, and add those that the disk must do later to the journal.
 
         Raises:
             sqlite3.Error: nothing was done.
@@ -112,21 +113,21 @@ class StandIn(Struct):
         return results
 
     def part(self) -> list[Entry]:
-        """Return the next part of the journal, which is with the disk from now on."""
+        """Return the next part of the journal, and mark it as given to the disk."""
         part = self.journal[:_PART]
         self.with_disk = len(part)
         return part
 
     def answered(self, *, is_done: bool) -> None:
-        """Record whether the disk has done the part that it was given."""
+        """Record whether the disk has committed the part that it was given."""
         if is_done:
             del self.journal[: self.with_disk or 0]
         self.with_disk = None
 
     def takes(self, *, is_urgent: bool) -> bool:
-        """Take room for another event; return whether there was any.
+        """Reserve room for another event; return whether there was room.
 
-        Delivered events leave memory and make room.
+        Delivered events are deleted from memory, which makes room.
         """
         if self._left <= 0:
             self._left = self.limits.events - self._waiting()

@@ -11,7 +11,7 @@ from bridge.outbox.storage.shift import Shift
 
 
 class Threads(Struct):
-    """One thread at a time works at the front.
+    """Runs the work of ``Front``, in one thread at a time.
 
     Attributes:
         front: the messages to the thread, and the work on them.
@@ -30,22 +30,22 @@ class Threads(Struct):
         """Start the thread.
 
         Args:
-            opened: set by the thread when it has opened the file, or to the error.
+            opened: gets its result when the thread has opened the file, or the error.
         """
 
-        def live() -> None:
+        def work() -> None:
             try:
                 self.front.keeper.open()
-            except Exception as error:  # noqa: BLE001 - handed to the caller of serving
+            except Exception as error:  # noqa: BLE001 - passed to the caller of serving
                 self.front.call_in_loop(opened.set_exception, error)
                 return
             self.front.call_in_loop(opened.set_result, None)
-            self.front.live(self._shift, None)
+            self.front.run(self._shift, None)
 
-        self._begin(live)
+        self._begin(work)
 
     def replace_if_hung(self, patience: float) -> float | None:
-        """Let another thread go on in memory if the disk has not answered for so long.
+        """Start another thread, in memory, if the disk is silent for ``patience``.
 
         Returns:
             For how many seconds the disk has not answered; None = it has nothing to do.
@@ -53,9 +53,9 @@ class Threads(Struct):
         if self._shift.relieve(patience):
             group = self._shift.group
             self._shift = shift = Shift()
-            self._begin(lambda: self.front.live(shift, group))
+            self._begin(lambda: self.front.run(shift, group))
         return self._shift.waits_for()
 
-    def _begin(self, live: Callable[[], None]) -> None:
-        self._thread = threading.Thread(target=live, name="outbox", daemon=True)
+    def _begin(self, work: Callable[[], None]) -> None:
+        self._thread = threading.Thread(target=work, name="outbox", daemon=True)
         self._thread.start()

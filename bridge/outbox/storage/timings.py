@@ -1,4 +1,4 @@
-"""How long the state file may take."""
+"""Time limits of the state file."""
 
 import math
 
@@ -10,13 +10,13 @@ class Timings(Struct, frozen=True):
     """Limits of the state file's thread, in seconds.
 
     Attributes:
-        patience: a disk that has not answered for so long counts as failed; infinite =
-            it is waited for.
-        silence: a thread that has answered nothing for so long counts as stuck.
-        standstill: if the look at the thread is late by more than this, the whole
-            machine stood still, and the disk is given its time again.
+        patience: a disk that has not answered for this time counts as failed; infinite
+            = wait for it without a limit.
+        silence: a thread that has answered no job for this time counts as stuck.
+        standstill: if the check of the thread is late by more than this, the whole
+            machine was paused, and the time of the disk begins again.
         closing: how much longer than ``patience`` closing may take.
-        quiet: SQLite's log is written back after so long without a job.
+        quiet: after this time without a job, SQLite's log is written back.
     """
 
     patience: float = 3.0
@@ -26,5 +26,5 @@ class Timings(Struct, frozen=True):
     quiet: float = 0.1
 
     def without_patience(self) -> "Timings":
-        """Return the same limits for a disk that is waited for."""
+        """Return the same limits, but wait for a hanging disk without a limit."""
         return replace(self, patience=math.inf)

@@ -17,11 +17,11 @@ _TROUBLE = "the state file cannot be read or written"
 
 
 class Ticket(Struct, frozen=True):
-    """A job, and who waits for its result.
+    """A job, and the future of its caller.
 
     Attributes:
         is_read: whether it only reads.
-        is_kept: whether it is done on the disk later if it was done in memory.
+        is_kept: whether to repeat it on the disk later if it ran in memory.
         future: gets the result.
     """
 
@@ -64,7 +64,7 @@ def transact(
 
     Args:
         db: the connection.
-        jobs: what is to be done, in order.
+        jobs: the jobs, in order.
         before: called in the transaction before each job, with the job's index.
         last: called in the transaction after the last job.
 

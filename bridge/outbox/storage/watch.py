@@ -1,4 +1,4 @@
-"""Watches whether those who wait for the state file are answered."""
+"""Watches whether the jobs of the state file are answered."""
 
 import asyncio
 import math
@@ -15,7 +15,7 @@ _LEAST_WAIT = 0.01
 
 
 class Watch(Struct):
-    """The futures of all who wait, and a timer while there are any.
+    """The futures of all waiting jobs, and a timer while there are any.
 
     Attributes:
         timings: the limits; may be replaced while jobs wait.
@@ -30,16 +30,16 @@ class Watch(Struct):
     _waiting: set[asyncio.Future[Any]] = field(default_factory=set)
     _answered_at: float = 0.0  # monotonic
     _timer: asyncio.TimerHandle | None = None
-    _timer_at: float = 0.0  # of the loop's clock
+    _timer_at: float = 0.0  # by the loop's clock
 
     @property
     def is_answering(self) -> bool:
-        """Whether nobody waits, or somebody was answered a short while ago."""
+        """Whether no job waits, or some job was answered within ``silence``."""
         silent = time.monotonic() - self._answered_at
         return not self._waiting or silent < self.timings.silence
 
     def add(self, future: asyncio.Future[Any]) -> None:
-        """Watch until a future has its answer."""
+        """Watch a future until it has its result."""
         if not self._waiting:
             self._answered_at = time.monotonic()
         if self._timer is None:
@@ -51,7 +51,7 @@ class Watch(Struct):
         self._waiting.discard(future)
 
     def settle(self, group: list[Ticket], results: list[Result]) -> None:
-        """Hand the results of jobs to those who wait for them."""
+        """Set the results of jobs in the futures of their callers."""
         for ticket, (result, fault) in zip(group, results, strict=True):
             ticket.settle(result, fault)
             self._waiting.discard(ticket.future)
@@ -61,7 +61,7 @@ class Watch(Struct):
             self._timer = None
 
     def fail(self, error: Exception) -> None:
-        """Answer everybody with an error."""
+        """Fail all waiting jobs with an error."""
         for future in self._waiting:
             if not future.done():
                 future.set_exception(error)

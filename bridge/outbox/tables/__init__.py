@@ -1,1 +1,1 @@
-"""The SQL of the state file, table by table. Each function is a part of a job."""
+"""The SQL of the state file, table by table; its functions are called by jobs."""

@@ -1,8 +1,8 @@
-"""The running time of each sink, by which its deliveries grow older.
+"""The running time of each sink, the clock for the age of its deliveries.
 
 It is the number of seconds for which the forwarder has run and the sink was not parked.
-A delivery notes it when it is inserted (``born``): the difference is its age, whatever
-the wall clock says.
+Each delivery stores the running time of its insertion (``born``). The difference to the
+present running time is its age, which does not depend on the wall clock.
 """
 
 import sqlite3
@@ -14,11 +14,11 @@ _RUNNING = "running:"
 
 
 def load(db: sqlite3.Connection, sink: str) -> float:
-    """Return the running time of a sink as it was last saved, in seconds."""
+    """Return the saved running time of a sink, in seconds."""
     query = "SELECT value FROM meta WHERE key = ?"
     row = db.execute(query, (f"{_RUNNING}{sink}",)).fetchone()
     is_known = row is not None and isinstance(row[0], int | float)
-    return float(row[0]) if is_known else 0.0  # damaged: as in a new state file
+    return float(row[0]) if is_known else 0.0  # if damaged: 0, as in a new state file
 
 
 def save(db: sqlite3.Connection, sink: str, seconds: float) -> None:
@@ -30,12 +30,12 @@ def save(db: sqlite3.Connection, sink: str, seconds: float) -> None:
 class RunningTimes(Struct, frozen=True):
     """The running times during one commit; each is read or written once.
 
-    More often would be slow, since SQLite reads the whole checkpoint whenever it looks
-    for another row of ``meta``.
+    More accesses would be slow, because SQLite reads the whole checkpoint whenever it
+    searches for another row of ``meta``.
 
     Attributes:
         db: the state file.
-        now: those that are known better than the file does; they are saved.
+        now: running times that are newer than those in the file. They are saved.
     """
 
     db: sqlite3.Connection

@@ -1,10 +1,10 @@
 """Corrects the age of rows after the wall clock was set.
 
-Rows hold the time of the wall clock. When it is set forward, all earlier rows look
-older than they are. The rows are not changed, because there may be a million of them:
-the jump is noted, and whoever computes the age of a row takes it into account. A jump
-is forgotten when all rows from before it are old enough to be pruned. When the clock is
-set back, the last jumps are taken back.
+Rows hold the time of the wall clock. When the clock is set forward, all earlier rows
+look older than they are. There may be a million rows, so they are not changed. Instead
+the jump is noted, and each computation of a row's age corrects it by the noted jumps. A
+jump is deleted when all rows from before it are old enough to be pruned. When the clock
+is set back, the last jumps are reverted.
 """
 
 import sqlite3
@@ -35,7 +35,7 @@ Jumps = tuple[Jump, ...]  # in the order in which they were made
 
 
 def noted(db: sqlite3.Connection) -> Jumps:
-    """Return the jumps that still matter; none if the value is damaged."""
+    """Return the noted jumps; none if the value is damaged."""
     body = load(db, _JUMPS)
     if body is None:
         return ()
@@ -61,11 +61,11 @@ def note(db: sqlite3.Connection, by: float, now: float) -> None:
 
 
 def forget(db: sqlite3.Connection, before: float, now: float) -> None:
-    """Delete the jumps before which no row was written, and those in the future.
+    """Delete the jumps that no row needs any more, and those in the future.
 
     Args:
         db: the state file.
-        before: rows from before it are pruned; seconds since the epoch.
+        before: rows older than this are pruned; seconds since the epoch.
         now: seconds since the epoch.
     """
     jumps = noted(db)
@@ -77,9 +77,10 @@ def forget(db: sqlite3.Connection, before: float, now: float) -> None:
 
 
 def written_before(jumps: Jumps, before: float) -> float:
-    """Return the time that rows held which were written at ``before``.
+    """Convert a time of the present clock to the clock at the time of writing.
 
-    ``before`` is by the clock as it is set now, the result by the clock as it was then.
+    Rows that were written at ``before``, by the clock as it is set now, hold the
+    returned time.
     """
     for jump in reversed(jumps):
         if before < jump.at:
@@ -88,7 +89,7 @@ def written_before(jumps: Jumps, before: float) -> float:
 
 
 def as_set_now(jumps: Jumps, at: float) -> float:
-    """Return when a row with the time ``at`` was written, by the clock as it is now."""
+    """Convert the time in a row to the clock as it is set now."""
     for jump in jumps:
         if at < jump.at:
             at += jump.by
@@ -96,7 +97,7 @@ def as_set_now(jumps: Jumps, at: float) -> float:
 
 
 def _taken_back(jumps: Jumps, by: float) -> Jumps:
-    """Return the jumps less their last ``by`` seconds."""
+    """Return the jumps after the last ``by`` seconds of them were reverted."""
     left = list(jumps)
     while left and by > 0:
         jump = left.pop()

@@ -1,8 +1,8 @@
-"""The table ``approvals``: what was decided on approval messages.
+"""The table ``approvals``: the decisions on approval messages.
 
-A message is known by a hash of its content, which a copy of the message shares, and by
-its own sequence number. The newest decision is stored under the hash; decisions on
-other messages with the same hash are stored under ``hash#number``.
+A message is identified by a hash of its content and by its sequence number; a copy of
+the message has the same hash. The newest decision is stored under the hash. Decisions
+on other messages with the same hash are stored under ``hash#number``.
 """
 
 import sqlite3
@@ -13,10 +13,10 @@ from bridge.outbox.records import Decision, json_of
 
 
 def save(db: sqlite3.Connection, decision: Decision, now: float) -> None:
-    """Save what was decided on one EventId of an approval.
+    """Save the decision on one EventId of an approval.
 
-    ``posted`` stays set until a new intent follows a decision: for the new try no POST
-    was begun. A decision on another message with the same hash is moved to
+    ``posted`` stays set until a new intent follows a decision: no POST has begun for
+    the new try. A decision on another message with the same hash is moved to
     ``hash#number``, because that message may be delivered again.
     """
     db.execute(
@@ -54,12 +54,13 @@ def save(db: sqlite3.Connection, decision: Decision, now: float) -> None:
 def of_message(
     db: sqlite3.Connection, message: str, sequence: int | None
 ) -> dict[str, Decision]:
-    """Return what was decided on a message, by key of the EventId.
+    """Return the decisions on a message, by the key of the EventId.
 
     Args:
         db: the state file.
         message: the hash of its content.
-        sequence: its own number: a decision on this very message goes first.
+        sequence: its sequence number. A decision on the message with this number takes
+            precedence over a decision on a copy of the message.
     """
     own = f"{message}#{sequence}"  # sorts after the hash alone, so it wins in the dict
     found = select(db, "message IN (?, ?) ORDER BY message", (message, own))
@@ -71,7 +72,7 @@ def select(
 ) -> list[Decision]:
     """Return the decisions for which ``condition`` (our own SQL) holds.
 
-    Damaged rows are left out: they might wrongly say that a POST was begun.
+    Damaged rows are left out: their ``posted`` might be wrong.
     """
     query = f"""SELECT key, event_id, sequence, state, posted, data, rule, message,
         checksum FROM approvals WHERE {condition}"""  # noqa: S608 - conditions of ours  # nosec B608
@@ -103,12 +104,12 @@ def open_initiatives(db: sqlite3.Connection) -> list[Decision]:
 
 
 def delete(db: sqlite3.Connection, message: str, key: str) -> None:
-    """Delete what was decided on one EventId of a message."""
+    """Delete the decision on one EventId of a message."""
     db.execute("DELETE FROM approvals WHERE message = ? AND key = ?", (message, key))
 
 
 def posted(db: sqlite3.Connection) -> frozenset[str]:
-    """Return the keys of the EventIds for which a POST was begun."""
+    """Return the keys of the EventIds for which a POST has begun."""
     query = "SELECT DISTINCT key FROM approvals WHERE posted"
     return frozenset(key for (key,) in db.execute(query))
 

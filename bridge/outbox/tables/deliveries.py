@@ -1,8 +1,8 @@
-"""The tables ``items`` and ``deliveries``: insert, what is due, settle.
+"""The tables ``items`` and ``deliveries``: insert, read due deliveries, settle.
 
 The head of a key is the first of its pending deliveries. Only heads are ever due: this
-keeps the order per sink and EventId, and no EventId holds up another. Queries for one
-key name their index, because SQLite would otherwise choose to scan all that is pending.
+keeps the order per sink and EventId, and no EventId delays another. Queries for one key
+name their index, because SQLite would otherwise scan all pending deliveries.
 """
 
 import json
@@ -21,7 +21,7 @@ _URGENT_AFTER_START = 300.0
 def urgency(
     *, not_before: float | None, is_started: bool, created: float
 ) -> tuple[float | None, float | None]:
-    """Return from when and until when an event is delivered before all others."""
+    """Return the times between which an event is delivered before all others."""
     if is_started:
         return created, created + _URGENT_AFTER_START
     if not_before is not None:
@@ -71,15 +71,15 @@ def insert(  # noqa: PLR0913 - one per column
 ) -> None:
     """Insert a delivery after the earlier ones of its key.
 
-    If it is urgent, they become urgent too: it has to wait for them.
+    If it is urgent, they become urgent too, because it must wait for them.
 
     Args:
         db: the state file.
-        item: the id of what is delivered.
-        sink: where to.
+        item: the id of the item to deliver.
+        sink: the name of the sink.
         key: deliveries with the same key keep their order; None = no order.
         now: seconds since the epoch.
-        window: from when and until when it is urgent.
+        window: the times between which it is urgent.
         running: the running time of the sink, see ``ages``.
     """
     (is_head,) = db.execute(
@@ -124,13 +124,13 @@ def postpone(  # noqa: PLR0913 - one per column
 
 
 def release(db: sqlite3.Connection, sink: str, now: float, limit: int) -> int:
-    """Make due now what waits for the sink to answer again; return how many.
+    """Make deliveries that wait until the sink answers due now; return how many.
 
     Args:
         db: the state file.
-        sink: whose deliveries.
+        sink: the name of the sink.
         now: seconds since the epoch.
-        limit: so many at most.
+        limit: the most deliveries to change.
     """
     return db.execute(
         """UPDATE deliveries SET due = ? WHERE id IN (
@@ -141,7 +141,7 @@ def release(db: sqlite3.Connection, sink: str, now: float, limit: int) -> int:
 
 
 def make_due(db: sqlite3.Connection, sink: str, beyond: float, now: float) -> None:
-    """Make due now what is due later than ``beyond``."""
+    """Make deliveries that are due later than ``beyond`` due now."""
     db.execute(
         """UPDATE deliveries SET due = ?
            WHERE sink = ? AND state = 'pending' AND due > ?""",
@@ -171,7 +171,7 @@ def of_cloud_event(
 def waiting_for_sink(
     db: sqlite3.Connection, sink: str, now: float, limit: int, but: Iterable[int]
 ) -> list[Delivery]:
-    """Return what waits for the sink to answer again, urgent deliveries first."""
+    """Return deliveries that wait until the sink answers, urgent ones first."""
     return select(
         db,
         """d.sink = ? AND d.state = 'pending' AND d.is_head AND d.due > ?
@@ -201,14 +201,14 @@ def due(
     limit: int,
     but: Iterable[int] = (),
 ) -> list[Delivery]:
-    """Return what is due for a sink: urgent deliveries first, then the oldest.
+    """Return the due deliveries of a sink: urgent ones first, then the oldest.
 
     Args:
         db: the state file.
-        sink: whose deliveries.
+        sink: the name of the sink.
         now: seconds since the epoch.
-        limit: so many at most.
-        but: ids that are left out.
+        limit: the most deliveries to return.
+        but: ids of deliveries to leave out.
     """
     left_out = json.dumps(list(but))
     found = select_checked(

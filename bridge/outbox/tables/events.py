@@ -60,7 +60,7 @@ def append(
 
 
 def _marked(event: CloudEvent, db: Connection, *, is_urgent: bool) -> CloudEvent:
-    """Return the event, marked as not durable while it is in memory only."""
+    """Return the event; mark it as not durable if it is in memory only."""
     if db.room is not None and not db.room.takes(is_urgent=is_urgent):
         raise OutboxFullError("neither disk nor memory has room for another event")
     if db.is_durable:
@@ -108,7 +108,7 @@ def _sinks(
 def append_reply(
     db: sqlite3.Connection, reply: Reply, now: float, running: RunningTimes
 ) -> None:
-    """Append a reply to an approval; arguments as those of ``append``."""
+    """Append a reply to an approval; for the arguments see ``append``."""
     content = Content("reply", reply.key, None, None, "reply", reply.body)
     deliveries.insert(
         db,

@@ -1,4 +1,4 @@
-"""What the outbox itself gives up: damaged rows, and events without room."""
+"""What the outbox itself gives up: damaged rows, and events that do not fit."""
 
 import logging
 import sqlite3
@@ -15,7 +15,7 @@ def dead_letter(db: sqlite3.Connection, delivery: Delivery, now: float) -> str |
     """Dead-letter a damaged delivery, and have its event published again.
 
     Returns:
-        The key of its EventId, if the event can be made again from the document.
+        The key of its EventId; None if the event cannot be made again from a document.
     """
     error = (delivery.damage or "", Reason.DAMAGED.value)
     deliveries.settle(db, delivery, "dead", now=now, error=error)
@@ -27,7 +27,7 @@ def dead_letter(db: sqlite3.Connection, delivery: Delivery, now: float) -> str |
 
 
 def log_damage(delivery: Delivery) -> None:
-    """Log a damaged delivery in the words of the relay for a dead letter."""
+    """Log a damaged delivery with the same line as the relay's dead letters."""
     log.error(
         "dead letter",
         extra={

@@ -28,7 +28,7 @@ def was_seen(db: sqlite3.Connection, key: str) -> bool:
 
 
 def publish_counts(db: sqlite3.Connection, causes: Sequence[str]) -> dict[str, int]:
-    """Return how often an event of each cause was published, if ever."""
+    """Return how often events of each cause were published; absent = never."""
     query = """SELECT cause, max(times, 1) FROM told
         WHERE cause IN (SELECT value FROM json_each(?))"""
     return dict(db.execute(query, (json.dumps(list(causes)),)))

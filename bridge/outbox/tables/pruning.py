@@ -1,17 +1,17 @@
-"""Deletes what is old, and what is too much."""
+"""Deletes old rows, and the oldest rows of a file that is too large."""
 
 import sqlite3
 
 from bridge.outbox.tables import successes
 
-_BY_EVENT = (  # the tables whose rows are kept as long as their EventId lives
+_BY_EVENT = (  # rows of these tables are kept as long as their EventId exists
     *("told", "sightings", "followers", "approvals", "sink_memory"),
     *("appearances", "command_successes"),
 )
 
 
 def refresh(db: sqlite3.Connection, alive: frozenset[str], now: float) -> None:
-    """Renew the rows of EventIds that still live, so that they are not pruned."""
+    """Renew the rows of EventIds in the document, so that they are not pruned."""
     for table in _BY_EVENT:
         db.executemany(
             f"UPDATE {table} SET at = ? WHERE key = ?",  # noqa: S608 - our own names  # nosec B608
@@ -20,9 +20,10 @@ def refresh(db: sqlite3.Connection, alive: frozenset[str], now: float) -> None:
 
 
 def recall_from_future(db: sqlite3.Connection, now: float) -> None:
-    """Give rows that were written while the clock was ahead the present time.
+    """Replace times in the future by the present time.
 
-    Otherwise they would be kept until the clock gets there.
+    The wall clock was ahead when these rows were written. Without this, they would be
+    kept until the clock reaches their time.
 
     Args:
         db: the state file.
@@ -40,7 +41,7 @@ def recall_from_future(db: sqlite3.Connection, now: float) -> None:
 
 
 def prune(db: sqlite3.Connection, before: float, limit: int) -> int:
-    """Delete what was settled before ``before``; return how many items were deleted."""
+    """Delete items that were settled before ``before``; return their number."""
     items = [
         (item,)
         for (item,) in db.execute(
@@ -67,7 +68,7 @@ def size(db: sqlite3.Connection) -> int:
 
 
 def drop_oldest(db: sqlite3.Connection, limit: int) -> int:
-    """Delete the oldest items of which nothing is pending or dead; return how many."""
+    """Delete the oldest items with no pending or dead delivery; return their number."""
     items = db.execute(
         """SELECT id FROM items WHERE NOT EXISTS (
                SELECT 1 FROM deliveries d WHERE d.item = items.id

@@ -1,6 +1,6 @@
 """The tables ``command_successes`` and ``appearances``.
 
-A success counts until the EventId has gone: one that comes back is another event.
+A success counts until the EventId has gone. An EventId that returns is another event.
 """
 
 import sqlite3
@@ -10,7 +10,7 @@ from bridge.outbox.records import CommandStanding, Success, value_of
 
 _LAST_ITEMS = 2000
 _COLUMNS = ("sink", "key", "appearance", "content", "at")
-# 0 was written by an older version, which had no such column.
+# 0: the row was written by an older version, which had no such column.
 _WHEN = "CASE WHEN succeeded > 0 THEN succeeded ELSE at END"
 
 
@@ -60,17 +60,17 @@ def of_event(db: sqlite3.Connection, key: str) -> list[Success]:
 
 
 def grow_younger(db: sqlite3.Connection, by: float, now: float) -> None:
-    """Keep the age of successes as it was before the clock was set forward ``by``."""
+    """Keep the age of successes after the clock was set forward by ``by`` seconds."""
     query = """UPDATE command_successes SET succeeded = min(succeeded + ?, ?)
         WHERE succeeded > 0"""
     db.execute(query, (by, now))
 
 
 def recall_from_future(db: sqlite3.Connection, now: float) -> None:
-    """Give successes with a time in the future the present time.
+    """Replace times of successes in the future by the present time.
 
-    A clock was ahead when they were saved. Otherwise a delay after them would last
-    until the clock gets there.
+    The wall clock was ahead when they were saved. Without this, a rule's delay after a
+    success would last until the clock reaches that time.
     """
     query = "UPDATE command_successes SET succeeded = ? WHERE succeeded > ?"
     db.execute(query, (now, now))

@@ -20,7 +20,7 @@ def tallies(db: sqlite3.Connection) -> dict[str, Tally]:
 
 
 def _aged(tally: Tally, jumps: clock_jumps.Jumps) -> Tally:
-    """Return the tally with its time by the wall clock as it is set now."""
+    """Convert the time of a tally to the wall clock as it is set now."""
     if tally.oldest is None:
         return tally
     return replace(tally, oldest=clock_jumps.as_set_now(jumps, tally.oldest))

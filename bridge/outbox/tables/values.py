@@ -1,4 +1,4 @@
-"""The table ``meta``: values that are kept under a name, and a few counters."""
+"""The table ``meta``: named values, and a few counters."""
 
 import sqlite3
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ _RETRY = "retry:"
 
 def load(db: sqlite3.Connection, name: str) -> bytes | None:
     """Return the value of ``name``: None if there is none, b"" if it is damaged."""
-    # The column ``checksum`` is missing in a file that nobody has migrated yet.
+    # ``SELECT *``: a file that was not migrated yet has no column ``checksum``.
     row = db.execute("SELECT * FROM meta WHERE key = ?", (name,)).fetchone()
     return None if row is None else intact_value(name, row[1:])
 
@@ -23,8 +23,8 @@ def save(db: sqlite3.Connection, values: Mapping[str, bytes]) -> None:
     )
 
 
-def ask_to_retry(db: sqlite3.Connection, sink: str | None) -> None:
-    """Count that a person asked to try a sink at once; None = all sinks."""
+def request_retry(db: sqlite3.Connection, sink: str | None) -> None:
+    """Count a user's request to try a sink at once; None = all sinks."""
     db.execute(
         """INSERT INTO meta (key, value) VALUES (?, 1)
            ON CONFLICT DO UPDATE SET value = value + 1""",
@@ -33,7 +33,7 @@ def ask_to_retry(db: sqlite3.Connection, sink: str | None) -> None:
 
 
 def retries(db: sqlite3.Connection) -> dict[str | None, int]:
-    """Return how often ``ask_to_retry`` was called, by sink; None = for all sinks."""
+    """Return the count of ``request_retry`` by sink; None = for all sinks."""
     query = "SELECT key, value FROM meta WHERE key GLOB ?"
     found = db.execute(query, (f"{_RETRY}*",))
     return {

@@ -1,1 +1,1 @@
-"""Azure's own word on scheduled events: Resource Manager, and Event Grid."""
+"""A local Azure Resource Manager and Event Grid, for scheduled events."""

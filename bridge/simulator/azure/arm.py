@@ -4,10 +4,10 @@
         …  # POST arm.url + "/subscriptions/…/scheduledevents/{id}/acknowledge"
 
     one    POST …/scheduledevents/{id}/acknowledge      200; 404, 409 {"error": …}
-    list   POST …/scheduledevents {"value": [id, …]}    200, or 207 in either form
+    list   POST …/scheduledevents {"value": [id, …]}    200, or 207 in one of two forms
 
-Faults on demand (401, 403, 429 with Retry-After, slow …) come by POST /faults, as those
-of the inbox.
+POST /faults adds faults on demand (401, 403, 429 with Retry-After, slow …), as in the
+inbox.
 
 Source: specification/maintenance/resource-manager of Azure/azure-rest-api-specs,
 2025-11-01.
@@ -71,7 +71,7 @@ class _Events(msgspec.Struct, frozen=True):
     value: list[str]
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class ReceivedRequest(Struct, frozen=True, kw_only=True):
     """A request, as received."""
 
     path: str
@@ -83,17 +83,17 @@ class Arm:
     """Resource Manager, used as an async context manager.
 
     Args:
-        machines: the VMs whose events it knows.
+        machines: the VMs whose events can be acknowledged.
         host: the address to listen on.
         port: the port to listen on; 0: a free one.
-        clock: left out: the system's.
+        clock: the source of time; None: the system's clock.
 
     Attributes:
         url: where it listens, without a slash at the end; "" before.
         faults: the faults on demand.
         requests: the last requests, oldest first.
-        options: the form of a 207, whether it names targets, and the only token that is
-            taken; "": any, or none.
+        options: the form of a 207, whether a 207 names targets, and the only token that
+            is accepted; "": any token, or none.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Arm:
     ) -> None:
         self.url = ""
         self.faults = FaultQueue()
-        self.requests: list[Asked] = []
+        self.requests: list[ReceivedRequest] = []
         self.options = _Options()
         self._machines = machines
         self._host = host
@@ -141,12 +141,12 @@ class Arm:
         async def answer() -> web.StreamResponse:
             return await self._answer(request)
 
-        asked = Asked(
+        received = ReceivedRequest(
             path=request.path_qs,
             authorization=request.headers.get("Authorization", ""),
             body=await request.read(),
         )
-        self.requests = [*self.requests, asked][-_MOST_REQUESTS:]
+        self.requests = [*self.requests, received][-_MOST_REQUESTS:]
         return await self.faults.answered(request, answer, self._clock)
 
     async def _answer(self, request: web.Request) -> web.Response:
@@ -185,7 +185,7 @@ class Arm:
         return {"target": event_id} if self.options.targets else {}
 
     def _acknowledge(self, event_id: str) -> str:
-        """Approve an event on every VM that knows it; return the code of ARM."""
+        """Approve an event on every VM that has it; return the code of ARM."""
         found = [one for one in self._machines if _event(one, event_id) is not None]
         events = [_event(one, event_id) for one in found]
         if not found:

@@ -1,8 +1,9 @@
 """Event Grid's messages about scheduled events, in both of its schemas.
 
-A publisher looks at the events of a simulated VM, and tells each change once or more:
-Scheduled, Started, and in the end Completed or Canceled, which IMDS never says. It can
-repeat itself, and mix in events of another kind, as Event Grid does.
+A publisher polls the events of a simulated VM, and sends a message for each change:
+Scheduled, Started, and at the end Completed or Canceled, which IMDS never shows. As
+Event Grid does, it can send each message several times, and messages about other
+resources in between.
 
 Source: learn.microsoft.com/azure/virtual-machines/scheduled-events-event-grid
 """
@@ -23,7 +24,7 @@ Schema = Literal["cloudevents", "eventgrid"]
 TYPE = "Microsoft.ResourceNotifications.MaintenanceResources.ScheduledEventEmitted"
 _SUBSCRIPTION = "00001111-aaaa-2222-bbbb-3333cccc4444"
 _GROUP = "simulated"
-_LOOK_SECONDS = 0.25
+_POLL_SECONDS = 0.25
 
 Json = Mapping[str, Any]
 
@@ -37,7 +38,7 @@ class Document(Protocol):
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """Where the VM of an event is."""
+    """The VM of an event, and where it is in Azure."""
 
     vm_name: str
     subscription: str = _SUBSCRIPTION
@@ -45,7 +46,7 @@ class Place(Struct, frozen=True, kw_only=True):
     location: str = "westeurope"
 
     def resource(self, event_id: str) -> str:
-        """Return the id that ARM knows an event by."""
+        """Return the resource id of an event in Azure Resource Manager."""
         return (
             f"/subscriptions/{self.subscription}/resourceGroups/{self.group}/providers"
             f"/Microsoft.Compute/virtualMachines/{self.vm_name}"
@@ -54,14 +55,14 @@ class Place(Struct, frozen=True, kw_only=True):
 
 
 def message(event: Json, status: str, place: Place, at: float, schema: Schema) -> bytes:
-    """Return what Event Grid sends about an event.
+    """Return Event Grid's message about an event.
 
     Args:
-        event: the IMDS object.
+        event: the event's object in the IMDS document.
         status: Scheduled, Started, Completed or Canceled.
-        place: of its VM.
+        place: the event's VM.
         at: seconds since the epoch.
-        schema: CloudEvents 1.0, or Event Grid's own.
+        schema: CloudEvents 1.0, or Event Grid's own schema.
     """
     event_id = str(event["EventId"])
     resource = place.resource(event_id)
@@ -90,7 +91,7 @@ def message(event: Json, status: str, place: Place, at: float, schema: Schema) -
 
 
 def foreign(place: Place, at: float, schema: Schema) -> bytes:
-    """Return an event that comes the same way and is of no VM: of a Kubernetes node."""
+    """Return a message of the same type about a Kubernetes cluster, not a VM."""
     when = datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z")
     resource = (
         f"/subscriptions/{place.subscription}/resourceGroups/{place.group}/providers"
@@ -121,15 +122,15 @@ def _envelope(
 
 
 class EventGrid(Struct):
-    """Tells what happens to the events of a VM.
+    """Publishes a message for each change of the events of a VM.
 
     Attributes:
         document: the VM's events.
-        place: of the VM.
-        publish: takes each message.
-        schema: of the messages.
-        copies: how often each message is sent, with one id.
-        with_foreign: whether events of another kind come in between.
+        place: the VM.
+        publish: called with each message.
+        schema: the schema of the messages.
+        copies: how often each message is sent; the copies have the same id.
+        with_foreign: whether messages about other resources are sent in between.
     """
 
     document: Document
@@ -142,20 +143,20 @@ class EventGrid(Struct):
     _known: dict[str, Json] = field(default_factory=dict)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Look at the events until ``stop`` is set."""
+        """Poll the events until ``stop`` is set."""
         while not stop.is_set():
             self.look()
-            await self.clock.sleep(_LOOK_SECONDS)
+            await self.clock.sleep(_POLL_SECONDS)
 
     def look(self) -> None:
-        """Tell what has changed since the last look."""
+        """Publish what has changed since the last look."""
         try:
             found = orjson.loads(self.document.peek().body)
             events = {str(one["EventId"]): one for one in found["Events"]}
         except (orjson.JSONDecodeError, KeyError, TypeError):
-            return  # a given document says nothing
+            return  # a given document may be invalid: nothing to publish
         for event, status in self._changes(events):
-            self._tell(event, status)
+            self._send(event, status)
         self._known = events
 
     def _changes(self, events: Mapping[str, Json]) -> Iterator[tuple[Json, str]]:
@@ -167,7 +168,7 @@ class EventGrid(Struct):
                 was_started = event["EventStatus"] == "Started"
                 yield event, "Completed" if was_started else "Canceled"
 
-    def _tell(self, event: Json, status: str) -> None:
+    def _send(self, event: Json, status: str) -> None:
         now = self.clock.now()
         if self.with_foreign:
             self.publish(foreign(self.place, now, self.schema))

@@ -184,7 +184,7 @@ async def _set_incarnation(state: ImdsState, request: web.Request) -> object:
 
 async def _replace_instance(state: ImdsState, request: web.Request) -> object:
     body = await request.read()
-    # null: no metadata, as before the identity of a VM is known
+    # null: IMDS answers 404, so that clients do not learn the VM's identity
     state.compute = None if body == b"null" else parse(body, dict[str, object])
     return state.compute
 

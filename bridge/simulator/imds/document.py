@@ -28,7 +28,7 @@ VERSIONS: Final = (
 NEWEST: Final = VERSIONS[-1]
 PREVIEW: Final = VERSIONS[0]
 
-# The version that introduced each; older versions show neither these fields nor types.
+# The version that introduced each field and type; older versions do not show it.
 _FIELD_SINCE: Final[Mapping[str, str]] = {
     "Description": "2019-04-01",
     "EventSource": "2019-08-01",
@@ -48,14 +48,14 @@ class Status(StrEnum):
 
 
 class ScheduledEvent(Struct, frozen=True, kw_only=True):
-    """One event and its future.
+    """One event, and what will happen to it.
 
     Attributes:
         started_seconds: how long it is Started; None: until ends_at.
         ends_at: when it leaves the document; None: not known yet.
-        waits_for_others: whether our approval alone does not start it, because other
-            tenants of the host must approve, too.
-        approved_by: names of VMs, in lower case.
+        waits_for_others: whether other tenants of the host must approve, too, so that
+            the approval of its VMs alone does not start it.
+        approved_by: the names of the VMs that have approved it, in lower case.
     """
 
     event_id: str
@@ -81,14 +81,14 @@ class ScheduledEvent(Struct, frozen=True, kw_only=True):
         return min(self.ends_at, self.not_before)
 
     def next_step(self) -> "ScheduledEvent | None":
-        """Return the event after that change; None: it has left the document."""
+        """Return the event after its next change; None: it leaves the document."""
         ends_first = self.ends_at is not None and self.ends_at <= self.not_before
         if self.status is Status.STARTED or ends_first:
             return None
         return self.started(self.not_before)
 
     def started(self, at: float) -> "ScheduledEvent":
-        """Return the event with its start at ``at``."""
+        """Return the event as it is when it starts at ``at``."""
         lasts = self.started_seconds
         ends_at = self.ends_at if lasts is None else at + lasts
         return replace(self, status=Status.STARTED, ends_at=ends_at)

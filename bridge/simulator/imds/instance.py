@@ -1,6 +1,6 @@
 """Instance metadata: what IMDS says about the VM.
 
-All values are strings, "" if there is no value; lists are the exception.
+Single values are strings; "" means that there is no value.
 
 Source:  learn.microsoft.com/azure/virtual-machines/instance-metadata-service
 """
@@ -49,7 +49,7 @@ INSTANCE_VERSIONS: Final = (
 
 _SUBSCRIPTION = "0b6f2c0e-5a1d-4c3b-9e57-1f4d8a2b6c90"
 _GROUP = "simulator-rg"
-# The same id for the same name, so that a state file still fits in the next run.
+# A name gives the same vmId in each run, so that a state file stays valid.
 _NAMESPACE = uuid.UUID("6f1c9d52-3f0e-4d0b-8a63-2f0a5b1c7e44")
 _SINCE: Final[Mapping[str, str]] = {
     "vmScaleSetName": "2017-12-01",
@@ -78,7 +78,7 @@ _NETWORK: Final[Mapping[str, object]] = {
 
 
 def compute_of(vm_name: str) -> dict[str, object]:
-    """Return the ``compute`` object of a VM; ``set_3`` is one of a scale set."""
+    """Return the ``compute`` object of a VM; ``set_3`` is in a scale set ``set``."""
     part = _SCALE_SET_INSTANCE.fullmatch(vm_name)
     scale_set = part["set"] if part else ""
     path = (

@@ -1,8 +1,8 @@
 """Live events: scheduled, started by approval or by time, removed.
 
 Nothing here waits. Each read of the document first makes the changes that have become
-due since the last read, in order, each with its own incarnation. So a client that polls
-seldom misses incarnations, as in reality.
+due since the last read, in order, each with its own incarnation. So a client that reads
+rarely does not see every incarnation, as in reality.
 """
 
 import logging
@@ -41,12 +41,13 @@ class EventLife(Struct, frozen=True, kw_only=True):
     """The planned life of an event, as durations.
 
     Attributes:
-        event_id: None: a new one is made.
+        event_id: the EventId; None: a new one is made.
         notice_seconds: from its appearance to NotBefore.
         started_seconds: how long it is Started; None: until something removes it.
         cancelled_after_seconds: when it is cancelled; None: never.
-        is_gone_at_not_before: as a Spot VM is: no VM is left to see it Started.
-        waits_for_others: whether our approval alone does not start it.
+        is_gone_at_not_before: whether it leaves the document at NotBefore, as when a
+            Spot VM is evicted: no VM is left that could see it Started.
+        waits_for_others: whether other tenants of the host must approve it, too.
     """
 
     event_type: str
@@ -63,7 +64,7 @@ class EventLife(Struct, frozen=True, kw_only=True):
     waits_for_others: bool = False
 
     def faster(self, speed: float, least: float) -> "EventLife":
-        """Return the same life at another speed.
+        """Return the same life with shorter durations.
 
         Args:
             speed: divides the durations.
@@ -145,7 +146,7 @@ class LiveEvents(Struct):
     def events(self, now: float) -> tuple[ScheduledEvent, ...]:
         """Return the current events."""
         while (due := self._next_due(now)) is not None:
-            self._become(due.event_id, due.next_step())
+            self._update(due.event_id, due.next_step())
         return tuple(self._events.values())
 
     def _next_due(self, now: float) -> ScheduledEvent | None:
@@ -160,7 +161,7 @@ class LiveEvents(Struct):
         """Add an event; an event with the same EventId is replaced."""
         self.events(now)
         event = life.born(now, life.event_id or self.new_id())
-        self._become(event.event_id, event)
+        self._update(event.event_id, event)
         return event
 
     def find(self, event_id: str, now: float) -> ScheduledEvent:
@@ -179,7 +180,7 @@ class LiveEvents(Struct):
 
     def replace(self, event: ScheduledEvent) -> None:
         """Replace the event with the same EventId."""
-        self._become(event.event_id, event)
+        self._update(event.event_id, event)
 
     def remove(self, event_id: str, now: float) -> None:
         """Remove an event from the document.
@@ -187,7 +188,7 @@ class LiveEvents(Struct):
         Raises:
             NoSuchEventError: it is not in the document.
         """
-        self._become(self.find(event_id, now).event_id, None)
+        self._update(self.find(event_id, now).event_id, None)
 
     def start(self, event_id: str, now: float) -> ScheduledEvent:
         """Start an event now; a Started event stays Started.
@@ -198,11 +199,11 @@ class LiveEvents(Struct):
         event = self.find(event_id, now)
         if event.status is Status.SCHEDULED:
             event = event.started(now)
-            self._become(event.event_id, event)
+            self._update(event.event_id, event)
         return event
 
     def approve(self, approval: Approval) -> bool:
-        """Accept an approval; False, without any effect: an EventId is missing."""
+        """Accept an approval; False, without a change: an EventId is missing."""
         shown = {
             event.event_id.lower(): event
             for event in self.events(approval.at)
@@ -217,12 +218,12 @@ class LiveEvents(Struct):
 
     def _approve(self, event: ScheduledEvent, approval: Approval) -> None:
         approved = replace(event, approved_by=event.approved_by | {approval.by.lower()})
-        self._events[event.event_id.lower()] = approved  # the document does not show it
+        self._events[event.event_id.lower()] = approved  # not shown: no new incarnation
         by_all = self.start_on is StartOn.AT_ONCE or approved.is_approved_by_all()
         if by_all and not event.waits_for_others:
             self.start(event.event_id, approval.at)
 
-    def _become(self, event_id: str, event: ScheduledEvent | None) -> None:
+    def _update(self, event_id: str, event: ScheduledEvent | None) -> None:
         if event is None:
             self._events.pop(event_id.lower())
         else:

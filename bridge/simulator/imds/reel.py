@@ -33,7 +33,7 @@ class DocumentReel(Struct):
         return view_of(orjson.dumps(self._current(now)))
 
     def approve(self, approval: Approval) -> bool:
-        """Accept an approval: jump to the document where the event is not Scheduled."""
+        """Accept an approval: skip the documents where the event is still Scheduled."""
         known = event_statuses(self._current(approval.at))
         wanted = [event_id.lower() for event_id in approval.event_ids]
         if not all(event_id in known for event_id in wanted):
@@ -49,11 +49,11 @@ class DocumentReel(Struct):
 
     def _current(self, now: float) -> object:
         while self._shown_at is not None and self._position < self._last:
-            turns_at = self._shown_at + self.hold_seconds
-            if now < turns_at:
+            next_at = self._shown_at + self.hold_seconds
+            if now < next_at:
                 break
             self._position += 1
-            self._shown_at = turns_at
+            self._shown_at = next_at
         return self.documents[self._position]
 
     def _jump(self, event_id: str, now: float) -> None:

@@ -2,7 +2,7 @@
 
 There are two forms of JSON:
 
-* an object with ``events``: lives of events, as the built-in ones under scenarios/;
+* an object with ``events``: lives of events, as in most files under scenarios/;
 * an array of documents, or an object with ``documents``: shown verbatim one after
   another, 60 s each.
 
@@ -37,7 +37,8 @@ class Scenario(Struct, frozen=True, kw_only=True):
     Attributes:
         expected: the transitions that a client sees, in order, without an approval;
             empty for documents.
-        expected_approved: those if the event is approved as soon as it is scheduled.
+        expected_approved: the transitions that a client sees if the event is approved
+            as soon as it is scheduled.
     """
 
     name: str
@@ -158,7 +159,7 @@ def _parsed(body: bytes, name: str) -> Scenario:
         return Scenario(name=name, documents=tuple(raw))
     if isinstance(raw, dict) and "documents" in raw:
         reel = parse(body, _Documents)
-        # Shown as in the file: the types only check that they are documents.
+        # The documents are shown as in the file; parse() only checks their types.
         return Scenario(
             name=name, description=reel.description, documents=tuple(raw["documents"])
         )

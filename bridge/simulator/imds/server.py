@@ -1,11 +1,11 @@
-"""A faithful IMDS on loopback: the metadata that a VM sees, and its control.
+"""A simulated IMDS on loopback: the metadata of a VM, and an API to control it.
 
     async with ImdsSimulator(ImdsSettings(scenario=…, speed=60)) as imds:
         …  # clients read imds.url + "/metadata/scheduledevents?api-version=…"
         imds.schedule(EventLife(event_type="Reboot", resources=("vm-1",)))
 
-Everything that the methods do can also be done from another process, under /simulator,
-but not by a page of another site (see callers.py).
+Another process can do the same with requests under /simulator. A page of another site
+cannot (see callers.py).
 """
 
 from collections.abc import Sequence
@@ -31,8 +31,8 @@ class ImdsSimulator(ImdsState):
         settings: the initial state.
         host: the address to listen on.
         port: the port to listen on; 0: a free one.
-        clock: left out: the system's.
-        control: more routes under /simulator, and the page at /.
+        clock: the source of time; None: the system's clock.
+        control: additional routes: more of /simulator, and the page at /.
 
     Attributes:
         url: where it listens, without a slash at the end; "" before.

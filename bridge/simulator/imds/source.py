@@ -1,4 +1,4 @@
-"""Sources of the document: live events, or documents that are given.
+"""Sources of the document: live events, or given documents.
 
 A ``DocumentSource`` is one of LiveEvents (lifecycle.py), FixedDocument (here) and
 DocumentReel (reel.py).
@@ -16,7 +16,7 @@ class View(Struct, frozen=True, kw_only=True):
     """The document as it is sent.
 
     Attributes:
-        etag: the incarnation, if there is one.
+        etag: the incarnation; if the document has none, a hash of the body.
     """
 
     body: bytes
@@ -77,7 +77,7 @@ class FixedDocument(Struct, frozen=True):
         known = event_statuses(_loaded(self.body))
         return all(event_id.lower() in known for event_id in approval.event_ids)
 
-    def is_over(self, now: float) -> bool:  # noqa: ARG002 - it is so at all times
+    def is_over(self, now: float) -> bool:  # noqa: ARG002 - the same at all times
         """Return True: the document never changes."""
         return True
 

@@ -29,7 +29,7 @@ _DEFAULT_VM = "WestNO_0"
 
 
 class ImdsOptions(Struct, frozen=True, kw_only=True):
-    """What can be changed while it runs.
+    """The options that can be changed while the IMDS runs.
 
     Attributes:
         etag: send an ETag and honour If-None-Match.
@@ -55,7 +55,7 @@ class ImdsSettings(Struct, frozen=True, kw_only=True):
             polls each second misses nothing; 0: no lower bound.
         vm_name: compute.name; None: the first resource of the scenario.
         seed: makes the same EventIds each time; None: random ones.
-        options: what can be changed later.
+        options: the initial options; they can be changed later.
     """
 
     scenario: Scenario | None = None
@@ -84,7 +84,7 @@ class ImdsState:
     control API. Tests in the same process use these methods, too.
 
     Attributes:
-        options: what can be changed.
+        options: the options that can be changed.
         faults: the faults on demand.
         requests: the last requests to /metadata, oldest first.
         approvals: the last accepted approvals, oldest first.
@@ -106,7 +106,7 @@ class ImdsState:
         self._enabled_at: float | None = None
 
     async def enabled(self) -> None:
-        """Return when Scheduled Events is enabled; the first call enables it."""
+        """Wait until Scheduled Events is enabled; the first call enables it."""
         now = self.clock.now()
         if self._enabled_at is None:
             self._enabled_at = now + self.options.first_call_delay
@@ -134,10 +134,10 @@ class ImdsState:
         approval = Approval(event_ids=event_ids, by=by, at=at, version=version)
         is_taken = self._source.approve(approval)
         if is_taken:
-            self._note(approval)
+            self._record(approval)
         return is_taken
 
-    def _note(self, approval: Approval) -> None:
+    def _record(self, approval: Approval) -> None:
         self.approvals.append(approval)
         log.info("approval taken", extra={"by": approval.by})
         for event_id in approval.event_ids:
@@ -155,7 +155,7 @@ class ImdsState:
             NoSuchEventError: it does not exist.
             NotLiveError: a fixed document is shown.
         """
-        return self._living().find(event_id, self.clock.now())
+        return self._require_live().find(event_id, self.clock.now())
 
     def schedule(self, life: EventLife) -> ScheduledEvent:
         """Add an event.
@@ -163,7 +163,7 @@ class ImdsState:
         Raises:
             NotLiveError: a fixed document is shown.
         """
-        return self._living().schedule(life, self.clock.now())
+        return self._require_live().schedule(life, self.clock.now())
 
     def change(self, event: ScheduledEvent) -> None:
         """Replace the live event with the same EventId by ``event``.
@@ -171,7 +171,7 @@ class ImdsState:
         Raises:
             NotLiveError: a fixed document is shown.
         """
-        self._living().replace(event)
+        self._require_live().replace(event)
 
     def start(self, event_id: str) -> ScheduledEvent:
         """Start an event now.
@@ -180,7 +180,7 @@ class ImdsState:
             NoSuchEventError: it does not exist.
             NotLiveError: a fixed document is shown.
         """
-        return self._living().start(event_id, self.clock.now())
+        return self._require_live().start(event_id, self.clock.now())
 
     def remove(self, event_id: str) -> None:
         """Remove an event: it is over, or cancelled if it was Scheduled.
@@ -189,7 +189,7 @@ class ImdsState:
             NoSuchEventError: it does not exist.
             NotLiveError: a fixed document is shown.
         """
-        self._living().remove(event_id, self.clock.now())
+        self._require_live().remove(event_id, self.clock.now())
 
     def set_incarnation(self, number: int) -> None:
         """Continue to count from ``number``, as after a move of the VM.
@@ -197,7 +197,7 @@ class ImdsState:
         Raises:
             NotLiveError: a fixed document is shown.
         """
-        live = self._living()
+        live = self._require_live()
         live.events(self.clock.now())
         live.incarnation = number
 
@@ -216,7 +216,7 @@ class ImdsState:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more happens by itself."""
+        """Whether the document will not change by itself any more."""
         return self._source.is_over(self.clock.now())
 
     @property
@@ -224,7 +224,7 @@ class ImdsState:
         """Whether the live events are shown, not given documents."""
         return self._source is self._live
 
-    def _living(self) -> LiveEvents:
+    def _require_live(self) -> LiveEvents:
         if not self.is_live:
             raise NotLiveError(
                 "given documents are shown; DELETE /simulator/document shows the "

@@ -32,7 +32,7 @@ def _json_or_text(body: bytes) -> object:
 
 
 def event_view(event: ScheduledEvent) -> dict[str, object]:
-    """Return an event, including its future, which a document does not show."""
+    """Return an event with its approvals and its end, which the document hides."""
     is_scheduled = event.status is Status.SCHEDULED
     return {
         "eventId": event.event_id,

@@ -1,1 +1,1 @@
-"""A receiver for webhooks and Slack messages."""
+"""A receiver for webhooks, Slack and Teams messages."""

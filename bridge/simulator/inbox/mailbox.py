@@ -1,4 +1,4 @@
-"""Stores what the inbox receives, and wakes those who wait for a message.
+"""Store the messages of the inbox, and wake the readers that wait for one.
 
 Used by one event loop. Only the last messages are kept, so it may run for weeks.
 """
@@ -70,14 +70,14 @@ class Mailbox:
     async def wait_for(
         self, predicate: Callable[[Message], bool], within: float
     ) -> Message:
-        """Return the first message that fits; it may have arrived already.
+        """Return the first message that matches; it may have arrived before the call.
 
         Args:
-            predicate: returns whether a message fits.
+            predicate: returns whether a message matches.
             within: how many seconds to wait.
 
         Raises:
-            TimeoutError: none arrived.
+            TimeoutError: no such message arrived.
         """
         coming = self.stream()  # opened first, so that no message is missed
         for message in self._messages:

@@ -1,14 +1,15 @@
-"""A receiver on loopback for webhooks and Slack messages.
+"""A receiver on loopback for webhooks, Slack and Teams messages.
 
     async with Inbox() as inbox:
         …  # POST or PUT to inbox.url + any path
         message = await inbox.wait_for(lambda m: m.path == "/siem", 5)
 
-Over HTTP: GET and DELETE /messages (?path= filters by prefix), POST and DELETE
-/faults, PUT /options, but not for pages of other sites (see callers.py). Under /slack/
-it behaves like Slack: /slack/api/ is its Web API (see ../slack/server.py), any other
-path there is an incoming webhook. Under /teams/ it behaves like Teams towards a bot
-(see ../teams/server.py).
+Control requests: GET and DELETE /messages (?path= filters by prefix), POST and DELETE
+/faults, PUT /options; pages of other sites are refused (see callers.py).
+
+Under /slack/ it behaves like Slack: /slack/api/ is the Web API (see
+../slack/server.py), any other path is an incoming webhook. Under /teams/ it behaves
+like Teams for a bot (see ../teams/server.py).
 """
 
 from contextlib import AsyncExitStack
@@ -42,7 +43,7 @@ from bridge.simulator.teams.server import refused as refused_by_teams
 __all__ = ["Inbox", "Message"]
 
 _SLACK_PATH: Final = "/slack/"
-_TEAMS_LOGIN: Final = f"{TEAMS}login/"  # a secret is sent there
+_TEAMS_LOGIN: Final = f"{TEAMS}login/"  # its bodies have secrets
 # Slack accepts about one message a second in a channel.
 _SLACK_SECONDS: Final = 1.0
 
@@ -57,13 +58,13 @@ class Inbox(Mailbox):
     Args:
         host: the address to listen on.
         port: the port to listen on; 0: a free one.
-        clock: left out: the system's.
+        clock: the source of time; None: the system's clock.
 
     Attributes:
         url: where it listens, without a slash at the end; "" before.
         faults: the faults on demand.
         slack: the workspace behind Slack's Web API.
-        teams: what a bot in Teams talks to.
+        teams: the Teams that a bot talks to.
         slack_rate_limit: answer 429 above one message a second for each webhook path.
     """
 
@@ -79,7 +80,7 @@ class Inbox(Mailbox):
         self._clock = clock or SystemClock()
         self.slack = SlackServer(self._clock)
         self.teams = TeamsServer(self._clock)
-        self._slack_taken_at: dict[str, float] = {}
+        self._last_webhook_at: dict[str, float] = {}
         self._open = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -136,31 +137,31 @@ class Inbox(Mailbox):
             body=_body(await request.read(), request.content_type),
         )
         if request.path.startswith(API):
-            return await self._take_as_call(request, message)
+            return await self._take_api_call(request, message)
         if request.path.startswith(TEAMS):
-            return await self._take_as_teams(request, message)
+            return await self._take_teams_request(request, message)
         if request.path.startswith(ACTIONS):
             return await self.slack.respond(request.path, message.body)
         if request.path.startswith(_SLACK_PATH):
-            return self._take_as_slack(message)
+            return self._take_webhook(message)
         self.put(message)
         return web.Response(status=204)
 
-    def _take_as_slack(self, message: Message) -> web.Response:
-        if (word := refusal(message.body)) is not None:
-            return web.Response(status=400, text=word)
+    def _take_webhook(self, message: Message) -> web.Response:
+        if (code := refusal(message.body)) is not None:
+            return web.Response(status=400, text=code)
         now = self._clock.now()
-        last = self._slack_taken_at.get(message.path)
+        last = self._last_webhook_at.get(message.path)
         if self.slack_rate_limit and last is not None and now < last + _SLACK_SECONDS:
             return web.Response(
                 status=429, text="rate_limited", headers={"Retry-After": "1"}
             )
-        self._slack_taken_at[message.path] = now
+        self._last_webhook_at[message.path] = now
         self.put(message)
         self.slack.take(message.path, message.body)
         return web.Response(text="ok")
 
-    async def _take_as_call(
+    async def _take_api_call(
         self, request: web.Request, message: Message
     ) -> web.Response:
         try:
@@ -171,7 +172,7 @@ class Inbox(Mailbox):
             self.put(message)
         return as_json(members)
 
-    async def _take_as_teams(
+    async def _take_teams_request(
         self, request: web.Request, message: Message
     ) -> web.Response:
         try:

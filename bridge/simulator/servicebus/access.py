@@ -1,10 +1,11 @@
-"""Who may do what: the rules of shared access, and the tokens that are signed by them.
+"""Check the tokens and rights of clients, by the rules of shared access.
 
-Without any rule, everybody may do everything, as with Microsoft's emulator. With one,
-a client needs a token, and each link and request a right. Pure, but for the clock.
+Without any rule, every client may do everything, as with Microsoft's emulator. With a
+rule, a client needs a token, and each link and request needs a right. Pure, except for
+the clock.
 
-A token names what it is for (its audience), when it ends and its rule, and is signed
-with a key of that rule:
+A token names its audience (the path that it is for), its expiry and its rule. It is
+signed with a key of that rule:
 
     SharedAccessSignature sr=<audience>&sig=<signature>&se=<expiry>&skn=<rule>
 
@@ -41,9 +42,9 @@ class AccessRule:
     """A rule of a namespace, a queue or a topic.
 
     Attributes:
-        name: compared with regard to case.
-        keys: those that its tokens may be signed with.
-        rights: what its tokens allow.
+        name: the name; case matters.
+        keys: the keys that its tokens may be signed with.
+        rights: the rights that its tokens give.
     """
 
     name: str
@@ -51,16 +52,16 @@ class AccessRule:
     rights: frozenset[Right]
 
     def allows(self, right: Right) -> bool:
-        """Return whether a token of this rule has the right."""
+        """Return whether a token of this rule gives the right."""
         return right in self.rights or Right.MANAGE in self.rights
 
 
 class Grant(Struct, frozen=True, kw_only=True):
-    """A token that was found good.
+    """A valid token.
 
     Attributes:
-        scope: the path of what it is for; empty: the namespace.
-        rule: what it is signed with.
+        scope: the path that the token is for; empty: the namespace.
+        rule: the rule whose key has signed the token.
         expires_at: seconds since the epoch.
     """
 
@@ -69,7 +70,7 @@ class Grant(Struct, frozen=True, kw_only=True):
     expires_at: float
 
     def covers(self, path: str) -> bool:
-        """Return whether a path is what it is for, or below it."""
+        """Return whether a path is the scope of the token, or below it."""
         return _is_within(path.lower(), self.scope)
 
 
@@ -78,15 +79,15 @@ ROOT = AccessRule(
     keys=("SAS_KEY_VALUE",),
     rights=frozenset({Right.MANAGE}),
 )
-"""The rule of the namespace that is there unless another one has its name."""
+"""The default root rule of the namespace; a rule of the same name replaces it."""
 
 
 class Access:
     """The rules of a broker.
 
     Args:
-        rules: those of the namespace (path "") and of its entities, by their paths in
-            lower case. Whoever owns it may change it: that counts at once.
+        rules: the rules of the namespace (path "") and of its entities, by their paths
+            in lower case. The owner of this mapping may change it at any time.
         clock: returns seconds since the epoch.
     """
 
@@ -100,25 +101,26 @@ class Access:
 
     @property
     def is_open(self) -> bool:
-        """Whether everybody may do everything: there is no rule."""
+        """Whether every client may do everything, because there is no rule."""
         return not any(self._rules.values())
 
     @property
     def root(self) -> AccessRule:
-        """The rule that a client may use for everything."""
+        """The rule that gives every right on the whole namespace."""
         rules = self._rules.get("", ())
         return next((rule for rule in rules if rule.name == ROOT.name), ROOT)
 
     def admit(self, token: object, audience: str) -> Grant:
-        """Check a token.
+        """Check a token, and return it as a grant.
 
         Args:
-            token: as its sender gave it.
-            audience: the path that it is put for; empty: the namespace.
+            token: the token as the client sent it.
+            audience: the path that the client wants to use it for; empty: the
+                namespace.
 
         Raises:
-            RefusedError: it is not a token, is signed with no known key, has expired,
-                or is for something else.
+            RefusedError: the token is malformed, is not signed with a known key, has
+                expired, or is for another path.
         """
         fields = _parse(token)
         scope = audience_path(fields["sr"])
@@ -133,28 +135,30 @@ class Access:
         return Grant(scope=audience.lower(), rule=rule, expires_at=expires_at)
 
     def claims(self) -> "Claims":
-        """Return the grants of a new connection: none yet."""
+        """Return the claims of a new connection, which have no grants yet."""
         return Claims(self, self._clock)
 
     def _signer(self, fields: Mapping[str, str], scope: str) -> AccessRule:
         name = fields["skn"]
-        for place in _places(scope):
-            for rule in self._at(place):
-                if rule.name == name and any(_is_by(key, fields) for key in rule.keys):
+        for path in _with_parents(scope):
+            for rule in self._rules_of(path):
+                if rule.name == name and any(
+                    _is_signed_with(key, fields) for key in rule.keys
+                ):
                     return rule
         raise _unauthorized(
             f"InvalidSignature: the token is not signed with a key of a rule {name!r} "
-            f"of {scope or 'the namespace'!r} or of what it belongs to"
+            f"of {scope or 'the namespace'!r} or of a path above it"
         )
 
-    def _at(self, place: str) -> Sequence[AccessRule]:
-        """Return the rules of a place: the namespace has the root's in any case."""
-        found = self._rules.get(place, ())
-        return found if place or self.root in found else (*found, self.root)
+    def _rules_of(self, path: str) -> Sequence[AccessRule]:
+        """Return the rules of a path; the namespace always has the root rule."""
+        found = self._rules.get(path, ())
+        return found if path or self.root in found else (*found, self.root)
 
 
 class Claims:
-    """The grants that one connection has.
+    """The valid tokens of one connection.
 
     Args:
         access: the rules of the broker.
@@ -167,13 +171,13 @@ class Claims:
         self._grants: dict[str, Grant] = {}
 
     def put(self, token: object, audience: str) -> None:
-        """Keep a token, in place of the earlier one for the same audience.
+        """Store a token; it replaces an earlier one for the same audience.
 
-        Without any rule, a bad one does no harm. A good one is kept: the first rule may
-        be made while the connection is open.
+        While the broker has no rules, an invalid token is ignored. A valid token is
+        stored even then: a rule may be added while the connection is open.
 
         Raises:
-            RefusedError: it is no good; see ``Access.admit``.
+            RefusedError: the token is invalid; see ``Access.admit``.
         """
         try:
             grant = self._access.admit(token, audience)
@@ -184,10 +188,10 @@ class Claims:
             self._grants[grant.scope] = grant
 
     def check(self, path: str, right: Right) -> None:
-        """Return if the connection may do something at a path.
+        """Check that the connection has a right on a path.
 
         Raises:
-            RefusedError: no token that is still good has the right.
+            RefusedError: no unexpired token gives the right.
         """
         if self._access.is_open:
             return
@@ -207,10 +211,10 @@ class Claims:
 
 
 def audience_path(audience: str) -> str:
-    """Return the path of an audience, in lower case, whatever its host and port."""
+    """Return the path of an audience in lower case, without its host and port."""
     _, scheme, rest = audience.partition("://")
     path = rest.partition("/")[2] if scheme else audience.partition("/")[2]
-    path = path.partition("?")[0]  # the administration's clients keep their query
+    path = path.partition("?")[0]  # clients of the administration API add a query
     return path.strip("/").lower().removesuffix(MANAGEMENT_SUFFIX)
 
 
@@ -219,7 +223,7 @@ def sign(key: str, audience: str, expiry: str) -> str:
 
     Args:
         key: a key of a rule.
-        audience: as it is in the token, before it is quoted.
+        audience: the audience in the token, before it is percent-encoded.
         expiry: seconds since the epoch.
     """
     return _signature(key, quote_plus(audience), expiry)
@@ -230,8 +234,8 @@ def _signature(key: str, quoted: str, expiry: str) -> str:
     return b64encode(signed).decode()
 
 
-def _is_by(key: str, fields: Mapping[str, str]) -> bool:
-    # Whoever signs quotes the audience with small or capital digits.
+def _is_signed_with(key: str, fields: Mapping[str, str]) -> bool:
+    # Clients percent-encode the audience with lower-case or upper-case hex digits.
     quoted = (fields["quoted"], quote_plus(fields["sr"]))
     wanted = fields["sig"].encode()
     return any(
@@ -242,7 +246,7 @@ def _is_by(key: str, fields: Mapping[str, str]) -> bool:
 
 def _parse(token: object) -> dict[str, str]:
     text = token.decode(errors="replace") if isinstance(token, bytes) else token
-    if isinstance(text, str):  # HTTP brings what is no UTF-8 as lone surrogates
+    if isinstance(text, str):  # aiohttp decodes invalid UTF-8 as lone surrogates
         text = text.encode(errors="replace").decode()
     if not isinstance(text, str) or not text.startswith(_SCHEME):
         raise _unauthorized(
@@ -251,7 +255,7 @@ def _parse(token: object) -> dict[str, str]:
         )
     raw = dict(part.partition("=")[::2] for part in text[len(_SCHEME) :].split("&"))
     fields = dict(parse_qsl(text[len(_SCHEME) :], keep_blank_values=True))
-    # Some clients do not quote the signature, and a plus is no space in it.
+    # Some clients do not percent-encode the signature: its plus signs became spaces.
     fields["sig"] = fields.get("sig", "").replace(" ", "+")
     if missing := [name for name in _FIELDS if not fields.get(name)]:
         raise _unauthorized(f"MalformedToken: the token lacks {', '.join(missing)}")
@@ -267,8 +271,8 @@ def _seconds(expiry: str) -> float:
         ) from error
 
 
-def _places(scope: str) -> Iterator[str]:
-    """Return a path and all paths above it; that of the namespace comes last."""
+def _with_parents(scope: str) -> Iterator[str]:
+    """Return a path and all paths above it; the last is "", the namespace."""
     parts = scope.split("/") if scope else []
     for count in range(len(parts), -1, -1):
         yield "/".join(parts[:count])

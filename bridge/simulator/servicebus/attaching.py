@@ -1,4 +1,4 @@
-"""What the attach of a receiving link asks for, and what the broker answers.
+"""Check the attach of a link, and read its request for a session.
 
 Source: azure-servicebus 7.15, which sends these filters and properties and reads these.
 """
@@ -25,8 +25,8 @@ class SessionRequest(Struct, frozen=True, kw_only=True):
     """A receiver's request for a session.
 
     Attributes:
-        session_id: the wanted session; None: the next available.
-        timeout: how long it waits for the next available one.
+        session_id: the wanted session; None: the next available one.
+        timeout: how long the receiver waits for the next available session.
     """
 
     session_id: str | None
@@ -34,10 +34,11 @@ class SessionRequest(Struct, frozen=True, kw_only=True):
 
 
 def check_attach(link: Link) -> None:
-    """Return if a link's own end names an entity or a control node.
+    """Check that the attach has an address, and no unsupported source or target.
 
     Raises:
-        RefusedError: it names none, or something that is not there.
+        RefusedError: the address is missing, or the link is for transactions or asks
+            for a new entity.
     """
     if link.is_coordinator:
         raise RefusedError(
@@ -56,10 +57,10 @@ def check_attach(link: Link) -> None:
 
 
 def session_request(link: Link) -> SessionRequest | None:
-    """Return the session that a receiver asks for; None: it wants no session.
+    """Return the receiver's request for a session; None: it requests no session.
 
     Raises:
-        RefusedError: its session id is no text, or is too long.
+        RefusedError: the session id is not a text, or is too long.
     """
     if _SESSION_FILTER not in link.filters:
         return None
@@ -70,7 +71,7 @@ def session_request(link: Link) -> SessionRequest | None:
         if isinstance(milliseconds, int)
         else _DEFAULT_TIMEOUT
     )
-    if isinstance(wanted, Described):  # as AMQP wants a filter to be
+    if isinstance(wanted, Described):  # AMQP requires it; plain values are accepted
         wanted = wanted.value
     if not isinstance(wanted, str | None):
         raise RefusedError(
@@ -81,7 +82,7 @@ def session_request(link: Link) -> SessionRequest | None:
 
 
 def accept_session(link: Link, lock: SessionLock) -> None:
-    """Accept an attach with the session it got."""
+    """Accept an attach, with the id of its session and the end of the lock."""
     ticks = _TICKS_AT_EPOCH + round(lock.until * 1000) * (_TICKS_PER_SECOND // 1000)
     link.accept(
         filters={_SESSION_FILTER: lock.session_id}, properties={_LOCKED_UNTIL: ticks}

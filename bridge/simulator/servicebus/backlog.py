@@ -37,13 +37,13 @@ class Counts(Struct, frozen=True, kw_only=True):
 
 
 class Entry(Struct, kw_only=True, eq=False):
-    """A message in a queue, with everything that changes about it.
+    """A message in a queue, with its state.
 
     Attributes:
-        hops: how many times it was forwarded.
-        lock_token: set while a receiver has locked it.
+        hops: how many times the message was forwarded.
+        lock_token: set while a receiver has locked the message.
         lock_deadline: when the lock expires; None in a session, which has its own lock.
-        expires_at: when its time to live ends.
+        expires_at: when the message's time to live ends.
     """
 
     message: Message
@@ -61,7 +61,7 @@ class Entry(Struct, kw_only=True, eq=False):
 
     @property
     def is_free(self) -> bool:
-        """Whether it can be received: it is neither locked nor deferred."""
+        """Whether the message is neither locked nor deferred."""
         return self.lock_token is None and not self.is_deferred
 
     def delivery(self, locked_until: float | None = None) -> Delivery:
@@ -80,16 +80,16 @@ class Entry(Struct, kw_only=True, eq=False):
 
 
 class Backlog:
-    """Entries by number, and a line of ready ones for each session.
+    """The entries of a queue, and a line of ready entries for each session.
 
     Args:
-        by_session: whether each session has a line of its own.
+        by_session: whether each session has its own line; if not, there is one line.
     """
 
     def __init__(self, *, by_session: bool) -> None:
         self._by_session = by_session
         self._entries: dict[int, Entry] = {}
-        # Heaps of sequence numbers, so that a released message comes first again.
+        # Each line is a heap of sequence numbers: a released message comes first again.
         self._ready: dict[str | None, list[int]] = {}
         self.size_bytes = 0
 
@@ -105,7 +105,7 @@ class Backlog:
         self.size_bytes -= len(entry.message.content)
 
     def replace(self, entry: Entry, message: Message) -> None:
-        """Give an entry another message, of the same session."""
+        """Replace the message of an entry by one of the same session."""
         self.size_bytes += len(message.content) - len(entry.message.content)
         entry.message = message
 
@@ -146,7 +146,7 @@ class Backlog:
         return entry.message.session_id if self._by_session else None
 
     def _head(self, session_id: str | None) -> int | None:
-        # An expired entry is still in its line: remove it here.
+        # The number of a removed entry stays in its line, until it is dropped here.
         line = self._ready.get(session_id, [])
         while line and line[0] not in self._entries:
             heapq.heappop(line)

@@ -1,7 +1,7 @@
 """The broker: listens on loopback for Service Bus clients.
 
-It uses plain AMQP over TCP, like Microsoft's emulator, and TLS and WebSockets on ports
-of their own; no persistence. A client needs only the connection string.
+It uses plain AMQP over TCP, like Microsoft's emulator. TLS and WebSockets have ports of
+their own. Messages are kept in memory only. A client needs only the connection string.
 """
 
 import asyncio
@@ -30,15 +30,15 @@ from bridge.simulator.servicebus.websocket import PATH
 from bridge.simulator.servicebus.wires import chosen
 
 _GRACE_SECONDS = 1.0
-# With it, an SDK uses no TLS, and the port that is given.
+# With this field, an SDK uses no TLS, and connects to the given port.
 _EMULATOR = "UseDevelopmentEmulator=true;"
 
 
 class Broker:
     """A local broker, used as an async context manager.
 
-    It can be entered again after it was left. It then listens on the same ports with
-    all of its messages, like a restarted broker.
+    The context can be entered again after it was left. The broker then listens on the
+    same ports and still has all messages, as after a restart.
 
     Args:
         entities: its queues and topics; left out: default_entities().
@@ -46,11 +46,11 @@ class Broker:
         port: the port to listen on; 0: a free one.
         doors: TLS and WebSockets; left out: neither.
         clock: returns seconds since the epoch.
-        wire: makes the AMQP engine of each connection; left out: what the environment
-            chooses, see ``wires``.
+        wire: makes the AMQP engine of each connection; left out: the environment
+            chooses it, see ``wires``.
 
     Attributes:
-        desk: looks into entities, and resubmits and purges messages.
+        desk: shows entities, and puts, resubmits and purges messages.
         changes: makes, changes and deletes entities.
         clock: returns seconds since the epoch.
     """
@@ -86,7 +86,7 @@ class Broker:
 
     @property
     def connection_string(self) -> str:
-        """The connection string; clients compare `true` with regard to case."""
+        """The connection string; some clients accept only `true` in lower case."""
         root = self._access.root
         return (
             f"Endpoint=sb://{self._host}:{self._port};"
@@ -96,10 +96,10 @@ class Broker:
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """Where clients find it, as `sebridge simulate` prints it.
+        """The addresses of the broker, as `sebridge simulate` prints them.
 
-        An SDK takes an endpoint as its ``custom_endpoint_address``: without one, it
-        uses the ports of the cloud, 5671 and 443.
+        An SDK takes an endpoint as its ``custom_endpoint_address``; without one, the
+        SDK uses the ports of the cloud, 5671 and 443.
         """
         doors, host = self._doors, self._host
         found = {"connectionString": self.connection_string}
@@ -129,17 +129,17 @@ class Broker:
         """Send a message to a queue or topic, without a connection.
 
         Raises:
-            RefusedError: it does not exist, or takes none.
+            RefusedError: the entity does not exist, or refuses the message.
         """
         self.desk.put(entity, body)
 
     def check_manager(self, token: str, path: str) -> None:
-        """Return if a token allows to manage what is at a path.
+        """Check that a token gives the right Manage on a path.
 
-        Without any rule of shared access, whatever is given does.
+        Without any rule of shared access, every token is accepted.
 
         Raises:
-            RefusedError: it does not.
+            RefusedError: the token does not give the right.
         """
         claims = self._access.claims()
         claims.put(token, path)
@@ -150,7 +150,7 @@ class Broker:
 
         Raises:
             OSError: the port is in use.
-            ListenError: the port of TLS or of WebSockets is in use.
+            ListenError: the port for TLS or for WebSockets is in use.
             SimulatorError: the certificate cannot be used.
         """
         self._hub.start()
@@ -171,7 +171,7 @@ class Broker:
         if self._server is None:
             return
         self._server.close()
-        await self._say_goodbye()
+        await self._close_connections()
         await self._open.aclose()
 
     async def _listen(self) -> None:
@@ -197,8 +197,8 @@ class Broker:
         if ports.websocket is not None:
             self._doors = replace(self._doors, websocket_port=ports.websocket)
 
-    async def _say_goodbye(self) -> None:
-        """Close all connections in order, and break those that do not answer."""
+    async def _close_connections(self) -> None:
+        """Close all connections, and break those whose clients do not answer."""
         self._hub.stop()
         try:
             async with asyncio.timeout(_GRACE_SECONDS):

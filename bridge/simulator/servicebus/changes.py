@@ -1,4 +1,4 @@
-"""Change the entities of a running broker: open links notice, as in the cloud."""
+"""Change and delete entities of a running broker, and detach their links."""
 
 from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.hub import Hub
@@ -12,13 +12,13 @@ from bridge.simulator.servicebus.topics import Topic
 
 
 class Changes:
-    """Changes and deletes entities, also those that nobody has used for their time.
+    """Changes and deletes entities; also deletes idle ones (AutoDeleteOnIdle).
 
     Args:
         hub: the connections.
 
     Attributes:
-        namespace: the entities; what is only added needs nobody to notice.
+        namespace: the entities; callers add new ones there, as these have no links yet.
     """
 
     def __init__(self, hub: Hub) -> None:
@@ -29,13 +29,15 @@ class Changes:
     def change(
         self, entity: Queue | Topic, settings: QueueSettings | TopicSettings
     ) -> None:
-        """Change the behaviour of an entity.
+        """Change the settings of an entity.
 
-        Its receivers are detached if it is disabled for anything, and if it forwards
-        from now on. What a sender may no longer send is refused.
+        Receivers are detached if the entity is no longer active, or if it now forwards
+        its messages. Senders stay attached; if they may not send, their messages are
+        refused.
 
         Raises:
-            RefusedError: it forwards to what is not there.
+            RefusedError: the target of its forwarding does not exist, or is the entity
+                itself.
         """
         self.namespace.change(entity, settings)
         if settings.status is not Status.ACTIVE:
@@ -51,12 +53,13 @@ class Changes:
         self._hub.turn()
 
     def remove(self, entity: Queue | Topic) -> None:
-        """Delete an entity; its links are detached with "not found".
+        """Delete an entity, and detach its links with the error "not found".
 
-        Those of senders with their next message, which is refused so, too.
+        The link of a sender is detached at its next message, which is refused with the
+        same error.
         """
         for path in self.namespace.remove(entity):
-            # The clients know it by these words.
+            # Clients recognise the words "messaging entity" and "could not be found".
             gone = RefusedError(
                 Condition.NOT_FOUND,
                 f"the messaging entity {path!r} could not be found: it was deleted",

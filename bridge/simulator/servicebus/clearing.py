@@ -1,21 +1,24 @@
-"""Empty a queue, or let its dead letters try again: for people. Pure."""
+"""Purge a queue, or resubmit its dead letters. Pure."""
 
 from bridge.simulator.servicebus.errors import Condition, RefusedError
 from bridge.simulator.servicebus.queues import Queue
 
 
 def resubmit(queue: Queue, number: int | None = None) -> int:
-    """Move dead letters back, as new messages; return how many.
+    """Move dead letters back into their queue as new messages; return how many.
 
     Args:
-        queue: the queue or subscription that they come from.
-        number: the sequence number of one dead letter; None: all that are free.
+        queue: the queue or subscription that the dead letters come from.
+        number: the sequence number of one dead letter; None: all unlocked dead letters.
 
     Raises:
-        RefusedError: there is no free dead letter with this number.
+        RefusedError: this is a dead-letter queue, or no unlocked dead letter has this
+            number.
     """
     if queue.dead_letters is None:
-        raise RefusedError(Condition.NOT_ALLOWED, "a dead letter has none itself")
+        raise RefusedError(
+            Condition.NOT_ALLOWED, "a dead-letter queue has no dead letters of its own"
+        )
     dead = queue.dead_letters.storage
     moved = [
         entry
@@ -31,7 +34,7 @@ def resubmit(queue: Queue, number: int | None = None) -> int:
 
 
 def purge(queue: Queue) -> int:
-    """Delete all messages that nobody has locked; return how many."""
+    """Delete all unlocked messages, and the scheduled ones; return how many."""
     free = [each for each in queue.storage.backlog if each.lock_token is None]
     for entry in free:
         queue.storage.remove(entry)

@@ -62,8 +62,8 @@ def load_entities(path: Path) -> Entities:
     """Read an entity file.
 
     Raises:
-        ConfigError: it is invalid, or asks for something that is not supported.
-        OSError: it cannot be read.
+        ConfigError: the file is invalid, or requests something that is not supported.
+        OSError: the file cannot be read.
     """
     return parse_entities(path.read_text(encoding="utf-8-sig"))
 
@@ -72,7 +72,7 @@ def parse_entities(text: str) -> Entities:
     """Read the text of an entity file.
 
     Raises:
-        ConfigError: it is invalid, or asks for something that is not supported.
+        ConfigError: the text is invalid, or requests something that is not supported.
     """
     document = _parse_json(_STRING_OR_COMMENT.sub(_without_comment, text))
     findings = Findings()
@@ -84,13 +84,12 @@ def parse_entities(text: str) -> Entities:
 
 
 def _parse_json(text: str) -> object:
-    """Return the document.
+    """Return the decoded JSON.
 
-    Whole numbers keep their digits: orjson would turn those beyond 64 bits into others,
-    without a word.
+    This does not use orjson, which silently changes whole numbers beyond 64 bits.
 
     Raises:
-        ConfigError: this is not JSON, or has half of a surrogate pair.
+        ConfigError: the text is not JSON, or contains half of a surrogate pair.
     """
     try:
         found: object = json.loads(
@@ -103,7 +102,7 @@ def _parse_json(text: str) -> object:
 
 
 def _read_int(text: str) -> int:
-    return int(text[:_MOST_DIGITS])  # one that is cut is too large in any case
+    return int(text[:_MOST_DIGITS])  # a longer number is out of range even when cut
 
 
 def _refuse_constant(name: str) -> None:
@@ -116,14 +115,14 @@ def _without_comment(match: re.Match[str]) -> str:
 
 def _read_document(document: Fields) -> Entities:
     user = document.section("UserConfig")
-    # Where the emulator writes its log does not concern this broker.
+    # The section says where the emulator writes its log; this broker does not use it.
     user.ignore("Logging")
     namespaces = list(user.items("Namespaces"))
     if len(namespaces) != 1:
         user.fault("there should be one namespace in Namespaces")
     user.close()
     document.close()
-    # Places are relative to the only namespace, as its author expects.
+    # Faults give places without "UserConfig.Namespaces[0]": there is one namespace.
     namespace = (
         namespaces[0].renamed("") if namespaces else Fields.of({}, "", Findings())
     )

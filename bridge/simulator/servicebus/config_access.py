@@ -4,8 +4,8 @@
       {"Name": "sender", "PrimaryKey": "...", "SecondaryKey": "...", "Rights": ["Send"]}
     ]
 
-stands beside Name of a namespace, a queue or a topic. Microsoft's emulator knows one
-key for everything and refuses the field.
+stands beside Name of a namespace, a queue or a topic. Microsoft's emulator has only one
+key, which gives all rights, and refuses this field.
 """
 
 from bridge.simulator.servicebus.access import AccessRule, Right

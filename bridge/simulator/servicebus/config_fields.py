@@ -1,7 +1,7 @@
 """Read the fields of a JSON object one by one, and collect faults.
 
-A reader asks for each field it knows; close() then reports the others. A faulty field
-reads as its default, so that one pass finds every fault.
+A reader requests each field that it knows; close() then reports all other fields. For
+an invalid field, the reader gets the default, so that one pass finds every fault.
 """
 
 import re
@@ -45,8 +45,8 @@ class Fields:
 
     Args:
         fields: the object.
-        place: where it is, such as Queues[0].Properties.
-        findings: where to add faults.
+        place: the place of the object in the file, such as Queues[0].Properties.
+        findings: collects the faults.
     """
 
     def __init__(
@@ -66,16 +66,16 @@ class Fields:
         return cls({}, place, findings)
 
     def renamed(self, place: str) -> Self:
-        """Return the same fields with another name of their place."""
+        """Return the same fields, with another place in their faults."""
         return type(self)(self._fields, place, self._findings)
 
     def fault(self, what: str) -> None:
         """Add a fault about the whole object."""
-        said = f"{self._place}: {what}" if self._place else what
-        self._findings.faults.append(said)
+        fault = f"{self._place}: {what}" if self._place else what
+        self._findings.faults.append(fault)
 
     def close(self) -> None:
-        """Report the fields that no reader asked for."""
+        """Report the fields that no reader has requested."""
         for name in self._fields:
             if name not in self._known:
                 self._fault_at(name, "unknown field")
@@ -90,12 +90,12 @@ class Fields:
             self._fault_at(name, why)
 
     def section(self, name: str) -> "Fields":
-        """Return the fields of an inner object; none if it is absent."""
+        """Return the fields of an inner object; an absent object has no fields."""
         value = self._take(name)
         return Fields.of({} if value is None else value, self._at(name), self._findings)
 
     def items(self, name: str) -> Iterator["Fields"]:
-        """Return the fields of each object in a list; none if it is absent."""
+        """Return the fields of each object in a list; an absent list is empty."""
         value = self._take(name)
         if not isinstance(value, list | None):
             self._fault_at(name, "should be a list")
@@ -113,7 +113,7 @@ class Fields:
         return value if isinstance(value, str) else ""
 
     def choices(self, name: str, allowed: Sequence[str]) -> Sequence[str]:
-        """Return a list of some of the allowed texts: one at least."""
+        """Return a list of allowed texts, which has to have at least one."""
         value = self._take(name)
         found = value if isinstance(value, list) else []
         if not found or any(item not in allowed for item in found):
@@ -129,7 +129,7 @@ class Fields:
         return value is True
 
     def integer(self, name: str, default: int) -> int:
-        """Return an integer from 1."""
+        """Return an integer of at least 1."""
         value = self._take(name)
         if value is None:
             return default
@@ -175,7 +175,7 @@ class Fields:
 
 
 def parse_duration(value: object) -> timedelta | None:
-    """Return an ISO 8601 duration above zero; None: it is not one."""
+    """Return an ISO 8601 duration above zero; None: the value is invalid."""
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         return None

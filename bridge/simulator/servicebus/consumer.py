@@ -1,8 +1,9 @@
 """The link by which a client receives from a queue or from one of its sessions.
 
-A session is free for others, and can no longer be settled, as soon as its lock ends.
-Its link is detached a little later, as by the cloud: a client that waits for as long as
-the lock lasts, as the SDK's own tests do, is not told that it has lost an empty one.
+When the lock on a session ends, other receivers can lock the session at once, and its
+messages can no longer be settled. The link is detached a little later, as in the cloud.
+So a client that waits for exactly the lock duration, as the SDK's own tests do, gets no
+error if it has lost an empty session.
 """
 
 import asyncio
@@ -31,21 +32,21 @@ class Keeper(Protocol):
     """Keeps the links of a connection."""
 
     def touch(self) -> None:
-        """Write to the client, soon: there is something."""
+        """Write the output to the client at the end of the turn."""
 
     def close(self, link: Link) -> None:
-        """Forget a link that is closed."""
+        """Remove a closed link."""
 
 
 class Consumer:
     """Sends messages on one link, as many as it has credit for.
 
     Args:
-        link: attached by the client, not answered yet.
+        link: the link that the client has attached; it is not answered yet.
         queue: the source of the messages.
         owner: the connection of the link.
-        faults: asked when the link breaks.
-        keeper: keeps the link, and writes to the client.
+        faults: decide whether a session lock outlives a broken connection.
+        keeper: holds the link, and writes to the client.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Consumer:
         """Accept the link if the session is free now.
 
         Args:
-            session_id: the wanted session; None: the next available.
+            session_id: the wanted session; None: the next available one.
 
         Returns:
             Whether the link has a session.
@@ -124,7 +125,7 @@ class Consumer:
         self._link.drained()
 
     def on_delivery(self, delivery: Delivery) -> None:
-        """Settle a message with the client's outcome, and confirm the outcome."""
+        """Settle a message with the client's outcome, and confirm it."""
         state = delivery.state
         if isinstance(state, Received | None) and not delivery.is_settled:
             return
@@ -137,7 +138,7 @@ class Consumer:
             delivery.settle(echo(state))
 
     def on_closed(self, *, dropped: bool) -> None:
-        """Release the session; message locks last until they expire."""
+        """Release the session; locks on messages stay until they expire."""
         held_over = dropped and self._faults.hold_session_locks
         if self._session_id is not None and not held_over:
             self.queue.sessions.release(self._session_id, self._owner)
@@ -165,7 +166,7 @@ class Consumer:
         self.queue.use.begin()
 
     def _lose_session(self) -> None:
-        # Without a connection (see hold_session_locks) there is no client to inform.
+        # None: the connection broke, and a fault kept the lock (hold_session_locks).
         if self._session_id is None:
             return
         self._session_id = None

@@ -1,7 +1,8 @@
 """The request and reply links of $cbs and of <entity>/$management.
 
-A request comes on one link and is answered on another of the same connection: the link
-whose target the request names, or else the link with the same address.
+A request comes on one link, and its reply goes to another link of the same connection.
+This is the link whose target is the request's reply-to, or else the link whose source
+is the address of the request.
 
 Source: AMQP management and claims-based security drafts, as implemented by
         azure-servicebus 7.15 and @azure/service-bus 7.9.
@@ -36,7 +37,7 @@ def is_control(path: str) -> bool:
 
 
 class Replies:
-    """Sends replies on one link; they wait for credit of the client."""
+    """Sends replies on one link; a reply waits until the client gives credit."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -47,7 +48,7 @@ class Replies:
 
     @property
     def path(self) -> str:
-        """Empty: faults concern entities, and this link has none."""
+        """Always empty: this link has no entity, and faults concern entities."""
         return ""
 
     def add(self, encoded: bytes) -> None:
@@ -56,7 +57,7 @@ class Replies:
         self.on_flow()
 
     def on_flow(self) -> None:
-        """Send the waiting replies, as far as there is credit."""
+        """Send the waiting replies, as many as there is credit for."""
         while self._waiting and self._link.credit > 0 and self._link.is_open:
             tag = uuid4().bytes
             self._link.send(tag, self._waiting.popleft(), None)
@@ -73,12 +74,12 @@ class Requests:
     """Answers the requests of one link.
 
     Args:
-        link: attached by the client, not answered yet.
+        link: the link that the client has attached; it is not answered yet.
         namespace: the entities that requests are about.
-        faults: asked when a message is scheduled, because that is a send.
-        owner: the connection, with what its tokens allow.
-        find_replies: returns the link for the reply, by the wanted address and the
-            path of the request.
+        faults: may refuse to schedule a message, because that is a send.
+        owner: the connection, which has the tokens.
+        find_replies: returns the link for the reply, by the reply-to and the path of
+            the request.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Requests:
 
     @property
     def path(self) -> str:
-        """Empty: faults concern entities, and this link has none."""
+        """Always empty: this link has no entity, and faults concern entities."""
         return ""
 
     def on_flow(self) -> None:
@@ -139,20 +140,21 @@ class Requests:
             answered = self._manage(request)
             body = None if answered.body is None else dict(answered.body)
             reply = Message(body, properties=_properties(answered))
-        # The client compares it with its message id, including the type.
+        # The client compares the correlation id with its message id, type included.
         reply.correlation_id = request.id
         return reply.encode()
 
     def _authorize(self, request: Message) -> dict[str, object]:
-        """Take a token for the namespace, or for an entity that exists."""
+        """Store a token for the namespace, or for an entity that exists."""
         named = request.properties
         try:
             _check_put_token(named.get("operation"))
             path = entity_path(str(named.get("name") or "")).lower()
             path = path.removesuffix(MANAGEMENT_SUFFIX)
             self._owner.claims.put(request.body, path)
-            # Without a path, it is for the whole namespace. What the broker does not do
-            # is refused at the link, whose words a client shows.
+            # An empty path means the whole namespace. A transfer queue, which this
+            # broker does not support, is refused later, when the client attaches to
+            # it: clients show the error of an attach to their user.
             if path and not is_transfer(path):
                 self._namespace.find(path)
         except RefusedError as error:

@@ -1,7 +1,7 @@
-"""Actions at a later time, without a timer for each.
+"""Plan actions for a later time, without a timer for each of them.
 
-Pure: the owner asks when the next action is due and runs what is due. So a broker needs
-only one timer of the event loop, and a test needs none.
+Pure: the owner asks when the next action is due, and runs the due actions. So a broker
+needs only one timer of the event loop, and a test needs none.
 """
 
 import heapq
@@ -24,7 +24,7 @@ class Deadline:
         self.action: Callable[[], None] | None = action
 
     def cancel(self) -> None:
-        """Do nothing when the time comes."""
+        """Cancel the action."""
         if self.action is not None:
             self.action = None
             self._owner.forget()
@@ -60,9 +60,10 @@ class Deadlines:
                 action()
 
     def forget(self) -> None:
-        """Count one cancelled deadline; remove them all when they are the majority."""
+        """Count a cancelled deadline; remove all of them when they are the majority."""
         self._cancelled += 1
-        # A settled message leaves its lock's deadline behind, for up to a minute.
+        # When a message is settled, the cancelled deadline of its lock would stay here
+        # for the rest of the lock duration, e.g. a minute.
         if self._cancelled > max(_COMPACT_ABOVE, len(self._heap) // 2):
             self._heap = [entry for entry in self._heap if entry[2].action is not None]
             heapq.heapify(self._heap)

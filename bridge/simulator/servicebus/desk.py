@@ -1,4 +1,4 @@
-"""What a person does at a broker, without a connection: look, put, resubmit, purge."""
+"""Act on entities without a connection: view, put, resubmit, purge."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -19,7 +19,7 @@ class Desk:
     """The actions on the entities of one broker.
 
     Args:
-        hub: connects the entities to the clients, who learn of each action.
+        hub: connects the entities to the clients; after each action it runs a turn.
         clock: returns seconds since the epoch.
     """
 
@@ -32,12 +32,12 @@ class Desk:
         return self._hub.namespace
 
     def overview(self, entity: str | None = None) -> Overview:
-        """Return all entities, and what is in one of them."""
+        """Return all entities, and the content of one of them."""
         self._namespace.run_due()
         return overview(self._namespace, entity)
 
     def turn(self) -> None:
-        """Do what is due by now: after the clock was set ahead."""
+        """Do everything that is due; call this after the clock was set ahead."""
         self._hub.turn()
 
     def put(
@@ -52,16 +52,16 @@ class Desk:
         """Send a message to a queue or topic.
 
         Args:
-            entity: its path.
-            body: one data section.
-            subject: None: none, as for the others.
-            session_id: needed where sessions are.
+            entity: the path of the queue or topic.
+            body: the bytes of the body, sent as one data section.
+            subject: the subject; None: the message has none.
+            session_id: the session id; None: the message has none.
             application_properties: see ``handmade.compose``.
 
         Raises:
-            RefusedError: the entity does not exist, or takes no such message; or AMQP
-                has no form for a property.
-            TypeError: the body is a text: its encoding is for the caller to choose.
+            RefusedError: the entity does not exist, or refuses the message; or AMQP
+                cannot represent a property.
+            TypeError: the body is a str; the caller has to encode it.
         """
         encoded = compose(
             body,
@@ -75,14 +75,14 @@ class Desk:
     def resubmit(self, entity: str, number: int | None = None) -> int:
         """Move dead letters back into the queue or subscription that they come from.
 
-        Each becomes a new message: with a new number, and without failed deliveries.
+        Each becomes a new message, with a new number and no failed deliveries.
 
         Args:
             entity: the path of the queue or subscription.
             number: the sequence number of one dead letter; None: all of them.
 
         Returns:
-            How many were moved. Those that a receiver has locked are left.
+            How many were moved. Locked dead letters are not moved.
 
         Raises:
             RefusedError: the entity does not exist or has no dead letters, or no dead
@@ -93,17 +93,17 @@ class Desk:
         return moved
 
     def purge(self, entity: str, *, dead_letters: bool = False) -> int:
-        """Delete all messages of a queue or subscription that nobody has locked.
+        """Delete all unlocked messages of a queue or subscription.
 
         Args:
-            entity: its path.
-            dead_letters: delete its dead letters instead.
+            entity: the path of the queue or subscription.
+            dead_letters: whether to delete its dead letters instead.
 
         Returns:
             How many were deleted.
 
         Raises:
-            RefusedError: the entity does not exist, or keeps no messages.
+            RefusedError: the entity does not exist, or is a topic.
         """
         queue = self._queue(entity)
         if dead_letters and queue.dead_letters is not None:

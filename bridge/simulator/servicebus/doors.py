@@ -1,6 +1,6 @@
 """The ports of a broker: AMQP over TCP, over TLS, and over WebSockets.
 
-All of them lead to the same entities. Plain TCP is always open.
+All ports serve the same entities. The broker always listens for plain TCP itself.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ NewProtocol = Callable[[], asyncio.Protocol]
 
 
 class Doors(Struct, frozen=True, kw_only=True):
-    """Where clients come in besides plain TCP.
+    """The ports to listen on in addition to plain TCP.
 
     Attributes:
-        websocket_port: for AMQP over WebSockets, with TLS if there is TLS; 0: a free
-            one; None: not at all.
+        websocket_port: the port for AMQP over WebSockets, which use TLS if ``tls`` is
+            set; 0: a free port; None: no WebSockets.
         tls: the certificate; None: no TLS.
-        tls_port: for AMQP over TLS; 0: a free one.
+        tls_port: the port for AMQP over TLS; 0: a free port.
     """
 
     websocket_port: int | None = None
@@ -34,7 +34,7 @@ class Doors(Struct, frozen=True, kw_only=True):
 
 
 class Ports(Struct, frozen=True, kw_only=True):
-    """Where an open broker listens; None: it does not listen there."""
+    """The ports that a broker listens on; None: it does not offer this protocol."""
 
     tls: int | None = None
     websocket: int | None = None

@@ -1,7 +1,7 @@
-"""What the broker needs from an AMQP engine, whichever it is.
+"""The protocols between the broker and an AMQP engine.
 
-An engine gets the bytes of one connection, keeps AMQP's states, and passes what the
-client did to an ``Endpoint``.
+An engine gets the bytes of one connection, keeps the states of AMQP, and reports the
+client's actions to an ``Endpoint``.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -15,40 +15,40 @@ from bridge.simulator.wire.outcomes import Outcome, State
 class Link(Protocol):
     """A link that a client attached.
 
-    It is wide because a broker reads the whole attach here, and says the whole answer.
+    It is wide because a broker reads all of the attach here, and answers it.
     """
 
     @property
     def is_sender(self) -> bool:
-        """Whether the broker sends on it."""
+        """Whether the broker sends on the link."""
 
     @property
     def is_presettled(self) -> bool:
-        """Whether the client wants messages that are settled already."""
+        """Whether the client sends, or requests, messages that are already settled."""
 
     @property
     def is_coordinator(self) -> bool:
-        """Whether it is for transactions."""
+        """Whether the link is for transactions."""
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether the broker is to make an entity for it."""
+        """Whether the client requests a new entity for the link."""
 
     @property
     def session(self) -> Hashable:
-        """What it shares with the links of the same AMQP session."""
+        """The AMQP session; it is equal for all links of one session."""
 
     @property
     def source(self) -> str:
-        """The address of its source; empty: none."""
+        """The address of the link's source; empty: none."""
 
     @property
     def target(self) -> str:
-        """The address of its target; empty: none."""
+        """The address of the link's target; empty: none."""
 
     @property
     def filters(self) -> Mapping[object, object]:
-        """The filters of its source, by their names."""
+        """The filters of the link's source, by their names."""
 
     @property
     def properties(self) -> Mapping[object, object]:
@@ -60,7 +60,7 @@ class Link(Protocol):
 
     @property
     def credit(self) -> int:
-        """How many messages may still be sent on it, by the client or to it."""
+        """How many messages may still be sent on the link, in its direction."""
 
     def accept(
         self,
@@ -69,38 +69,38 @@ class Link(Protocol):
         properties: Mapping[object, object] | None = None,
         max_message_bytes: int | None = None,
     ) -> None:
-        """Accept the attach with its own terms, source and target.
+        """Accept the attach with the client's settle modes, source and target.
 
         Args:
-            filters: replace those of the source; None: they stay.
-            properties: those of the broker's attach.
-            max_message_bytes: of the messages that the client sends.
+            filters: the filters of the source; None: the client's filters.
+            properties: the properties of the broker's attach.
+            max_message_bytes: the limit for messages that the client sends.
         """
 
     def refuse(self, error: AmqpError) -> None:
         """Refuse the attach: attach without source and target, then close."""
 
     def close(self, error: AmqpError | None = None) -> None:
-        """Close the link, with the reason if there is one."""
+        """Close the link, with a reason if one is given."""
 
     def grant(self, credit: int) -> None:
-        """Let the client send so many more messages."""
+        """Let the client send this number of further messages."""
 
     def send(self, tag: bytes, encoded: bytes, token: UUID | None) -> None:
         """Send a message.
 
         Args:
-            tag: of the delivery.
-            encoded: its bytes.
-            token: comes back with the outcome; None: the message is sent settled.
+            tag: the delivery tag.
+            encoded: the bytes of the message.
+            token: returned with the outcome; None: the message is sent settled.
         """
 
     def drained(self) -> None:
-        """Give unused credit back, if the client wants it."""
+        """Give unused credit back, if the client has requested it (drain)."""
 
 
 class Delivery(Protocol):
-    """A whole message from a client, or the client's outcome for a sent one."""
+    """A complete message from a client, or the client's outcome for a message."""
 
     @property
     def encoded(self) -> bytes:
@@ -112,40 +112,40 @@ class Delivery(Protocol):
 
     @property
     def token(self) -> UUID | None:
-        """What the message was sent with."""
+        """The token that the message was sent with."""
 
     @property
     def state(self) -> State | None:
-        """What the client did with the message."""
+        """The client's state of the delivery; None: there is none."""
 
     @property
     def is_settled(self) -> bool:
-        """Whether the client has forgotten it."""
+        """Whether the delivery is settled."""
 
     def settle(self, outcome: Outcome | None) -> None:
         """Settle the delivery with an outcome, or with none."""
 
 
 class Endpoint(Protocol):
-    """Gets what a client does; see ``bridge.simulator.servicebus.links``."""
+    """Handles the actions of a client; see ``bridge.simulator.servicebus.links``."""
 
     def attach(self, link: Link) -> None:
         """Accept a link, or refuse it."""
 
     def close(self, link: Link) -> None:
-        """Forget a link that its client has closed."""
+        """Remove a link that its client has closed."""
 
     def close_session(self, session: Hashable) -> None:
-        """Forget the links of a session that the client has ended."""
+        """Remove the links of a session that the client has ended."""
 
     def close_all(self, *, dropped: bool) -> None:
-        """Forget all links."""
+        """Remove all links."""
 
     def on_flow(self, link: Link) -> None:
-        """Use the credit of a link."""
+        """Handle new credit of a link."""
 
     def on_delivery(self, link: Link, delivery: Delivery) -> None:
-        """Take a message, or an outcome."""
+        """Handle a message, or an outcome."""
 
 
 class Engine(Protocol):
@@ -153,20 +153,20 @@ class Engine(Protocol):
 
     @property
     def client(self) -> str:
-        """The name that the client has given itself; empty: none yet."""
+        """The container id of the client; empty: it has not sent one yet."""
 
     @property
     def is_finished(self) -> bool:
-        """Whether the connection has to be closed, after the output is written."""
+        """Whether to close the connection after the output is written."""
 
     def receive(self, received: bytes) -> None:
-        """Take bytes from the client, and tell the endpoint what they mean."""
+        """Take bytes from the client, and report its actions to the endpoint."""
 
     def take_output(self) -> bytes:
         """Return the bytes for the client since the last call."""
 
     def tick(self, now: float) -> float | None:
-        """Do what is due.
+        """Handle the idle time-outs that are over.
 
         Args:
             now: seconds of a clock that never goes back.
@@ -179,7 +179,7 @@ class Engine(Protocol):
         """Close the connection, with the reason."""
 
     def free(self) -> None:
-        """Release what it holds: the connection is gone."""
+        """Release all resources, after the connection is lost."""
 
 
 Wire = Callable[[Endpoint], Engine]

@@ -37,10 +37,10 @@ class Namespace:
         clock: returns seconds since the epoch.
 
     Attributes:
-        on_idle: called with an entity that was unused for its AutoDeleteOnIdle; as long
-            as nobody has set it, the entity is deleted.
-        access: the rules of shared access by path in lower case; "" has those of the
-            whole namespace. What has none is not there.
+        on_idle: called with an entity that was idle for its AutoDeleteOnIdle; the
+            default deletes the entity.
+        access: the rules of shared access by path in lower case; "" is the whole
+            namespace. Paths without rules are absent.
     """
 
     def __init__(self, entities: Entities, clock: Callable[[], float]) -> None:
@@ -63,7 +63,7 @@ class Namespace:
         self._connect_forwarding()
 
     def entities(self) -> tuple[Queue | Topic, ...]:
-        """Return all queues, topics and subscriptions, in the order of their making."""
+        """Return all queues, topics and subscriptions, in the order of creation."""
         return tuple(
             entity
             for entity in self._by_path.values()
@@ -71,10 +71,10 @@ class Namespace:
         )
 
     def add_queue(self, settings: QueueSettings) -> Queue:
-        """Make a queue.
+        """Add a queue.
 
         Raises:
-            RefusedError: the name is taken, or it forwards to what is not there.
+            RefusedError: the name is taken, or the target of forwarding is invalid.
         """
         self._check_new(settings.name)
         self._check_forwarding(settings)
@@ -83,7 +83,7 @@ class Namespace:
         return queue
 
     def add_topic(self, settings: TopicSettings) -> Topic:
-        """Make a topic, with its subscriptions.
+        """Add a topic with its subscriptions.
 
         Raises:
             RefusedError: the name is taken.
@@ -94,27 +94,27 @@ class Namespace:
         return topic
 
     def add_subscription(self, topic: Topic, settings: SubscriptionSettings) -> Queue:
-        """Make a subscription.
+        """Add a subscription to a topic.
 
         Raises:
-            RefusedError: the name is taken, or it forwards to what is not there.
+            RefusedError: the name is taken, or the target of forwarding is invalid.
         """
         path = subscription_path(topic.name, settings.name)
         self._check_new(path)
         self._check_forwarding(settings)
         queue = self._add_queue(replace(settings, name=path))
         topic.subscriptions.append(queue)
-        queue.use.above = topic.use
+        queue.use.parent = topic.use
         self._connect_forwarding()
         return queue
 
     def change(
         self, entity: Queue | Topic, settings: QueueSettings | TopicSettings
     ) -> None:
-        """Change the behaviour of an entity.
+        """Change the settings of an entity.
 
         Raises:
-            RefusedError: it forwards to what is not there.
+            RefusedError: the target of forwarding is invalid.
         """
         if isinstance(entity, Topic) and isinstance(settings, TopicSettings):
             entity.change(settings)
@@ -129,7 +129,7 @@ class Namespace:
         """Delete an entity with its messages, and a topic with its subscriptions.
 
         Returns:
-            The paths that are gone, with those of dead-letter queues.
+            The paths that no longer exist, including those of dead-letter queues.
         """
         gone = list(entity.subscriptions) if isinstance(entity, Topic) else [entity]
         paths = [entity.name] if isinstance(entity, Topic) else []
@@ -146,8 +146,8 @@ class Namespace:
                     q for q in topic.subscriptions if q not in gone
                 ]
         self._connect_forwarding()
-        # What is still to happen there, such as the end of a time to live, is for
-        # nobody: it must not reach another entity.
+        # The deadlines of a deleted queue still run, e.g. the end of a time to live.
+        # Without a target, they cannot forward a message to another entity.
         for queue in gone:
             queue.storage.forward_to = None
             if queue.dead_letters is not None:
@@ -158,14 +158,15 @@ class Namespace:
         """Return the entity with this path; case does not matter.
 
         Raises:
-            RefusedError: it does not exist, or is a queue of transfer dead letters.
+            RefusedError: no entity has this path, or it is a transfer dead-letter
+                queue, which this broker does not support.
         """
         found = self._by_path.get(path.lower())
         if found is None and is_transfer(path):
             raise RefusedError(
                 Condition.NOT_IMPLEMENTED,
-                "this broker keeps no transfer dead letters: a message for a target of "
-                "forwarding that is not there stays in its queue",
+                "this broker keeps no transfer dead letters: a message stays in its "
+                "queue if the target of forwarding does not exist",
             )
         if found is None:
             raise RefusedError(
@@ -177,7 +178,8 @@ class Namespace:
         """Return an entity that can be sent to.
 
         Raises:
-            RefusedError: it does not exist, or cannot be sent to directly.
+            RefusedError: the entity does not exist, is disabled for sending, or is a
+                subscription or dead-letter queue.
         """
         found = self.find(path)
         if isinstance(found, Topic) or (
@@ -192,7 +194,8 @@ class Namespace:
         """Return an entity that can be received from.
 
         Raises:
-            RefusedError: it does not exist, or cannot be received from.
+            RefusedError: the entity does not exist, is disabled for receiving, is a
+                topic, or forwards its messages.
         """
         found = self.find(path)
         if isinstance(found, Topic):
@@ -207,7 +210,7 @@ class Namespace:
         return found
 
     def run_due(self) -> None:
-        """Expire and enqueue everything that is due."""
+        """Run all due actions, e.g. expire locks and enqueue scheduled messages."""
         self._deadlines.run_due(self._clock())
 
     def next_deadline(self) -> float | None:
@@ -215,7 +218,7 @@ class Namespace:
         return self._deadlines.next_deadline()
 
     def take_woken(self) -> tuple[Queue, ...]:
-        """Return the queues that may have new messages."""
+        """Return the queues that may have new messages, and clear the list."""
         woken = tuple(self._woken)
         self._woken.clear()
         return woken
@@ -262,7 +265,7 @@ class Namespace:
             settings, subscriptions, clock=self._clock, deadlines=self._deadlines
         )
         for queue in subscriptions:
-            queue.use.above = topic.use
+            queue.use.parent = topic.use
         self._by_path[settings.name.lower()] = topic
         self._idleness.watch(topic)
         self._keep_access(settings.name, settings.access)
@@ -289,7 +292,7 @@ class Namespace:
                 self.find_target(target)
 
     def _connect_forwarding(self) -> None:
-        """Connect what forwards with its targets; a deleted target is none."""
+        """Set the target of each forwarding queue; None if the target is deleted."""
         for queue in tuple(self._by_path.values()):
             if isinstance(queue, Topic) or queue.dead_letters is None:
                 continue

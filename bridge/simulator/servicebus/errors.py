@@ -1,7 +1,7 @@
 """The error conditions of AMQP and Service Bus that this broker sends.
 
-Shapes:  Condition names one; RefusedError carries it from the fault of a request to the
-         link or reply that answers the client.
+Shapes:  Condition names one; RefusedError carries it to the link or reply that answers
+         the client.
 Source:  the conditions that azure-servicebus 7.15 maps to its exceptions.
 """
 
@@ -49,5 +49,5 @@ class RefusedError(Exception):
 
 
 def amqp_error(error: RefusedError) -> AmqpError:
-    """Return a refusal as it goes over the wire."""
+    """Return a refusal as the error that AMQP sends."""
     return AmqpError(str(error.condition), error.description)

@@ -1,8 +1,8 @@
-"""Faults on demand, to rehearse a consumer's reaction.
+"""Faults on demand, to test how a consumer reacts.
 
 Lasting faults stay until they are ended, one by one or all by clear(). They concern the
-whole broker, or one entity by its path. An unknown path is refused with RefusedError,
-so that a misspelt fault is noticed.
+whole broker, or one entity by its path. An unknown path raises RefusedError, so that a
+misspelt path is noticed.
 """
 
 from collections.abc import Mapping
@@ -40,8 +40,8 @@ class Faults:
         control: the broker to act on.
 
     Attributes:
-        hold_session_locks: after a broken connection, session locks stay until they
-            expire, as a strict model of the cloud; otherwise they are free at once.
+        hold_session_locks: whether a broken connection leaves its session locks until
+            they expire, as a strict model of the cloud; otherwise they end at once.
     """
 
     def __init__(self, control: Control) -> None:
@@ -68,7 +68,7 @@ class Faults:
         self._control.drop_connections()
 
     def detach_links(self, path: str | None = None) -> None:
-        """Detach the links of one entity or of all, as the cloud does to idle links."""
+        """Detach the links of one entity, or of all, like idle links in the cloud."""
         if path is not None:
             self._control.check_entity(path)
         self._control.detach_links(path)
@@ -140,7 +140,7 @@ class Faults:
         return {name: value for name, value in found.items() if value}
 
     def check_attach(self, path: str) -> None:
-        """Return if an attach is allowed.
+        """Check that an attach is allowed.
 
         Raises:
             RefusedError: a fault refuses it.
@@ -149,7 +149,7 @@ class Faults:
             raise error
 
     def check_send(self, path: str) -> None:
-        """Return if a send is allowed.
+        """Check that a send is allowed; this counts down the sends with "server busy".
 
         Raises:
             RefusedError: a fault refuses it.

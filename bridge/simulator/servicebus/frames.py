@@ -51,7 +51,7 @@ class FrameSplitter:
 def message_format(frame: bytes) -> int | None:
     """Return the message-format of a transfer frame, or None.
 
-    The later frames of one transfer may omit it; then it is None, too.
+    The later frames of one message may omit the message-format: the result is None.
     """
     body = frame[4] * 4 if not frame.startswith(b"AMQP") else len(frame)
     if frame[body : body + len(_TRANSFER)] != _TRANSFER:

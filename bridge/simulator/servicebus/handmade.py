@@ -1,4 +1,4 @@
-"""Messages that a test or a person makes, and their properties in plain types."""
+"""Encode messages that a test or a person writes, and show properties of messages."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -29,15 +29,15 @@ def compose(
     """Return a message as a sender encodes it.
 
     Args:
-        body: one data section.
-        subject: None: none.
-        session_id: None: none.
+        body: the bytes of the body, sent as one data section.
+        subject: the subject; None: the message has none.
+        session_id: the session id; None: the message has none.
         application_properties: texts, numbers, booleans, bytes, UUIDs, times with a
             zone, durations or None by name.
 
     Raises:
-        RefusedError: AMQP has no form for a property.
-        TypeError: the body is a text: its encoding is for the caller to choose.
+        RefusedError: AMQP cannot represent a property.
+        TypeError: the body is a str; the caller has to encode it.
     """
     fields: list[object] = [None] * (SESSION_FIELD + 1)
     fields[SUBJECT_FIELD], fields[SESSION_FIELD] = subject, session_id
@@ -50,10 +50,10 @@ def compose(
 
 
 def plain_properties(message: Message) -> Mapping[str, object]:
-    """Return the application properties of a message in types of Python.
+    """Return the application properties of a message with Python types.
 
-    A time is a datetime, a duration a timedelta; what Python has no type for is shown
-    as bytes.
+    A time becomes a datetime, and a duration a timedelta. A value without an equivalent
+    in Python becomes bytes that describe it.
     """
     return {
         name: _plain(value) for name, value in message.application_properties.items()

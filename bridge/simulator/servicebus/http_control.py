@@ -19,31 +19,31 @@ from bridge.simulator.http_server import as_json
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.errors import Condition
 from bridge.simulator.servicebus.faults import Faults
-from bridge.simulator.servicebus.page_routes import page_routes, refused_in_words
+from bridge.simulator.servicebus.page_routes import page_routes, refusals_as_http_errors
 
 _Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
 
 
 class _Fault(Input, frozen=True, kw_only=True, tag_field="fault"):
-    """A fault by its name."""
+    """A request to begin a fault; the field ``fault`` names it."""
 
 
 class _DropConnections(_Fault, frozen=True, tag="drop-connections"):
-    def befall(self, faults: Faults) -> None:
+    def begin(self, faults: Faults) -> None:
         faults.drop_connections()
 
 
 class _DetachLinks(_Fault, frozen=True, kw_only=True, tag="detach-links"):
     entity: str | None = None
 
-    def befall(self, faults: Faults) -> None:
+    def begin(self, faults: Faults) -> None:
         faults.detach_links(self.entity)
 
 
 class _ExpireLocks(_Fault, frozen=True, kw_only=True, tag="expire-locks"):
     entity: str
 
-    def befall(self, faults: Faults) -> None:
+    def begin(self, faults: Faults) -> None:
         faults.expire_locks(self.entity)
 
 
@@ -51,38 +51,38 @@ class _RefuseAttach(_Fault, frozen=True, kw_only=True, tag="refuse-attach"):
     entity: str
     condition: Condition = Condition.ENTITY_DISABLED
 
-    def befall(self, faults: Faults) -> None:
+    def begin(self, faults: Faults) -> None:
         faults.refuse_attach(self.entity, self.condition)
 
 
 class _ServerBusy(_Fault, frozen=True, kw_only=True, tag="server-busy"):
     sends: Annotated[int, msgspec.Meta(ge=1)] = 1
 
-    def befall(self, faults: Faults) -> None:
+    def begin(self, faults: Faults) -> None:
         faults.busy_for_sends(self.sends)
 
 
 class _Full(_Fault, frozen=True, kw_only=True, tag="full"):
     entity: str
 
-    def befall(self, faults: Faults) -> None:
+    def begin(self, faults: Faults) -> None:
         faults.fill(self.entity)
 
 
 class _Delay(_Fault, frozen=True, kw_only=True, tag="delay"):
     seconds: _Seconds
 
-    def befall(self, faults: Faults) -> None:
+    def begin(self, faults: Faults) -> None:
         faults.delay_replies(timedelta(seconds=self.seconds))
 
 
 class _Freeze(_Fault, frozen=True, tag="freeze"):
-    def befall(self, faults: Faults) -> None:
+    def begin(self, faults: Faults) -> None:
         faults.freeze()
 
 
 class _HoldSessionLocks(_Fault, frozen=True, tag="hold-session-locks"):
-    def befall(self, faults: Faults) -> None:
+    def begin(self, faults: Faults) -> None:
         faults.hold_session_locks = True
 
 
@@ -99,10 +99,10 @@ _AnyFault = (
 )
 
 
-class _Named(Protocol):
-    """A fault of a broker."""
+class _FaultRequest(Protocol):
+    """A decoded request to begin a fault."""
 
-    def befall(self, faults: Faults) -> None:
+    def begin(self, faults: Faults) -> None:
         """Begin the fault."""
 
 
@@ -117,10 +117,10 @@ def broker_routes(broker: Broker) -> Sequence[web.RouteDef]:
     async def show(_request: web.Request) -> web.Response:
         return as_json(_view(broker))
 
-    async def befall(request: web.Request) -> web.Response:
+    async def begin(request: web.Request) -> web.Response:
         fault = _parse_fault(await request.read())
-        with refused_in_words():
-            fault.befall(broker.faults)
+        with refusals_as_http_errors():
+            fault.begin(broker.faults)
         return as_json(_view(broker))
 
     async def clear(_request: web.Request) -> web.Response:
@@ -130,14 +130,14 @@ def broker_routes(broker: Broker) -> Sequence[web.RouteDef]:
     return [
         *page_routes(broker),
         web.get("/simulator/servicebus", show, allow_head=False),
-        web.post("/simulator/servicebus/faults", befall),
+        web.post("/simulator/servicebus/faults", begin),
         web.delete("/simulator/servicebus/faults", clear),
     ]
 
 
-def _parse_fault(body: bytes) -> _Named:
+def _parse_fault(body: bytes) -> _FaultRequest:
     try:
-        fault: _Named = parse(body, _AnyFault)  # type: ignore[arg-type]  # a union is no type
+        fault: _FaultRequest = parse(body, _AnyFault)  # type: ignore[arg-type]  # a union is no type
     except BadInputError as error:
         for place, allowed in _ALLOWED.items():
             if place in str(error):

@@ -1,8 +1,8 @@
 """Connect messages and links, for all connections of a broker.
 
-After every input, and whenever something is due, it takes one turn: expire what is due,
-serve the links of queues with new messages, write to the clients, and set the one timer
-for the next deadline.
+After every input, and whenever a deadline has come, the hub runs one turn. It runs the
+due actions, serves the links of queues with new messages, writes to the clients, and
+sets its only timer for the next deadline.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ class Connection(Protocol):
 
     @property
     def claims(self) -> Claims:
-        """What its tokens allow."""
+        """The valid tokens of the connection."""
 
     def flush(self) -> None:
         """Write everything that is ready to be sent."""
@@ -47,11 +47,11 @@ class Hub:
 
     Args:
         namespace: all entities.
-        clock: the same as the namespace's.
-        access: who may do what.
+        clock: the clock of the namespace.
+        access: the rules of shared access.
 
     Attributes:
-        access: the same.
+        access: the rules of shared access.
         connections: all open connections.
         faults: the faults on demand.
         left: set while there is no connection.
@@ -74,7 +74,7 @@ class Hub:
         self._is_running = False
 
     def join(self, connection: Connection) -> None:
-        """Add a connection; one that comes while the broker closes is broken."""
+        """Add a connection; break it if the broker is closing."""
         self.connections.add(connection)
         self.left.clear()
         if not self._is_running:
@@ -92,11 +92,11 @@ class Hub:
         self._touched.add(connection)
 
     def add_consumer(self, consumer: Consumer) -> None:
-        """Serve an attached link."""
+        """Serve an accepted link from now on."""
         self._consumers.setdefault(consumer.queue, deque()).append(consumer)
 
     def add_waiting(self, consumer: Consumer, timeout: timedelta) -> None:
-        """Attach a link when a session is free for it, or refuse it after a timeout."""
+        """Accept a link when a session becomes free, or refuse it after a timeout."""
         loop = asyncio.get_running_loop()
         self._waiting[consumer] = loop.call_later(
             timeout.total_seconds(), self._give_up, consumer
@@ -124,7 +124,7 @@ class Hub:
         self.turn()
 
     def turn(self) -> None:
-        """Do everything that follows from the last input."""
+        """Run one turn: see the docstring of this module."""
         self.namespace.run_due()
         while woken := self.namespace.take_woken():
             for queue in woken:
@@ -153,7 +153,7 @@ class Hub:
             if waiting.attach_to_session(None):
                 self._waiting.pop(waiting).cancel()
                 self.add_consumer(waiting)
-        # One message for each link in turn, until no link took one in a whole round.
+        # One message for each link in turn, until a whole round has sent no message.
         line = self._consumers.get(queue, deque())
         idle = 0
         while idle < len(line):

@@ -1,14 +1,14 @@
-"""Delete entities that nobody has used for a time: AutoDeleteOnIdle. Pure.
+"""Delete entities that were unused for the time in AutoDeleteOnIdle. Pure.
 
-What counts as use:
-    queue         sends, receives, looks, updates, scheduled messages, forwarding
+Use of an entity is:
+    queue         sends, receives, peeks, updates, scheduled messages, forwarding
     topic         sends, updates, scheduled messages, use of a subscription
-    subscription  receives, looks, updates, new rules, forwarding
-A receiver that is attached receives, whether messages come or not; whoever uses dead
-letters uses their queue or subscription.
+    subscription  receives, peeks, updates, new rules, forwarding
+An attached receiver counts as use, even if it gets no messages. Use of dead letters
+counts as use of their queue or subscription.
 
-Source: Azure Service Bus, message expiration: temporary entities, idleness. It does not
-        speak of attached receivers, nor of dead letters.
+Source: Azure Service Bus, message expiration: temporary entities, idleness. That page
+        does not mention attached receivers and dead letters.
 """
 
 from collections.abc import Callable
@@ -19,12 +19,12 @@ from bridge.simulator.servicebus.topics import Topic
 
 
 class Idleness:
-    """Watches entities.
+    """Finds idle entities.
 
     Args:
         clock: returns seconds since the epoch.
-        deadlines: where it waits.
-        delete: called with an entity that was idle for its time.
+        deadlines: plans the next check of each entity.
+        delete: called with an entity that was idle for its AutoDeleteOnIdle.
     """
 
     def __init__(
@@ -37,17 +37,17 @@ class Idleness:
         self._clock = clock
         self._deadlines = deadlines
         self._delete = delete
-        self._looks: dict[Queue | Topic, Deadline] = {}
+        self._checks: dict[Queue | Topic, Deadline] = {}
 
     def watch(self, entity: Queue | Topic) -> None:
-        """Count an entity's time from now on, as its settings say."""
+        """Measure the idle time of an entity from now on, if its settings limit it."""
         self.forget(entity)
         entity.use.touch()
         self._plan(entity, self._clock())
 
     def forget(self, entity: Queue | Topic) -> None:
-        """Watch an entity no longer."""
-        planned = self._looks.pop(entity, None)
+        """Stop watching an entity."""
+        planned = self._checks.pop(entity, None)
         if planned is not None:
             planned.cancel()
 
@@ -55,16 +55,16 @@ class Idleness:
         window = entity.settings.auto_delete_on_idle
         if window is not None:
             at = since + window.total_seconds()
-            self._looks[entity] = self._deadlines.add(at, lambda: self._look(entity))
+            self._checks[entity] = self._deadlines.add(at, lambda: self._check(entity))
 
-    def _look(self, entity: Queue | Topic) -> None:
+    def _check(self, entity: Queue | Topic) -> None:
         window = entity.settings.auto_delete_on_idle
         now = self._clock()
         since = now if _is_used(entity) else _last_used(entity)
         if window is None or now < since + window.total_seconds():
             self._plan(entity, since)
         else:
-            del self._looks[entity]
+            del self._checks[entity]
             self._delete(entity)
 
 

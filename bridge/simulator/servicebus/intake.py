@@ -1,7 +1,7 @@
-"""The entry of a queue or topic: numbers, duplicates, scheduled messages.
+"""Accept messages for a queue or topic: numbers, duplicates, scheduled messages.
 
-Pure. A scheduled message is not in the queue yet: it has a number of its own, and gets
-a new one when its time comes, as in Service Bus.
+Pure. A scheduled message is not in the queue yet. It already has a sequence number, and
+gets a new one when it is enqueued, as in Service Bus.
 """
 
 from collections import OrderedDict
@@ -26,10 +26,10 @@ MAX_MESSAGE_BYTES = 256 * 1024
 
 
 def check_size(encoded: bytes) -> None:
-    """Return if a message or batch is not too large.
+    """Check the size of a message or batch.
 
     Raises:
-        RefusedError: it is.
+        RefusedError: the message or batch is too large.
     """
     if len(encoded) > MAX_MESSAGE_BYTES:
         raise RefusedError(
@@ -52,11 +52,11 @@ class DuplicateWindow:
         self._seen: OrderedDict[str, float] = OrderedDict()
 
     def resize(self, window: timedelta | None) -> None:
-        """Store ids for another time from now on."""
+        """Change for how long ids are stored."""
         self._seconds = None if window is None else window.total_seconds()
 
     def is_duplicate(self, message_id: str, now: float) -> bool:
-        """Return whether the id is known; store it otherwise."""
+        """Return whether the id is stored; if not, store it."""
         if self._seconds is None:
             return False
         while self._seen and next(iter(self._seen.values())) <= now - self._seconds:
@@ -77,7 +77,7 @@ class Intake:
         enqueue: called with each due message, its number and its origin.
 
     Attributes:
-        size_bytes: of the content of scheduled messages.
+        size_bytes: the size of all scheduled messages.
         activated_at: when a scheduled message was enqueued last; 0: never.
     """
 
@@ -99,14 +99,14 @@ class Intake:
         self.activated_at = 0.0
 
     def detect_within(self, window: timedelta | None) -> None:
-        """Detect duplicates within another time."""
+        """Change the window of duplicate detection."""
         self._window.resize(window)
 
     def accept(self, message: Message, origin: Origin = SENT) -> int | None:
         """Enqueue or schedule the message.
 
         Returns:
-            Its number, or None for a duplicate, which is dropped.
+            The sequence number, or None for a duplicate, which is dropped.
         """
         now = self._clock()
         if self._window.is_duplicate(message.message_id, now):
@@ -137,7 +137,7 @@ class Intake:
             self._drop(number).deadline.cancel()
 
     def take_in(self, message: Message) -> None:
-        """Enqueue a message now, even if it is a duplicate or was scheduled once."""
+        """Enqueue a message now, even if it is a duplicate or has a scheduled time."""
         self._enqueue(message, self.next_number(), SENT)
 
     def clear(self) -> int:

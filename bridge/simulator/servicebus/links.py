@@ -30,21 +30,21 @@ class Role(Protocol):
         """The path of its entity; empty if it has none."""
 
     def on_flow(self) -> None:
-        """The client gave credit, or wants it back."""
+        """Handle credit that the client has given, or requests back."""
 
     def on_delivery(self, delivery: Delivery) -> None:
-        """A message has arrived, or the outcome of a sent one."""
+        """Handle a message from the client, or its outcome for a message."""
 
     def on_closed(self, *, dropped: bool) -> None:
-        """The link is closed."""
+        """Clean up after the link is closed; ``dropped``: its connection broke."""
 
 
 class Links:
-    """The roles of one connection's links.
+    """The links of one connection, each with its role.
 
     Args:
-        hub: connects them to the entities.
-        owner: the connection, which holds their sessions.
+        hub: connects the links to the entities.
+        owner: the connection, which also owns the session locks of its links.
     """
 
     def __init__(self, hub: Hub, owner: Connection) -> None:
@@ -61,13 +61,13 @@ class Links:
             link.refuse(amqp_error(error))
 
     def on_flow(self, link: Link) -> None:
-        """Let the role of a link use its credit; a refused or closed one has none."""
+        """Let the role of a link use its credit; refused and closed links have none."""
         role = self._roles.get(link)
         if role is not None:
             role.on_flow()
 
     def on_delivery(self, link: Link, delivery: Delivery) -> None:
-        """Give the role of a link a message or an outcome."""
+        """Pass a message or an outcome to the role of a link."""
         role = self._roles.get(link)
         if role is not None:
             role.on_delivery(delivery)
@@ -80,7 +80,7 @@ class Links:
         """Remove a link.
 
         Args:
-            link: closed by either side.
+            link: a link that either side has closed.
             dropped: whether its connection broke.
         """
         role = self._roles.pop(link, None)
@@ -104,12 +104,13 @@ class Links:
     def detach(self, path: str | None, why: RefusedError | None = None) -> None:
         """Detach the links of one entity, or of all.
 
-        A sender is told why with its next message, which it would lose otherwise
-        without an answer: clients look at a link that only sends when they send.
+        If a reason is given, a sending client gets it as the outcome of its next
+        message. It would not notice a detach before it sends, and would then lose this
+        message without an answer.
 
         Args:
-            path: of the entity; None: all.
-            why: told to the clients; None: the link was idle.
+            path: the path of the entity; None: all entities.
+            why: the reason for the clients; None: the link was idle.
         """
         idle = RefusedError(Condition.DETACH_FORCED, "the link was idle for too long")
         for link, role in tuple(self._roles.items()):
@@ -120,7 +121,7 @@ class Links:
                 link.close(amqp_error(why or idle))
                 self.close(link)
             elif concerned and why is not None:
-                link.refuse(amqp_error(why))  # it waits for a session
+                link.refuse(amqp_error(why))  # not accepted yet: it waits for a session
                 self.close(link)
 
     def _attach(self, link: Link) -> None:

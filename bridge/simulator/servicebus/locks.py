@@ -17,9 +17,9 @@ class Locks:
 
     Args:
         clock: returns seconds since the epoch.
-        deadlines: where the locks expire.
+        deadlines: plans the expiry of locks.
         lock_duration: the duration of a message lock.
-        lost: the condition for a token that locks nothing.
+        lost: the error condition for a token that locks no message.
         expired: called with each entry whose lock has expired.
 
     Attributes:
@@ -47,7 +47,8 @@ class Locks:
 
         Args:
             entry: the entry that is delivered.
-            session_until: the end of the session lock, which then covers the entry.
+            session_until: the end of the session lock, which covers the entry; None:
+                the entry is not received in a session.
         """
         token = uuid4()
         entry.lock_token = token
@@ -55,7 +56,7 @@ class Locks:
         return self._start(entry) if session_until is None else session_until
 
     def renew(self, token: UUID) -> float:
-        """Lock an entry for another lock duration; return when the lock ends.
+        """Extend a lock by the lock duration, from now; return when it ends.
 
         Raises:
             RefusedError: the lock is lost, or belongs to a session.

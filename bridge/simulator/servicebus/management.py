@@ -1,9 +1,10 @@
 """The operations of <entity>/$management.
 
-Each takes the decoded map of a request and returns the map of the reply. No I/O.
+Each operation takes the decoded map of a request and returns the map of the reply. No
+I/O.
 
-Source: Azure Service Bus, AMQP request-response operations; if azure-servicebus 7.15
-        differs from that page, the client's behaviour counts.
+Source: Azure Service Bus, AMQP request-response operations. If azure-servicebus 7.15
+        differs from that page, this module does what that client expects.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,7 +42,7 @@ Body = Mapping[object, object]
 
 SCHEDULE = "com.microsoft:schedule-message"
 
-# Year 10000: a client sends it for "all sessions" instead of "updated since".
+# The year 10000: a client that wants all sessions sends it as last-updated-time.
 _ALL_SESSIONS_SECONDS = 253_402_300_800.0
 _PEEK_LOCK = 1
 _OK = 200
@@ -62,7 +63,7 @@ _STATUS = {
 
 
 class Reply(Struct, frozen=True, kw_only=True):
-    """The answer to one request."""
+    """The reply to one request."""
 
     status: int = _OK
     description: str = "OK"
@@ -71,7 +72,7 @@ class Reply(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def refusal(cls, error: RefusedError) -> "Reply":
-        """Return the answer to a refused request."""
+        """Return the reply to a refused request."""
         return cls(
             status=_STATUS.get(error.condition, _BAD_REQUEST),
             description=error.description,
@@ -90,10 +91,11 @@ def answer(operation: str, entity: Queue | Topic, body: object, owner: object) -
     """Execute a request.
 
     Args:
-        operation: its name, with the vendor's prefix.
+        operation: the name of the operation, with the vendor's prefix.
         entity: the entity that the request was sent to.
-        body: the decoded request.
-        owner: the connection of the request; it must hold the session in question.
+        body: the decoded body of the request.
+        owner: the connection of the request. It has to hold the lock on the session
+            that the request names.
     """
     fields = body if isinstance(body, dict) else {}
     entity.use.touch()
@@ -126,7 +128,7 @@ class _Request(Struct, frozen=True):
 def _schedule(entity: Queue | Topic, body: Body) -> Reply:
     entries = elements(body.get("messages"))
     numbers = entity.send([parse_message(_encoded(entry)) for entry in entries])
-    # A duplicate is dropped, but reported as a success; it has no number.
+    # A duplicate is dropped, but the reply is a success: its sequence number is 0.
     found = long_array(number or 0 for number in numbers)
     return Reply(body={"sequence-numbers": found})
 
@@ -232,7 +234,7 @@ def _settle(request: _Request, status: str, token: UUID) -> None:
             request.queue.complete(token)
         case "abandoned":
             request.queue.abandon(token, changes)
-        case "defered":  # sic
+        case "defered":  # the protocol spells it with one r
             request.queue.defer(token, changes)
         case "suspended":
             reason = _text(request.body.get("deadletter-reason"))

@@ -1,7 +1,7 @@
-"""Messages: as a sender passes them, and as a receiver gets them.
+"""Messages as their sender sent them, and as a receiver gets them.
 
-Pure values. The AMQP sections stay bytes here (wire.py splits and joins them), so that
-a message leaves the broker unchanged.
+Pure values. The AMQP sections stay encoded here, so that they leave the broker
+unchanged; wire.py splits and joins them.
 """
 
 from collections.abc import Mapping
@@ -25,12 +25,12 @@ class Message(Struct, frozen=True, kw_only=True):
     Attributes:
         message_id: used for duplicate detection.
         content: the AMQP sections from the properties on, unchanged.
-        header: the fields of the AMQP header, without their delivery count.
+        header: the fields of the AMQP header; its delivery count is not used.
         annotations: the sender's message annotations.
         delivery_annotations: the sender's delivery annotations.
-        session_id: the session it belongs to, if any.
-        time_to_live: seconds from its enqueuing until it expires; None: never.
-        scheduled_for: when to enqueue it, in seconds since the epoch.
+        session_id: the session of the message, if any.
+        time_to_live: seconds after it is enqueued until it expires; None: never.
+        scheduled_for: when to enqueue the message, in seconds since the epoch.
         properties: the system properties that a correlation filter can name.
         application_properties: the sender's own properties.
     """
@@ -56,12 +56,13 @@ class DeadLetter(Struct, frozen=True, kw_only=True):
 
 
 class Origin(Struct, frozen=True, kw_only=True):
-    """What a message keeps from the entity that forwarded it.
+    """The facts that a message keeps from the entity that forwarded it.
 
     Attributes:
-        sequence_number: its number there; None: it comes from a sender.
-        dead_letter: set if it was forwarded from a dead-letter queue.
-        hops: how many times it was forwarded.
+        sequence_number: the number where it was first enqueued; None: it comes from a
+            sender.
+        dead_letter: set if the message was dead-lettered before.
+        hops: how many times the message was forwarded.
     """
 
     sequence_number: int | None = None
@@ -70,16 +71,16 @@ class Origin(Struct, frozen=True, kw_only=True):
 
 
 SENT = Origin()
-"""The origin of a message that comes straight from its sender."""
+"""The origin of a message that comes directly from its sender."""
 
 
 class Delivery(Struct, frozen=True, kw_only=True):
-    """A message as a receiver gets it, or sees it when peeking.
+    """A message as a receiver gets it, by receiving or peeking.
 
     Attributes:
         message: the message as sent.
-        sequence_number: its number in this entity.
-        enqueued_sequence_number: its number where it was first enqueued.
+        sequence_number: the number of the message in this entity.
+        enqueued_sequence_number: the number of the message where it was first enqueued.
         enqueued_at: seconds since the epoch.
         delivery_count: how many earlier deliveries failed.
         state: active, deferred or scheduled.

@@ -7,14 +7,15 @@ from collections import deque
 
 from bridge.simulator.servicebus.faults import Faults
 
-_LINGER_NOT = struct.pack("ii", 1, 0)
+# SO_LINGER with 0 s: closing the socket resets the connection.
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class Outlet:
     """Writes to the socket in order, delayed if a fault says so.
 
     Args:
-        faults: asked at each write.
+        faults: say how long each write is delayed.
     """
 
     def __init__(self, faults: Faults) -> None:
@@ -26,7 +27,7 @@ class Outlet:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing can be written: the socket is gone, or will be."""
+        """Whether nothing more can be written, because the socket is closed."""
         return self._is_closed
 
     def open(self, transport: asyncio.BaseTransport) -> None:
@@ -44,16 +45,17 @@ class Outlet:
         self._put(None)
 
     def abort(self) -> None:
-        """Reset the connection: a broken network would not close it in order.
+        """Reset the connection, without an orderly close, as if the network broke.
 
-        Also one that is closed, and whose client does not answer. One that is gone has
-        no socket any more: below TLS and WebSockets, that is known a little earlier.
+        This also ends a connection that was closed here, but whose client does not
+        answer. A lost connection may have no socket any more: TLS and WebSockets drop
+        the socket a little before they report the loss.
         """
         if self._transport is None:
             return
         connection: socket.socket | None = self._transport.get_extra_info("socket")
         if connection is not None:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self._transport.abort()
 
     def pause_reading(self, *, paused: bool) -> None:
@@ -68,7 +70,7 @@ class Outlet:
     def _put(self, written: bytes | None) -> None:
         loop = asyncio.get_running_loop()
         delay = self._faults.reply_delay.total_seconds()
-        # If a delay ends, later bytes must not overtake earlier ones.
+        # After the fault ends, new bytes must not overtake bytes that are delayed.
         self._due = max(self._due, loop.time() + delay)
         self._delayed.append(written)
         if self._due > loop.time():

@@ -1,6 +1,6 @@
-"""What people see of a broker: its entities, and what is in one of them. Pure.
+"""Collect what the page shows: all entities, and the content of one of them. Pure.
 
-Looking changes nothing: messages are peeked, not received.
+This changes nothing: messages are peeked, not received.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,16 +30,16 @@ class EntityRow(Struct, frozen=True, kw_only=True):
 
 
 class MessageRow(Struct, frozen=True, kw_only=True):
-    """A message as it stands in a queue.
+    """A message of a queue.
 
     Attributes:
-        number: its sequence number.
+        number: the sequence number.
         state: active, locked, deferred or scheduled.
         delivery_count: how many deliveries have failed.
         enqueued_at: seconds since the epoch.
-        body: its beginning, as text.
-        reason: why it is a dead letter, and the sentence with it.
-        application_properties: the sender's own, in types of Python.
+        body: the beginning of the body, as text.
+        reason: the reason and description of a dead letter; empty: there is none.
+        application_properties: the sender's properties, with Python types.
     """
 
     number: int
@@ -58,9 +58,9 @@ class SessionRow(Struct, frozen=True, kw_only=True):
     """A session of a queue.
 
     Attributes:
-        holder: who has locked it; empty: nobody.
-        locked_until: seconds since the epoch; None: nobody has locked it.
-        messages: how many are in it.
+        holder: the client that has locked the session; empty: none.
+        locked_until: seconds since the epoch; None: the session is not locked.
+        messages: how many messages the session has.
         has_state: whether a state is stored.
     """
 
@@ -72,7 +72,7 @@ class SessionRow(Struct, frozen=True, kw_only=True):
 
 
 class Detail(Struct, frozen=True, kw_only=True):
-    """What is in one entity: the first ``MOST_ROWS`` of each kind."""
+    """The content of one entity: the first ``MOST_ROWS`` rows of each kind."""
 
     path: str
     is_queue: bool
@@ -82,19 +82,19 @@ class Detail(Struct, frozen=True, kw_only=True):
 
 
 class Overview(Struct, frozen=True, kw_only=True):
-    """All entities, and what is in the chosen one."""
+    """All entities, and the content of the chosen one."""
 
     entities: tuple[EntityRow, ...]
     detail: Detail | None
 
 
 def overview(namespace: Namespace, chosen: str | None) -> Overview:
-    """Return what there is to see.
+    """Return all entities, and the content of the chosen one.
 
     Args:
         namespace: the entities.
-        chosen: the path of the entity to look into; None, or one that is not there:
-            none.
+        chosen: the path of the entity whose content is returned; None, or an unknown
+            path: no content.
     """
     return Overview(
         entities=tuple(_entities(namespace)),
@@ -138,7 +138,7 @@ def _messages(queue: Queue) -> tuple[MessageRow, ...]:
 
 def _message(delivery: Delivery) -> MessageRow:
     message, letter = delivery.message, delivery.dead_letter
-    told = () if letter is None else (letter.reason, letter.description)
+    reasons = () if letter is None else (letter.reason, letter.description)
     is_locked = delivery.lock_token is not None
     return MessageRow(
         number=delivery.sequence_number,
@@ -149,7 +149,7 @@ def _message(delivery: Delivery) -> MessageRow:
         delivery_count=delivery.delivery_count,
         enqueued_at=delivery.enqueued_at,
         body=body_text(message.content, _MOST_CHARACTERS),
-        reason=": ".join(text for text in told if text),
+        reason=": ".join(text for text in reasons if text),
         application_properties=plain_properties(message),
     )
 

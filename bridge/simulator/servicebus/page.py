@@ -47,7 +47,7 @@ Row = TypeVar("Row")
 
 
 class _Column(Struct, Generic[Row], frozen=True):
-    """A column: its head, and a cell of it as HTML."""
+    """A column: its head, and a function that returns the HTML of a cell."""
 
     head: str
     cell: Callable[[Row], str]
@@ -58,7 +58,7 @@ def page(seen: Overview, now: float, *, refreshes: bool) -> str:
     """Return the page.
 
     Args:
-        seen: what to show.
+        seen: the entities, and the content of the chosen one.
         now: seconds since the epoch.
         refreshes: whether the browser reloads the page by itself.
     """
@@ -224,6 +224,7 @@ def _footer(path: str | None, now: float, *, refreshes: bool) -> str:
     text = "Stop refreshing" if refreshes else f"Refresh every {_REFRESH_SECONDS} s"
     there = escape(link_to(path, refreshes=not refreshes))
     return (
-        f"As of {_time(now)} UTC; the first {MOST_ROWS} of each list. Nothing is "
-        f'received by looking. <a href="">Look again</a>. <a href="{there}">{text}</a>.'
+        f"As of {_time(now)} UTC; the first {MOST_ROWS} of each list. This page "
+        'receives no messages. <a href="">Look again</a>. '
+        f'<a href="{there}">{text}</a>.'
     )

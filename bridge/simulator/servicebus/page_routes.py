@@ -1,6 +1,6 @@
-"""Serve the broker's page, and do what its buttons say.
+"""Serve the broker's page, and handle its buttons.
 
-The buttons are forms; a script may post them, too. The answer is the page again.
+The buttons are forms, which a script may also post. The answer redirects to the page.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,14 +28,14 @@ def page_routes(broker: Broker) -> Sequence[web.RouteDef]:
     async def resubmit(request: web.Request) -> web.Response:
         form = await request.post()
         entity, number = _text(form.get("entity")), _text(form.get("number"))
-        with refused_in_words():
+        with refusals_as_http_errors():
             desk.resubmit(entity, _number(number))
         return _back_to(entity)
 
     async def purge(request: web.Request) -> web.Response:
         form = await request.post()
         entity = _text(form.get("entity"))
-        with refused_in_words():
+        with refusals_as_http_errors():
             desk.purge(entity, dead_letters=bool(form.get("dead")))
         return _back_to(entity)
 
@@ -47,12 +47,12 @@ def page_routes(broker: Broker) -> Sequence[web.RouteDef]:
 
 
 @contextmanager
-def refused_in_words() -> Iterator[None]:
-    """Turn what the broker refuses into an answer over HTTP.
+def refusals_as_http_errors() -> Iterator[None]:
+    """Convert a refusal of the broker to an error that becomes an HTTP response.
 
     Raises:
         NoSuchEntityError: the entity does not exist.
-        BadInputError: it cannot be done.
+        BadInputError: the broker refuses the action for another reason.
     """
     try:
         yield
@@ -71,13 +71,13 @@ def _text(value: object) -> str:
 
 
 def _number(text: str) -> int | None:
-    """Return the number of a form's field; None: it is left out.
+    """Return the number in a form field; None: the field is empty.
 
     Raises:
-        BadInputError: it is no number.
+        BadInputError: the field is not a sequence number.
     """
     if not text:
         return None
     if not text.isdecimal() or len(text) > _MOST_DIGITS:
-        raise BadInputError("number is a sequence number, in digits")
+        raise BadInputError("number has to be a sequence number, in digits")
     return int(text)

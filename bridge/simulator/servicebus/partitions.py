@@ -1,7 +1,7 @@
-"""What a partitioned entity refuses: messages that belong into several partitions.
+"""Refuse batches that no single partition of a partitioned entity could take. Pure.
 
-This broker keeps one partition only, so that its order is stricter than the cloud's.
-But a client that sends what no single partition could take is told so here, too. Pure.
+This broker has only one partition, so its order is stricter than the cloud's. It could
+take such batches, but refuses them as the cloud does.
 
 Source: Azure Service Bus, partitioned queues and topics: use of partition keys.
 """
@@ -16,11 +16,11 @@ _PARTITION_KEY = Symbol("x-opt-partition-key")
 
 
 def check_partition(path: str, messages: Sequence[Message]) -> None:
-    """Return if one partition can take all of the messages.
+    """Check that one partition can take all messages of a batch.
 
     Args:
-        path: of the partitioned entity.
-        messages: of one batch.
+        path: the path of the partitioned entity.
+        messages: the messages of one batch.
 
     Raises:
         RefusedError: a session id differs from its partition key, or two messages have
@@ -30,8 +30,8 @@ def check_partition(path: str, messages: Sequence[Message]) -> None:
     if len(keys) > 1:
         raise RefusedError(
             Condition.NOT_ALLOWED,
-            f"{path} is partitioned: all messages of a batch have the same partition "
-            "key, or session id",
+            f"{path} is partitioned: all messages of a batch need the same partition "
+            "key or session id",
         )
 
 
@@ -42,7 +42,7 @@ def _key(path: str, message: Message) -> str | None:
     if str(key) != session_id:
         raise RefusedError(
             Condition.NOT_ALLOWED,
-            f"{path} is partitioned: the partition key of a message is its session id "
-            "if it has both",
+            f"{path} is partitioned: the partition key of a message with a session id "
+            "has to equal this session id",
         )
     return session_id

@@ -20,7 +20,7 @@ class Peer(asyncio.Protocol):
         wire: makes the engine.
 
     Attributes:
-        claims: what its tokens allow.
+        claims: the valid tokens of the connection.
     """
 
     def __init__(self, hub: Hub, wire: Wire) -> None:
@@ -32,14 +32,14 @@ class Peer(asyncio.Protocol):
         self._tick: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start; a frozen broker accepts the connection and does nothing else."""
+        """Start; if the broker is frozen, accept the connection but read nothing."""
         self._outlet.open(transport)
         self._hub.join(self)
         if self._hub.faults.is_frozen:
             self.freeze(frozen=True)
 
     def data_received(self, data: bytes) -> None:
-        """Pass the bytes to the engine, which tells the links what they mean."""
+        """Pass the bytes to the engine, which reports the client's actions."""
         self._engine.receive(data)
         self._hub.touch(self)
         self._hub.turn()
@@ -56,7 +56,7 @@ class Peer(asyncio.Protocol):
         self._hub.turn()
 
     def __str__(self) -> str:
-        """Return the name that the client has given itself."""
+        """Return the container id of the client."""
         return self._engine.client or "a client without a name"
 
     def flush(self) -> None:
@@ -74,7 +74,7 @@ class Peer(asyncio.Protocol):
         self._outlet.abort()
 
     def close(self) -> None:
-        """Close the connection like a broker that shuts down."""
+        """Close the connection, with the error of a broker that shuts down."""
         forced = RefusedError(Condition.CONNECTION_FORCED, "the broker is shut down")
         self._engine.close(amqp_error(forced))
         self.flush()

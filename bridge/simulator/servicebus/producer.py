@@ -15,9 +15,9 @@ class Producer:
     """Accepts messages from one link.
 
     Args:
-        link: attached by the client, not answered yet.
+        link: the link that the client has attached; it is not answered yet.
         target: the destination of the messages.
-        faults: asked before each message.
+        faults: may refuse each message.
     """
 
     def __init__(self, link: Link, target: Target, faults: Faults) -> None:
@@ -34,9 +34,9 @@ class Producer:
         return self._target.name
 
     def end(self, why: RefusedError) -> None:
-        """Detach the link with its next message, if its target is gone.
+        """Refuse the next message and detach the link, if its target was deleted.
 
-        What only is disabled refuses each message by itself, until it is enabled.
+        A disabled target stays attached: it refuses each message until it is enabled.
         """
         if why.condition is Condition.NOT_FOUND:
             self._gone = why
@@ -45,7 +45,7 @@ class Producer:
         """Do nothing: sending does not depend on the client's flow."""
 
     def on_delivery(self, delivery: Delivery) -> None:
-        """Accept a whole message or batch, and settle it."""
+        """Accept or refuse a message or batch, and settle it."""
         if self._link.credit < _CREDIT // 2:
             self._link.grant(_CREDIT - self._link.credit)
         is_batch = delivery.message_format == BATCH_FORMAT

@@ -1,6 +1,6 @@
-"""Proton's links and deliveries, as the broker wants them.
+"""Adapt Proton's links and deliveries to the protocols of ``endpoints``.
 
-It handles these traps, each of which breaks a real client:
+It respects these rules; breaking any of them breaks a real client:
 * An error needs all of its three fields: clients read the third, and Proton drops
   trailing nulls. So the info map is never empty.
 * A client recognises its reply by the source address of its own attach, byte for byte.
@@ -55,7 +55,7 @@ class ProtonLink:
 
     @property
     def credit(self) -> int:
-        """How many messages may still be sent on it."""
+        """How many messages may still be sent on the link."""
         return int(self._link.credit)
 
     def accept(
@@ -65,7 +65,7 @@ class ProtonLink:
         properties: Mapping[object, object] | None = None,
         max_message_bytes: int | None = None,
     ) -> None:
-        """Accept the attach with its own terms."""
+        """Accept the attach with the client's settle modes, source and target."""
         link = self._link
         link.source.copy(link.remote_source)
         link.target.copy(link.remote_target)
@@ -88,13 +88,13 @@ class ProtonLink:
         self.close(error)
 
     def close(self, error: AmqpError | None = None) -> None:
-        """Close the link, with the reason if there is one."""
+        """Close the link, with a reason if one is given."""
         if error is not None:
             self._link.condition = to_condition(error)
         self._link.close()
 
     def grant(self, credit: int) -> None:
-        """Let the client send so many more messages."""
+        """Let the client send this number of further messages."""
         self._link.flow(credit)
 
     def send(self, tag: bytes, encoded: bytes, token: UUID | None) -> None:
@@ -109,7 +109,7 @@ class ProtonLink:
             delivery.settle()
 
     def drained(self) -> None:
-        """Give unused credit back, if the client wants it."""
+        """Give unused credit back, if the client has requested it (drain)."""
         self._link.drained()
 
 
@@ -124,7 +124,7 @@ class _Delivery:
 
     @property
     def state(self) -> State | None:
-        """What the client did with the message."""
+        """The client's state of the delivery; None: there is none."""
         remote = self._delivery.remote
         match self._delivery.remote_state:
             case proton.Delivery.ACCEPTED:
@@ -163,7 +163,7 @@ class _Delivery:
 
 
 class IncomingDelivery(_Delivery):
-    """A whole message from a client; see ``endpoints.Delivery``."""
+    """A complete message from a client; see ``endpoints.Delivery``."""
 
     def __init__(self, delivery: proton.Delivery) -> None:
         super().__init__(delivery)
@@ -202,7 +202,7 @@ def to_proton(value: object) -> Any:
 
 
 def from_proton(value: object) -> object:
-    """Return a value of Proton's with our types."""
+    """Return a Proton value with the types of ``wire.values``."""
     data = proton.Data()
     data.put_object(value)
     return _from_data(data)

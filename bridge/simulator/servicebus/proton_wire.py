@@ -29,8 +29,8 @@ from bridge.simulator.wire.errors import AmqpError
 
 log = logging.getLogger(__name__)
 
-# Proton advertises half of what it enforces: clients see 240 s, as in the cloud. Their
-# own pings come at least every 30 s.
+# Proton advertises half of the time that it enforces: clients see 240 s, as in the
+# cloud. They send empty frames at least every 30 s.
 _IDLE_TIMEOUT_SECONDS = 480
 
 Handlers = Mapping[EventType, Callable[[Any], None]]
@@ -40,7 +40,7 @@ class ProtonEngine:
     """The engine of one connection.
 
     Args:
-        endpoint: gets what the client does.
+        endpoint: handles the client's actions.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -54,7 +54,7 @@ class ProtonEngine:
 
     @property
     def client(self) -> str:
-        """The name that the client has given itself."""
+        """The container id of the client; empty: it has not sent one yet."""
         return str(self._connection.remote_container or "")
 
     def receive(self, received: bytes) -> None:
@@ -72,7 +72,7 @@ class ProtonEngine:
         return bytes(found)
 
     def tick(self, now: float) -> float | None:
-        """Do what is due at a time; return when to be called again."""
+        """Handle the idle time-outs that are over; return when to be called again."""
         due = self._transport.tick(now)
         self._run_events()
         return due or None
@@ -94,7 +94,7 @@ class ProtonEngine:
                 self._transport.push(frame[:room])
                 frame = frame[room:]
         except proton.TransportException:
-            # The event that follows says why, and Proton answers it.
+            # Proton answers the client itself; an event with the error follows.
             log.debug("amqp input refused")
         self._run_events()
 
@@ -117,7 +117,7 @@ class _Events:
     """Handles the events of one connection.
 
     Attributes:
-        format: the message-format of the transfer whose frame came last.
+        format: the message-format in the newest frame; None: it names none.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -139,7 +139,7 @@ class _Events:
         }
 
     def handle(self, event: Event) -> None:
-        """Handle an event; most events need no reaction of a broker."""
+        """Handle an event; most events have no handler, as the broker ignores them."""
         handler = self._handlers.get(event.type)
         if handler is not None:
             handler(event.context)
@@ -168,7 +168,7 @@ class _Events:
         if found is not None:
             self._endpoint.close(found)
         link.close()
-        # Freed at once: a client may open and close links on one connection for days.
+        # A client may open and close links on one connection for days: free each one.
         link.free()
 
     def _on_flow(self, link: proton.Link) -> None:

@@ -1,4 +1,4 @@
-"""The AMQP library of this package as the engine of a connection."""
+"""The simulator's own AMQP library as the engine of a connection."""
 
 import logging
 from uuid import uuid4
@@ -22,10 +22,10 @@ from bridge.simulator.wire.terms import Terms
 
 log = logging.getLogger(__name__)
 
-# As in the cloud. Their own pings come at least every 30 s.
+# As in the cloud. Clients send empty frames at least every 30 s.
 _IDLE_SECONDS = 240.0
 
-# Whoever signs in shows a token later.
+# None of these mechanisms has a password: clients send a token later, to $cbs.
 _MECHANISMS = (ANONYMOUS, MSSBCBS, EXTERNAL)
 
 
@@ -33,10 +33,10 @@ class PythonEngine:
     """The engine of one connection.
 
     Args:
-        endpoint: gets what the client does.
+        endpoint: handles the client's actions.
 
     Attributes:
-        client: the name that the client has given itself; empty: none yet.
+        client: the container id of the client; empty: it has not sent one yet.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -51,7 +51,7 @@ class PythonEngine:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the connection has to be closed, after the output is written."""
+        """Whether to close the connection after the output is written."""
         return self._connection.is_finished
 
     def receive(self, received: bytes) -> None:
@@ -65,7 +65,7 @@ class PythonEngine:
         return self._connection.take_output()
 
     def tick(self, now: float) -> float | None:
-        """Do what is due at a time; return when to be called again."""
+        """Handle the idle time-outs that are over; return when to be called again."""
         due = self._connection.tick(now)
         while (event := self._connection.next_event()) is not None:
             self._handle(event)
@@ -76,7 +76,7 @@ class PythonEngine:
         self._connection.close(error)
 
     def free(self) -> None:
-        """Release nothing: all of it is Python's."""
+        """Do nothing: there are only Python objects."""
 
     def _handle(self, event: Event) -> None:
         match event:

@@ -1,7 +1,7 @@
 """A queue: peek-lock, settlement, deferral, sessions.
 
 Pure: no I/O; the clock is injected and the owner runs the deadlines. A subscription of
-a topic and a dead-letter queue are queues, too.
+a topic and a dead-letter queue are also queues.
 
 States of a message:
     scheduled → active → locked → completed (removed)
@@ -10,8 +10,8 @@ States of a message:
                          locked → deferred → locked, by sequence number
     active, locked or deferred → dead-lettered, into another queue
 Invariant: a message is in exactly one of these states, and has at most one lock.
-Not compared with the cloud: a failed delivery of a deferred message leaves it
-    deferred; a dead letter gets a new sequence number.
+Not verified against the cloud: a deferred message stays deferred after a failed
+    delivery; a dead letter gets a new sequence number.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -45,22 +45,22 @@ _NO_CHANGES: Changes = MappingProxyType({})
 class Queue:
     """A queue, a subscription or a dead-letter queue.
 
-    It is wide because it has one method for each operation of the protocol. The work is
-    done by parts of their own: storage, intake, locks, sessions.
+    It is wide because it has one method for each operation of the protocol. Its parts
+    do the work: storage, intake, locks, sessions.
 
     Args:
-        settings: its behaviour.
+        settings: the behaviour of the queue.
         clock: returns seconds since the epoch.
-        deadlines: where locks and times to live expire.
-        wake: called whenever there may be something to receive.
+        deadlines: plans the expiry of locks and times to live.
+        wake: called whenever there may be a message to receive.
         dead_letters: its dead-letter queue; None: it is one itself.
 
     Attributes:
-        intake: what is scheduled, and the way in.
+        intake: accepts messages, and holds the scheduled ones.
         sessions: the session locks and states.
         storage: the stored messages.
-        rules: what it admits of its topic; a queue has none.
-        use: when it was used; shared with its dead-letter queue.
+        rules: which messages of the topic a subscription admits; a queue has no rules.
+        use: when the queue was used; shared with its dead-letter queue.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Queue:
         return self.settings.name
 
     def change(self, settings: QueueSettings) -> None:
-        """Behave by other settings from now on; what is locked stays so."""
+        """Use other settings from now on; existing locks keep their duration."""
         self.settings = settings
         self.storage.change(settings)
         self.intake.detect_within(settings.duplicate_window)
@@ -147,10 +147,10 @@ class Queue:
         return tuple(self.intake.accept(message) for message in messages)
 
     def check_room(self, messages: Sequence[Message]) -> None:
-        """Return if there is room for messages.
+        """Check that there is room for messages.
 
         Raises:
-            RefusedError: the queue is full.
+            RefusedError: there is not enough room.
         """
         size = sum(len(message.content) for message in messages)
         if self.size_bytes() + size > self.settings.max_bytes:
@@ -179,7 +179,7 @@ class Queue:
         """Take the next message, or return None if there is none.
 
         Args:
-            session_id: the session to receive from, which the caller holds.
+            session_id: the session to receive from; the caller has locked it.
             delete: remove the message at once instead of locking it.
         """
         entry = self.storage.backlog.take_ready(session_id)
@@ -202,7 +202,7 @@ class Queue:
         return tuple(self._hand_out(entry, delete=delete) for entry in entries)
 
     def complete(self, lock_token: UUID) -> None:
-        """Remove a message for good.
+        """Remove a message.
 
         Raises:
             RefusedError: the lock is lost (also in the settlements below).
@@ -210,11 +210,11 @@ class Queue:
         self.storage.remove(self._locks.take(lock_token))
 
     def abandon(self, lock_token: UUID, changes: Changes = _NO_CHANGES) -> None:
-        """Return a message as a failed delivery, with some properties set anew."""
+        """Return a message as a failed delivery, and set some of its properties."""
         self.storage.give_back(self._take(lock_token, changes), failed=True)
 
     def release(self, lock_token: UUID) -> None:
-        """Return a message as not delivered: the delivery does not count."""
+        """Return a message; this does not count as a failed delivery."""
         self.storage.give_back(self._locks.take(lock_token), failed=False)
 
     def defer(self, lock_token: UUID, changes: Changes = _NO_CHANGES) -> None:
@@ -231,10 +231,10 @@ class Queue:
         """Move a message to the dead-letter queue.
 
         Args:
-            lock_token: the lock.
-            reason: a word.
-            description: a sentence.
-            changes: the application properties that it gets beside its own.
+            lock_token: the lock token.
+            reason: the dead-letter reason.
+            description: the dead-letter description.
+            changes: application properties to add to the message.
 
         Raises:
             RefusedError: the lock is lost, or this is a dead-letter queue itself.
@@ -287,7 +287,7 @@ class Queue:
         """Return the sessions with messages or a state, by name.
 
         Args:
-            updated_after: return the sessions whose state was set after it instead.
+            updated_after: return sessions with a state set after this time instead.
         """
         found = set(self.sessions.with_state(updated_after))
         if updated_after is None:

@@ -19,10 +19,10 @@ _LONGEST_ID = 128
 
 
 def check_session_id(session_id: str | None) -> None:
-    """Return if a session may have this id; None: there is none.
+    """Check the length of a session id; None is no session, and is accepted.
 
     Raises:
-        RefusedError: it is too long.
+        RefusedError: the session id is too long.
     """
     if session_id is not None and len(session_id) > _LONGEST_ID:
         raise RefusedError(
@@ -61,10 +61,10 @@ class Sessions:
 
     Args:
         clock: returns seconds since the epoch.
-        deadlines: where the locks expire.
+        deadlines: plans the expiry of locks.
         lock_duration: the duration of a session lock.
-        returned: called when a session is free again: its id, and whether its messages
-            count as failed deliveries.
+        returned: called when a session is free again, with its id, and whether its
+            messages count as failed deliveries.
 
     Attributes:
         lock_seconds: the duration of new locks.
@@ -109,7 +109,7 @@ class Sessions:
         """Lock a session for another lock duration.
 
         Raises:
-            RefusedError: the owner does not hold it.
+            RefusedError: the owner does not hold the session.
         """
         held = self._owned(session_id, owner)
         held.deadline.cancel()
@@ -141,10 +141,10 @@ class Sessions:
         return {session_id: held.lock for session_id, held in self._held.items()}
 
     def check_held(self, session_id: str, owner: object) -> None:
-        """Return if the owner holds the session.
+        """Check that the owner holds the session.
 
         Raises:
-            RefusedError: it does not.
+            RefusedError: the owner does not hold the session.
         """
         self._owned(session_id, owner)
 
@@ -171,7 +171,7 @@ class Sessions:
             self._states[session_id] = _SessionState(value, self._clock())
 
     def with_state(self, updated_after: float | None = None) -> Iterator[str]:
-        """Return the ids of sessions with a state, or with one set after a time."""
+        """Return the ids of sessions with a state; with a time: set after this time."""
         for session_id, state in self._states.items():
             if updated_after is None or state.updated_at > updated_after:
                 yield session_id

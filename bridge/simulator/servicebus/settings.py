@@ -1,7 +1,7 @@
-"""The entities of a broker, and their behaviour.
+"""The settings of a broker's entities.
 
-Pure values: config.py reads them from the emulator's file, tests write them directly.
-The names are those of Service Bus, in Python's spelling.
+Pure values: config.py reads them from the emulator's file, and tests create them
+directly. They have the names of Service Bus, in Python's spelling.
 """
 
 from datetime import timedelta
@@ -28,12 +28,12 @@ class Status(StrEnum):
 
     @property
     def can_send(self) -> bool:
-        """Whether it takes messages of clients."""
+        """Whether clients may send to the entity."""
         return self in {Status.ACTIVE, Status.RECEIVE_DISABLED}
 
     @property
     def can_receive(self) -> bool:
-        """Whether clients get messages of it."""
+        """Whether clients may receive from the entity."""
         return self in {Status.ACTIVE, Status.SEND_DISABLED}
 
 
@@ -41,21 +41,23 @@ class QueueSettings(Struct, frozen=True, kw_only=True):
     """A queue.
 
     Attributes:
-        name: its path; case does not matter.
+        name: the path of the queue; case does not matter.
         lock_duration: the duration of a message lock or of a session lock.
         max_delivery_count: failed deliveries until a message is dead-lettered.
-        requires_session: every message has a session id, every receiver a session.
-        duplicate_window: how long message ids are stored; None: not at all.
-        default_time_to_live: for messages without one, and the limit for the others.
+        requires_session: whether messages need a session id, and receivers a session.
+        duplicate_window: how long message ids are stored; None: duplicates are not
+            detected.
+        default_time_to_live: the time to live of messages without one, and the limit
+            for all others.
         dead_letter_expired: dead-letter expired messages instead of dropping them.
         forward_to: the queue or topic that gets every message instead.
         forward_dead_letters_to: the queue or topic that gets the dead letters.
-        max_bytes: sends are refused above this amount of content.
-        auto_delete_on_idle: how long it may be unused before it is deleted; None: for
-            ever.
+        max_bytes: sends that would exceed this size of all messages are refused.
+        auto_delete_on_idle: how long the queue may be unused before it is deleted;
+            None: for ever.
         is_partitioned: whether messages of one batch need the same partition key.
-        access: the rules of shared access that it has of its own.
-        status: what clients may do with it.
+        access: the rules of shared access of this queue.
+        status: what clients may do with the queue.
     """
 
     name: str
@@ -78,7 +80,7 @@ class SubscriptionSettings(QueueSettings, frozen=True, kw_only=True):
     """A subscription: a queue that a topic fills.
 
     Attributes:
-        rules: the first rules; a message is admitted by each that matches.
+        rules: the rules at the start; a message is admitted if at least one matches.
         dead_letter_filter_errors: dead-letter a message that a rule cannot be applied
             to, instead of dropping it.
     """
@@ -113,20 +115,20 @@ class Entities(Struct, frozen=True, kw_only=True):
 
 
 def check_sends(path: str, status: Status) -> None:
-    """Return if clients may send to an entity.
+    """Check that clients may send to an entity.
 
     Raises:
-        RefusedError: they may not.
+        RefusedError: clients may not send to the entity.
     """
     if not status.can_send:
         raise RefusedError(Condition.ENTITY_DISABLED, f"{path!r} is {status}")
 
 
 def check_receives(path: str, status: Status) -> None:
-    """Return if clients may receive from an entity.
+    """Check that clients may receive from an entity.
 
     Raises:
-        RefusedError: they may not.
+        RefusedError: clients may not receive from the entity.
     """
     if not status.can_receive:
         raise RefusedError(Condition.ENTITY_DISABLED, f"{path!r} is {status}")

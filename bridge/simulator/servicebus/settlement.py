@@ -1,8 +1,13 @@
 """The outcomes of AMQP and their meaning in Service Bus.
 
-accepted → complete; released → return, not counted; rejected → dead-letter;
-modified → abandon, or defer if it is undeliverable here. The message annotations of
-modified, and the rest of rejected's information, are application properties to set.
+    accepted                  complete
+    released                  return the message, without a failed delivery
+    rejected                  dead-letter
+    modified                  abandon
+    modified, undeliverable   defer
+
+The annotations in modified become application properties. So do the entries in the info
+of rejected, except for the dead-letter reason and description.
 """
 
 from collections.abc import Mapping
@@ -24,7 +29,7 @@ def apply_outcome(queue: Queue, lock_token: UUID, state: State | None) -> None:
     """Settle a message with its receiver's disposition.
 
     Raises:
-        RefusedError: its lock is lost.
+        RefusedError: the lock on the message is lost.
     """
     match state:
         case Accepted():
@@ -43,7 +48,7 @@ def apply_outcome(queue: Queue, lock_token: UUID, state: State | None) -> None:
 
 
 def echo(state: State | None) -> Outcome | None:
-    """Return the outcome that confirms a client's: a failure would have an error."""
+    """Return the outcome that confirms the client's; an error would mean a failure."""
     match state:
         case Rejected():
             return Rejected()

@@ -1,6 +1,6 @@
-"""How messages enter a queue, return to it, expire, and are moved to another.
+"""Store the messages of a queue; return, expire, forward and dead-letter them.
 
-Pure. It handles unlocked messages; queues.py handles receiving and settling.
+Pure. This module handles unlocked messages; queues.py handles receiving and settling.
 
 Source: Azure Service Bus, overview of dead-letter queues (reasons, hop count),
         message expiration and message deferral.
@@ -26,11 +26,11 @@ class Target(Protocol):
 
     @property
     def name(self) -> str:
-        """Its path."""
+        """The path of the entity."""
 
     @property
     def use(self) -> Use:
-        """When it was used."""
+        """When the entity was used."""
 
     def send(self, messages: Sequence[Message]) -> tuple[int | None, ...]:
         """Accept messages from a sender: all or none."""
@@ -43,17 +43,18 @@ class Target(Protocol):
 
 
 class Storage:
-    """The unlocked messages of one queue.
+    """Stores the messages of one queue, locked or not.
 
     Args:
         settings: the behaviour of the queue.
         clock: returns seconds since the epoch.
-        deadlines: where times to live expire.
+        deadlines: plans the end of times to live.
         ready: called whenever one more message can be received.
-        dead_letters: the dead-letter queue; None: this belongs to one itself.
+        dead_letters: the dead-letter queue; None: this storage belongs to one itself.
 
     Attributes:
-        forward_to: gets every message instead; set when all entities exist.
+        forward_to: the entity that gets every message instead; set when all entities
+            exist.
         backlog: the messages, including locked ones.
     """
 
@@ -75,7 +76,7 @@ class Storage:
         self._dead_letters = dead_letters
 
     def change(self, settings: QueueSettings) -> None:
-        """Treat messages by other settings from now on."""
+        """Use other settings from now on."""
         self._settings = settings
 
     def enqueue(self, message: Message, number: int, origin: Origin) -> None:
@@ -100,10 +101,12 @@ class Storage:
             self._ready()
 
     def give_back(self, entry: Entry, *, failed: bool) -> None:
-        """Return an entry that was locked.
+        """Return an entry to its place after its lock has ended.
+
+        It is dead-lettered if it has failed too often, and expires if its time is over.
 
         Args:
-            entry: already unlocked.
+            entry: the entry, which is already unlocked.
             failed: whether this counts as a failed delivery.
         """
         entry.delivery_count += failed
@@ -124,7 +127,8 @@ class Storage:
         """Return a deferred message that is not locked.
 
         Raises:
-            RefusedError: there is none with this number, or not in this session.
+            RefusedError: no such message has this number, or it belongs to another
+                session, is locked, or has expired.
         """
         entry = self.backlog.get(number)
         if entry is None or not self._is_takeable(entry, session_id):
@@ -142,12 +146,13 @@ class Storage:
     def delete_batch(
         self, count: int, before: float, session_id: str | None = None
     ) -> int:
-        """Delete active messages that nobody has locked, the oldest first.
+        """Delete active, unlocked messages, the oldest first.
 
         Args:
-            count: how many at most; 1 to 4000.
-            before: only what was enqueued before, in seconds since the epoch.
-            session_id: only those of a session.
+            count: the maximum number; 1 to 4000.
+            before: delete only messages that were enqueued before this time, in seconds
+                since the epoch.
+            session_id: delete only messages of this session; None: of all.
 
         Returns:
             How many were deleted.
@@ -188,7 +193,7 @@ class Storage:
         target.accept(entry.message, origin)
 
     def _start_time_to_live(self, entry: Entry) -> None:
-        # "time-to-live isn't observed" in a dead-letter queue.
+        # The documentation: "time-to-live isn't observed" in a dead-letter queue.
         if self._dead_letters is None:
             return
         default = self._settings.default_time_to_live
@@ -205,8 +210,8 @@ class Storage:
         )
 
     def _expire_unless_taken(self, entry: Entry) -> None:
-        # A lock outlives the time to live, and a deferred message is checked only when
-        # it is requested: both expire when they return.
+        # A locked message expires when its lock ends. A deferred message expires when a
+        # receiver requests it.
         if entry.lock_token is None and not entry.is_deferred:
             self._expire(entry)
 

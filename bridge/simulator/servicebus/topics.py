@@ -28,16 +28,16 @@ class Topic:
     """A topic and its subscriptions.
 
     Args:
-        settings: its behaviour.
-        subscriptions: their queues, in the order of the settings.
+        settings: the behaviour of the topic.
+        subscriptions: the queues of its subscriptions, in the order of the settings.
         clock: returns seconds since the epoch.
-        deadlines: where scheduled messages wait.
+        deadlines: plans the time of scheduled messages.
 
     Attributes:
-        settings: its behaviour.
-        subscriptions: their queues.
-        intake: what is scheduled, and the way in.
-        use: when it was used.
+        settings: the behaviour of the topic.
+        subscriptions: the queues of its subscriptions.
+        intake: accepts messages, and holds the scheduled ones.
+        use: when the topic was used.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class Topic:
 
     @property
     def name(self) -> str:
-        """Its path."""
+        """The path of the topic."""
         return self.settings.name
 
     def change(self, settings: TopicSettings) -> None:
-        """Behave by other settings from now on."""
+        """Use other settings from now on."""
         self.settings = settings
         self.intake.detect_within(settings.duplicate_window)
 
@@ -76,7 +76,7 @@ class Topic:
             The sequence number of each; None for a duplicate, which is dropped.
 
         Raises:
-            RefusedError: it is disabled, or a subscription is full.
+            RefusedError: the topic is disabled, or a subscription is full.
         """
         check_sends(self.name, self.settings.status)
         if self.settings.is_partitioned:

@@ -1,4 +1,4 @@
-"""When an entity was used last, and whether somebody uses it now. Pure."""
+"""Record when an entity was used last, and whether receivers are attached. Pure."""
 
 from collections.abc import Callable
 
@@ -10,15 +10,16 @@ class Use:
         clock: returns seconds since the epoch.
 
     Attributes:
-        at: the last use; at first, when it was made.
-        above: what is used with it: the topic of a subscription.
+        at: the time of the last use; at first, the time of creation.
+        parent: the use of the topic, which the use of a subscription counts for; None:
+            this is not a subscription.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._holders = 0
         self.at = clock()
-        self.above: Use | None = None
+        self.parent: Use | None = None
 
     @property
     def is_held(self) -> bool:
@@ -26,20 +27,20 @@ class Use:
         return self._holders > 0
 
     def touch(self) -> None:
-        """Note that it is used."""
+        """Record a use of the entity."""
         self.at = self._clock()
-        if self.above is not None:
-            self.above.touch()
+        if self.parent is not None:
+            self.parent.touch()
 
     def begin(self) -> None:
-        """Note that a receiver is attached."""
+        """Record that a receiver is attached."""
         self._holders += 1
-        if self.above is not None:
-            self.above.begin()
+        if self.parent is not None:
+            self.parent.begin()
 
     def end(self) -> None:
-        """Note that a receiver is gone: until now, there was use."""
+        """Record that a receiver is detached; its use ends now."""
         self._holders -= 1
         self.at = self._clock()
-        if self.above is not None:
-            self.above.end()
+        if self.parent is not None:
+            self.parent.end()

@@ -1,4 +1,4 @@
-"""AMQP values as the broker uses them: what a client sent wrongly is refused.
+"""Decode and encode the AMQP values of clients; RefusedError if one is malformed.
 
 Source: AMQP 1.0, part 1: 1.2 type encodings.
 """
@@ -20,7 +20,7 @@ def decode_value(buffer: bytes, offset: int) -> tuple[object, int]:
         The value, and the offset after it.
 
     Raises:
-        RefusedError: there is no complete value.
+        RefusedError: there is no complete and valid value.
     """
     try:
         return decode.decode_value(buffer, offset)
@@ -74,7 +74,7 @@ def elements(value: object) -> list[object]:
     """Return the elements of an array or list, or the value itself as the only one.
 
     Raises:
-        RefusedError: there is no value.
+        RefusedError: the value is null.
     """
     if value is None:
         raise RefusedError(Condition.ARGUMENT_ERROR, "a list is missing")
@@ -85,7 +85,7 @@ def uuids(value: object) -> list[UUID]:
     """Return the UUIDs in an array or list.
 
     Raises:
-        RefusedError: it holds other values.
+        RefusedError: an element is not a UUID, or the value is null.
     """
     found = elements(value)
     if not all(isinstance(element, UUID) for element in found):
@@ -97,7 +97,7 @@ def integers(value: object) -> list[int]:
     """Return the numbers in an array or list.
 
     Raises:
-        RefusedError: it holds other values.
+        RefusedError: an element is not an integer, or the value is null.
     """
     found = elements(value)
     if not all(isinstance(element, int) for element in found):

@@ -1,8 +1,9 @@
 """AMQP over WebSockets: the bytes of a connection, in binary messages.
 
-The cut of the bytes into messages means nothing: both sides read a stream. A browser
-lets a page of any site open a WebSocket to this machine, and names the site in Origin:
-such a page is refused, as by the simulator's other addresses.
+The boundaries of these messages have no meaning: both sides read a stream of bytes.
+
+A browser lets a page of any site open a WebSocket to this machine, and names the site
+in the header Origin. Such a page is refused, as at the simulator's other addresses.
 
 Source: AMQP WebSocket binding, version 1.0. Azure Service Bus, AMQP 1.0 protocol guide:
         the path, and the subprotocol.
@@ -21,7 +22,7 @@ from bridge.simulator.errors import ForeignCallerError
 PATH = "/$servicebus/websocket"
 
 _SUBPROTOCOLS = ("AMQPWSB10", "amqp")
-# Below what any client takes as one message.
+# Below the message limit of every client.
 _PIECE_BYTES = 64 * 1024
 _BINARY_LIMIT = 4 * 1024 * 1024
 
@@ -32,7 +33,7 @@ def websocket_app(
     """Return an application that serves AMQP at ``PATH``.
 
     Args:
-        new_protocol: makes the broker's end of a connection.
+        new_protocol: creates the broker's end of a connection.
         host: the listening address.
     """
 
@@ -41,7 +42,7 @@ def websocket_app(
             protocols=_SUBPROTOCOLS, max_msg_size=_BINARY_LIMIT
         )
         await socket.prepare(request)
-        await _carry(request, socket, new_protocol())
+        await _run_connection(request, socket, new_protocol())
         return socket
 
     app = web.Application(middlewares=[_refuse_foreign_pages])
@@ -60,10 +61,10 @@ async def _refuse_foreign_pages(
         return web.Response(status=HTTPStatus.FORBIDDEN, text=f"{error}.\n")
 
 
-async def _carry(
+async def _run_connection(
     request: web.Request, socket: web.WebSocketResponse, protocol: asyncio.Protocol
 ) -> None:
-    """Carry the bytes of one connection until either side ends it."""
+    """Pass the bytes of one connection on until either side ends it."""
     stream = _Stream(request.transport)
     protocol.connection_made(stream)
     try:
@@ -92,7 +93,7 @@ class _Stream(asyncio.Transport):
         self._is_closing = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Write bytes, after those before."""
+        """Queue bytes for the WebSocket, in order."""
         written = bytes(data)
         for start in range(0, len(written), _PIECE_BYTES):
             self._waiting.put_nowait(written[start : start + _PIECE_BYTES])
@@ -109,41 +110,41 @@ class _Stream(asyncio.Transport):
             self._below.abort()
 
     def is_closing(self) -> bool:
-        """Whether it is closed, or will be."""
+        """Whether the WebSocket is closed, or is being closed."""
         return self._is_closing
 
     def pause_reading(self) -> None:
-        """Leave what comes unread."""
+        """Stop passing received bytes to the protocol."""
         self._may_read.clear()
 
     def resume_reading(self) -> None:
-        """Read again."""
+        """Pass received bytes to the protocol again."""
         self._may_read.set()
 
     def get_extra_info(self, name: str, default: object = None) -> object:
-        """Return what is known of the connection below, such as its socket."""
+        """Return a fact about the HTTP connection, such as its socket."""
         if self._below is None:
             return default
         found: object = self._below.get_extra_info(name, default)
         return found
 
     def end(self) -> None:
-        """Note that the WebSocket is gone."""
+        """Record that the WebSocket is lost."""
         self._is_closing = True
 
     async def write_to(self, socket: web.WebSocketResponse) -> None:
-        """Send what is written; return when it is closed or broken."""
+        """Send the queued bytes; return when the WebSocket is closed or broken."""
         try:
             while (piece := await self._waiting.get()) is not None:
                 await socket.send_bytes(piece)
         except ConnectionError:
-            return  # the reading side ends the connection
+            return  # read_from notices the loss, too, and ends the connection
         await socket.close()
 
     async def read_from(
         self, socket: web.WebSocketResponse, protocol: asyncio.Protocol
     ) -> None:
-        """Pass what comes to the protocol; return when the client is gone."""
+        """Pass received bytes to the protocol; return when the client is gone."""
         while (message := await socket.receive()).type is WSMsgType.BINARY:
             await self._may_read.wait()
             protocol.data_received(message.data)

@@ -1,9 +1,9 @@
-"""Messages as bytes: parsed on arrival, joined again for delivery.
+"""Parse the bytes of a message on arrival, and encode it again for delivery.
 
-The sender's sections (properties, application properties, body, footer) stay
-unchanged. Only the header and the annotations are written anew. A message without a
-message id gets one; a dead letter gets its two application properties, and a settlement
-may change some.
+The sender's sections (properties, application properties, body, footer) stay unchanged;
+the header and the annotations are encoded anew. There are exceptions: a message without
+a message id gets one. A dead letter gets two application properties. A settlement, or
+the action of a rule, may change properties.
 
 Source: AMQP 1.0, part 3: 3.2 message format. Azure Service Bus, AMQP 1.0 protocol
         guide: message annotations.
@@ -42,9 +42,9 @@ _BODIES = range(_DATA, _LAST_SECTION)
 _TTL_FIELD = 2
 _DELIVERY_COUNT_FIELD = 4
 SUBJECT_FIELD, SESSION_FIELD = 3, 10
-"""The places of two properties in their section."""
+"""The index of two fields in the properties section."""
 
-# The properties a correlation filter can name, with their place in the section.
+# The properties that a correlation filter can name, with their index in the section.
 _FILTER_FIELDS = {
     "MessageId": 0,
     "To": 2,
@@ -60,7 +60,7 @@ _SCHEDULED_TIME = Symbol("x-opt-scheduled-enqueue-time")
 
 
 class Section(Struct, frozen=True):
-    """One section of a message: its code, its value, and all of its bytes."""
+    """One section of a message: its code, the bytes of its value, and all its bytes."""
 
     code: int
     value: bytes
@@ -141,7 +141,7 @@ def body_text(content: bytes, most: int) -> str:
 
     Args:
         content: the sections of the message from the properties on.
-        most: how many characters to return at most.
+        most: the maximum number of characters.
     """
     try:
         bodies = [s.decode() for s in split_sections(content) if s.code in _BODIES]
@@ -161,7 +161,7 @@ def _body_text(body: object) -> str:
 
 
 def modify(message: Message, changes: Mapping[str, object]) -> Message:
-    """Return a message with some of its application properties set anew."""
+    """Return a message with some of its application properties changed."""
     if not changes:
         return message
     return replace(
@@ -179,10 +179,10 @@ def rewrite_message(
     """Return a message with other properties.
 
     Args:
-        message: the message before.
-        properties: all that a correlation filter can name; None removes one. A message
-            without a MessageId gets a new one.
-        application_properties: all of them.
+        message: the message before the change.
+        properties: all properties that a correlation filter can name; None removes a
+            property. A message without a MessageId gets a new one.
+        application_properties: all application properties.
     """
     sections = {s.code: s for s in split_sections(message.content)}
     fields = list(_fields(sections.get(_PROPERTIES)))
@@ -210,7 +210,7 @@ def rewrite_message(
 def with_time_to_live(
     header: tuple[object, ...], seconds: float | None
 ) -> tuple[object, ...]:
-    """Return a header with another time to live; None: without one."""
+    """Return a header with another time to live; None: without a time to live."""
     fields = [*header, *[None] * (_TTL_FIELD + 1 - len(header))]
     most = 2**32 - 1
     fields[_TTL_FIELD] = (
@@ -220,10 +220,11 @@ def with_time_to_live(
 
 
 def encode_delivery(delivery: Delivery) -> bytes:
-    """Return a message as its receiver gets it."""
+    """Return the bytes of a message as its receiver gets it."""
     content = delivery.message.content
     if delivery.dead_letter is not None:
-        content = _change_properties(content, _told_by(delivery.dead_letter))
+        changes = _dead_letter_properties(delivery.dead_letter)
+        content = _change_properties(content, changes)
     return (
         encode_section(_HEADER, _header(delivery))
         + encode_section(_DELIVERY_ANNOTATIONS, _annotate_delivery(delivery))
@@ -261,7 +262,7 @@ def _annotate(delivery: Delivery) -> dict[object, object]:
         "x-opt-sequence-number": delivery.sequence_number,
         "x-opt-enqueued-time": to_timestamp(delivery.enqueued_at),
     }
-    # The SDK's own tests find neither of these on a message that was just sent.
+    # The SDK's own tests expect neither of these on a message that was just sent.
     if delivery.enqueued_sequence_number != delivery.sequence_number:
         added["x-opt-enqueue-sequence-number"] = delivery.enqueued_sequence_number
     if delivery.state is not State.ACTIVE:
@@ -274,12 +275,12 @@ def _annotate(delivery: Delivery) -> dict[object, object]:
     return {**delivery.message.annotations, **named}
 
 
-def _told_by(dead_letter: DeadLetter) -> Mapping[str, object]:
-    told = {
+def _dead_letter_properties(dead_letter: DeadLetter) -> Mapping[str, object]:
+    found = {
         "DeadLetterReason": dead_letter.reason,
         "DeadLetterErrorDescription": dead_letter.description,
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _change_properties(content: bytes, changes: Mapping[str, object]) -> bytes:

@@ -1,7 +1,8 @@
 """The AMQP engines that a broker may use, by name.
 
-``python`` needs nothing. ``proton`` is Qpid Proton, an independent implementation that
-tests compare with; it is compiled on installation, and loaded only when it is chosen.
+``python`` needs no further package. ``proton`` is Qpid Proton, an independent
+implementation that tests compare with. Its package is compiled on installation. Only
+the chosen engine is loaded.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ def chosen(environ: Mapping[str, str]) -> Wire:
     """Return the engine that the environment names, or else the default.
 
     Raises:
-        WireChoiceError: there is none of this name, or it is not installed.
+        WireChoiceError: no engine has this name, or the engine is not installed.
     """
     name = environ.get(VARIABLE) or DEFAULT
     find = WIRES.get(name)
@@ -30,7 +31,7 @@ def chosen(environ: Mapping[str, str]) -> Wire:
 
 
 def _python() -> Wire:
-    from bridge.simulator.servicebus.python_wire import (  # noqa: PLC0415 - the chosen one
+    from bridge.simulator.servicebus.python_wire import (  # noqa: PLC0415 - if chosen
         PythonEngine,
     )
 
@@ -39,7 +40,7 @@ def _python() -> Wire:
 
 def _proton() -> Wire:
     try:
-        from bridge.simulator.servicebus.proton_wire import (  # noqa: PLC0415 - likewise
+        from bridge.simulator.servicebus.proton_wire import (  # noqa: PLC0415 - if chosen
             ProtonEngine,
         )
     except ImportError as error:
@@ -51,4 +52,4 @@ def _proton() -> Wire:
 
 
 WIRES: Mapping[str, Callable[[], Wire]] = {"python": _python, "proton": _proton}
-"""Each loads what it returns."""
+"""Functions that load and return an engine, by its name."""

@@ -1,4 +1,4 @@
-"""The arguments of a call of Slack's Web API, in any form. Pure.
+"""Parse the arguments of a Web API call, from JSON or a form. Pure.
 
 Source:  docs.slack.dev/apis/web-api (POST bodies)
 """
@@ -28,7 +28,7 @@ def parse(body: bytes, content_type: str | None) -> dict[str, object]:
 
     Args:
         body: as sent.
-        content_type: the header; None: there is none.
+        content_type: the value of the header Content-Type; None: there is no header.
 
     Raises:
         RefusedError: the body cannot be read.

@@ -1,7 +1,7 @@
-"""The faults of blocks, in Slack's words and with its JSON pointers. Pure.
+"""Find the faults of blocks: Slack's texts, with JSON pointers. Pure.
 
 Source:  docs.slack.dev/reference/block-kit/blocks, …/block-elements,
-         …/composition-objects; the words as slackapi/bolt-js and others quote them
+         …/composition-objects; the texts as in slackapi/bolt-js and others
 """
 
 from collections.abc import Iterator, Mapping
@@ -47,8 +47,8 @@ def faults(blocks: object, at: str = "/blocks") -> Iterator[str]:
     """Yield faults, such as ``must be more than 0 characters [json-pointer:…]``.
 
     Args:
-        blocks: the value of the blocks.
-        at: their place in the message.
+        blocks: the value of ``blocks``.
+        at: the JSON pointer of ``blocks`` in the message.
     """
     if not isinstance(blocks, list):
         yield _fault("must provide an array", at)
@@ -65,7 +65,7 @@ def all_faults(message: Table) -> list[str]:
 
 
 def blocks_of(message: Table) -> list[tuple[str, object]]:
-    """Return all blocks of a message with their places."""
+    """Return each ``blocks`` of a message and its attachments, with its pointer."""
     own, attachments = message.get("blocks"), message.get("attachments")
     below = enumerate(attachments) if isinstance(attachments, list) else ()
     found = [
@@ -131,16 +131,16 @@ def _elements(elements: object, at: str, kind: str) -> Iterator[str]:
         return
     yield from _counted(elements, at, 1, _MOST_ELEMENTS[kind])
     for place, element in enumerate(elements):
-        yield from _element(element, f"{at}/{place}", is_read=kind == "context")
+        yield from _element(element, f"{at}/{place}", is_in_context=kind == "context")
     yield from _repeated(elements, "action_id", at)
 
 
-def _element(element: object, at: str, *, is_read: bool = False) -> Iterator[str]:
+def _element(element: object, at: str, *, is_in_context: bool = False) -> Iterator[str]:
     if not isinstance(element, Mapping) or not isinstance(element.get("type"), str):
         yield _fault("must provide an object with a type", at)
         return
     is_text = element["type"] in _ANY_TEXT
-    if is_read != (is_text or element["type"] == "image"):
+    if is_in_context != (is_text or element["type"] == "image"):
         yield _fault(f"unsupported type: {element['type']}", f"{at}/type")
     elif is_text:
         yield from _text(element, at, 3000)

@@ -1,4 +1,4 @@
-"""Blocks and attachments as HTML. Pure; everything that was posted is escaped."""
+"""Render blocks and attachments as HTML. Pure; every posted text is escaped."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -38,7 +38,7 @@ class Shown(Struct, frozen=True, kw_only=True):
         )
 
     def attachment(self, attachment: Table) -> str:
-        """Return an attachment as HTML, with a bar of its colour."""
+        """Return an attachment as HTML, with a bar in its colour."""
         blocks, fields = attachment.get("blocks"), attachment.get("fields")
         parts = [
             self._words(attachment.get("pretext"), "div"),

@@ -101,7 +101,7 @@ class Clicks:
         """
         if self.app is None:
             raise BadInputError(
-                "no app receives clicks: name it with PUT /slack/workspace"
+                "no app receives clicks: set its URL with PUT /slack/workspace"
                 ' {"interactivity": {"url": …, "signingSecret": …}}'
             )
         channel, post = self._message(click)
@@ -126,7 +126,7 @@ class Clicks:
             message: the body as JSON.
 
         Raises:
-            RefusedError: it is refused, with Slack's error.
+            RefusedError: Slack refuses it, with this error code.
         """
         url = self._urls.get(name)
         if url is None or self._clock.now() > url.until:
@@ -138,7 +138,7 @@ class Clicks:
         if is_true(message.get("delete_original")):
             url.channel.posts.pop(url.ts, None)
         elif found := judge(message):
-            raise RefusedError(found.word, found.details)
+            raise RefusedError(found.code, found.details)
         else:
             self._show(url, message)
         url.uses += 1
@@ -165,8 +165,8 @@ class Clicks:
 
     def _message(self, click: Click) -> tuple[Channel, Post]:
         for channel in self._workspace.channels.values():
-            is_meant = click.channel in {None, channel.id, channel.name}
-            if is_meant and click.ts in channel.posts:
+            is_searched = click.channel in {None, channel.id, channel.name}
+            if is_searched and click.ts in channel.posts:
                 return channel, channel.posts[click.ts]
         raise NoSuchEntityError(f"there is no message {click.ts}")
 
@@ -208,7 +208,7 @@ class Clicks:
         }
 
     async def _send(self, app: Interactivity, payload: Table) -> int | None:
-        """Return the status that the app answers; None: no answer in time."""
+        """Send a click; return the status of the answer; None: no answer in time."""
         body = urlencode({"payload": orjson.dumps(payload).decode()}).encode()
         timestamp = str(int(self._clock.now()))
         headers = {
@@ -243,7 +243,7 @@ def signature(secret: str, timestamp: str, body: bytes) -> str:
 
 
 def _button(post: Post, click: Click) -> tuple[Table, Table]:
-    """Return the clicked button, and its block."""
+    """Return the block of the clicked button, and the button."""
     for block in _blocks(post):
         for element in _elements(block):
             is_block = click.block_id in {None, block.get("block_id")}

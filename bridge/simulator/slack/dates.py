@@ -12,14 +12,15 @@ _SPANS: Final = ((86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 
 
 def written(seconds: int, pattern: str, now: float) -> str | None:
-    """Return a time in the form of ``pattern``; None: it has an unknown token.
+    """Return a time in the form of ``pattern``; None: it cannot be shown.
 
     Args:
         seconds: the time, since the epoch.
         pattern: such as ``{date_short_pretty} at {time}``.
-        now: seconds since the epoch: some tokens become "today".
+        now: seconds since the epoch, for tokens that become "today" or "ago".
 
-    The reader's time zone is UTC.
+    A time cannot be shown if it is out of range, or if the pattern has an unknown
+    token. The reader's time zone is UTC.
     """
     try:
         at = datetime.fromtimestamp(seconds, UTC)

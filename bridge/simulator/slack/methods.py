@@ -58,8 +58,7 @@ class Methods(Struct):
     """The methods of one workspace.
 
     Attributes:
-        posts: the highest rate of posts in a channel; None: no limit, also for all
-            other calls.
+        posts: the rate limit of posts in a channel; None: no limit for any call.
     """
 
     workspace: Workspace
@@ -124,8 +123,8 @@ class Methods(Struct):
         channel = self.workspace.known(call.arguments.get("channel"))
         self._count(f"{call.bot.bot_id} updates", TIER_3, call.now)
         if channel.refusal:
-            is_old = channel.refusal == "is_archived"
-            raise RefusedError("is_inactive" if is_old else channel.refusal)
+            is_archived = channel.refusal == "is_archived"
+            raise RefusedError("is_inactive" if is_archived else channel.refusal)
         post = _own_post(call, channel, "cant_update_message")
         _check(call)
         if len(call.text("text")) > _LONGEST_UPDATE:
@@ -195,16 +194,16 @@ _NO_TS = "[ERROR] must match pattern: ^[0-9]{{1,12}}\\.[0-9]{{6}}$ [json-pointer
 
 def _check(call: Call) -> None:
     if found := judge(call.arguments):
-        raise RefusedError(found.word, [f"[ERROR] {each}" for each in found.details])
+        raise RefusedError(found.code, [f"[ERROR] {each}" for each in found.details])
 
 
-def _own_post(call: Call, channel: Channel, word: str) -> Post:
+def _own_post(call: Call, channel: Channel, code: str) -> Post:
     ts = call.arguments.get("ts")
     post = channel.posts.get(ts) if isinstance(ts, str) else None
     if post is None:
         raise RefusedError("message_not_found")
     if post.bot.bot_id != call.bot.bot_id or post.only_for:
-        raise RefusedError(word)
+        raise RefusedError(code)
     return post
 
 
@@ -251,5 +250,5 @@ def _whole(value: object, default: int) -> int:
     return min(int(text), _MOST_LISTED) if text.isdecimal() else default
 
 
-def _warning(word: str) -> Members:
-    return {"warning": word, "response_metadata": {"warnings": [word]}}
+def _warning(code: str) -> Members:
+    return {"warning": code, "response_metadata": {"warnings": [code]}}

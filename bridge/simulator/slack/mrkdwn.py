@@ -1,7 +1,7 @@
-"""Slack's mrkdwn as HTML. Pure; no text of a message becomes HTML by itself.
+"""Render Slack's mrkdwn as HTML. Pure; every text of a message is escaped.
 
-Finished pieces (code, links, emoji) are taken out first and put back at the end. In
-between, a mark from Unicode's private use area stands for each.
+Finished pieces (code, links, emoji) are taken out first and put back at the end.
+Meanwhile, a mark from Unicode's private use area stands in the place of each piece.
 
 Source:  docs.slack.dev/messaging/formatting-message-text
 """

@@ -1,6 +1,6 @@
-"""The page that shows the workspace as people would see it. Pure.
+"""Render the page that shows the workspace as people would see it. Pure.
 
-It works without JavaScript and loads nothing: ``policy`` forbids both.
+The page has no JavaScript and loads nothing: its Content-Security-Policy forbids both.
 """
 
 from base64 import b64encode
@@ -24,7 +24,8 @@ def page(workspace: Workspace, wanted: str | None, now: float) -> tuple[str, str
 
     Args:
         workspace: the workspace to show.
-        wanted: the id or the name of a channel; None: the one with the last message.
+        wanted: the id or the name of a channel; None: the channel of the
+            newest message.
         now: seconds since the epoch.
     """
     channel = _chosen(workspace, wanted)

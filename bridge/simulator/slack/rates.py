@@ -3,7 +3,7 @@
 Each key has a bucket: a full bucket allows a burst, and it fills at a constant rate.
 
 Source:  docs.slack.dev/apis/web-api/rate-limits: posting is a message a second for
-         each channel, with bursts allowed for short times (how large is not said);
+         each channel, with bursts allowed for short times (of unknown size);
          the other methods have tiers of 20, 50 and 100 calls a minute
 """
 

@@ -1,4 +1,4 @@
-"""The messages that Slack refuses, with its error codes. Pure.
+"""Find out whether Slack refuses a message, and with which error code. Pure.
 
 Source:  docs.slack.dev/reference/methods/chat.postMessage,
          docs.slack.dev/messaging/sending-messages-using-incoming-webhooks
@@ -13,7 +13,8 @@ from bridge.simulator.errors import SimulatorError
 from bridge.simulator.slack.blocks import all_faults, blocks_of, characters
 
 _MOST_ATTACHMENTS: Final = 100
-# All blocks together: not documented (slackapi/bolt-js#2509), but enforced.
+# For all blocks together. Slack enforces it, but does not document it:
+# slackapi/bolt-js#2509.
 _LONGEST_BLOCKS: Final = 13_200
 
 
@@ -21,11 +22,11 @@ class Refusal(Struct, frozen=True):
     """Slack's refusal of a message.
 
     Attributes:
-        word: its error code.
+        code: Slack's error code.
         details: the exact faults, each with a JSON pointer; may be empty.
     """
 
-    word: str
+    code: str
     details: Sequence[str] = ()
 
 
@@ -33,16 +34,16 @@ class RefusedError(SimulatorError):
     """Slack refuses a request.
 
     Args:
-        word: Slack's error code.
+        code: Slack's error code.
         details: the exact faults.
         members: members of the answer besides ``ok`` and ``error``.
     """
 
     def __init__(
-        self, word: str, details: Sequence[str] = (), **members: object
+        self, code: str, details: Sequence[str] = (), **members: object
     ) -> None:
-        super().__init__(word)
-        self.word = word
+        super().__init__(code)
+        self.code = code
         self.details = details
         self.members = members
 
@@ -66,7 +67,7 @@ def refusal(message: object) -> str | None:
         message: the body as JSON; text if it is not JSON.
     """
     found = judge(message)
-    return found.word if found else None
+    return found.code if found else None
 
 
 def judge(message: object) -> Refusal | None:
@@ -76,8 +77,8 @@ def judge(message: object) -> Refusal | None:
     text, attachments = message.get("text"), message.get("attachments")
     if not text and not message.get("blocks") and not attachments:
         return Refusal("no_text")
-    if attachments is not None and (word := _attachments(attachments)):
-        return Refusal(word)
+    if attachments is not None and (code := _attachments(attachments)):
+        return Refusal(code)
     if faults := all_faults(message):
         return Refusal("invalid_blocks", faults)
     if characters([each for _, each in blocks_of(message)]) > _LONGEST_BLOCKS:

@@ -68,14 +68,14 @@ class _Workspace(Input, frozen=True, kw_only=True):
 
 
 class SlackServer:
-    """Slack's side of the Web API.
+    """Answers the requests that Slack's servers would answer.
 
     Args:
         clock: the source of time.
 
     Attributes:
-        workspace: the messages, and who may post.
-        methods: the methods; ``methods.posts`` is their rate limit.
+        workspace: the channels, their messages, and the bots that may post.
+        methods: the methods of the Web API; ``methods.posts`` is the rate limit.
         clicks: sends clicks to an app.
     """
 
@@ -86,10 +86,10 @@ class SlackServer:
         self._clock = clock
 
     def configure(self, body: bytes) -> None:
-        """Apply PUT /slack/workspace; what it does not name stays unchanged.
+        """Apply PUT /slack/workspace; settings that it does not name stay unchanged.
 
         Raises:
-            BadInputError: it is invalid.
+            BadInputError: the body is invalid.
         """
         given = parse(body, _Workspace)
         if given.channels is not None:
@@ -125,7 +125,7 @@ class SlackServer:
         return {"ok": True, **members}
 
     def take(self, path: str, message: object) -> None:
-        """Show a message that was posted to an incoming webhook and is valid.
+        """Store a valid message to an incoming webhook, so that the page shows it.
 
         Args:
             path: the path of the webhook; its last part names the channel.
@@ -134,7 +134,7 @@ class SlackServer:
         if not isinstance(message, Mapping):
             return
         name = "-".join(_WORDS.findall(path.rpartition("/")[2].lower()))
-        channel = self.workspace.founded_as(name or "webhooks")
+        channel = self.workspace.get_or_create(name or "webhooks")
         ts = self.workspace.new_ts(self._clock.now())
         thread_ts = message.get("thread_ts")
         post = Post(
@@ -146,7 +146,7 @@ class SlackServer:
         channel.keep(post)
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes besides methods, webhooks and response_urls."""
+        """Return the routes of the page and of the control requests."""
         return [
             web.get(PAGE, self._page, allow_head=False),
             web.get(f"{PAGE}/", self._page, allow_head=False),
@@ -156,12 +156,12 @@ class SlackServer:
         ]
 
     async def respond(self, path: str, message: object) -> web.Response:
-        """Answer an app's post to a response_url."""
+        """Answer a POST of an app to a response_url."""
         try:
             self.clicks.respond(path.removeprefix(ACTIONS), message)
         except RefusedError as error:
-            status = 404 if error.word in {"expired_url", "used_url"} else 400
-            return web.Response(status=status, text=error.word)
+            status = 404 if error.code in {"expired_url", "used_url"} else 400
+            return web.Response(status=status, text=error.code)
         return web.Response(text="ok")
 
     async def _page(self, request: web.Request) -> web.Response:
@@ -180,7 +180,7 @@ class SlackServer:
         return web.Response(status=204)
 
     async def _click(self, request: web.Request) -> web.Response:
-        """Handle a click: of the page, which is shown again, or of a call in JSON."""
+        """Send a click. A form of the page gets a redirect to it, JSON the result."""
         if request.content_type != _FORM:
             click = parse(await request.read(), Click)
             return as_json(await self.clicks.click(click))
@@ -190,11 +190,11 @@ class SlackServer:
             return web.Response(
                 status=502, text=f"The app answered {result['status']}."
             )
-        there = {"Location": f"{PAGE}?channel={result['channel']}"}
-        return web.Response(status=303, headers=there)
+        location = {"Location": f"{PAGE}?channel={result['channel']}"}
+        return web.Response(status=303, headers=location)
 
     def _set_channels(self, given: Sequence[_Channel]) -> None:
-        """Set the channels; messages in those that remain are kept."""
+        """Set the channels; a channel that existed before keeps its messages."""
         before = dict(self.workspace.channels)
         self.workspace.channels.clear()
         for each in given:
@@ -208,12 +208,12 @@ class SlackServer:
 
 
 def refused(error: RefusedError | RateError) -> web.Response:
-    """Return the answer to a refused call; its status is 200, as Slack's is."""
+    """Return the answer to a refused call. As in Slack: 200, or 429 above a limit."""
     if isinstance(error, RateError):
         answer = as_json({"ok": False, "error": "ratelimited"}, status=429)
         answer.headers["Retry-After"] = str(error.seconds)
         return answer
-    members: dict[str, object] = {"ok": False, "error": error.word, **error.members}
+    members: dict[str, object] = {"ok": False, "error": error.code, **error.members}
     if error.details:
         members["response_metadata"] = {"messages": list(error.details)}
         members["errors"] = [each.removeprefix("[ERROR] ") for each in error.details]

@@ -27,10 +27,10 @@ _TS = re.compile(r"\d{1,12}\.\d{6}")
 
 
 class Bot(Struct, frozen=True, kw_only=True):
-    """An app's own user, identified by its token.
+    """The bot user of an app, identified by its token.
 
     Attributes:
-        refusal: the error with which each of its calls is refused; None: none is.
+        refusal: the error code for each of its calls; None: its calls are accepted.
         scopes: its permissions; None: all.
     """
 
@@ -56,7 +56,7 @@ class Content(Struct, frozen=True, kw_only=True):
         Args:
             message: as posted, and valid.
             ts: the message's ts, from which the ids are made.
-            before: the content to keep where ``message`` says nothing.
+            before: the content to keep for members that ``message`` does not have.
         """
         before = before or cls()
         blocks, attachments = message.get("blocks"), message.get("attachments")
@@ -114,7 +114,7 @@ class Channel(Struct, kw_only=True):
     """A channel and its messages by their ts, oldest first.
 
     Attributes:
-        refusal: the error with which posting there is refused; None: it is not.
+        refusal: the error code for posts in it; None: posts are accepted.
     """
 
     id: str
@@ -137,7 +137,7 @@ class Workspace(Struct):
     """The channels and the apps.
 
     Attributes:
-        channels: by their ids; those that were used so far.
+        channels: by their ids; only those that were configured or used.
         is_open: whether a channel exists even if it was not configured.
         bots: by their tokens; None: every token is valid.
     """
@@ -151,7 +151,7 @@ class Workspace(Struct):
         """Return the bot of a token.
 
         Raises:
-            RefusedError: the token is unknown, or may not be used.
+            RefusedError: the token is missing, unknown or refused.
         """
         if not token:
             raise RefusedError("not_authed")
@@ -170,9 +170,9 @@ class Workspace(Struct):
         """Return a channel by its id or name, for posting.
 
         Raises:
-            RefusedError: it does not exist, or posting there is refused.
+            RefusedError: the channel does not exist, or posts in it are refused.
         """
-        channel = self._found(name) or self._founded(name)
+        channel = self._found(name) or self._create_if_open(name)
         if channel.refusal:
             raise RefusedError(channel.refusal)
         return channel
@@ -181,16 +181,16 @@ class Workspace(Struct):
         """Return a channel by its id only, for reading and changing messages.
 
         Raises:
-            RefusedError: it does not exist.
+            RefusedError: the channel does not exist.
         """
         found = self.channels.get(channel_id) if isinstance(channel_id, str) else None
         if found is None:
             raise RefusedError("channel_not_found")
         return found
 
-    def founded_as(self, name: str) -> Channel:
+    def get_or_create(self, name: str) -> Channel:
         """Return the channel with this name; create it if needed."""
-        return self._found(name) or self._found_new(id_of(name), name)
+        return self._found(name) or self._create(id_of(name), name)
 
     def new_ts(self, now: float) -> str:
         """Return an id for a message that is posted now."""
@@ -203,15 +203,15 @@ class Workspace(Struct):
         by_name = (each for each in self.channels.values() if each.name == bare)
         return self.channels.get(name) or next(by_name, None)
 
-    def _founded(self, name: object) -> Channel:
+    def _create_if_open(self, name: object) -> Channel:
         text = name if isinstance(name, str) and self.is_open else ""
         if _ID.fullmatch(text):
-            return self._found_new(text, text.lower())
+            return self._create(text, text.lower())
         if match := _NAME.fullmatch(text):
-            return self._found_new(id_of(match[1]), match[1])
+            return self._create(id_of(match[1]), match[1])
         raise RefusedError("channel_not_found")
 
-    def _found_new(self, channel_id: str, name: str) -> Channel:
+    def _create(self, channel_id: str, name: str) -> Channel:
         channel = Channel(id=channel_id, name=name)
         self.channels[channel_id] = channel
         return channel
@@ -223,7 +223,7 @@ def id_of(name: str) -> str:
 
 
 def bot_of(token: str, name: str = "sebridge") -> Bot:
-    """Return the bot of a token; the token cannot be read from it."""
+    """Return the bot of a token; its ids do not reveal the token."""
     digest = sha256(token.encode("utf-8", "replace")).hexdigest()[:9].upper()
     return Bot(
         app_id=f"A{digest}", user_id=f"U{digest}", bot_id=f"B{digest}", name=name
@@ -231,7 +231,7 @@ def bot_of(token: str, name: str = "sebridge") -> Bot:
 
 
 def is_ts(value: object) -> bool:
-    """Return whether it is a message's ts: text, because a number would be rounded."""
+    """Return whether a value is a ts. It must be text: a number would be rounded."""
     return isinstance(value, str) and _TS.fullmatch(value) is not None
 
 

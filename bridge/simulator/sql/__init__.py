@@ -1,1 +1,1 @@
-"""The SQL of subscription rules: filters and actions. Pure, but for newid()."""
+"""The SQL of subscription rules: filters and actions. Pure, except for newid()."""

@@ -1,7 +1,7 @@
-"""Turn what the grammar has found into a tree, and check what it cannot.
+"""Convert lark's parse tree to conditions and expressions, and check their meaning.
 
-It tells conditions from values, and knows the names of properties, parameters and
-functions.
+The builder separates conditions from values, which the grammar does not. It also checks
+the names of properties, parameters and functions.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from lark import Tree
     from lark.lexer import Token
 
-# Deeper than people write, and far from the end of the stack.
+# More than people need, and much less than what would overflow the stack.
 MOST_DEPTH = 50
 RESERVED = frozenset(
     {"AND", "OR", "NOT", "IS", "IN", "LIKE", "ESCAPE", "EXISTS", "NULL", "TRUE"}
@@ -47,14 +47,14 @@ _FUNCTIONS = "newid(), property(name), p(name)"
 
 
 class Builder:
-    """Builds the parts of one text.
+    """Builds the conditions, expressions and statements of one filter or action.
 
-    It is wide because it has one method for each kind of part.
+    It is wide because it has one method for each kind of node.
 
     Args:
         readable: the names of the system properties.
-        parameters: the values of @names.
-        writable: the names of those that a statement may change.
+        parameters: the values of the parameters, by their @names.
+        writable: the names of the system properties that a statement may change.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Builder:
         """Return a condition.
 
         Raises:
-            SqlSyntaxError: it is a value, or something in it is wrong.
+            SqlSyntaxError: the tree is a value, or a part of it is invalid.
         """
         built = self._build(tree)
         if not isinstance(built, Condition):
@@ -83,7 +83,7 @@ class Builder:
         """Return a statement.
 
         Raises:
-            SqlSyntaxError: something in it is wrong.
+            SqlSyntaxError: a part of the tree is invalid.
         """
         subject = self._property(_trees(tree)[0])
         if subject.scope == "sys" and subject.name.lower() not in self._writable:
@@ -134,7 +134,7 @@ class Builder:
         return AllOf(parts=[self.condition(part) for part in _trees(tree)])
 
     def negated(self, tree: "Tree[Token]") -> Condition:
-        """Return NOT."""
+        """Return a condition with NOT."""
         return Negated(part=self.condition(_trees(tree)[0]))
 
     def compared(self, tree: "Tree[Token]") -> Condition:
@@ -143,7 +143,7 @@ class Builder:
         return Compared(sign=str(_tokens(tree)[0]), left=left, right=right)
 
     def is_null(self, tree: "Tree[Token]") -> Condition:
-        """Return IS NULL and IS NOT NULL."""
+        """Return IS NULL or IS NOT NULL."""
         (subject,) = _trees(tree)
         built = self._expression(subject)
         if not isinstance(built, Property):
@@ -151,12 +151,12 @@ class Builder:
         return _unless_not(tree, IsNull(subject=built))
 
     def is_in(self, tree: "Tree[Token]") -> Condition:
-        """Return IN and NOT IN."""
+        """Return IN or NOT IN."""
         left, *among = (self._expression(part) for part in _trees(tree))
         return _unless_not(tree, OneOf(left=left, among=among))
 
     def is_like(self, tree: "Tree[Token]") -> Condition:
-        """Return LIKE and NOT LIKE."""
+        """Return LIKE or NOT LIKE."""
         left, pattern, *escapes = (self._expression(part) for part in _trees(tree))
         escape = escapes[0] if escapes else None
         if isinstance(escape, Constant) and not _is_character(escape.constant):
@@ -177,7 +177,7 @@ class Builder:
         """Return a value with a sign."""
         sign, (part,) = str(_tokens(tree)[0]), _trees(tree)
         if sign == "-" and part.data == "whole" and int(_tokens(part)[0]) == -LEAST_INT:
-            return Constant(constant=LEAST_INT)  # without its sign, it does not fit
+            return Constant(constant=LEAST_INT)  # its digits alone exceed 64 bits
         return Signed(sign=sign, part=self._expression(part))
 
     def named(self, tree: "Tree[Token]") -> Expression:
@@ -257,7 +257,7 @@ def _trees(tree: "Tree[Token]") -> "list[Tree[Token]]":
 
 
 def _tokens(tree: "Tree[Token]") -> "list[Token]":
-    # Text, beside trees and the None of what is left out.
+    # The other children are trees, and None for optional parts that are absent.
     return [child for child in tree.children if isinstance(child, str)]
 
 

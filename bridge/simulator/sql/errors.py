@@ -1,11 +1,11 @@
-"""What can be wrong with a SQL filter or action."""
+"""The errors of SQL filters and actions."""
 
 
 class SqlSyntaxError(ValueError):
-    """A filter or action cannot be read.
+    """The text of a filter or action is invalid.
 
     Attributes:
-        what: what is wrong, without the place.
+        what: the error, without its position.
         position: the number of the character, from 1.
     """
 
@@ -16,4 +16,4 @@ class SqlSyntaxError(ValueError):
 
 
 class EvaluationError(Exception):
-    """A filter or action cannot be applied to a message: its values do not fit."""
+    """A filter or action cannot be applied to a message, because of its values."""

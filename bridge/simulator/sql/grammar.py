@@ -1,7 +1,7 @@
 """The grammar of SQL filters and actions, for an LALR(1) parser.
 
-It does not separate conditions from values, which begin alike: ``(a) = 1`` and
-``(a = 1)``. parser.py does, and can then name the place.
+The grammar does not separate conditions from values, because both can begin alike:
+``(a) = 1`` and ``(a = 1)``. builder.py separates them; its errors name the position.
 
 Source: Azure Service Bus, subscription rule SQL filter syntax, and SQL action syntax.
 """
@@ -83,7 +83,7 @@ NAME: /[^\W\d_]\w*/
 %ignore /\s+/
 """
 
-# What a person calls the symbols above, in errors.
+# The names of the symbols above in errors.
 WORDS = {
     "_OR": "OR",
     "_AND": "AND",

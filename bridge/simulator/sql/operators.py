@@ -1,9 +1,9 @@
-"""The operators of SQL expressions, on values of messages.
+"""The operators of SQL expressions, applied to values of messages.
 
-Values:  None is both NULL and unknown. Others are bool, int (64 bits), float, str,
-         UUID, bytes, datetime (UTC) and timedelta.
-Rules:   numbers as in C#: the quotient of two whole numbers is whole, and towards zero.
-         Texts are compared by their characters' numbers, with regard to case.
+Values:  None is both NULL and unknown. The other types are bool, int (64 bits), float,
+         str, UUID, bytes, datetime (UTC) and timedelta.
+Rules:   as in C#, the quotient of two whole numbers is whole, rounded towards zero.
+         Texts are compared by code points, with regard to case.
          Values of different types are not equal, and have no order.
 Source:  Azure Service Bus, subscription rule SQL filter syntax: operator binding
          semantics, property evaluation semantics.
@@ -52,7 +52,7 @@ def compare(sign: str, left: Value, right: Value) -> Truth:
     """Compare two values; None: one of them is unknown.
 
     Raises:
-        EvaluationError: they have no order.
+        EvaluationError: the values have no order.
     """
     if left is None or right is None:
         return None
@@ -68,7 +68,8 @@ def calculate(sign: str, left: Value, right: Value) -> Value:
     """Apply an arithmetic operator; None: an operand is unknown.
 
     Raises:
-        EvaluationError: the types do not fit, or there is no such number.
+        EvaluationError: the operator does not allow these types, or the result is
+            undefined or too large.
     """
     if left is None or right is None:
         return None
@@ -86,10 +87,10 @@ def calculate(sign: str, left: Value, right: Value) -> Value:
 
 
 def negate(value: Value) -> Value:
-    """Return the value with the other sign; None: it is unknown.
+    """Return the value with the opposite sign; None: the value is unknown.
 
     Raises:
-        EvaluationError: it has no sign.
+        EvaluationError: the value is not a number or duration.
     """
     if isinstance(value, timedelta):
         return -value
@@ -97,15 +98,16 @@ def negate(value: Value) -> Value:
 
 
 def is_like(text: Value, pattern: Value, escape: Value) -> Truth:
-    """Return whether a text fits a pattern with % and _; None: one is unknown.
+    """Return whether a text matches a LIKE pattern; None: an argument is unknown.
 
     Args:
         text: the text.
         pattern: % stands for any characters, _ for one.
-        escape: takes the meaning of the character after it; "": there is none.
+        escape: the character after it stands for itself; "": there is no escape.
 
     Raises:
-        EvaluationError: one of them is no text, or the escape has several characters.
+        EvaluationError: an argument is not a text, or the escape has several
+            characters.
     """
     if text is None or pattern is None or escape is None:
         return None
@@ -125,7 +127,7 @@ _ANY_CHARACTER = "any character"
 
 
 def _parts(pattern: str, escape: str) -> list[tuple[str, str]] | None:
-    """Return the pattern as (meaning, character); None: an escape at its end."""
+    """Return the pattern as (meaning, character); None: it ends with an escape."""
     found = list[tuple[str, str]]()
     characters = iter(pattern)
     for character in characters:
@@ -141,8 +143,8 @@ def _parts(pattern: str, escape: str) -> list[tuple[str, str]] | None:
 
 
 def _fits(text: str, parts: list[tuple[str, str]]) -> bool:
-    # One look back to the last %: the time is the product of both lengths at most,
-    # where a regular expression may take for ever.
+    # Backtracks only to the last %. The time grows with the product of both lengths at
+    # most; a regular expression can need exponential time.
     place = part = 0
     retry_part, retry_place = -1, 0
     while place < len(text):

@@ -1,4 +1,4 @@
-"""Read SQL filters and actions into trees; each fault is named with its place.
+"""Parse SQL filters and actions; each error names its position in the text.
 
 lark is loaded when the first text is read: most brokers have no SQL rule.
 """
@@ -28,8 +28,8 @@ class SystemProperties(Struct, frozen=True, kw_only=True):
     """The properties in the scope sys.
 
     Attributes:
-        readable: the names of all.
-        writable: the names of those that an action may set or remove.
+        readable: the names of all system properties.
+        writable: the names of the system properties that an action may set or remove.
     """
 
     readable: Collection[str]
@@ -37,11 +37,11 @@ class SystemProperties(Struct, frozen=True, kw_only=True):
 
 
 class Dialect(Struct, frozen=True, kw_only=True):
-    """What names a text may use.
+    """The names that a filter or action may use.
 
     Attributes:
         system: the properties in the scope sys.
-        parameters: the values of @names, by these names with their @.
+        parameters: the values of the parameters, by their names with the @.
     """
 
     system: SystemProperties
@@ -49,10 +49,10 @@ class Dialect(Struct, frozen=True, kw_only=True):
 
 
 def parse_filter(text: str, dialect: Dialect) -> Condition:
-    """Read a filter.
+    """Parse a filter.
 
     Raises:
-        SqlSyntaxError: it is none; the text says where.
+        SqlSyntaxError: the text is not a valid filter; the error names the position.
     """
     tree = _parse(text, "filter")
     builder = Builder(dialect.system.readable, dialect.parameters)
@@ -60,10 +60,10 @@ def parse_filter(text: str, dialect: Dialect) -> Condition:
 
 
 def parse_action(text: str, dialect: Dialect) -> tuple[Statement, ...]:
-    """Read an action.
+    """Parse an action.
 
     Raises:
-        SqlSyntaxError: it is none, or does more than 32 things.
+        SqlSyntaxError: the text is not a valid action, or has more than 32 statements.
     """
     tree = _parse(text, "action")
     if len(tree.children) > MOST_STATEMENTS:

@@ -1,7 +1,7 @@
-"""What a parsed filter or action consists of, and how each part is evaluated.
+"""The parts of a parsed filter or action, and how each is evaluated.
 
-Conditions have a truth: true, false, or None for unknown. Expressions have a value,
-where None is both NULL and unknown.
+The truth of a condition is true, false, or None for unknown. The value of an expression
+may be None, which is both NULL and unknown.
 
 Source: Azure Service Bus, subscription rule SQL filter syntax: property evaluation
         semantics (the tables of AND and OR).
@@ -35,28 +35,28 @@ class Row(Protocol):
         """
 
     def has(self, scope: str, name: str) -> bool:
-        """Return whether a property is there, even as null."""
+        """Return whether a property exists, even if its value is null."""
 
 
 class Draft(Row, Protocol):
-    """A message that may be changed."""
+    """The properties of a message, which an action may change."""
 
     def write(self, scope: str, name: str, value: Value) -> None:
         """Set a property.
 
         Raises:
-            EvaluationError: the value does not fit.
+            EvaluationError: the property cannot have this value.
         """
 
     def remove(self, scope: str, name: str) -> None:
-        """Remove a property, if it is there."""
+        """Remove a property, if it exists."""
 
 
 class Condition(Struct, frozen=True):
     """A part that is true, false or unknown."""
 
     def truth(self, row: Row) -> Truth:
-        """Evaluate it."""
+        """Evaluate the condition."""
         raise NotImplementedError
 
 
@@ -64,17 +64,17 @@ class Expression(Struct, frozen=True):
     """A part that has a value."""
 
     def value(self, row: Row) -> Value:
-        """Evaluate it."""
+        """Evaluate the expression."""
         raise NotImplementedError
 
 
 class AllOf(Condition, frozen=True, kw_only=True):
-    """Conditions joined by AND: one that is false decides."""
+    """Conditions joined by AND: false if one of them is false."""
 
     parts: Sequence[Condition]
 
     def truth(self, row: Row) -> Truth:
-        """Evaluate it."""
+        """Evaluate the condition."""
         found: Truth = True
         for part in self.parts:
             truth = part.truth(row)
@@ -85,12 +85,12 @@ class AllOf(Condition, frozen=True, kw_only=True):
 
 
 class AnyOf(Condition, frozen=True, kw_only=True):
-    """Conditions joined by OR: one that is true decides."""
+    """Conditions joined by OR: true if one of them is true."""
 
     parts: Sequence[Condition]
 
     def truth(self, row: Row) -> Truth:
-        """Evaluate it."""
+        """Evaluate the condition."""
         found: Truth = False
         for part in self.parts:
             truth = part.truth(row)
@@ -101,50 +101,50 @@ class AnyOf(Condition, frozen=True, kw_only=True):
 
 
 class Negated(Condition, frozen=True, kw_only=True):
-    """NOT: what is unknown stays so."""
+    """NOT: an unknown condition stays unknown."""
 
     part: Condition
 
     def truth(self, row: Row) -> Truth:
-        """Evaluate it."""
+        """Evaluate the condition."""
         truth = self.part.truth(row)
         return None if truth is None else not truth
 
 
 class Compared(Condition, frozen=True, kw_only=True):
-    """Two values, compared."""
+    """The comparison of two values."""
 
     sign: str
     left: Expression
     right: Expression
 
     def truth(self, row: Row) -> Truth:
-        """Evaluate it."""
+        """Evaluate the condition."""
         return compare(self.sign, self.left.value(row), self.right.value(row))
 
 
 class OneOf(Condition, frozen=True, kw_only=True):
-    """IN: equal to one of several values."""
+    """IN: whether a value equals one of several values."""
 
     left: Expression
     among: Sequence[Expression]
 
     def truth(self, row: Row) -> Truth:
-        """Evaluate it."""
+        """Evaluate the condition."""
         left = self.left.value(row)
         truths = [compare("=", left, each.value(row)) for each in self.among]
         return True if True in truths else (None if None in truths else False)
 
 
 class Like(Condition, frozen=True, kw_only=True):
-    """LIKE: a text that fits a pattern."""
+    """LIKE: whether a text matches a pattern."""
 
     left: Expression
     pattern: Expression
     escape: Expression | None
 
     def truth(self, row: Row) -> Truth:
-        """Evaluate it."""
+        """Evaluate the condition."""
         escape = "" if self.escape is None else self.escape.value(row)
         return is_like(self.left.value(row), self.pattern.value(row), escape)
 
@@ -161,27 +161,27 @@ class Property(Expression, frozen=True, kw_only=True):
     name: str
 
     def value(self, row: Row) -> Value:
-        """Evaluate it."""
+        """Evaluate the expression."""
         return row.read(self.scope, self.name)
 
 
 class IsNull(Condition, frozen=True, kw_only=True):
-    """IS NULL: a property that is absent or null."""
+    """IS NULL: whether a property is absent or null."""
 
     subject: Property
 
     def truth(self, row: Row) -> Truth:
-        """Evaluate it."""
+        """Evaluate the condition."""
         return self.subject.value(row) is None
 
 
 class Exists(Condition, frozen=True, kw_only=True):
-    """EXISTS: a property that is there, even as null."""
+    """EXISTS: whether a property exists, even if its value is null."""
 
     subject: Property
 
     def truth(self, row: Row) -> Truth:
-        """Evaluate it."""
+        """Evaluate the condition."""
         return row.has(self.subject.scope, self.subject.name)
 
 
@@ -191,18 +191,18 @@ class Constant(Expression, frozen=True, kw_only=True):
     constant: Value
 
     def value(self, row: Row) -> Value:  # noqa: ARG002 - the same for all messages
-        """Evaluate it."""
+        """Evaluate the expression."""
         return self.constant
 
 
 class Calculated(Expression, frozen=True, kw_only=True):
-    """Values joined by operators of the same rank, from the left."""
+    """Values joined by operators of the same precedence, evaluated from the left."""
 
     first: Expression
     steps: Sequence[tuple[str, Expression]]
 
     def value(self, row: Row) -> Value:
-        """Evaluate it."""
+        """Evaluate the expression."""
         found = self.first.value(row)
         for sign, part in self.steps:
             found = calculate(sign, found, part.value(row))
@@ -216,18 +216,18 @@ class Signed(Expression, frozen=True, kw_only=True):
     part: Expression
 
     def value(self, row: Row) -> Value:
-        """Evaluate it."""
+        """Evaluate the expression."""
         found = self.part.value(row)
         return negate(found) if self.sign == "-" else calculate("+", 0, found)
 
 
 class Named(Expression, frozen=True, kw_only=True):
-    """property(name): the property whose name is a value."""
+    """property(name): the property that an expression names."""
 
     name: Expression
 
     def value(self, row: Row) -> Value:
-        """Evaluate it."""
+        """Evaluate the expression."""
         name = self.name.value(row)
         if name is None:
             return None
@@ -244,8 +244,8 @@ class NewId(Expression, frozen=True, kw_only=True):
 
     make: Callable[[], UUID]
 
-    def value(self, row: Row) -> Value:  # noqa: ARG002 - not of the message
-        """Evaluate it."""
+    def value(self, row: Row) -> Value:  # noqa: ARG002 - does not use the message
+        """Evaluate the expression."""
         return self.make()
 
 
@@ -260,7 +260,7 @@ class Statement(Struct, frozen=True, kw_only=True):
 
 
 class Set(Statement, frozen=True, kw_only=True):
-    """SET: a property gets a value. An unknown value is null."""
+    """SET: sets a property to a value. An unknown value is set as null."""
 
     source: Expression
 
@@ -270,7 +270,7 @@ class Set(Statement, frozen=True, kw_only=True):
 
 
 class Remove(Statement, frozen=True, kw_only=True):
-    """REMOVE: a property goes."""
+    """REMOVE: removes a property."""
 
     def apply(self, draft: Draft) -> None:
         """Change the message."""

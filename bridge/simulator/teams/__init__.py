@@ -1,1 +1,1 @@
-"""A local Microsoft Teams: what a bot posts to, and what calls it on a click."""
+"""A local Microsoft Teams: a bot posts to it, and it calls the bot on a click."""

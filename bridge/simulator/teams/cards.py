@@ -1,7 +1,7 @@
-"""What Teams takes as an Adaptive Card of a bot, and what it refuses. Pure.
+"""Check whether Teams accepts an Adaptive Card of a bot. Pure.
 
-Stricter than Teams, which passes over members that it does not know: here each of them
-is a fault, as it would not do what its writer meant.
+The check is stricter than Teams, which ignores unknown members: here each unknown
+member is a fault, because it would have no effect.
 
 Source:  adaptivecards.io/explorer (schema 1.5);
          learn.microsoft.com/microsoftteams/platform/task-modules-and-cards/cards/
@@ -26,7 +26,7 @@ _WIDTH: Final = re.compile(r"\d{1,4}px")
 
 
 def faults(card: object) -> list[str]:
-    """Return what is wrong with a card, each with its place; empty: nothing."""
+    """Return the faults of a card, each with its place; empty: the card is valid."""
     return [f"{place}: {words}" for place, words in _card(card, "card")]
 
 
@@ -119,7 +119,7 @@ def _card(value: object, place: str) -> Iterator[Fault]:
 def _typed(
     value: object, place: str, kinds: Mapping[str, Mapping[str, _Check]]
 ) -> Iterator[Fault]:
-    """Check an object by the members of its type; a name with ! must be there."""
+    """Check the members of an object by its type; names that end in ! are required."""
     if not isinstance(value, Mapping):
         yield place, "must be an object"
         return

@@ -1,7 +1,7 @@
-"""An Adaptive Card as HTML, in the look of Teams. Pure.
+"""Render an Adaptive Card as HTML, in the look of Teams. Pure.
 
-No text is markup: Markdown in text blocks is shown as it was written, and only the date
-functions of text blocks are run, in UTC.
+Every text is escaped. Markdown in text blocks is shown as it was written; only the date
+functions of text blocks are evaluated, in UTC.
 """
 
 import re
@@ -23,7 +23,7 @@ _WIDTH: Final = re.compile(r"(\d{1,4})px")
 
 
 class Shown(Struct, frozen=True, kw_only=True):
-    """Where a card is shown, for its buttons.
+    """The message that shows a card; the card's buttons send these values.
 
     Attributes:
         conversation: the id of the channel or chat.
@@ -94,7 +94,7 @@ class Shown(Struct, frozen=True, kw_only=True):
 
 
 def width_class(column: Table) -> str:
-    """Return the class of a column's width, such as ``w-110`` for 110 pixels."""
+    """Return the CSS class of a column's width, such as ``w-110`` for 110 pixels."""
     width = column.get("width")
     if isinstance(width, str) and (match := _WIDTH.fullmatch(width)):
         return f"w-{int(match[1])}"
@@ -119,7 +119,7 @@ def _style(action: Table) -> str:
 
 
 def _classes(element: Table) -> str:
-    """Return the classes of what an element says of its look."""
+    """Return the CSS classes for the style of an element."""
     found = [
         f" {name.lower()}-{word.lower()}"
         for name in _STYLED

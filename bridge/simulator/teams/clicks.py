@@ -1,4 +1,4 @@
-"""Clicks and looks: Teams' request to the bot, and the bot's answer.
+"""Clicks and refreshes: Teams' request to the bot, and the bot's answer.
 
 Source:  learn.microsoft.com/adaptive-cards/authoring-cards/universal-action-model
          (adaptiveCard/action, the types of answers)
@@ -22,7 +22,7 @@ from bridge.simulator.teams.refusals import CARD_TYPE, TeamsRefusalError, checke
 from bridge.simulator.teams.team import Conversation, Person, Post, Seen, Table, Team
 
 _SECONDS: Final = 15.0
-_FEW: Final = 60
+_SMALL: Final = 60
 _MESSAGE: Final = "application/vnd.microsoft.activity.message"
 _FAILED: Final = "Something went wrong. Please try again."
 
@@ -30,7 +30,7 @@ Trigger = Literal["manual", "automatic"]
 
 
 class Click(Input, frozen=True, kw_only=True):
-    """A person's click on a button, or with the verb of ``refresh`` their look."""
+    """A person's click on a button; with the verb of ``refresh``: a refresh."""
 
     conversation: str
     message: str
@@ -39,13 +39,13 @@ class Click(Input, frozen=True, kw_only=True):
 
 
 class Sent(Struct, frozen=True, kw_only=True):
-    """A request to the bot, as it went out.
+    """A request that was sent to the bot, with the bot's answer.
 
     Attributes:
         body: the activity.
-        token: of the Bot Framework.
-        status: that the bot answered; None: it did not, in time.
-        answer: what it answered, if that is JSON.
+        token: the Bot Framework token that was sent with it.
+        status: the status of the answer; None: the bot did not answer in time.
+        answer: the body of the answer; None: it is not JSON.
     """
 
     body: bytes
@@ -55,16 +55,16 @@ class Sent(Struct, frozen=True, kw_only=True):
 
 
 class Clicks:
-    """Sends clicks and looks to one bot.
+    """Sends clicks and refreshes to one bot.
 
     Args:
         team: holds the messages.
-        keys: sign the requests.
+        keys: the keys that sign the requests.
         clock: the source of time.
 
     Attributes:
-        endpoint: of the bot; None: not configured.
-        service_url: what every request names as the address of Teams.
+        endpoint: the URL of the bot; None: not configured.
+        service_url: the URL of Teams, as every request names it.
         last: the request that was sent last.
     """
 
@@ -78,7 +78,7 @@ class Clicks:
         self._count = itertools.count(1)
 
     async def click(self, click: Click) -> dict[str, object]:
-        """Send a click to the bot; return what the person sees then.
+        """Send a click; return the bot's answer and the text that the person sees.
 
         Raises:
             BadInputError: there is no bot.
@@ -92,11 +92,11 @@ class Clicks:
         action = _action(post.card_for(click.user), click.verb)
         return await self._invoke(conversation, post, person, action, "manual")
 
-    async def look(self, conversation: Conversation, user: str) -> None:
+    async def refresh(self, conversation: Conversation, user: str) -> None:
         """Refresh the cards of a conversation for a person, as Teams does on display.
 
-        A card is refreshed by itself for those whom it names, and for all of a small
-        conversation where it names nobody.
+        A card is refreshed for the people that it names. If it names nobody, it is
+        refreshed for everybody in a small conversation.
 
         Raises:
             NoSuchEntityError: there is no such person.
@@ -108,7 +108,7 @@ class Clicks:
             refresh = post.card.get("refresh")
             table = refresh if isinstance(refresh, Mapping) else {}
             users, action = table.get("userIds"), table.get("action")
-            is_small = users is None and len(conversation.people) <= _FEW
+            is_small = users is None and len(conversation.people) <= _SMALL
             is_named = isinstance(users, list) and person.id in users
             if isinstance(action, Mapping) and (is_small or is_named):
                 await self._invoke(conversation, post, person, action, "automatic")
@@ -165,7 +165,7 @@ class Clicks:
         }
 
     async def _send(self, body: bytes, app_id: str) -> tuple[int | None, object]:
-        """Return the status and the JSON that the bot answers."""
+        """Send an activity to the bot; return the status and the JSON of its answer."""
         if self.endpoint is None:
             raise BadInputError(
                 "no bot receives clicks: name its address with PUT /teams/workspace"
@@ -187,8 +187,8 @@ async def _posted(url: str, body: bytes, token: str) -> tuple[int | None, object
                 url, data=body, headers=headers, allow_redirects=False
             ) as response,
         ):
-            said = await response.read()
-            return response.status, _json(said)
+            content = await response.read()
+            return response.status, _json(content)
     except (aiohttp.ClientError, TimeoutError):
         return None, None
 
@@ -202,7 +202,7 @@ def _json(body: bytes) -> object:
 
 
 def _seen(status: int | None, answer: object, shown: Table | None) -> Seen:
-    """Return what a person sees after an answer, who saw the card ``shown`` before."""
+    """Return what a person, who saw the card ``shown``, sees after the answer."""
     if status != 200 or not isinstance(answer, Mapping):
         return Seen(card=shown, words="Unable to reach app. Please try again.")
     kind, value = answer.get("type"), answer.get("value")
@@ -218,7 +218,7 @@ def _seen(status: int | None, answer: object, shown: Table | None) -> Seen:
 
 
 def _action(card: Table, verb: str) -> Table:
-    """Return the button of a card, or of one that a button shows."""
+    """Return the action with this verb: a button's, or that of ``refresh``."""
     refresh = card.get("refresh")
     own = refresh.get("action") if isinstance(refresh, Mapping) else None
     for each in [*_executes(card), own]:
@@ -228,7 +228,7 @@ def _action(card: Table, verb: str) -> Table:
 
 
 def _executes(part: object) -> Iterator[Table]:
-    """Yield the buttons below a part of a card, which is not deep: it was checked."""
+    """Yield the buttons in a part of a card. The check of a card limits its depth."""
     if isinstance(part, list):
         for each in part:
             yield from _executes(each)

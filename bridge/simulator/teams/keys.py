@@ -1,7 +1,7 @@
-"""Signs what Teams sends to a bot, and publishes the keys.
+"""Sign the requests of Teams to a bot, and publish the keys.
 
-The signatures are made here and not by the library that the app checks them with, so
-that both cannot make the same mistake.
+This code builds the tokens itself, without the library with which the app checks them,
+so that both cannot make the same mistake.
 
 Source:  learn.microsoft.com/azure/bot-service/rest-api/
          bot-framework-rest-connector-authentication (connector to bot); RFC 7515, 7517
@@ -25,8 +25,8 @@ class Keys:
     """The keys; the newest signs, and the one before it stays published.
 
     Attributes:
-        endorsements: the channels that the keys vouch for.
-        size: of keys to come, in bits.
+        endorsements: the channels for which the published keys may sign.
+        size: the size of the next keys, in bits.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
-"""The page that shows a conversation as people would see it. Pure.
+"""Render the page that shows a conversation as people would see it. Pure.
 
-It works without JavaScript and loads nothing: ``policy`` forbids both.
+The page has no JavaScript and loads nothing: its Content-Security-Policy forbids both.
 """
 
 from base64 import b64encode
@@ -23,11 +23,11 @@ _EMPTY: Final = '<p class="empty">There are no messages yet.</p>'
 
 
 class Reader(Struct, frozen=True, kw_only=True):
-    """Who looks, and where.
+    """The conversation to show, and the person who looks at it.
 
     Attributes:
-        conversation: None: there is none yet.
-        person: None: nobody in particular, so that the cards are everybody's.
+        conversation: the conversation; None: there is none yet.
+        person: the person; None: show the cards that everybody sees.
     """
 
     conversation: Conversation | None
@@ -35,7 +35,7 @@ class Reader(Struct, frozen=True, kw_only=True):
 
     @property
     def user(self) -> str:
-        """The object id; "" for nobody in particular."""
+        """The object id of the person; "" without a person."""
         return "" if self.person is None else self.person.object_id
 
 

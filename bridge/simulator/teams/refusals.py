@@ -1,4 +1,4 @@
-"""What Teams refuses, in the form of its errors. Pure.
+"""Refuse a message as Teams does, with its errors. Pure.
 
 Source:  learn.microsoft.com/microsoftteams/platform/bots/how-to/conversations/
          send-proactive-messages (status codes), …/bots/how-to/rate-limit;
@@ -24,10 +24,10 @@ class TeamsRefusalError(SimulatorError):
     """Teams refuses a request.
 
     Args:
-        status: of HTTP.
-        code: Teams' word for it.
+        status: the HTTP status.
+        code: Teams' error code.
         message: the exact fault.
-        wait: seconds, for Retry-After; 0: there is none.
+        wait: the seconds of the header Retry-After; 0: no such header.
     """
 
     def __init__(self, status: int, code: str, message: str, wait: int = 0) -> None:
@@ -41,7 +41,7 @@ def card_of(activity: object) -> Mapping[str, object]:
     """Return the only card of a message.
 
     Raises:
-        TeamsRefusalError: it is not a message with one good card.
+        TeamsRefusalError: the activity is not a message with one valid card.
     """
     if not isinstance(activity, Mapping):
         raise _bad("the body must be an activity")
@@ -63,10 +63,10 @@ def card_of(activity: object) -> Mapping[str, object]:
 
 
 def checked(card: object) -> Mapping[str, object]:
-    """Return a card that is good.
+    """Return the card if it is valid.
 
     Raises:
-        TeamsRefusalError: it is not.
+        TeamsRefusalError: the card is invalid or too large.
     """
     if found := faults(card):
         raise _bad("; ".join(found[:5]))

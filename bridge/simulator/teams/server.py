@@ -68,16 +68,16 @@ class _Workspace(Input, frozen=True, kw_only=True):
 
 
 class TeamsServer:
-    """Teams' side, with Entra ID and Graph as far as a bot needs them.
+    """Answers for Teams, and for Entra ID and Graph as far as a bot needs them.
 
     Args:
         clock: the source of time.
 
     Attributes:
         team: the people and the messages.
-        keys: sign what is sent to the bot.
-        clicks: sends clicks and looks to the bot.
-        tokens: of the bot.
+        keys: sign the requests to the bot.
+        clicks: sends clicks and refreshes to the bot.
+        tokens: the access tokens of the bot.
         service: the Bot Connector API; ``service.is_limited`` is its rate limit.
     """
 
@@ -91,15 +91,15 @@ class TeamsServer:
         self._base = ""
 
     def listen_at(self, url: str) -> None:
-        """Say where it is, without a slash at the end."""
+        """Set the URL of the server, without a slash at the end."""
         self._base = url
         self.clicks.service_url = f"{url}{ROOT}"
 
     def configure(self, body: bytes) -> None:
-        """Apply PUT /teams/workspace; what it does not name stays unchanged.
+        """Apply PUT /teams/workspace; settings that it does not name stay unchanged.
 
         Raises:
-            BadInputError: it is invalid.
+            BadInputError: the body is invalid.
         """
         given = parse(body, _Workspace)
         if given.tenant is not None:
@@ -107,7 +107,7 @@ class TeamsServer:
         if given.conversations is not None:
             self.team.is_open = False
             self.team.conversations = {
-                each.id: _made(each, self.team.conversations.get(each.id))
+                each.id: _configured(each, self.team.conversations.get(each.id))
                 for each in given.conversations
             }
         if given.groups is not None:
@@ -125,7 +125,7 @@ class TeamsServer:
         """Answer a request of the bot.
 
         Raises:
-            TeamsRefusalError: it is refused.
+            TeamsRefusalError: the request is refused.
         """
         path = request.raw_path.partition("?")[0]
         if path.endswith("/oauth2/v2.0/token"):
@@ -137,7 +137,7 @@ class TeamsServer:
         return self.service.answer(request, path, body)
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes for people and scripts here."""
+        """Return the routes of the page and of the control requests."""
         return [
             web.get(PAGE, self._page, allow_head=False),
             web.get(f"{PAGE}/", self._page, allow_head=False),
@@ -147,7 +147,7 @@ class TeamsServer:
         ]
 
     def addresses(self) -> dict[str, str]:
-        """Return what the app settings of a bot must name, and the page."""
+        """Return the addresses for the settings of a bot, and that of the page."""
         return {
             "service": f"{self._base}{ROOT}",
             "login": f"{self._base}/teams/login/",
@@ -192,13 +192,13 @@ class TeamsServer:
         person = None
         if found is not None and (user := request.query.get("as")):
             person = found.person(user)
-            await self.clicks.look(found, user)
+            await self.clicks.refresh(found, user)
         html, policy = page(self.team, Reader(conversation=found, person=person))
         headers = {"Content-Security-Policy": policy, "Cache-Control": "no-store"}
         return web.Response(text=html, content_type="text/html", headers=headers)
 
     def _wanted(self, name: str | None) -> Conversation | None:
-        """Return the named conversation, or that of the last message."""
+        """Return the named conversation, or the conversation of the newest message."""
         known = self.team.conversations
         if name is not None:
             return known.get(name)
@@ -214,15 +214,15 @@ class TeamsServer:
         return web.Response(status=204)
 
     async def _click(self, request: web.Request) -> web.Response:
-        """Handle a click: of the page, which is shown again, or of a call in JSON."""
+        """Send a click. A form of the page gets a redirect to it, JSON the result."""
         if request.content_type != _FORM:
             click = parse(await request.read(), Click)
             return as_json(await self.clicks.click(click))
         form = orjson.dumps(dict(parse_qsl(await request.text())))
         click = parse(form, Click)
         await self.clicks.click(click)
-        there = {"Location": address(click.conversation, click.user)}
-        return web.Response(status=303, headers=there)
+        location = {"Location": address(click.conversation, click.user)}
+        return web.Response(status=303, headers=location)
 
 
 def refused(error: TeamsRefusalError) -> web.Response:
@@ -238,8 +238,8 @@ def _last(conversation: Conversation) -> float:
     return max((each.at for each in conversation.posts.values()), default=0.0)
 
 
-def _made(given: _Conversation, before: Conversation | None) -> Conversation:
-    """Return a conversation; messages of one that remains are kept."""
+def _configured(given: _Conversation, before: Conversation | None) -> Conversation:
+    """Return a configured conversation; an earlier one keeps its messages."""
     people = tuple(
         Person(object_id=each.object_id, name=each.name) for each in given.people
     )

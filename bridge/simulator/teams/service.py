@@ -1,4 +1,4 @@
-"""The Bot Connector API of the local Teams, as far as a bot of cards needs it.
+"""The Bot Connector API of the local Teams, as far as a bot that posts cards needs it.
 
 Source:  learn.microsoft.com/azure/bot-service/rest-api/
          bot-framework-rest-connector-api-reference,
@@ -30,11 +30,11 @@ _PAGE: Final = 200
 
 
 class Service:
-    """Takes the bot's messages.
+    """Answers the requests of the bot.
 
     Args:
-        team: keeps them.
-        tokens: of the bot.
+        team: stores the messages.
+        tokens: the access tokens of the bot.
         clock: the source of time.
 
     Attributes:
@@ -52,7 +52,7 @@ class Service:
         """Answer a request of the bot.
 
         Raises:
-            TeamsRefusalError: it is refused.
+            TeamsRefusalError: the request is refused.
         """
         found = _PATH.fullmatch(path)
         if found is None:
@@ -97,7 +97,9 @@ class Service:
         activity = object_of(body)
         post = conversation.posts.get(name)
         if post is None:
-            raise TeamsRefusalError(404, "ActivityNotFoundInConversation", "no such")
+            raise TeamsRefusalError(
+                404, "ActivityNotFoundInConversation", "no such activity"
+            )
         if post.app_id != app_id:
             raise TeamsRefusalError(403, "Forbidden", "it is another bot's message")
         card, summary = card_of(activity), str(activity.get("summary", ""))
@@ -126,10 +128,10 @@ class Service:
 
 
 def object_of(body: bytes) -> dict[str, object]:
-    """Return the object in a body.
+    """Return the JSON object of a body.
 
     Raises:
-        TeamsRefusalError: there is none.
+        TeamsRefusalError: the body is not a JSON object.
     """
     try:
         found = orjson.loads(body)

@@ -27,8 +27,8 @@ class Person(Struct, frozen=True, kw_only=True):
     """A person of the tenant.
 
     Attributes:
-        object_id: of Entra ID.
-        name: as shown.
+        object_id: the person's object id in Entra ID.
+        name: the displayed name.
     """
 
     object_id: str
@@ -36,7 +36,7 @@ class Person(Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """What Teams calls the person towards bots."""
+        """The person's id in requests between Teams and bots."""
         return f"29:1{sha256(self.object_id.encode()).hexdigest()[:32]}"
 
 
@@ -48,7 +48,7 @@ PEOPLE: Final = (
 
 
 class Seen(Struct, frozen=True, kw_only=True):
-    """What one person sees of a message besides, or in place of, its card.
+    """A bot's answer to one person, shown below a message's card or in its place.
 
     Attributes:
         card: the card that the bot answered with; None: the one of the message.
@@ -64,12 +64,12 @@ class Post(Struct, kw_only=True):
 
     Attributes:
         id: its id in the conversation.
-        app_id: of the bot.
-        card: what it shows now.
-        summary: for notifications.
+        app_id: the app id of the bot.
+        card: the card that it shows now.
+        summary: the text for notifications.
         at: when it was posted, seconds since the epoch.
         edited_at: when it was changed last; None: never.
-        views: what single people see, by their object ids.
+        views: the bot's answers to single people, by their object ids.
     """
 
     id: str
@@ -81,13 +81,13 @@ class Post(Struct, kw_only=True):
     views: dict[str, Seen] = field(default_factory=dict)
 
     def change(self, card: Table, summary: str, now: float) -> None:
-        """Show another card, to everybody."""
+        """Show another card to everybody."""
         self.card, self.summary, self.edited_at = card, summary, now
         for user, seen in self.views.items():
             self.views[user] = Seen(words=seen.words)
 
     def card_for(self, user: str | None) -> Table:
-        """Return the card that a person sees; None: everybody's."""
+        """Return the card that a person sees; None: the card that everybody sees."""
         seen = self.views.get(user or "")
         return seen.card if seen is not None and seen.card is not None else self.card
 
@@ -104,7 +104,7 @@ class Conversation(Struct, kw_only=True):
         """Return a message.
 
         Raises:
-            NoSuchEntityError: there is none of this id.
+            NoSuchEntityError: there is no message with this id.
         """
         if name not in self.posts:
             raise NoSuchEntityError(f"there is no message {name}")
@@ -129,11 +129,11 @@ class Conversation(Struct, kw_only=True):
 
 
 class Team(Struct):
-    """The conversations.
+    """The conversations and groups of a tenant.
 
     Attributes:
         tenant: the tenant of all people.
-        conversations: by their ids; those that were used so far.
+        conversations: by their ids; only those that were configured or used.
         is_open: whether a conversation exists even if it was not configured.
         groups: the members of each group: object ids, by the object id of the group.
     """
@@ -167,7 +167,7 @@ class Team(Struct):
         return f"{int(now * 1000)}{next(self._count) % 1000:03d}"
 
     def groups_of(self, object_id: str, among: Iterable[str]) -> list[str]:
-        """Return those groups that a person is in."""
+        """Return the groups of ``among`` that a person is a member of."""
         return [
             each for each in among if object_id in self.groups.get(each, frozenset())
         ]

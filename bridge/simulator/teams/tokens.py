@@ -1,6 +1,6 @@
-"""The tokens that a bot gets from Entra ID, and shows to Teams and to Graph.
+"""Access tokens: a bot gets them from Entra ID, and sends them to Teams and Graph.
 
-They are plain words here: nobody but the one who issued them has to read them.
+A token here is a plain name and no JWT: only this class, which issues it, checks it.
 
 Source:  learn.microsoft.com/entra/identity-platform/v2-oauth2-client-creds-grant-flow
 """
@@ -28,7 +28,7 @@ class Tokens:
     """The issued tokens.
 
     Attributes:
-        secrets: of the bots, by their app ids; None: any bot with any secret.
+        secrets: the secrets of the bots, by app id; None: any bot and secret is valid.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,8 @@ class Tokens:
         """Answer a request for a token.
 
         Raises:
-            TeamsRefusalError: it is not a known bot with its secret.
+            TeamsRefusalError: the grant type or scope is wrong, or the bot or its
+                secret is unknown.
         """
         app_id, scope = form.get("client_id", ""), form.get("scope", "")
         if form.get("grant_type") != "client_credentials":
@@ -62,10 +63,10 @@ class Tokens:
         return {"token_type": kind, "expires_in": _SECONDS, "access_token": name}
 
     def check(self, request: web.Request, scope: str, now: float) -> str:
-        """Return the app id of the bot that asks.
+        """Return the app id of the bot that has sent the request.
 
         Raises:
-            TeamsRefusalError: it shows no token, or not one for this.
+            TeamsRefusalError: there is no valid token for this scope.
         """
         scheme, _, name = request.headers.get("Authorization", "").partition(" ")
         token = self._issued.get(name) if scheme.lower() == "bearer" else None

@@ -1,1 +1,1 @@
-"""AMQP 1.0, the side of a server: bytes in, events out, no sockets and no clock."""
+"""The server's side of AMQP 1.0: takes bytes, returns events; no socket, no clock."""

@@ -1,12 +1,14 @@
-"""A connection, from the server's side: bytes in, events out.
+"""One connection, from the server's side: takes bytes, returns events.
 
+States:
     greeting → signing in → greeting → opening → open → closed
-             →                       (who does not sign in)
-    any of them → closed, after bytes that break the protocol, or silence
+    greeting → opening, if the client does not sign in
+    any state → closed, after bytes that break the protocol, or after an idle time-out
 
-Feed it with ``receive``, then take ``next_event`` until there is none, and write what
-``take_output`` returns. It answers by itself whatever AMQP demands; the caller answers
-links and deliveries. When ``is_finished``, the socket has to be closed.
+The caller passes received bytes to ``receive``. It then calls ``next_event`` until that
+returns None, and writes the bytes that ``take_output`` returns. The connection itself
+sends every answer that AMQP requires; the caller answers only links and deliveries.
+When ``is_finished`` is true, the caller closes the socket.
 
 Source: AMQP 1.0, part 2: 2.2 version negotiation, 2.4 connections.
 """
@@ -62,7 +64,7 @@ from bridge.simulator.wire.terms import MAX_FRAME_BYTES, Terms
 
 CHANNEL_MAX = 1023
 
-OfSession = Attach | Flow | Transfer | Disposition | Detach | End
+SessionPerformative = Attach | Flow | Transfer | Disposition | Detach | End
 
 _EMPTY_FRAME = frame(0, b"")
 
@@ -78,14 +80,14 @@ class _State(Enum):
 class Connection:
     """The server's end of a connection.
 
-    It is wide because it holds what comes in, what goes out, and who is silent.
+    It is wide because it holds the input, the output and the idle time-outs.
 
     Args:
-        terms: what the server says of itself.
+        terms: the server's values for the connection.
 
     Attributes:
-        max_frame_bytes: the longest frame that the client takes.
-        is_finished: whether the socket has to be closed when the output is written.
+        max_frame_bytes: the longest frame that the client accepts.
+        is_finished: whether to close the socket after the output is written.
     """
 
     def __init__(self, terms: Terms) -> None:
@@ -103,17 +105,17 @@ class Connection:
 
     @property
     def credentials(self) -> Credentials | None:
-        """What the client has signed in with; None: it has not."""
+        """The client's credentials; None: the client has not signed in."""
         return self._sasl.credentials
 
     def receive(self, received: bytes) -> None:
-        """Take bytes from the client; ``next_event`` tells what they mean."""
+        """Take bytes from the client; ``next_event`` then returns their events."""
         if self._state is not _State.CLOSED:
             self._silence.has_input = True
             self._frames.feed(received)
 
     def next_event(self) -> Event | None:
-        """Return what the client did next; None: more bytes are needed."""
+        """Return the next event; None: more bytes are needed."""
         while not self._events:
             if self._state is _State.CLOSED:
                 return None
@@ -133,7 +135,7 @@ class Connection:
         return found
 
     def tick(self, now: float) -> float | None:
-        """Send a sign of life, or end a connection whose client gave none.
+        """Send an empty frame if one is due, or close an idle connection.
 
         Args:
             now: seconds of a clock that never goes back.
@@ -144,10 +146,10 @@ class Connection:
         if self._state is _State.CLOSED:
             return None
         self._silence.has_output |= bool(self._output)
-        if self._silence.is_ours_over(now):
+        if self._silence.is_frame_due(now):
             self._output += _EMPTY_FRAME
-        if self._silence.is_theirs_over(now):
-            description = f"no frame for {self._silence.patience:g} seconds"
+        if self._silence.is_client_idle(now):
+            description = f"no frame for {self._silence.client_seconds:g} seconds"
             self._fail(WireError(RESOURCE_LIMIT_EXCEEDED, description))
             return None
         return self._silence.next_due()
@@ -165,7 +167,7 @@ class Connection:
         self._end()
 
     def send_frame(self, channel: int, body: bytes) -> None:
-        """Send a frame: for the sessions."""
+        """Send a frame; the sessions call this."""
         self._output += frame(channel, body)
 
     # -- a step for each header or frame --------------------------------------------
@@ -204,63 +206,63 @@ class Connection:
             raise WireError(FRAMING_ERROR, f"a frame of the unknown type {found.kind}")
         if not found.body:
             return
-        said, end = read(found.body)
-        if isinstance(said, Transfer):
+        performative, end = read(found.body)
+        if isinstance(performative, Transfer):
             payload = found.body[end:]
         elif end != len(found.body):
-            name = type(said).__name__
+            name = type(performative).__name__
             raise WireError(
                 FRAMING_ERROR, f"{len(found.body) - end} bytes too many after {name}"
             )
         else:
             payload = b""
         if self._state is _State.OPENING:
-            self._on_open(said)
+            self._on_open(performative)
         else:
-            self._events.extend(self._on_said(found.channel, said, payload))
+            events = self._on_performative(found.channel, performative, payload)
+            self._events.extend(events)
 
-    def _on_open(self, said: Performative) -> None:
-        if not isinstance(said, Open):
-            name = type(said).__name__
+    def _on_open(self, performative: Performative) -> None:
+        if not isinstance(performative, Open):
+            name = type(performative).__name__
             raise WireError(ILLEGAL_STATE, f"a connection begins with Open, not {name}")
-        if said.max_frame_size < SMALLEST_MAX_FRAME_BYTES:
+        size = performative.max_frame_size
+        if size < SMALLEST_MAX_FRAME_BYTES:
             least = SMALLEST_MAX_FRAME_BYTES
-            raise WireError(
-                NOT_ALLOWED, f"frames of {said.max_frame_size} bytes; {least} is least"
-            )
-        self.max_frame_bytes = min(said.max_frame_size, MAX_FRAME_BYTES)
-        if said.idle_time_out:
-            self._silence.ours = said.idle_time_out / 1000 * HALF
+            raise WireError(NOT_ALLOWED, f"max-frame-size is {size}; {least} is least")
+        self.max_frame_bytes = min(size, MAX_FRAME_BYTES)
+        if performative.idle_time_out:
+            self._silence.own_seconds = performative.idle_time_out / 1000 * HALF
         self._send(0, self._open())
         self._state = _State.OPEN
-        self._events.append(Opened(said))
+        self._events.append(Opened(performative))
 
-    def _on_said(
-        self, channel: int, said: Performative, payload: bytes
+    def _on_performative(
+        self, channel: int, performative: Performative, payload: bytes
     ) -> Iterable[Event]:
-        match said:
+        match performative:
             case Begin():
-                return self._on_begin(channel, said)
+                return self._on_begin(channel, performative)
             case Close():
-                return self._on_close(said)
+                return self._on_close(performative)
             case Attach() | Flow() | Disposition() | Detach() | End() | Transfer():
-                return self._on_session(channel, said, payload)
-        name = type(said).__name__
+                return self._on_session(channel, performative, payload)
+        name = type(performative).__name__
         raise WireError(ILLEGAL_STATE, f"{name} came on an open connection")
 
     def _on_session(
-        self, channel: int, said: OfSession, payload: bytes
+        self, channel: int, performative: SessionPerformative, payload: bytes
     ) -> Iterable[Event]:
         session = self._sessions.get(channel)
         if session is None and channel in self._ended:
-            return ()  # clients detach links after the end of their session
+            return ()  # some clients detach links after they have ended the session
         if session is None:
             raise WireError(NOT_ALLOWED, f"channel {channel} has no session")
-        if isinstance(said, Transfer):
-            return session.on_transfer(said, payload)
-        if isinstance(said, End):
-            return self._on_end(channel, said)
-        return session.on_said(said)
+        if isinstance(performative, Transfer):
+            return session.on_transfer(performative, payload)
+        if isinstance(performative, End):
+            return self._on_end(channel, performative)
+        return session.on_performative(performative)
 
     def _on_begin(self, channel: int, begin: Begin) -> Iterator[Event]:
         if channel in self._sessions:
@@ -298,10 +300,10 @@ class Connection:
     # -- the end ------------------------------------------------------------------
 
     def _fail(self, error: WireError) -> None:
-        """Close the connection because the client broke the protocol."""
+        """Close the connection: the client broke the protocol, or was idle."""
         reason = AmqpError(error.condition, error.description)
         if self._state is _State.GREETING:
-            # What a server says to who speaks another protocol.
+            # AMQP: a server that refuses a protocol header sends one that it supports.
             self._output += AMQP_HEADER if self._sasl.is_over else SASL_HEADER
         self.close(reason)
         self._events.append(ConnectionClosed(reason, is_violation=True))
@@ -323,5 +325,5 @@ class Connection:
             idle_time_out=None if idle is None else round(idle * 1000),
         )
 
-    def _send(self, channel: int, said: Open | Begin | End | Close) -> None:
-        self.send_frame(channel, write(said))
+    def _send(self, channel: int, performative: Open | Begin | End | Close) -> None:
+        self.send_frame(channel, write(performative))

@@ -1,7 +1,7 @@
-"""From bytes to values.
+"""Decode AMQP values from bytes.
 
-``decode_value`` reads one value at an offset. Each format code has a reader, which gets
-the buffer, the offset after the code, and how deep the value lies.
+``decode_value`` decodes one value at an offset. Each format code has a reader, which
+gets the buffer, the offset after the code, and how many levels may still be nested.
 
 Source: AMQP 1.0, part 1: 1.2 type encodings.
 """
@@ -32,7 +32,7 @@ from bridge.simulator.wire.values import (
 )
 
 MOST_LEVELS = 64
-"""How deep lists, maps, arrays and descriptions may lie in each other."""
+"""How deeply lists, maps, arrays and described values may be nested."""
 
 _MOST_ELEMENTS_WITHOUT_BYTES = 1000
 
@@ -51,7 +51,7 @@ def decode_value(buffer: bytes, offset: int = 0) -> tuple[object, int]:
         The value, and the offset after it.
 
     Raises:
-        DecodeError: there is no complete value; it says where and why.
+        DecodeError: there is no complete and valid value; it says where and why.
     """
     return _read(buffer, offset, MOST_LEVELS)
 
@@ -83,7 +83,7 @@ def value_end(buffer: bytes, offset: int = 0) -> int:
 
 
 def value_end_of_descriptor(buffer: bytes, offset: int) -> int:
-    """Return the offset after a descriptor; it is decoded, for it is never long."""
+    """Return the offset after a descriptor; decodes it, as descriptors are short."""
     return _read(buffer, offset, MOST_LEVELS)[1]
 
 
@@ -194,7 +194,7 @@ def _elements(
     buffer: bytes, offset: int, width: int, levels: int
 ) -> tuple[list[object], int]:
     count, at, end = _bounds(buffer, offset, width, levels)
-    if count > end - at:  # each takes a byte at least
+    if count > end - at:  # each element has at least one byte
         raise DecodeError(f"{count} elements at byte {offset} have {end - at} bytes")
     found: list[object] = []
     readers, add, inner = _READERS, found.append, levels - 1
@@ -285,8 +285,8 @@ def _too_deep(offset: int) -> DecodeError:
 _READERS: dict[int, Reader] = {
     0x00: _described,
     0x40: _constant(None),
-    0x41: _constant(True),  # noqa: FBT003 - likewise
-    0x42: _constant(False),  # noqa: FBT003 - likewise
+    0x41: _constant(True),  # noqa: FBT003 - the value of this code
+    0x42: _constant(False),  # noqa: FBT003 - the value of this code
     0x43: _constant(UInt(0)),
     0x44: _constant(ULong(0)),
     0x45: _empty_list,

@@ -1,4 +1,4 @@
-"""One message on its way: sent by the client, or to it."""
+"""The delivery of one message, from the client or to the client."""
 
 from collections.abc import Callable
 from uuid import UUID
@@ -7,19 +7,19 @@ from bridge.simulator.wire.outcomes import Outcome, State
 
 
 class IncomingDelivery:
-    """A message of the client.
+    """A message from the client.
 
     Args:
-        delivery_id: as the client gave it. Clients give one id to several messages;
-            nothing here is found by it, and an outcome goes out with it.
-        message_format: of the message.
-        is_settled: whether the client wants no outcome.
+        delivery_id: the client's id, sent back with the outcome. Clients may give
+            several messages the same id, so nothing is looked up by it.
+        message_format: the message-format.
+        is_settled: whether the client sent the message settled, and wants no outcome.
         dispose: sends the outcome.
 
     Attributes:
-        encoded: the bytes of the message, once it is whole.
-        state: None: the client says nothing of its own message.
-        token: None: only sent messages have one.
+        encoded: the bytes of the message, when it is complete.
+        state: always None: a client sends no outcome for its own message.
+        token: always None: only messages to the client have a token.
     """
 
     __slots__ = (
@@ -59,15 +59,15 @@ class OutgoingDelivery:
     """A message to the client that is not settled yet.
 
     Args:
-        delivery_id: its number in the session.
-        token: says to the sender which message it is.
+        delivery_id: the number of the message in the session.
+        token: identifies the message for the caller of ``Link.send``.
         dispose: sends the outcome.
 
     Attributes:
-        state: what the client did with it; None: nothing yet.
-        is_settled: whether the client has forgotten it.
-        encoded: empty: the sender knows what it sent.
-        message_format: likewise.
+        state: the client's state of the delivery; None: there is none yet.
+        is_settled: whether one side has settled the delivery.
+        encoded: always empty: the bytes are not kept after they are sent.
+        message_format: always 0.
     """
 
     __slots__ = (

@@ -1,4 +1,4 @@
-"""From values to bytes, in the shortest form that AMQP has for each.
+"""Encode values as bytes, each in the shortest form that AMQP has for it.
 
 Source: AMQP 1.0, part 1: 1.2 type encodings.
 """
@@ -31,9 +31,9 @@ from bridge.simulator.wire.values import (
 Writer = Callable[[bytearray, object], None]
 
 LONG, STRING, TIMESTAMP, UUIDS, SYMBOL = 0x81, 0xB1, 0x83, 0x98, 0xB3
-"""The codes of arrays that a server sends."""
+"""The format codes of elements, for the arrays that a server sends."""
 
-_SMALL = 256  # what fits one byte
+_SMALL = 256  # lower numbers fit into one byte
 _pack_size = struct.Struct(">II").pack
 
 
@@ -41,7 +41,7 @@ def encode_value(value: object) -> bytes:
     """Encode a value.
 
     Raises:
-        EncodeError: AMQP has no form for it; it says of which type or size it is.
+        EncodeError: AMQP cannot represent the value; the error names its type or size.
     """
     out = bytearray()
     _write(out, value)
@@ -62,7 +62,7 @@ def _write(out: bytearray, value: object) -> None:
 
 
 def _inherited(value: object) -> Writer:
-    """Return the writer of a type that is derived from one that AMQP knows."""
+    """Return the writer of the base class, for a value of a derived class."""
     for kind, writer in _WRITERS.items():
         if isinstance(value, kind):
             return writer
@@ -94,7 +94,7 @@ def _unsigned(zero: int, small: int, large: int, pattern: str) -> Writer:
             out.append(zero)
         elif 0 < value < _SMALL:  # type: ignore[operator]  # a number
             out.append(small)
-            out.append(value)  # type: ignore[arg-type]  # likewise
+            out.append(value)  # type: ignore[arg-type]  # a number
         else:
             out += pack(large, value)
 
@@ -190,7 +190,7 @@ def _map(out: bytearray, value: object) -> None:
 def _described(out: bytearray, value: object) -> None:
     out.append(0)
     _write(out, value.descriptor)  # type: ignore[attr-defined]  # a Described
-    _write(out, value.value)  # type: ignore[attr-defined]  # likewise
+    _write(out, value.value)  # type: ignore[attr-defined]  # a Described
 
 
 def _array(out: bytearray, value: object) -> None:
@@ -198,14 +198,14 @@ def _array(out: bytearray, value: object) -> None:
     for descriptor in value.descriptors:  # type: ignore[attr-defined]  # an Array
         inner.append(0)
         _write(inner, descriptor)
-    given: int = value.code  # type: ignore[attr-defined]  # likewise
+    given: int = value.code  # type: ignore[attr-defined]  # an Array
     code = WIDE.get(given, given)
     inner.append(code)
     element = _ELEMENTS.get(code)
     if element is None:
         raise EncodeError(f"no array has elements of the code {code:#04x}")
     count = 0
-    for item in value:  # type: ignore[attr-defined]  # likewise
+    for item in value:  # type: ignore[attr-defined]  # an Array
         element(inner, item)
         count += 1
     out.append(0xF0)
@@ -234,7 +234,7 @@ def _sized_element(pattern: str, encoding: str) -> Writer:
 
 
 def _after_code(writer: Writer) -> Writer:
-    """Return a writer of what follows the code, which an array says once for all."""
+    """Return a writer that leaves the code out: an array has it once for all items."""
 
     def write(out: bytearray, value: object) -> None:
         own = bytearray()
@@ -291,13 +291,13 @@ _WRITERS: Mapping[type, Writer] = {
     Described: _described,
     list: _list,
     tuple: _list,
-    Mapping: _map,  # dict, and what behaves like one
+    Mapping: _map,  # other mappings than dict
 }
 _WRITERS = {dict: _map, **_WRITERS}
 _ELEMENTS: Mapping[int, Writer] = {
     0x40: _nothing(None),
     0x41: _nothing(True),  # noqa: FBT003 - the value of this code
-    0x42: _nothing(False),  # noqa: FBT003 - likewise
+    0x42: _nothing(False),  # noqa: FBT003 - the value of this code
     0x43: _nothing(0),
     0x44: _nothing(0),
     0x45: _nothing([]),

@@ -1,4 +1,4 @@
-"""What can be wrong with bytes from a client, as AMQP names it."""
+"""The errors of AMQP: conditions, and the exceptions for invalid bytes and values."""
 
 from collections.abc import Mapping
 
@@ -19,13 +19,13 @@ TRANSFER_LIMIT_EXCEEDED = "amqp:link:transfer-limit-exceeded"
 
 
 class AmqpError(Struct, frozen=True):
-    """An error as it goes over the wire.
+    """An error as AMQP sends it.
 
     Attributes:
-        condition: its name.
+        condition: the error condition.
         description: a sentence for people.
-        info: more about it; an encoder never leaves it empty, since clients read the
-            third field of an error without looking whether there is one.
+        info: more facts. Encoders always send at least one entry, because some clients
+            read the third field of an error without checking that it is there.
     """
 
     condition: str
@@ -48,11 +48,11 @@ class WireError(Exception):
 
 
 class DecodeError(WireError):
-    """Bytes that are no AMQP value."""
+    """Bytes that are not an AMQP value."""
 
     def __init__(self, description: str) -> None:
         super().__init__(DECODE_ERROR, description)
 
 
 class EncodeError(ValueError):
-    """A value that AMQP has no form for."""
+    """A value that AMQP cannot represent."""

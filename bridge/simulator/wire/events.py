@@ -1,8 +1,8 @@
-"""What a client did, as a connection tells it.
+"""The events of a connection: what the client did.
 
-``Event`` is one of these. The connection has already answered whatever AMQP itself
-demands; a link waits for ``accept`` or ``refuse``, and a delivery for ``settle``. A
-session is known by what ``Link.session`` returns.
+``Event`` is the union of all classes here. The connection has already sent every answer
+that AMQP requires. A link waits for ``accept`` or ``refuse``, and a delivery for
+``settle``. The session of an event is the value that ``Link.session`` returns.
 """
 
 from msgspec import Struct
@@ -26,26 +26,26 @@ class SessionBegun(Struct, frozen=True):
 
 
 class LinkAttached(Struct, frozen=True):
-    """The client wants a link."""
+    """The client requests a link."""
 
     link: Link
 
 
 class LinkFlowed(Struct, frozen=True):
-    """The client gave credit, or wants it back."""
+    """The client has given credit, or requests unused credit back."""
 
     link: Link
 
 
 class MessageReceived(Struct, frozen=True):
-    """A message is whole."""
+    """A message from the client is complete."""
 
     link: Link
     delivery: IncomingDelivery
 
 
 class OutcomeReceived(Struct, frozen=True):
-    """The client says what became of a message."""
+    """The client has sent the outcome of a message."""
 
     link: Link
     delivery: OutgoingDelivery
@@ -66,11 +66,12 @@ class SessionEnded(Struct, frozen=True):
 
 
 class ConnectionClosed(Struct, frozen=True):
-    """The connection is over: the client closed it, or it broke the protocol.
+    """The connection is closed, by the client or by the server.
 
     Attributes:
-        error: why; None: for no reason.
-        is_violation: whether the client broke the protocol, and was told so.
+        error: the reason; None: the client gave none.
+        is_violation: whether the server closed the connection, because the client broke
+            the protocol or sent nothing for too long.
     """
 
     error: AmqpError | None

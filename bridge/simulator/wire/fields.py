@@ -20,9 +20,9 @@ class Kind(Struct, frozen=True):
     """The type of a field.
 
     Attributes:
-        name: for people.
-        read: makes the field of a decoded value; ValueError: it is none.
-        write: makes the value of the field.
+        name: the type in words, for errors.
+        read: converts a decoded value to the field; raises ValueError if it is invalid.
+        write: converts the field to the value that is encoded.
     """
 
     name: str
@@ -37,7 +37,7 @@ def _number(bits: int, kind: Callable[[Any], object], name: str) -> Kind:
         is_number = isinstance(value, int) and not isinstance(value, bool)
         if not is_number or not 0 <= value < most:  # type: ignore[operator]  # a number
             raise ValueError
-        return int(value)  # type: ignore[call-overload, no-any-return]  # likewise
+        return int(value)  # type: ignore[call-overload, no-any-return]  # a number
 
     return Kind(name, read, kind)
 
@@ -47,14 +47,14 @@ def _instance(
 ) -> Kind:
     def read(value: object) -> object:
         if not isinstance(value, kind):
-            raise ValueError  # noqa: TRY004 - as for a value that is out of range
+            raise ValueError  # noqa: TRY004 - the same error as for the wrong range
         return value
 
     return Kind(name, read, write)
 
 
 def _symbols(value: object) -> tuple[Symbol, ...]:
-    """Return what may be one symbol or an array of them."""
+    """Return symbols; AMQP sends a single one without an array."""
     found = value.items if isinstance(value, Array) else (value,)
     if not all(isinstance(one, str) for one in found):
         raise ValueError

@@ -1,4 +1,4 @@
-"""Bytes to frames and back.
+"""Split a byte stream into protocol headers and frames, and make frames.
 
 Source: AMQP 1.0, part 2: 2.2 version negotiation, 2.3 framing; part 5: 5.3.1.
 """
@@ -14,10 +14,10 @@ SASL_HEADER = b"AMQP\x03\x01\x00\x00"
 AMQP_FRAME, SASL_FRAME = 0, 1
 
 HEADER_BYTES = 8
-"""Of a protocol header, and of a frame."""
+"""The size of a protocol header, and of the header of a frame."""
 
 SMALLEST_MAX_FRAME_BYTES = 512
-"""No side may ask for less: what opens a connection has to fit."""
+"""No side may set a lower limit: the frames that open a connection need this size."""
 
 _WORD_BYTES = 4  # the unit of a frame's data offset
 _pack_head = struct.Struct(">IBBH").pack
@@ -29,8 +29,8 @@ class Frame(Struct, frozen=True):
 
     Attributes:
         kind: AMQP_FRAME or SASL_FRAME.
-        channel: of an AMQP frame.
-        body: a performative and its payload; empty: it only says that its sender lives.
+        channel: the session that an AMQP frame belongs to.
+        body: a performative and its payload; empty: a frame against idle time-outs.
     """
 
     kind: int
@@ -42,7 +42,7 @@ class FrameReader:
     """Collects bytes until headers and frames are complete.
 
     Args:
-        max_frame_bytes: a longer frame is refused before it has come.
+        max_frame_bytes: a longer frame is refused as soon as its header has arrived.
     """
 
     def __init__(self, max_frame_bytes: int) -> None:
@@ -54,14 +54,14 @@ class FrameReader:
         self._buffer += received
 
     def clear(self) -> None:
-        """Forget what has not been read."""
+        """Discard the bytes that have not been read."""
         self._buffer.clear()
 
     def next_header(self) -> bytes | None:
-        """Return a protocol header; None: it is not complete.
+        """Return a protocol header; None: it is not complete yet.
 
         Raises:
-            WireError: the bytes begin with something else.
+            WireError: the bytes do not begin with a protocol header.
         """
         found = bytes(self._buffer[:HEADER_BYTES])
         if not found.startswith(AMQP_HEADER[: len(found)][:4]):
@@ -72,10 +72,10 @@ class FrameReader:
         return found
 
     def next_frame(self) -> Frame | None:
-        """Return a frame; None: it is not complete.
+        """Return the next frame; None: it is not complete yet.
 
         Raises:
-            WireError: its size or its header is not possible.
+            WireError: the size or the data offset in its header is invalid.
         """
         buffer = self._buffer
         if len(buffer) < HEADER_BYTES:

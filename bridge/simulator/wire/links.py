@@ -1,7 +1,7 @@
-"""A link, from the server's side: its states, its credit, its messages.
+"""A link, from the server's side: its states and its credit.
 
-    attached by the client → accepted          → closed by either side
-                           → refused: attached without source and target, and closed
+    attached by the client → accepted → closed by either side
+                           → refused: attached without source and target, then closed
 
 Source: AMQP 1.0, part 2: 2.6 links; part 3: 3.5 sources and targets.
 """
@@ -21,48 +21,48 @@ from bridge.simulator.wire.performatives import (
 from bridge.simulator.wire.values import Described
 
 _COORDINATOR = 0x30
-_ADDRESS, _DYNAMIC, _FILTER = 0, 4, 7  # places in a source; no filter in a target
+_ADDRESS, _DYNAMIC, _FILTER = 0, 4, 7  # places in a source; a target has no filter
 SERIAL = 2**32
-"""Counters begin again here."""
+"""Counters of AMQP have 32 bits: after 2**32 - 1 comes 0."""
 
 
 class Channel(Protocol):
     """What a link needs from its session."""
 
     def send(self, performative: Attach | Detach) -> None:
-        """Send a performative, after all that waits."""
+        """Send a performative, after the frames that wait."""
 
     def send_flow(
         self, handle: int, delivery_count: int, credit: int, *, drain: bool
     ) -> None:
-        """Send a flow of a link."""
+        """Send the flow of a link."""
 
     def send_message(
         self, handle: int, tag: bytes, encoded: bytes, delivery: OutgoingDelivery | None
     ) -> None:
-        """Send a message; without a delivery it is settled."""
+        """Send a message; if it has no delivery, it is sent settled."""
 
     def new_delivery(self, link: "Link", token: UUID) -> OutgoingDelivery:
-        """Return the delivery of the next message."""
+        """Return the delivery for the next message."""
 
     def dispose(self, delivery_id: int, outcome: Outcome | None) -> None:
-        """Say what became of a message of the client."""
+        """Send the outcome of a message from the client."""
 
 
 class Link:
-    """What both directions have in common.
+    """The base class of links in both directions.
 
-    It is wide because a broker reads the whole attach here, and says the whole answer.
+    It is wide because a broker reads all of the attach here, and answers it.
 
     Args:
         channel: the session.
-        attach: as the client sent it.
+        attach: the client's Attach.
 
     Attributes:
-        handle: its number in the session, on both sides.
-        is_closed: whether one side has closed it.
-        credit: how many messages may still be sent on it.
-        delivery_count: how many its sender has sent, modulo 2**32.
+        handle: the number of the link in the session, the same on both sides.
+        is_closed: whether one side has closed the link.
+        credit: how many messages may still be sent on the link.
+        delivery_count: how many messages its sender has sent, modulo 2**32.
     """
 
     is_sender = False
@@ -78,12 +78,12 @@ class Link:
 
     @property
     def name(self) -> str:
-        """The name that the client gave it."""
+        """The name that the client gave the link."""
         return str(self._attach.name)
 
     @property
     def session(self) -> Hashable:
-        """What it shares with the links of its session."""
+        """The session; it is equal for all links of one session."""
         return cast("Hashable", self._channel)
 
     @property
@@ -93,34 +93,34 @@ class Link:
 
     @property
     def is_presettled(self) -> bool:
-        """Whether the client wants messages that are settled already."""
+        """Whether the client sends, or requests, messages that are already settled."""
         return self._attach.snd_settle_mode == SETTLED
 
     @property
     def is_coordinator(self) -> bool:
-        """Whether the client wants to control transactions by it."""
+        """Whether the client wants to control transactions with this link."""
         target = self._attach.target
         return isinstance(target, Described) and target.descriptor == _COORDINATOR
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether the client wants a node to be made for it."""
+        """Whether the client requests a new node for this link."""
         own = self._attach.source if self.is_sender else self._attach.target
         return _field(own, _DYNAMIC) is True
 
     @property
     def source(self) -> str:
-        """The address of its source; empty: none."""
+        """The address of the link's source; empty: none."""
         return _address(self._attach.source)
 
     @property
     def target(self) -> str:
-        """The address of its target; empty: none."""
+        """The address of the link's target; empty: none."""
         return _address(self._attach.target)
 
     @property
     def filters(self) -> Mapping[object, object]:
-        """The filters of its source, by their names."""
+        """The filters of the link's source, by their names."""
         found = _field(self._attach.source, _FILTER)
         return found if isinstance(found, dict) else {}
 
@@ -136,12 +136,12 @@ class Link:
         properties: Mapping[object, object] | None = None,
         max_message_bytes: int | None = None,
     ) -> None:
-        """Accept the attach with its own terms, source and target.
+        """Accept the attach with the client's settle modes, source and target.
 
         Args:
-            filters: replace those of the source; None: they stay.
-            properties: those of our attach.
-            max_message_bytes: of the messages that the client sends.
+            filters: the filters of the source; None: the client's filters.
+            properties: the properties of the server's attach.
+            max_message_bytes: the limit for messages that the client sends.
         """
         if self.is_closed or self._is_accepted:
             return
@@ -159,34 +159,37 @@ class Link:
             self.close(error)
 
     def close(self, error: AmqpError | None = None) -> None:
-        """Close the link, with the reason if there is one."""
+        """Close the link, with a reason if one is given."""
         if self.is_open:
             self.is_closed = True
             self._channel.send(Detach(handle=self.handle, closed=True, error=error))
 
     def on_detach(self, detach: Detach) -> None:
-        """The client has detached: answer, unless this is its answer."""
+        """Answer the client's detach, unless it answers the server's."""
         was_closed, self.is_closed = self.is_closed, True
         if was_closed:
             return
-        if not self._is_accepted:  # nobody may detach what is not attached
+        if not self._is_accepted:  # AMQP: only an attached link can be detached
             self._send_attach(None, None, None, None)
         self._channel.send(Detach(handle=self.handle, closed=detach.closed))
 
     def grant(self, credit: int) -> None:
-        """Let the client send so many more messages; nothing where it receives."""
+        """Let the client send more messages. Does nothing if the client receives."""
 
     def send(self, tag: bytes, encoded: bytes, token: UUID | None) -> None:
-        """Send a message; nothing where the client sends.
+        """Send a message. Does nothing if the client is the sender.
 
         Args:
-            tag: of the delivery.
-            encoded: its bytes.
-            token: comes back with the outcome; None: the message is sent settled.
+            tag: the delivery tag.
+            encoded: the bytes of the message.
+            token: returned with the outcome; None: the message is sent settled.
         """
 
     def drained(self) -> None:
-        """Give unused credit back, if the client wants it; nothing where it sends."""
+        """Give unused credit back, if the client has requested it (drain).
+
+        Does nothing if the client is the sender.
+        """
 
     def _send_attach(
         self,

@@ -1,4 +1,4 @@
-"""Requests and replies: messages whose body is one value.
+"""Request and reply messages, whose body is one value.
 
 Source: AMQP 1.0, part 3: 3.2 message format.
 """
@@ -24,8 +24,8 @@ class Message:
 
     Attributes:
         id: the message id, with its AMQP type.
-        reply_to: the address that a reply is wanted at.
-        correlation_id: the id of the message that this one answers.
+        reply_to: the address for the reply.
+        correlation_id: the id of the request that this message answers.
         properties: the application properties.
         body: the value, or the bytes of the data section.
     """

@@ -1,4 +1,4 @@
-"""The states of a delivery, and the error in them.
+"""The states of a delivery, and the errors that they contain.
 
 Source: AMQP 1.0, part 3: 3.4 delivery state; part 2: 2.8.14 error.
 """
@@ -23,7 +23,7 @@ _NAMES = {
 
 
 class Accepted(Struct, frozen=True):
-    """The receiver has taken the message."""
+    """The receiver has accepted the message."""
 
 
 class Rejected(Struct, frozen=True):
@@ -33,16 +33,16 @@ class Rejected(Struct, frozen=True):
 
 
 class Released(Struct, frozen=True):
-    """The receiver does nothing with the message."""
+    """The receiver returns the message unprocessed and unchanged."""
 
 
 class Modified(Struct, frozen=True):
-    """The receiver gives the message back, changed.
+    """The receiver returns the message, changed.
 
     Attributes:
-        failed: whether it counts as a delivery that failed.
-        undeliverable: whether it must not come to this receiver again.
-        annotations: what to add to the message annotations.
+        failed: whether this counts as a failed delivery.
+        undeliverable: whether the message must not come to this receiver again.
+        annotations: added to the message annotations.
     """
 
     failed: bool = False
@@ -51,11 +51,11 @@ class Modified(Struct, frozen=True):
 
 
 class Received(Struct, frozen=True):
-    """The receiver has a part of the message: not an outcome yet."""
+    """The receiver has a part of the message. This is not an outcome yet."""
 
 
 class Unknown(Struct, frozen=True):
-    """A state of an extension, e.g. of transactions."""
+    """A state that an extension of AMQP defines, e.g. that of transactions."""
 
     descriptor: object
 
@@ -65,10 +65,10 @@ State = Outcome | Received | Unknown
 
 
 def read_state(value: object) -> State | None:
-    """Return the state in a decoded value; None: there is none.
+    """Return the delivery state in a decoded value; None: the value is null.
 
     Raises:
-        WireError: it is malformed.
+        WireError: the value is not a valid state.
     """
     if value is None:
         return None
@@ -78,7 +78,7 @@ def read_state(value: object) -> State | None:
 
 
 def write_state(state: State) -> Described:
-    """Return the value of a state."""
+    """Return a delivery state as a value to encode."""
     match state:
         case Accepted():
             return Described(ULong(_ACCEPTED), [])
@@ -100,10 +100,10 @@ def write_state(state: State) -> Described:
 
 
 def read_error(value: object) -> AmqpError | None:
-    """Return the error in a decoded value; None: there is none.
+    """Return the error in a decoded value; None: the value is null.
 
     Raises:
-        WireError: it is malformed.
+        WireError: the value is not a valid error.
     """
     if value is None:
         return None
@@ -119,7 +119,7 @@ def read_error(value: object) -> AmqpError | None:
 
 
 def write_error(error: AmqpError) -> Described:
-    """Return the value of an error, with all of its three fields."""
+    """Return an error as a value to encode, with all of its three fields."""
     info = error.info or {Symbol("com.microsoft:tracking-id"): "local"}
     return Described(
         ULong(_ERROR), [Symbol(error.condition), error.description or "", info]

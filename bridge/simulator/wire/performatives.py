@@ -1,7 +1,7 @@
-"""What frames say: the nine performatives of AMQP and the five of SASL.
+"""The content of frames: the nine performatives of AMQP and the five of SASL.
 
-``read`` makes one of the body of a frame, ``write`` a body of one. Each field is
-checked against its type, so that what follows need not look again.
+``read`` decodes the body of a frame, and ``write`` encodes one. ``read`` checks the
+type of each field, so that later code need not check it again.
 
 Source: AMQP 1.0, part 2: 2.7 performatives; part 5: 5.3.3 security frame bodies.
 """
@@ -37,7 +37,7 @@ ANY_FRAME_BYTES = 2**32 - 1
 ANY_CHANNEL = 2**16 - 1
 
 SETTLED = 1
-"""The settle mode of a sender that sends all messages settled."""
+"""The settle mode of senders that send each message settled."""
 
 
 class Open(Struct, kw_only=True):
@@ -74,9 +74,9 @@ class Attach(Struct, kw_only=True):
     """Attaches a link.
 
     Attributes:
-        is_receiver: whether its sender receives on the link.
-        source: as it came, a described list.
-        target: likewise.
+        is_receiver: whether the side that sends this Attach receives on the link.
+        source: the described list, as it was received.
+        target: the described list, as it was received.
     """
 
     CODE: ClassVar[int] = 0x12
@@ -97,7 +97,7 @@ class Attach(Struct, kw_only=True):
 
 
 class Flow(Struct, kw_only=True):
-    """Says how much may be sent, on a session or on a link of it."""
+    """Announces the window of a session, and the credit of a link if it names one."""
 
     CODE: ClassVar[int] = 0x13
     next_incoming_id: Annotated[int | None, UINT] = None
@@ -131,11 +131,11 @@ class Transfer(Struct, kw_only=True):
 
 
 class Disposition(Struct, kw_only=True):
-    """Says what has become of deliveries.
+    """Announces the state of deliveries.
 
     Attributes:
-        is_receiver: whether its sender has received them.
-        last: the last of them; None: there is only the first.
+        is_receiver: whether the side that sends this is the receiver of the deliveries.
+        last: the id of the last delivery; None: there is only the first.
     """
 
     CODE: ClassVar[int] = 0x15
@@ -171,14 +171,14 @@ class Close(Struct, kw_only=True):
 
 
 class SaslMechanisms(Struct, kw_only=True):
-    """Offers ways to sign in."""
+    """Offers mechanisms for the sign-in."""
 
     CODE: ClassVar[int] = 0x40
     mechanisms: Annotated[tuple[str, ...], SYMBOLS]
 
 
 class SaslInit(Struct, kw_only=True):
-    """Chooses a way to sign in."""
+    """Chooses a mechanism for the sign-in."""
 
     CODE: ClassVar[int] = 0x41
     mechanism: Annotated[str, TEXT]
@@ -187,7 +187,7 @@ class SaslInit(Struct, kw_only=True):
 
 
 class SaslChallenge(Struct, kw_only=True):
-    """Asks for more."""
+    """Requests more data from the client."""
 
     CODE: ClassVar[int] = 0x42
     challenge: Annotated[bytes, BINARY]
@@ -201,7 +201,7 @@ class SaslResponse(Struct, kw_only=True):
 
 
 class SaslOutcome(Struct, kw_only=True):
-    """Ends the signing in."""
+    """Ends the sign-in."""
 
     CODE: ClassVar[int] = 0x44
     code: Annotated[int, UBYTE]
@@ -221,7 +221,7 @@ Performative = (
 
 
 class _Form(Struct, frozen=True):
-    """How a performative is read and written: its fields in their order."""
+    """How a performative is decoded and encoded: its fields in their order."""
 
     make: Callable[..., Performative]
     name: str
@@ -256,7 +256,8 @@ def read(body: bytes) -> tuple[Performative, int]:
     """Return the performative in a frame's body, and the offset of its payload.
 
     Raises:
-        WireError: there is none, or a field of it is wrong; it names the field.
+        WireError: there is no performative, or a field of it is invalid. The error
+            names the field.
     """
     value, end = decode_value(body)
     if not isinstance(value, Described) or not isinstance(value.value, list):
@@ -269,7 +270,7 @@ def read(body: bytes) -> tuple[Performative, int]:
 
 
 def write(performative: Performative) -> bytes:
-    """Return the body of a frame that says this."""
+    """Return a performative as the body of a frame."""
     found: list[object] = []
     for name, kind, default in _FORMS[performative.CODE].places:
         value: Any = getattr(performative, name)

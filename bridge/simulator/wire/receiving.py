@@ -1,4 +1,4 @@
-"""A link on which the client sends: its messages come in pieces, within its credit.
+"""A link on which the client sends: takes its messages, and counts its credit.
 
 Source: AMQP 1.0, part 2: 2.6.7 flow control, 2.6.14 large messages.
 """
@@ -15,7 +15,7 @@ from bridge.simulator.wire.links import SERIAL, Channel, Link
 from bridge.simulator.wire.performatives import Attach, Flow, Transfer
 
 MOST_BYTES = 16 * 1024 * 1024
-"""Of one message: what is longer detaches its link, before it fills the memory."""
+"""The limit of one message: a longer one closes its link, to protect the memory."""
 
 
 class ReceivingLink(Link):
@@ -29,13 +29,13 @@ class ReceivingLink(Link):
         self._size = 0
 
     def grant(self, credit: int) -> None:
-        """Let the client send so many more messages."""
+        """Let the client send this number of further messages."""
         if self.is_open:
             self.credit += credit
             self._send_flow()
 
     def on_flow(self, flow: Flow) -> None:
-        """Answer a client that asks; it may have given credit back, too."""
+        """Take back the credit that the client returns, and answer if it asks."""
         if flow.delivery_count is not None:
             skipped = (flow.delivery_count - self.delivery_count) % SERIAL
             if skipped <= self.credit:
@@ -47,10 +47,10 @@ class ReceivingLink(Link):
     def on_transfer(
         self, transfer: Transfer, payload: bytes
     ) -> IncomingDelivery | None:
-        """Take a piece of a message; return the message when it is whole.
+        """Take a part of a message; return the message when it is complete.
 
         Raises:
-            WireError: it belongs to no message.
+            WireError: the part belongs to no message, or to another one.
         """
         if self._partial is None and not self._begin(transfer):
             return None
@@ -71,10 +71,10 @@ class ReceivingLink(Link):
             self._fail(MESSAGE_SIZE_EXCEEDED, f"a message above {MOST_BYTES} bytes")
             return None
         delivery.is_settled = delivery.is_settled or transfer.settled is True
-        return None if transfer.more else self._whole(delivery)
+        return None if transfer.more else self._complete(delivery)
 
     def _begin(self, transfer: Transfer) -> bool:
-        """Begin a message; return whether there is credit for it."""
+        """Begin a message; return False if the client has no credit for it."""
         if self.credit <= 0:
             self._fail(TRANSFER_LIMIT_EXCEEDED, "a message came without credit")
             return False
@@ -92,7 +92,7 @@ class ReceivingLink(Link):
         )
         return True
 
-    def _whole(self, delivery: IncomingDelivery) -> IncomingDelivery:
+    def _complete(self, delivery: IncomingDelivery) -> IncomingDelivery:
         pieces = self._pieces
         delivery.encoded = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._forget()

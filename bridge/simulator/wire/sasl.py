@@ -1,10 +1,10 @@
-"""How a client signs in, before AMQP begins.
+"""Sign-in with SASL, before AMQP begins.
 
     header → mechanisms offered → init → outcome ok      → AMQP
                                        → outcome refused → closed
 
-Service Bus checks tokens later, at ``$cbs``: here anonymous, external and mssbcbs mean
-"not yet", and only plain brings a name and a password.
+Service Bus checks tokens later, at ``$cbs``. So ANONYMOUS, EXTERNAL and MSSBCBS carry
+no credentials here; only PLAIN carries a name and a password.
 
 Source: AMQP 1.0, part 5: 5.3 SASL; RFC 4616, PLAIN.
 """
@@ -25,17 +25,17 @@ from bridge.simulator.wire.performatives import (
 ANONYMOUS, EXTERNAL, MSSBCBS, PLAIN = "ANONYMOUS", "EXTERNAL", "MSSBCBS", "PLAIN"
 
 _OK, _REFUSED = 0, 1
-_PLAIN_PARTS = 3  # whom to act for, name, password
+_PLAIN_PARTS = 3  # authorization identity, name, password
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a client signs in with.
+    """The credentials that a client signs in with.
 
     Attributes:
         mechanism: e.g. ANONYMOUS.
-        name: of PLAIN, else empty.
-        password: likewise; never shown.
+        name: the name given with PLAIN; empty with the other mechanisms.
+        password: the password given with PLAIN; never shown.
     """
 
     mechanism: str
@@ -47,20 +47,20 @@ class Credentials:
 
 
 def accept_all(_credentials: Credentials) -> bool:
-    """Let everybody in: the tokens are checked later."""
+    """Accept every client: tokens are checked later, at ``$cbs``."""
     return True
 
 
 class SaslServer:
-    """The server's side of signing in.
+    """The server's side of the sign-in.
 
     Args:
-        mechanisms: what is offered.
-        is_known: whether who signs in so is let in.
+        mechanisms: the mechanisms that are offered.
+        is_known: returns whether a client with these credentials is accepted.
 
     Attributes:
-        credentials: of the client, when it was let in.
-        is_over: whether there is nothing more to say.
+        credentials: the client's credentials; None: the client is not accepted yet.
+        is_over: whether the client has chosen a mechanism; the sign-in then ends.
     """
 
     def __init__(
@@ -76,17 +76,19 @@ class SaslServer:
         return SASL_HEADER + _frame(SaslMechanisms(mechanisms=self._mechanisms))
 
     def receive(self, received: Frame) -> bytes:
-        """Take the client's choice; return the outcome.
+        """Take the client's choice of a mechanism; return the outcome.
 
         Raises:
-            WireError: it is something else.
+            WireError: the frame is not a SASL init.
         """
         if received.kind != SASL_FRAME:
-            raise WireError(FRAMING_ERROR, "a frame of AMQP came before signing in")
+            raise WireError(
+                FRAMING_ERROR, "an AMQP frame came before the end of the sign-in"
+            )
         init, end = read(received.body)
         if not isinstance(init, SaslInit) or end != len(received.body):
             raise WireError(
-                FRAMING_ERROR, f"a client chooses a mechanism; {type(init).__name__}"
+                FRAMING_ERROR, f"a client sends SaslInit, not {type(init).__name__}"
             )
         self.is_over = True
         credentials = self._credentials(init)
@@ -109,5 +111,5 @@ class SaslServer:
         return Credentials(PLAIN, parts[1], parts[2])
 
 
-def _frame(said: SaslMechanisms | SaslOutcome) -> bytes:
-    return frame(0, write(said), SASL_FRAME)
+def _frame(performative: SaslMechanisms | SaslOutcome) -> bytes:
+    return frame(0, write(performative), SASL_FRAME)

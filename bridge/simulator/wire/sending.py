@@ -1,8 +1,8 @@
-"""A link on which the server sends: the client gives credit, and may want it back.
+"""A link on which the server sends, within the credit that the client gives.
 
-Credit is what the receiver of a link lets its sender send. The sender counts what it
-sent (the delivery count), so that a grant and a message that cross each other are not
-confused.
+Credit is the number of messages that the receiver of a link still accepts. The sender
+counts the messages that it has sent: the delivery count. A flow names this count, so
+that credit is right even if a message and a flow pass each other on the way.
 
 Source: AMQP 1.0, part 2: 2.6.7 flow control.
 """
@@ -32,7 +32,7 @@ class SendingLink(Link):
         self._channel.send_message(self.handle, tag, encoded, delivery)
 
     def drained(self) -> None:
-        """Give unused credit back, if the client wants it."""
+        """Give unused credit back, if the client has requested it (drain)."""
         if not self._drains or not self.is_open:
             return
         self._drains = False
@@ -45,7 +45,7 @@ class SendingLink(Link):
         if flow.link_credit is not None:
             begin = flow.delivery_count or 0
             granted = (begin + flow.link_credit - self.delivery_count) % SERIAL
-            # What was sent meanwhile may be more than the client grants now.
+            # The server may have sent more meanwhile than the client now allows.
             self.credit = granted if granted < SERIAL // 2 else 0
         self._drains = flow.drain
         if flow.echo and not flow.drain and self._is_accepted:

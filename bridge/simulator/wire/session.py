@@ -2,12 +2,13 @@
 
     begun by the client → ended by the client
 
-How many transfer frames may be on their way is the window of a session. Ours is renewed
-before it is used up; while the client's is used up, what we send waits here, in order.
+The window of a session is the number of transfer frames that a side may still send. The
+server renews its incoming window before the client has used it up. While the client's
+window is used up, the frames to the client wait here, in order.
 
-Service Bus takes it when a client gives two messages the same delivery-id, as its SDK
-for Python does when two tasks ask ``$management`` at once: an outcome goes out with the
-id that came in. What we send is numbered by ourselves.
+Service Bus accepts two messages with the same delivery-id. Its SDK for Python sends
+such messages when two tasks send requests to ``$management`` at once. The outcome of
+a client's message has the client's id; the server's messages have numbers of its own.
 
 Source: AMQP 1.0, part 2: 2.5 sessions.
 """
@@ -48,7 +49,7 @@ from bridge.simulator.wire.receiving import ReceivingLink
 from bridge.simulator.wire.sending import SendingLink
 
 INCOMING_WINDOW = 2048
-"""How many frames a client may send before it hears of a renewed window."""
+"""How many transfer frames a client may send before the window has to be renewed."""
 
 HANDLE_MAX = 4095
 
@@ -67,13 +68,13 @@ class Output(Protocol):
 class Session:
     """A session that a client has begun.
 
-    It is wide because it is what AMQP says a session has: two windows, the numbers of
-    both directions, its links and its deliveries.
+    It is wide because an AMQP session has all of this: two windows, the numbers of both
+    directions, its links and its deliveries.
 
     Args:
         output: the connection.
-        channel: its number, the same in both directions.
-        begin: as the client sent it.
+        channel: the number of the session, the same in both directions.
+        begin: the client's Begin.
     """
 
     def __init__(self, output: Output, channel: int, begin: Begin) -> None:
@@ -81,8 +82,8 @@ class Session:
         self.channel = channel
         self._links: dict[int, SendingLink | ReceivingLink] = {}
         self._sent: dict[int, tuple[Link, OutgoingDelivery]] = {}
-        self._waiting: deque[tuple[bytes, bool]] = deque()  # a body; is it a transfer?
-        self._disposition: Disposition | None = None  # may still grow
+        self._waiting: deque[tuple[bytes, bool]] = deque()  # (body, is_transfer)
+        self._disposition: Disposition | None = None  # not sent yet: it may still grow
         self._next_incoming_id = begin.next_outgoing_id
         self._incoming_window = INCOMING_WINDOW
         self._next_outgoing_id = 0
@@ -90,22 +91,24 @@ class Session:
         self._remote_window = begin.incoming_window
         self.is_ended = False
 
-    # -- what the client says ----------------------------------------------------
+    # -- performatives from the client -------------------------------------------
 
-    def on_said(self, said: Attach | Flow | Disposition | Detach) -> Iterator[Event]:
-        """Take whatever has no payload."""
-        match said:
+    def on_performative(
+        self, performative: Attach | Flow | Disposition | Detach
+    ) -> Iterator[Event]:
+        """Handle a performative without a payload."""
+        match performative:
             case Disposition():
-                return self._on_disposition(said)
+                return self._on_disposition(performative)
             case Flow():
-                return self._on_flow(said)
+                return self._on_flow(performative)
             case Attach():
-                return self._on_attach(said)
+                return self._on_attach(performative)
             case Detach():
-                return self._on_detach(said)
+                return self._on_detach(performative)
 
     def _on_attach(self, attach: Attach) -> Iterator[Event]:
-        """Begin a link; it waits for the server's answer."""
+        """Add a link, which waits for the server's answer."""
         if attach.handle in self._links:
             raise WireError(HANDLE_IN_USE, f"handle {attach.handle} has a link already")
         if attach.handle > HANDLE_MAX:
@@ -117,7 +120,7 @@ class Session:
         yield LinkAttached(link)
 
     def _on_flow(self, flow: Flow) -> Iterator[Event]:
-        """Take a new window, and what a link may send."""
+        """Take the client's new window, and the credit of a link."""
         begin = flow.next_incoming_id or 0
         window = (begin + flow.incoming_window - self._next_outgoing_id) % SERIAL
         self._remote_window = window if window < SERIAL // 2 else 0
@@ -132,7 +135,7 @@ class Session:
             yield LinkFlowed(link)
 
     def on_transfer(self, transfer: Transfer, payload: bytes) -> Iterator[Event]:
-        """Take a piece of a message."""
+        """Take a message, or a part of one."""
         self._next_incoming_id = (self._next_incoming_id + 1) % SERIAL
         self._incoming_window -= 1
         if self._incoming_window < INCOMING_WINDOW // 2:
@@ -150,9 +153,9 @@ class Session:
             yield MessageReceived(link, delivery)
 
     def _on_disposition(self, disposition: Disposition) -> Iterator[Event]:
-        """Take the outcome of messages that were sent."""
+        """Take the outcome of messages that the server sent."""
         if not disposition.is_receiver:
-            return  # of messages that came: they were settled when they were whole
+            return  # about the client's messages: the server settles each on arrival
         first = disposition.first
         last = first if disposition.last is None else disposition.last
         for number in self._numbers(first, last):
@@ -164,7 +167,7 @@ class Session:
             yield OutcomeReceived(link, delivery)
 
     def _on_detach(self, detach: Detach) -> Iterator[Event]:
-        """End a link."""
+        """Remove a link."""
         link = self._link(detach.handle)
         was_closed = link.is_closed
         link.on_detach(detach)
@@ -174,7 +177,7 @@ class Session:
             yield LinkDetached(link, detach.error)
 
     def end(self) -> None:
-        """End all links: the session, or the connection, is over."""
+        """Close all links: the session or the connection is over."""
         self.is_ended = True
         for link in self._links.values():
             link.is_closed = True
@@ -183,23 +186,23 @@ class Session:
         self._waiting.clear()
         self._disposition = None
 
-    # -- what the server says (see links.Channel) ---------------------------------
+    # -- performatives to the client (see links.Channel) --------------------------
 
     def send(self, performative: Attach | Detach) -> None:
-        """Send a performative, after all that waits."""
+        """Send a performative, after the frames that wait."""
         self._put(write(performative))
 
     def send_flow(
         self, handle: int, delivery_count: int, credit: int, *, drain: bool
     ) -> None:
-        """Send a flow of a link."""
+        """Send the flow of a link."""
         flow = self._flow()
         flow.handle, flow.delivery_count = handle, delivery_count
         flow.link_credit, flow.drain = credit, drain
         self._put(write(flow))
 
     def new_delivery(self, link: Link, token: UUID) -> OutgoingDelivery:
-        """Return the delivery of the next message."""
+        """Return the delivery for the next message."""
         delivery = OutgoingDelivery(self._next_delivery_id, token, self._settle)
         self._sent[delivery.delivery_id] = link, delivery
         return delivery
@@ -207,7 +210,7 @@ class Session:
     def send_message(
         self, handle: int, tag: bytes, encoded: bytes, delivery: OutgoingDelivery | None
     ) -> None:
-        """Send a message in as many frames as it takes."""
+        """Send a message, in several frames if it is long."""
         transfer = Transfer(
             handle=handle,
             delivery_id=self._next_delivery_id,
@@ -229,11 +232,11 @@ class Session:
         self._put(head + encoded[at:] if at else head + encoded, is_transfer=True)
 
     def dispose(self, delivery_id: int, outcome: Outcome | None) -> None:
-        """Say what became of a message of the client."""
+        """Send the outcome of a message from the client."""
         self._add_disposition(delivery_id, outcome, is_receiver=True)
 
     def flush(self) -> None:
-        """Send a disposition that might have grown."""
+        """Send the disposition that waits for more outcomes."""
         if self._disposition is not None and not self.is_ended:
             disposition, self._disposition = self._disposition, None
             self._output.send_frame(self.channel, write(disposition))
@@ -249,16 +252,16 @@ class Session:
     def _add_disposition(
         self, number: int, outcome: Outcome | None, *, is_receiver: bool
     ) -> None:
-        """Send an outcome, in one frame with those of the numbers before it."""
+        """Send an outcome, if possible in one frame with the outcomes before it."""
         if self.is_ended:
             return
-        open_one = self._disposition
-        if open_one is not None and (
-            _last(open_one) + 1 == number
-            and open_one.state == outcome
-            and open_one.is_receiver == is_receiver
+        waiting = self._disposition
+        if waiting is not None and (
+            _last(waiting) + 1 == number
+            and waiting.state == outcome
+            and waiting.is_receiver == is_receiver
         ):
-            open_one.last = number
+            waiting.last = number
             return
         self.flush()
         self._disposition = Disposition(
@@ -272,7 +275,7 @@ class Session:
         return found
 
     def _numbers(self, first: int, last: int) -> list[int]:
-        """Return which of the numbers in a range belong to messages, in order."""
+        """Return the numbers in a range that belong to unsettled messages, in order."""
         count = (last - first) % SERIAL + 1
         if count <= len(self._sent):
             numbers = ((first + step) % SERIAL for step in range(count))
@@ -280,7 +283,7 @@ class Session:
         return [n for n in self._sent if (n - first) % SERIAL < count]
 
     def _forget(self, link: Link) -> None:
-        """Forget the messages of a link: nobody can say anything of them now."""
+        """Forget the messages of a detached link: no outcome can come for them."""
         gone = [number for number, (owner, _) in self._sent.items() if owner is link]
         for number in gone:
             del self._sent[number]

@@ -1,54 +1,56 @@
-"""Idle time-outs: who of a connection has said nothing for how long.
+"""The idle time-outs of a connection: how long each side may send nothing.
 
 Source: AMQP 1.0, part 2: 2.4.5 idle timeout of a connection.
 """
 
 HALF = 0.5
-"""Of the time after which a side gives up: when the other shows that it lives."""
+"""A side sends a frame after this part of the other side's idle time-out."""
 
 
 class Silence:
-    """Who has said nothing for how long.
+    """Measures how long the client and the server have sent nothing.
 
-    Bytes count from the tick that follows them: they have no time of their own here.
+    A connection has no clock: bytes get the time of the first tick after them.
 
     Args:
-        idle_seconds: what we ask of the client; None: nothing.
+        idle_seconds: the client has to send a frame in this time; None: it need not.
 
     Attributes:
-        patience: how long the client may be silent; None: for ever.
-        ours: how long we may be; None: for ever.
+        client_seconds: how long the client may send nothing; None: for ever.
+        own_seconds: how long the server may send nothing; None: for ever.
         has_input: whether the client has sent bytes since the last tick.
-        has_output: whether we have.
+        has_output: whether the server has sent bytes since the last tick.
     """
 
     def __init__(self, idle_seconds: float | None) -> None:
-        self.patience = None if idle_seconds is None else idle_seconds / HALF
-        self.ours: float | None = None
+        self.client_seconds = None if idle_seconds is None else idle_seconds / HALF
+        self.own_seconds: float | None = None
         self.has_input = self.has_output = True
         self._last_input = self._last_output = 0.0
 
-    def is_ours_over(self, now: float) -> bool:
-        """Return whether a sign of life is due; it then counts as given."""
-        is_over = self.ours is not None and now >= self._last_output + self.ours
+    def is_frame_due(self, now: float) -> bool:
+        """Return whether the server has to send a frame; the caller then sends it."""
+        length = self.own_seconds
+        is_over = length is not None and now >= self._last_output + length
         if self.has_output or is_over:
             is_over = is_over and not self.has_output
             self._last_output, self.has_output = now, False
         return is_over
 
-    def is_theirs_over(self, now: float) -> bool:
-        """Return whether the client has been silent for too long."""
+    def is_client_idle(self, now: float) -> bool:
+        """Return whether the client has sent nothing for too long."""
         if self.has_input:
             self._last_input, self.has_input = now, False
-        return self.patience is not None and now >= self._last_input + self.patience
+        length = self.client_seconds
+        return length is not None and now >= self._last_input + length
 
     def next_due(self) -> float | None:
-        """Return when the next of both is over."""
+        """Return when the first of the two times is over; None: neither is limited."""
         ends = [
             last + length
             for last, length in (
-                (self._last_input, self.patience),
-                (self._last_output, self.ours),
+                (self._last_input, self.client_seconds),
+                (self._last_output, self.own_seconds),
             )
             if length is not None
         ]

@@ -1,4 +1,4 @@
-"""What a server asks of the clients of its connections."""
+"""The values that a server uses for each of its connections."""
 
 from collections.abc import Callable
 
@@ -10,15 +10,15 @@ MAX_FRAME_BYTES = 1024 * 1024
 
 
 class Terms(Struct, frozen=True, kw_only=True):
-    """What the server says of itself.
+    """The server's values for a connection.
 
     Attributes:
-        container_id: its name.
-        max_frame_bytes: the longest frame that it takes.
-        idle_seconds: what it asks of its clients: a frame in this time. It waits twice
-            as long; None: for ever.
-        mechanisms: how clients may sign in; they need not.
-        is_known: whether who signs in so is let in.
+        container_id: the name of the server.
+        max_frame_bytes: the longest frame that the server accepts.
+        idle_seconds: clients have to send a frame in this time. The server waits twice
+            as long before it closes the connection; None: for ever.
+        mechanisms: the SASL mechanisms that clients may use; they may also use none.
+        is_known: returns whether a client with these credentials is accepted.
     """
 
     container_id: str

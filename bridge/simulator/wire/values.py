@@ -1,7 +1,7 @@
-"""The types of AMQP values that Python has no type of its own for.
+"""The types of AMQP values that Python lacks.
 
-A value is encoded as it was decoded. So each number type of AMQP is a class here: it
-compares, and hashes, as the plain number does.
+A value that was decoded is encoded with the same AMQP type. Therefore each number type
+of AMQP is a class here; its values compare and hash like plain numbers.
 
     AMQP                      Python
     null, boolean             None, bool
@@ -116,10 +116,10 @@ class Array(Struct, frozen=True):
     """Values of one type.
 
     Attributes:
-        code: the format code of each element, e.g. 0x81 for longs; of the two that
-            texts, binaries, lists and maps have, the one of the long form.
+        code: the format code of each element, e.g. 0x81 for longs. Texts, binaries,
+            lists and maps have two codes; this is the code of the long form.
         items: the elements.
-        descriptors: what describes each element, the outermost first; empty: nothing.
+        descriptors: the descriptors of every element, the outermost first.
     """
 
     code: int
@@ -134,4 +134,4 @@ class Array(Struct, frozen=True):
 
 
 WIDE = {0xA0: 0xB0, 0xA1: 0xB1, 0xA3: 0xB3, 0xC0: 0xD0, 0xC1: 0xD1, 0xE0: 0xF0}
-"""The format code of the long form of what has two."""
+"""Format codes of short forms, with the code of the long form of the same type."""

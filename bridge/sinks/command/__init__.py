@@ -1,1 +1,1 @@
-"""A command on this machine: run before an event, and after it."""
+"""Run a command on this machine before an event, and after it."""

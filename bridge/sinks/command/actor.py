@@ -1,4 +1,4 @@
-"""Whether a command is run for a step, and how. It decides on the newest document.
+"""Decide by the newest document whether a command is run for a step, and run it.
 
 waits ──lead, a good document, its turn──▶ runs ──exit 0──▶ succeeded
   │ └──over, started, overtaken──▶ skipped  │ └──any other──▶ failed
@@ -32,7 +32,7 @@ from bridge.sinks.acting import (
     Wait,
 )
 from bridge.sinks.command import at_start, ownership
-from bridge.sinks.command.environment import Occasion, inherited, told_of
+from bridge.sinks.command.environment import Occasion, inherited, variables_of
 from bridge.sinks.command.process import Exit, Runner
 from bridge.sinks.command.terms import Terms
 
@@ -57,13 +57,13 @@ _OUTPUTS = {
 class CommandActor:
     """Runs one command; see ``bridge.sinks.acting.Actor``.
 
-    It is wide because half of its methods answer the questions of that contract; the
-    others are parts of two answers: whether a step may begin, and what an end means.
+    It is wide because the contract asks for half of its methods. The others belong to
+    two decisions: whether a step may begin, and what the end of a run means.
 
     Attributes:
-        account: who may write it, beside root; None where files have no such owner.
+        account: the uid that may write the program, beside root; None on Windows.
         outer: the forwarder's environment.
-        is_test: whether nothing of it is real.
+        is_test: whether ``send-test`` runs the command for an invented event.
     """
 
     terms: Terms
@@ -76,34 +76,34 @@ class CommandActor:
 
     @property
     def route(self) -> Route:
-        """What is asked for by the configuration."""
+        """The route of the configuration; see ``Actor.route``."""
         return self.terms.route
 
     @property
     def limit(self) -> float:
-        """Seconds after which an attempt is given up, whatever it does."""
+        """Seconds until an attempt is abandoned: later than the command's timeout."""
         return self.terms.timeout + _LIMIT_BEYOND_TIMEOUT
 
     @property
     def most_attempts(self) -> int:
-        """After so many a step has failed for good."""
+        """The number of attempts after which a step has failed for good."""
         return self.terms.max_attempts
 
     @property
     def keeps_output(self) -> frozenset[Fate]:
-        """Of which fates the output is told."""
+        """The results for which the output is published."""
         return _OUTPUTS[self.terms.output]
 
     @property
     def obstacle(self) -> str | None:
-        """Why nothing at all can be begun; None where something can."""
+        """Why no step can begin at all; None if steps can begin."""
         if self.outlook.identity.vm_name is None:
             return "this VM's name is not known: no command is run"
         return None
 
     @property
     def unclear(self) -> str | None:
-        """Which event of the document is not acted on; see ``Actor.unclear``."""
+        """Describe an event that is not acted on; see ``Actor.unclear``."""
         document = self.outlook.document
         for event in document.events.values() if document else ():
             unfit = {one.key for one in self.route.unfit(event.raw, Identity())}
@@ -112,7 +112,7 @@ class CommandActor:
         return None
 
     def restores_at_start(self) -> bool | None:
-        """Whether this life begins with a restore; see ``Actor.restores_at_start``."""
+        """Whether to run a restore at the start; see ``Actor.restores_at_start``."""
         if not self.terms.at_start:
             return False
         if self.obstacle is not None:
@@ -120,7 +120,7 @@ class CommandActor:
         return at_start.is_free(self.outlook, self._fits)
 
     def action(self, event: CloudEvent) -> Action:
-        """Return what is to be done: restored is what is over, or fits no more."""
+        """Return restore if the event is over or no longer fits the sink."""
         step = _transition_of(event)
         if (
             at_start.is_start(event)
@@ -134,7 +134,7 @@ class CommandActor:
         return not any(self.route.unfit(event.raw, self.outlook.identity))
 
     def verdict(self, step: Step) -> Verdict:
-        """Say whether a step may begin now; see ``Actor.verdict``."""
+        """Decide whether a step may begin now; see ``Actor.verdict``."""
         if self.obstacle is not None:
             return Wait()
         if at_start.is_start(step.event):
@@ -148,14 +148,14 @@ class CommandActor:
 
     def _verdict_on_restore(self, step: Step, event: ScheduledEvent) -> Verdict:
         if self.outlook.document is None:
-            return Wait()  # nobody knows yet whether another event waits
+            return Wait()  # it is not known yet whether other events are pending
         is_over = _transition_of(step.event) in _GONE
         if is_over and not self._fits(event) and not self._is_prepared(step):
             return Skip("the event does not fit this sink")
         return Begin()
 
     def _is_prepared(self, step: Step) -> bool:
-        """Whether the step before it was one to prepare for, as far as that is kept."""
+        """Whether the step before this one was a prepare; True if it is not known."""
         if step.older is None:
             return True
         older = CloudEvent.from_json(step.older)
@@ -171,7 +171,7 @@ class CommandActor:
     def _verdict_by_document(self, step: Step, event: ScheduledEvent) -> Verdict:
         document = self.outlook.document
         if document is None:
-            return Wait()  # nothing is begun on the word of an earlier life
+            return Wait()  # the step may have been stored before the last restart
         if (found := document.events.get(step.key)) is None:
             return self._verdict_on_absent(step)
         if found.status == STARTED and not _is_of_start(step.event):
@@ -186,7 +186,7 @@ class CommandActor:
         read = watch.seen.monotonic if watch.seen else None
         is_read_since = read is not None and read > step.asked
         if step.key in watch.known or not is_read_since:
-            return Wait()  # its absence does not count yet, or it was read before
+            return Wait()  # its absence does not count yet, or is from an old document
         return Skip("the event is over")
 
     def _verdict_by_lead(self, event: ScheduledEvent) -> Verdict:
@@ -197,7 +197,7 @@ class CommandActor:
         return Wait(min(left, _LONGEST_WAIT)) if left > 0 else Begin()
 
     def void(self, step: Step) -> str | None:
-        """Return why a run is to be stopped; see ``Actor.void``."""
+        """Return why a running step must be stopped; see ``Actor.void``."""
         if self.action(step.event) is Action.RESTORE:
             return None
         if step.newer is not None:
@@ -212,7 +212,7 @@ class CommandActor:
         return None
 
     def counts(self, step: Step) -> bool:
-        """Whether a success is of use: a prepare before the event has started."""
+        """Whether other parts may rely on a success: of a prepare, before the start."""
         if self.action(step.event) is Action.RESTORE or self.void(step) is not None:
             return False
         document = self.outlook.document
@@ -220,7 +220,7 @@ class CommandActor:
         return found is not None and found.status != STARTED
 
     def may_join(self, step: Step, other: Step, seconds: float) -> bool:
-        """Whether a prepare cannot wait for another run; see ``Actor.may_join``."""
+        """Whether a prepare would be too late after the other run; see ``Actor``."""
         not_before = event_of(step.event).not_before
         if step.key == other.key or not_before is None:
             return False
@@ -245,8 +245,8 @@ class CommandActor:
         return self._ending(found)
 
     def environment(self, step: Step) -> dict[str, str]:
-        """Return the whole environment that the command is given."""
-        return inherited(self.outer) | told_of(self._occasion(step))
+        """Return the whole environment of the command."""
+        return inherited(self.outer) | variables_of(self._occasion(step))
 
     def _occasion(self, step: Step) -> Occasion:
         return Occasion(
@@ -274,7 +274,7 @@ class CommandActor:
         )
 
     def _ending(self, found: Exit) -> Ending:
-        """Return what the end of a process means."""
+        """Convert the end of a process to the end of an attempt."""
         if found.code == 0 and not (found.timed_out or found.was_stopped):
             return Ending(
                 fate=Fate.SUCCEEDED,
@@ -290,7 +290,7 @@ class CommandActor:
             is_transient=is_killed
             or is_asked_for
             or found.timed_out
-            or found.is_passing,
+            or found.is_transient,
             exit_code=None if is_killed else found.code,
             signal=_name_of(-(found.code or 0)) if is_killed else None,
             timed_out=found.timed_out,
@@ -311,7 +311,7 @@ class CommandActor:
 
 
 def event_of(event: CloudEvent) -> ScheduledEvent:
-    """Return the IMDS object that a step is of."""
+    """Return the scheduled event of a step, as IMDS described it."""
     raw = event.data.get("event")
     found = raw if isinstance(raw, dict) else {}
     return ScheduledEvent(event_id=str(found.get("EventId", "")), raw=found)
@@ -322,7 +322,12 @@ def _has_resources(event: ScheduledEvent) -> bool:
 
 
 def _read(body: bytes, event: ScheduledEvent) -> ScheduledEvent:
-    """Return what an event was when the command succeeded for it."""
+    """Return the event as it was when the command succeeded for it.
+
+    Args:
+        body: the CloudEvent of that success; empty if it was not stored.
+        event: the event as it is now, returned if ``body`` is empty.
+    """
     return event_of(CloudEvent.from_json(body)) if body else event
 
 

@@ -1,7 +1,7 @@
-"""The restore at the start of a life that finds no event: a VM that was redeployed.
+"""The restore after a start of the bridge, such as on a VM that was redeployed.
 
-the first good document ─┬─ names no event that fits ─▶ one restore is asked for
-                         └─ names one ──▶ nothing: its end restores
+the first good document ─┬─ has no event that fits the sink ─▶ one restore
+                         └─ has one ──▶ nothing: the end of the event restores
 """
 
 from collections.abc import Callable
@@ -17,22 +17,22 @@ Fits = Callable[[ScheduledEvent], bool]
 
 
 def is_start(event: CloudEvent) -> bool:
-    """Whether it is the start of the bridge that a restore is asked for by."""
+    """Whether an event is the ``started`` event that stands for such a restore."""
     return event.type.endswith(_TYPE)
 
 
 def is_free(outlook: Outlook, fits: Fits) -> bool | None:
-    """Whether no event is known that fits; None while that cannot be said."""
+    """Whether no known event fits the sink; None while this is not certain."""
     document = outlook.document
     if document is None or document.faults:
-        return None  # what could not be read may be one
+        return None  # an element that could not be read may be such an event
     known = (one.event for one in outlook.watch.known.values())
     return not any(fits(event) for event in (*document.events.values(), *known))
 
 
 def verdict(outlook: Outlook, fits: Fits) -> Verdict:
-    """Say whether the restore may begin now."""
+    """Decide whether the restore may begin now."""
     found = is_free(outlook, fits)
     if found is None:
         return Wait(_LOOK_AGAIN)
-    return Begin() if found else Skip("an event is there: its end restores")
+    return Begin() if found else Skip("an event exists: its end runs the restore")

@@ -1,7 +1,7 @@
-"""The environment of a command: what it is told beside the event. Pure.
+"""The environment variables of a command. Pure.
 
-Values come from Azure: they are data, so none has a line break or a control character,
-and each has an end.
+Their values come from Azure and are not trusted: line breaks and control characters
+are replaced, and long values are cut.
 """
 
 import re
@@ -26,13 +26,14 @@ class Occasion:
     """Why a command is run.
 
     Attributes:
-        sink: its name.
-        type: of the CloudEvent, which has ``id``.
-        transition: which step of ``event``.
-        others: other own EventIds now in the document that fit.
-        attempt: the first one is 1.
+        sink: the name of the sink.
+        type: the type of the CloudEvent.
+        id: the id of the CloudEvent.
+        transition: the step of ``event``.
+        others: EventIds of other events of this VM in the document that fit the sink.
+        attempt: the number of the attempt; the first one is 1.
         now: when this attempt begins.
-        is_test: whether nothing of it is real.
+        is_test: whether the event is invented, by ``send-test``.
     """
 
     sink: str
@@ -49,14 +50,14 @@ class Occasion:
 
 
 def inherited(outer: Mapping[str, str]) -> dict[str, str]:
-    """Return what a command may know of the forwarder's own environment."""
+    """Return the variables that a command inherits from the forwarder."""
     known = {name.upper(): value for name, value in outer.items()}
     names = (*_INHERITED, *(_OF_WINDOWS if "SYSTEMROOT" in known else ()))
     return {name: known[name] for name in names if name in known}
 
 
-def told_of(occasion: Occasion) -> dict[str, str]:
-    """Return what a command is told of its occasion."""
+def variables_of(occasion: Occasion) -> dict[str, str]:
+    """Return the ``SEBRIDGE_…`` variables of a run."""
     event, not_before = occasion.event, occasion.event.not_before
     left = not_before and int((not_before - occasion.now).total_seconds() // 1)
     duration = event.duration
@@ -79,9 +80,9 @@ def told_of(occasion: Occasion) -> dict[str, str]:
     if occasion.is_test:
         texts["TEST"] = "1"
     lists = {"RESOURCES": event.resources, "OTHER_EVENTS": occasion.others}
-    told = {name: _plain(text)[:_LONGEST] for name, text in texts.items()}
-    told |= {name: _listed(names) for name, names in lists.items()}
-    return {f"SEBRIDGE_{name}": text for name, text in told.items()}
+    values = {name: _plain(text)[:_LONGEST] for name, text in texts.items()}
+    values |= {name: _listed(names) for name, names in lists.items()}
+    return {f"SEBRIDGE_{name}": text for name, text in values.items()}
 
 
 def _plain(text: str) -> str:
@@ -89,7 +90,10 @@ def _plain(text: str) -> str:
 
 
 def _listed(names: tuple[str, ...]) -> str:
-    """Return names in one line; a blank within one would make two of it."""
+    """Join names by blanks; a blank inside a name becomes ``?``.
+
+    Names beyond 16 KiB are left out.
+    """
     found, length = list[str](), 0
     for name in names:
         plain = _BLANK.sub("?", _plain(name))[:_LONGEST] or "?"

@@ -1,4 +1,4 @@
-"""What is kept of a command's output: its first and its last part, without secrets."""
+"""Keep the first and the last part of a command's output, without secrets."""
 
 import re
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ _SECRETS = (
     re.compile(r"()\beyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*){0,2}"),
 )
 _MASK = r"\1<secret>"
-# The rest of a word whose beginning is not kept: it may be that of a token.
+# A word whose beginning was not kept is removed: it may be the end of a token.
 _REST_OF_WORD = re.compile(r"^\S+")
 
 
@@ -29,11 +29,17 @@ class Kept:
 
     @classmethod
     def of(cls, head: bytes, tail: bytes, count: int) -> Self:
-        """Return what somebody else has kept of a stream of so many bytes."""
+        """Return an output that another process has read.
+
+        Args:
+            head: its beginning.
+            tail: its end.
+            count: the number of bytes of the whole output.
+        """
         return cls(bytearray(head[:_HEAD]), bytearray(tail[-_TAIL:]), count)
 
     def feed(self, chunk: bytes) -> None:
-        """Take what was written next."""
+        """Add the next part of the output."""
         self._count += len(chunk)
         room = _HEAD - len(self._head)
         self._head += chunk[:room]
@@ -42,7 +48,7 @@ class Kept:
             del self._tail[:-_TAIL]
 
     def text(self) -> str:
-        """Return what is kept, fit to be shown."""
+        """Return the kept parts as text, without control characters and secrets."""
         tail = bytes(self._tail[-_TAIL:])
         left_out = self._count - len(self._head) - len(tail)
         if not left_out:
@@ -53,7 +59,7 @@ class Kept:
 
 
 def cleaned(text: bytes) -> str:
-    """Return a text without control characters and secrets."""
+    """Decode a text, and remove control characters and secrets."""
     plain = text.decode(errors="replace").replace("\r\n", "\n")
     plain = _CONTROLS.sub("", _ESCAPES.sub("", plain))
     for pattern in _SECRETS:

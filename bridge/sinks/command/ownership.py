@@ -1,7 +1,7 @@
-"""Who may write a command: root and the service's account, and nobody else.
+"""Check that only root and the service's account can change a command.
 
-What is run with the service's rights must not be written by others, nor moved away by
-who may write a directory above it.
+A program that runs with the service's rights must not be writable by other accounts.
+The directories above it must not be either, or another file could take its place.
 """
 
 import os
@@ -19,9 +19,9 @@ def trouble_of(command: tuple[str, ...], account: int | None) -> str | None:
     """Return why a command must not be run; None = it may.
 
     Args:
-        command: the program, and its arguments: those that are files count too, since
-            a program may be an interpreter.
-        account: the service's; None where files have no such owner.
+        command: the program and its arguments. Arguments that are files are checked as
+            well, since the program may be an interpreter.
+        account: the uid of the service; None on Windows: nothing is checked.
     """
     if account is None:
         return None
@@ -31,10 +31,10 @@ def trouble_of(command: tuple[str, ...], account: int | None) -> str | None:
 
 
 def unusable(command: tuple[str, ...], account: Account) -> str | None:
-    """Return why an account cannot run a command that is there; None = it can.
+    """Return why an account cannot run a command that exists; None = it can.
 
-    Another account's rights are told by the modes of the files alone: what lists of
-    access or the unit's own limits say beside them is not looked at.
+    For another account only the modes of the files are checked: not access control
+    lists, and not the limits of the unit.
     """
     program = command[0]
     if account.is_own:
@@ -47,7 +47,7 @@ def unusable(command: tuple[str, ...], account: Account) -> str | None:
 
 
 def not_executable(program: str) -> str | None:
-    """Return why a program that is there cannot be run by root."""
+    """Return why root cannot run a program that exists; None = root can."""
     if Path(program).stat().st_mode & 0o111:
         return None
     return f"{program} cannot be run: it is not executable (chmod +x)"
@@ -64,7 +64,7 @@ def _arguments(command: tuple[str, ...]) -> Iterator[str]:
 
 
 def _closed(path: Path, right: int, account: Account) -> str | None:
-    """Return what keeps an account from a file that it needs; None = nothing."""
+    """Return which file or directory an account has no right to use; None = none."""
     for part in _way(path):
         found = part.lstat()
         if stat.S_ISLNK(found.st_mode):
@@ -100,18 +100,18 @@ def _trouble(path: Path, account: int) -> str | None:
                 return what
         found = path.stat()
     except (OSError, ValueError) as error:
-        cause = getattr(error, "strerror", None) or "it is no path"
+        cause = getattr(error, "strerror", None) or "it is not a valid path"
         return f"{path} cannot be run: {cause}"
     if not stat.S_ISREG(found.st_mode):
-        return f"{path} cannot be run: it is no file"
+        return f"{path} cannot be run: it is not a regular file"
     return None
 
 
 def _way(path: Path) -> Iterator[Path]:
-    """Yield the path, all above it, and the same of each link on the way.
+    """Yield a path and its parents; the same for the target of each symbolic link.
 
     Raises:
-        OSError: something on the way is missing, or the links lead in a circle.
+        OSError: a part of the path is missing, or the links form a loop.
     """
     to_do, seen = [path], set[Path]()
     while to_do:
@@ -128,13 +128,14 @@ def _way(path: Path) -> Iterator[Path]:
 
 
 def _flaw(part: Path, account: int, *, is_above: bool) -> str | None:
-    """Return what is wrong with one file or directory; None = nothing."""
+    """Return who else could change one file or directory; None = nobody."""
     found = part.lstat()
     if found.st_uid not in {0, account}:
-        return f"{part} belongs to uid {found.st_uid}, not to root or who runs it"
+        owner = f"uid {found.st_uid}"
+        return f"{part} belongs to {owner}, not to root or the account that runs it"
     if stat.S_ISLNK(found.st_mode) or not found.st_mode & _OTHERS:
         return None
-    # In a directory like /tmp nobody can move what belongs to somebody else.
+    # In a directory with the sticky bit, such as /tmp, only the owner can move a file.
     if is_above and found.st_mode & stat.S_ISVTX:
         return None
     return f"{part} may be written by others ({stat.S_IMODE(found.st_mode):04o})"

@@ -1,12 +1,12 @@
-"""One run of a program: in a group of its own, with an end, whatever it does.
+"""One run of a program, in a process group of its own and with a time limit.
 
     begin ──exits──▶ read for a second more ──▶ ended
       └──too long, or asked to stop──▶ SIGTERM to the group ──10 s──▶ SIGKILL ──▶ ended
 
-On Windows it is CTRL_BREAK and a Job Object: see ``process_group``.
+On Windows the signal is CTRL_BREAK and the group a Job Object: see ``process_group``.
 
-Its input is a file, so that nobody waits for who does not read it; its output is read
-as it comes, and little of it is kept.
+Standard input is a file, not a pipe: writing to it never blocks, even if the program
+does not read it. The output is read as it comes, and little of it is kept.
 """
 
 import asyncio
@@ -25,17 +25,18 @@ from bridge.sinks.command.output import Kept
 from bridge.sinks.command.process_group import Group, Groups, own_groups
 
 _CHUNK = 64 * 1024
-_LOOK_EVERY = 0.05  # whether anybody of a group that was told to end is left
-_PASSING = {
+_LOOK_EVERY = 0.05  # while a group that was asked to end still has processes
+_TRANSIENT = {
     errno.EAGAIN,
     errno.EMFILE,
     errno.ENFILE,
     errno.ENOMEM,
     errno.EINTR,
     errno.EIO,
-    errno.ETXTBSY,  # it is just being replaced
+    errno.ETXTBSY,  # the program file is open for writing: it is being replaced
 }
 _NO_PROGRAM = 'it is no program; a script begins with a line such as "#!/bin/sh"'
+_BAD_CHARACTER = "an argument or variable has a character that no program can be given"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,16 +44,17 @@ class Exit:
     """How a program ended.
 
     Attributes:
-        code: its exit code; negative: the signal that killed it; None: it never ran.
-        fault: why it never ran.
-        is_passing: whether it may run later.
-        timed_out: whether it was ended because it took too long.
-        was_stopped: whether it was ended because somebody asked for it.
+        code: the exit code; negative: minus the number of the signal that killed the
+            program; None: it never ran.
+        fault: why the program never ran.
+        is_transient: whether it may run at a later attempt.
+        timed_out: whether the program was ended because it took too long.
+        was_stopped: whether the program was ended because the caller set ``stop``.
     """
 
     code: int | None
     fault: str | None = None
-    is_passing: bool = False
+    is_transient: bool = False
     timed_out: bool = False
     was_stopped: bool = False
     output: str = ""
@@ -71,14 +73,14 @@ class Runner(Protocol):
         limit: float,
         stop: asyncio.Event,
     ) -> Exit:
-        """Run a program to its end; when cancelled it leaves nothing running.
+        """Run a program to its end; when cancelled, leave no process running.
 
         Args:
             command: the program and its arguments.
             given: its standard input.
-            environment: all of it.
-            limit: seconds after which it is ended.
-            stop: when set it is ended at once.
+            environment: all environment variables of the program.
+            limit: seconds after which the program is ended.
+            stop: when set, the program is ended at once.
         """
         ...
 
@@ -89,9 +91,9 @@ class ProcessRunner:
 
     Attributes:
         patience: seconds between SIGTERM and SIGKILL.
-        linger: seconds for which output is read after the end: a child that stays may
-            hold it open for ever.
-        groups: what ends a process with all that it has started.
+        linger: seconds for which output is read after the end of the program. A child
+            that goes on may keep the pipe open for ever.
+        groups: finds and ends all processes that the program has started.
     """
 
     clock: Clock
@@ -136,7 +138,7 @@ class ProcessRunner:
     async def _over(
         self, process: asyncio.subprocess.Process, limit: float, stop: asyncio.Event
     ) -> bool:
-        """Wait for the end; return whether it came by itself."""
+        """Wait for the program; return False if time was up or ``stop`` was set."""
         ended = asyncio.ensure_future(process.wait())
         stopped = asyncio.ensure_future(stop.wait())
         try:
@@ -149,14 +151,14 @@ class ProcessRunner:
             stopped.cancel()
 
     async def _finish(self, process: asyncio.subprocess.Process, group: Group) -> None:
-        """End what still runs, with all that it has started."""
+        """End the program and its children, unless it ended by itself."""
         if process.returncode is not None:
-            group.release()  # what it left on purpose, such as a service, goes on
+            group.release()  # children left on purpose, such as a service, go on
             return
         group.terminate()
         with suppress(TimeoutError):
             async with asyncio.timeout(self.patience):
-                while group.is_there():  # noqa: ASYNC110 - no event tells of it
+                while group.is_there():  # noqa: ASYNC110 - nothing reports its end
                     await asyncio.sleep(_LOOK_EVERY)
         group.kill()
         await process.wait()
@@ -175,15 +177,15 @@ async def _started(
         stderr=end,
         env=dict(environment),
         cwd=os.sep,
-        **own_group,  # type: ignore[arg-type]  # as Popen takes them
+        **own_group,  # type: ignore[arg-type]  # arguments of Popen
     )
 
 
 def _never_ran(error: OSError | ValueError) -> Exit:
     number = getattr(error, "errno", None)
-    cause = getattr(error, "strerror", None) or "it has a character no program can"
+    cause = getattr(error, "strerror", None) or _BAD_CHARACTER
     text = _NO_PROGRAM if number == errno.ENOEXEC else cause
-    return Exit(code=None, fault=text, is_passing=number in _PASSING)
+    return Exit(code=None, fault=text, is_transient=number in _TRANSIENT)
 
 
 @dataclass(slots=True)
@@ -191,8 +193,9 @@ class _Reading:
     """Reads a pipe as it fills.
 
     Attributes:
-        end: the one to be written to; -1 once it is closed here.
-        is_over: set when nobody can write any more.
+        start: the file descriptor to read from.
+        end: the file descriptor for the program to write to; -1 once it is closed here.
+        is_over: set when no process can write any more.
     """
 
     start: int
@@ -201,8 +204,8 @@ class _Reading:
     is_over: asyncio.Event = field(default_factory=asyncio.Event)
 
     def begin(self) -> None:
-        """Read from now on."""
-        if sys.platform == "win32":  # no loop there can wait for such a pipe
+        """Begin to read."""
+        if sys.platform == "win32":  # an event loop of Windows cannot wait for a pipe
             reader = threading.Thread(
                 target=self._read_beside,
                 args=(asyncio.get_running_loop(),),
@@ -215,21 +218,21 @@ class _Reading:
         asyncio.get_running_loop().add_reader(self.start, self._read)
 
     def close_end(self) -> None:
-        """Leave the end to who was given it."""
+        """Close this process's copy of ``end``, so that the last writer ends it."""
         if self.end >= 0:
             os.close(self.end)
             self.end = -1
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self.close_end()
         if sys.platform != "win32":
             asyncio.get_running_loop().remove_reader(self.start)
             os.close(self.start)
 
     def _read_beside(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Read in a thread, which ends when nobody can write any more."""
-        with suppress(OSError, RuntimeError):  # the loop is gone before the writer
+        """Read in a thread, which ends when no process can write any more."""
+        with suppress(OSError, RuntimeError):  # the loop may close before the writer
             while chunk := os.read(self.start, _CHUNK):
                 loop.call_soon_threadsafe(self.kept.feed, chunk)
             loop.call_soon_threadsafe(self.is_over.set)
@@ -259,7 +262,7 @@ def _reading() -> Iterator[_Reading]:
 
 @contextmanager
 def _input_of(given: bytes) -> Iterator[int]:
-    """Yield a file with what is to be read; nobody else knows it."""
+    """Yield the descriptor of a file without a name that holds the input."""
     if hasattr(os, "memfd_create"):
         number = os.memfd_create("sebridge-event")
         with open(number, "wb+", buffering=0) as file:  # noqa: PTH123 - a number

@@ -1,4 +1,4 @@
-"""A command and all that it has started: a process group, or a job on Windows."""
+"""A command and all its children: a process group, or a job on Windows."""
 
 import asyncio
 import os
@@ -9,34 +9,34 @@ from typing import Protocol
 
 
 class Group(Protocol):
-    """A process and all that it has started."""
+    """A process and all its children."""
 
     def terminate(self) -> None:
-        """Ask all of it to end."""
+        """Ask all processes of the group to end."""
         ...
 
     def kill(self) -> None:
-        """End all of it."""
+        """End all processes of the group."""
         ...
 
     def is_there(self) -> bool:
-        """Whether anything of it is left."""
+        """Whether any process of the group is left."""
         ...
 
     def release(self) -> None:
-        """Let what is left go on after ``close``."""
+        """Let the processes that are left go on after ``close``."""
         ...
 
     def close(self) -> None:
-        """Hold nothing of it any more; nothing else is called afterwards."""
+        """Give back the resources of the group; it is not used afterwards."""
         ...
 
 
 class Groups(Protocol):
-    """Knows what a process has started."""
+    """Makes the group of a process."""
 
     def of(self, process: asyncio.subprocess.Process) -> Group:
-        """Return a process that has just begun, and all that it will start."""
+        """Return the group of a process that has just begun."""
         ...
 
 
@@ -44,53 +44,53 @@ if sys.platform == "win32":
     from bridge.sinks.command.windows_job import Jobs, kernel32
 
     def own_groups() -> Groups:
-        """Return those of this system."""
+        """Return the groups of this system: Job Objects."""
         return Jobs(kernel32())
 
 else:
 
     @dataclass(frozen=True, slots=True)
     class _ProcessGroup:
-        """A process and all that it has started, unless they went away on purpose."""
+        """A process and its children, except those that left the group themselves."""
 
         process: asyncio.subprocess.Process
 
         def terminate(self) -> None:
-            """Ask all of it to end."""
+            """Send SIGTERM to the group."""
             self._signal(signal.SIGTERM)
 
         def kill(self) -> None:
-            """End all of it."""
+            """Send SIGKILL to the group."""
             self._signal(signal.SIGKILL)
 
         def is_there(self) -> bool:
-            """Whether anything of it is left."""
+            """Whether any process of the group is left."""
             return self._signal(0)
 
         def release(self) -> None:
-            """Let what is left go on, as it does anyway."""
+            """Do nothing: the processes that are left go on anyway."""
 
         def close(self) -> None:
-            """Hold nothing."""
+            """Do nothing: a process group holds no resources."""
 
         def _signal(self, number: int) -> bool:
-            """Send a signal to all of it; return whether there was anybody."""
+            """Send a signal to the group; return whether it has any process."""
             try:
                 os.killpg(self.process.pid, number)
             except ProcessLookupError:
                 return False
-            except PermissionError:  # of another account: it cannot be ended from here
+            except PermissionError:  # processes of another account cannot be ended
                 return self.process.returncode is None
             return True
 
     @dataclass(frozen=True, slots=True)
     class _ProcessGroups:
-        """The groups that POSIX makes when a process begins a session."""
+        """Makes the group of a process, which began a POSIX session of its own."""
 
         def of(self, process: asyncio.subprocess.Process) -> _ProcessGroup:
             """Return the group of a process."""
             return _ProcessGroup(process)
 
     def own_groups() -> Groups:
-        """Return those of this system."""
+        """Return the groups of this system: POSIX process groups."""
         return _ProcessGroups()

@@ -1,7 +1,7 @@
-"""The service as it is shipped: whether it is installed here, and as whom it runs.
+"""Find out whether the shipped service is installed here, and its account.
 
-``check`` is often run by root, who may do everything: what it says of a hook must hold
-for the account that the service runs as.
+Root, which may do everything, often runs ``check``. Its answer about a hook must be
+true for the account that the service runs as.
 """
 
 import os
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 UNIT = "sebridge.service"
-_FOLDERS = (  # the first that has the unit is the one that systemd takes
+_FOLDERS = (  # systemd takes the unit from the first folder that has it
     Path("/etc/systemd/system"),
     Path("/usr/local/lib/systemd/system"),
     Path("/usr/lib/systemd/system"),
@@ -22,13 +22,13 @@ _ROOT = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """For whom the rights of a hook are judged.
+    """The account for which the rights to a hook are checked.
 
     Attributes:
-        uid: None where files have no such owner (Windows).
-        groups: that it is a member of.
-        is_own: whether this process runs as it.
-        words: who it is; and why it is not the service's, where that is not known.
+        uid: None on Windows.
+        groups: the ids of its groups.
+        is_own: whether this process runs as the account.
+        words: describes the account. If it is not the service's, it says why.
     """
 
     uid: int | None
@@ -42,30 +42,30 @@ class Service:
     """The shipped unit on this machine.
 
     Attributes:
-        folders: where units are looked for.
+        folders: the folders that may have the unit.
     """
 
     folders: tuple[Path, ...] = _FOLDERS
 
     @property
     def is_installed(self) -> bool:
-        """Whether the unit is there."""
+        """Whether one of the folders has the unit."""
         return any((folder / UNIT).is_file() for folder in self.folders)
 
     def account(self) -> Account:
-        """Return the account that the service runs as, as far as that is known."""
+        """Return the service's account, or that of this process if it is not known."""
         if not self.is_installed:
-            return _own(f"no {UNIT} is installed here, which would say who runs it")
+            return _own(f"no {UNIT} is installed here, which would name its account")
         try:
             return _as(self._user())
         except OSError as error:
             return _own(f"{UNIT} cannot be read: {error.strerror}")
 
     def _user(self) -> str:
-        """Return the last ``User=`` of the unit and what is added to it.
+        """Return the last ``User=`` in the unit and its drop-in files.
 
         Raises:
-            OSError: one of its files cannot be read.
+            OSError: one of these files cannot be read.
         """
         name = ""
         for line in _lines(self._files()):
@@ -90,7 +90,7 @@ def _lines(files: Iterable[Path]) -> Iterator[str]:
 if sys.platform == "win32":
 
     def _own(why: str) -> Account:
-        """Return nobody: files have no such owner there."""
+        """Return an account without a uid: files on Windows have no such owner."""
         return Account(uid=None, words=f"this account ({why})")
 
     def _as(name: str) -> Account:
@@ -100,12 +100,15 @@ else:
     import pwd
 
     def _own(why: str) -> Account:
-        """Return the account of this process, for want of a better one."""
+        """Return the account of this process, since the service's is not known."""
         uid = os.geteuid()
-        return Account(uid=uid, words=f"uid {uid}, who asks ({why})")
+        return Account(uid=uid, words=f"uid {uid}, which runs this check ({why})")
 
     def _as(name: str) -> Account:
-        """Return an account by its name or number, if it can be judged for it."""
+        """Return an account by its name or number.
+
+        Only root, and the account itself, can check the rights of an account.
+        """
         try:
             found = pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
         except (KeyError, OverflowError):
@@ -115,7 +118,7 @@ else:
             return _own(f"{UNIT} runs as {name}; root can check for that account")
         return Account(
             uid=found.pw_uid,
-            words=f"{found.pw_name}, as whom {UNIT} runs",
+            words=f"{found.pw_name}, the account of {UNIT}",
             groups=frozenset(os.getgrouplist(found.pw_name, found.pw_gid)),
             is_own=me == found.pw_uid,
         )

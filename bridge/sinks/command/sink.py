@@ -1,7 +1,7 @@
-"""A sink that runs a command: before an event, and when it is over.
+"""The configuration of a sink that runs a command before an event and after its end.
 
-What it runs for, when, and what follows is in ``actor``; here is its configuration, and
-what is done beside the outbox: a test, a look, a preview.
+``actor`` decides when the command is run. This module has what is done without the
+outbox: a test run, a check and a preview.
 """
 
 import asyncio
@@ -31,8 +31,8 @@ from bridge.sinks.command import ownership
 from bridge.sinks.command.actor import CommandActor, event_of
 from bridge.sinks.command.process import ProcessRunner
 from bridge.sinks.command.service import Service
-from bridge.sinks.command.unit import UnitRunner, deaf
-from bridge.sinks.command.unit_files import Places, name_in
+from bridge.sinks.command.unit import UnitRunner, path_unit_fault
+from bridge.sinks.command.unit_files import Places, hook_name
 
 _ROOT = 0
 _MOST_ATTEMPTS = 100
@@ -49,14 +49,14 @@ class CommandSinkConfig(SinkConfig, frozen=True, kw_only=True):
             comes on standard input. Example: ``["/etc/sebridge/hooks/drain"]``.
         unit: in place of command, on Linux: the unit in which root runs the hook
             /etc/sebridge/hooks/NAME. Example: ``"sebridge-hook@drain.service"``.
-        lead: a prepare begins so long before NotBefore, and no earlier.
-        timeout: of one run; then SIGTERM, and SIGKILL after 10 s.
-        retry_exit_codes: exit codes after which it is run again, as after a time-out
-            or a signal; any other but 0 has failed for good. Example: ``[75]``.
-        max_attempts: how often it is begun for one step at most. Example: ``3``.
-        output: when the event about the run holds what it wrote.
-        at_start: whether the bridge begins with one restore where its first good
-            document names no event for the sink, as after a redeployment of the VM.
+        lead: a prepare begins at most this long before NotBefore.
+        timeout: the longest time of one run; then SIGTERM, and SIGKILL after 10 s.
+        retry_exit_codes: exit codes after which the command is run again, as after a
+            timeout or a signal. Any other code but 0 is final. Example: ``[75]``.
+        max_attempts: the most runs for one step. Example: ``3``.
+        output: when the result event contains the output of the command.
+        at_start: whether one restore is run after a start of the bridge, if the first
+            good document has no event for this sink, as after a redeployment of the VM.
     """
 
     default_scope: ClassVar[Scope] = "own"
@@ -87,15 +87,15 @@ class CommandSinkConfig(SinkConfig, frozen=True, kw_only=True):
         yield from self._faults_of_unit() if self.unit else self._faults_of_command()
         yield from self._faults_of_numbers()
         if self.when.lifecycle:
-            what = "must not be true: a command is run for scheduled events alone"
+            what = "must not be true: a command is run for scheduled events only"
             yield "when.lifecycle", what
 
     def _faults_of_unit(self) -> Iterator[tuple[str, ...]]:
         if self.command:
-            yield "unit", "stands in the place of command: one of both", "command"
+            yield "unit", "replaces command: set only one of the two", "command"
         elif sys.platform != "linux":
-            yield "unit", "needs systemd: take command"
-        elif name_in(self.unit) is None:
+            yield "unit", "needs systemd: use command"
+        elif hook_name(self.unit) is None:
             yield "unit", "must be sebridge-hook@NAME.service: letters, digits, - and _"
 
     def _faults_of_command(self) -> Iterator[tuple[str, str]]:
@@ -115,11 +115,11 @@ class CommandSinkConfig(SinkConfig, frozen=True, kw_only=True):
             yield "max_attempts", f"must be 1 to {_MOST_ATTEMPTS}"
 
     def doubts(self) -> Iterator[tuple[str, str]]:
-        """Doubt what the service as shipped would run, and what would be refused."""
+        """Warn of a command that the shipped service, or the check, would refuse."""
         if self.command and self.service.is_installed:
             what = (
-                "sebridge.service may do almost nothing, and so may what it runs; "
-                'root runs a hook by unit = "sebridge-hook@NAME.service" '
+                "sebridge.service may do almost nothing, and so may its commands; "
+                'with unit = "sebridge-hook@NAME.service" root runs the hook '
                 "(infra/install.sh --hook NAME=FILE)"
             )
             yield "command", what
@@ -128,17 +128,17 @@ class CommandSinkConfig(SinkConfig, frozen=True, kw_only=True):
 
     @property
     def program(self) -> tuple[str, ...]:
-        """What is run, and its arguments: by this account, or by root in a unit."""
-        name = name_in(self.unit)
+        """The program and its arguments; the hook of the unit has no arguments."""
+        name = hook_name(self.unit)
         return self.command if name is None else (str(self.hooks / name),)
 
     @property
     def account(self) -> int | None:
-        """Who may write it, beside root."""
+        """The uid that may write the program, beside root; None on Windows."""
         return _ROOT if self.unit else ownership.account()
 
     def actor(self, outlook: Outlook, resources: Resources) -> CommandActor:
-        """Return who runs the command."""
+        """Return the actor that runs the command."""
         clock = resources.clock
         runner = UnitRunner(self.unit, clock) if self.unit else ProcessRunner(clock)
         return CommandActor(
@@ -151,25 +151,25 @@ class CommandSinkConfig(SinkConfig, frozen=True, kw_only=True):
 
     @asynccontextmanager
     async def open(self, resources: Resources) -> AsyncIterator["CommandSink"]:
-        """Make what runs the command once, as a test."""
+        """Return a sink that runs the command once, as a test."""
         yield CommandSink(self, resources)
 
     async def reach(self, resources: Resources) -> str:  # noqa: ARG002 - the contract's
-        """Look whether the command may be run, and run nothing."""
+        """Check whether the command may be run; run nothing."""
         trouble = await asyncio.to_thread(self._trouble)
         if self.unit:
-            trouble = trouble or await deaf(self.unit)
+            trouble = trouble or await path_unit_fault(self.unit)
             text = "can be run, and only root writes it"
         else:
             words = self.service.account().words
-            text = "can be run, and only root or that account writes it: looked at for "
+            text = "can be run, and only root or that account writes it: checked for "
             text += words
         if trouble is not None:
             raise RefusedDeliveryError(trouble, Reason.REJECTED)
         return f"{self.program[0]} {text}"
 
     def _trouble(self) -> str | None:
-        """Return why the hook cannot be run by whom it is run."""
+        """Return why the hook cannot be run by its account; None = it can."""
         if self.unit:
             trouble = ownership.trouble_of(self.program, _ROOT)
             return trouble or ownership.not_executable(self.program[0])
@@ -193,13 +193,13 @@ class CommandSinkConfig(SinkConfig, frozen=True, kw_only=True):
 
 def _is_absolute(program: str) -> bool:
     if sys.platform == "win32":
-        return True  # found on the PATH that the service has
+        return True  # Windows looks for it on the service's PATH
     return program.startswith("/")
 
 
 @dataclass(frozen=True, slots=True)
 class _Beside:
-    """What is known where no document was read: the event, and who it names."""
+    """The outlook for a test or a preview: only an identity, and no document."""
 
     identity: Identity
     document: Document | None = None
@@ -222,7 +222,7 @@ def _step(event: CloudEvent) -> Step:
 
 @dataclass(frozen=True, slots=True)
 class CommandSink:
-    """Runs the command once for an event of which nothing is real."""
+    """Runs the command once for an invented event."""
 
     config: CommandSinkConfig
     resources: Resources
@@ -231,8 +231,8 @@ class CommandSink:
         """Run the command with SEBRIDGE_TEST=1; see ``Sink.deliver``.
 
         Raises:
-            TransientDeliveryError: it failed, and would be run again.
-            PermanentDeliveryError: it failed for good.
+            TransientDeliveryError: the command failed, and would be run again.
+            PermanentDeliveryError: the command failed for good.
         """
         actor = self.config.actor(_outlook_on(event, self.resources), self.resources)
         actor.is_test = True

@@ -1,4 +1,4 @@
-"""What a configuration says of a command, for who runs it."""
+"""The settings of a command that ``actor`` needs."""
 
 from typing import Protocol
 
@@ -7,49 +7,49 @@ from bridge.foundation.values import Duration
 
 
 class Terms(Protocol):
-    """What a configuration says of a command."""
+    """The settings of a command; ``CommandSinkConfig`` has them."""
 
     @property
     def name(self) -> str:
-        """The sink's."""
+        """The name of the sink."""
         ...
 
     @property
     def route(self) -> Route:
-        """What it is run for."""
+        """The events that the command is run for."""
         ...
 
     @property
     def program(self) -> tuple[str, ...]:
-        """What is run, and its arguments."""
+        """The program and its arguments."""
         ...
 
     @property
     def lead(self) -> Duration:
-        """How long before NotBefore it is run at the earliest."""
+        """The longest time before NotBefore at which a prepare may begin."""
         ...
 
     @property
     def timeout(self) -> Duration:
-        """How long it may take."""
+        """The longest time of one run."""
         ...
 
     @property
     def retry_exit_codes(self) -> tuple[int, ...]:
-        """By which it asks to be run again."""
+        """The exit codes after which the command is run again."""
         ...
 
     @property
     def max_attempts(self) -> int:
-        """How often it is run for one step."""
+        """The most runs for one step."""
         ...
 
     @property
     def output(self) -> str:
-        """When its output is told."""
+        """When the result event contains the output: failed, always or never."""
         ...
 
     @property
     def at_start(self) -> bool:
-        """Whether a life that finds no event begins with a restore."""
+        """Whether the bridge runs a restore after a start without a fitting event."""
         ...

@@ -1,12 +1,12 @@
-"""One run of a hook as a unit of systemd's: asked for, awaited, and taken up again.
+"""Request one run of a hook from a systemd unit, and wait for its result.
 
-    ask ──taken──▶ under way ──result──▶ ended
-     │ └──nobody takes it──▶ cannot be run
-     └─ stop: cancel, or taken back
+    request ──taken──▶ running ──result──▶ ended
+     │ └──not taken in time──▶ cannot be run
+     └─ stop: the request is withdrawn, or the run cancelled
 
-Root runs it (``sebridge-hook@NAME.service``), with other rights than the forwarder's;
-see ``unit_files`` for how the two speak. A run goes on when the forwarder ends, and the
-next life takes it up by its runId.
+Root runs the hook (``sebridge-hook@NAME.service``), with other rights than the
+forwarder's. The two exchange files: see ``unit_files``. A run goes on when the
+forwarder ends; after its restart the forwarder waits for the same run, by its runId.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from bridge.foundation.clock import Clock
 from bridge.sinks.acting import Action
 from bridge.sinks.command.process import Exit
 from bridge.sinks.command.unit_files import (
-    Asked,
-    Look,
     Mailbox,
     Places,
+    RequestedRun,
+    RunState,
     exit_of,
+    hook_name,
     mailbox,
-    name_in,
     new_run_id,
 )
 
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 _LOOK_EVERY = 0.2
 _SIGTERM = -15
-_DEAF = {"inactive", "failed", "unknown"}
+_INACTIVE = {"inactive", "failed", "unknown"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class UnitRunner:
 
     Attributes:
         unit: ``sebridge-hook@NAME.service``.
-        patience: seconds within which somebody takes a request.
-        ending: seconds within which a run that is to be stopped ends.
+        patience: seconds within which the unit must take a request.
+        ending: seconds within which a run must end after it was cancelled.
     """
 
     unit: str
@@ -55,17 +55,21 @@ class UnitRunner:
 
     async def run(
         self,
-        command: tuple[str, ...],  # noqa: ARG002 - the unit knows which one
+        command: tuple[str, ...],  # noqa: ARG002 - the unit knows its hook
         *,
         given: bytes,
         environment: Mapping[str, str],
         limit: float,
         stop: asyncio.Event,
     ) -> Exit:
-        """Run the hook to its end; when cancelled it goes on, and is taken up."""
+        """Run the hook to its end.
+
+        When this call is cancelled, the run goes on: the next call for the same step
+        waits for it.
+        """
         began = self.clock.monotonic()
         try:
-            with mailbox(self.places, name_in(self.unit) or "") as box:
+            with mailbox(self.places, hook_name(self.unit) or "") as box:
                 if not await self._is_our_turn(box, stop):
                     return Exit(code=_SIGTERM, was_stopped=True)
                 asked, is_new = await self._begun(box, environment, stop)
@@ -77,11 +81,11 @@ class UnitRunner:
                 await asyncio.to_thread(box.forget)
         except OSError as error:
             fault = f"{self.places.requests}: {error.strerror} (RuntimeDirectory=)"
-            return Exit(code=None, fault=fault, is_passing=True)
+            return Exit(code=None, fault=fault, is_transient=True)
         return replace(found, seconds=found.seconds or self.clock.monotonic() - began)
 
     async def _is_our_turn(self, box: Mailbox, stop: asyncio.Event) -> bool:
-        """Wait until no other run of the hook is asked for; False: stopped before."""
+        """Wait until no other call uses the hook; False: ``stop`` was set before."""
         while not stop.is_set():
             if box.lock():
                 return True
@@ -90,12 +94,13 @@ class UnitRunner:
 
     async def _begun(
         self, box: Mailbox, environment: Mapping[str, str], stop: asyncio.Event
-    ) -> tuple[Asked, bool]:
-        """Return the run that an earlier life asked for, or a new one (True).
+    ) -> tuple[RequestedRun, bool]:
+        """Return the run to wait for, and whether it is new.
 
-        Another one that is under way is awaited first.
+        It is not new if the forwarder requested it before a restart, for the same
+        step. A run for another step must end before a new run begins.
         """
-        asked = _asked_by(environment)
+        asked = _requested_by(environment)
         last = await asyncio.to_thread(box.last)
         if last is None:
             return asked, True
@@ -115,42 +120,46 @@ class UnitRunner:
         return asked, True
 
     async def _until_it_ended(
-        self, box: Mailbox, asked: Asked, stop: asyncio.Event
+        self, box: Mailbox, asked: RequestedRun, stop: asyncio.Event
     ) -> None:
-        """Wait for a run of an earlier life; the caller's own limit ends the wait."""
+        """Wait for an earlier run; ``stop`` or the caller's limit ends the wait."""
         look = await asyncio.to_thread(box.look, asked.run_id)
         while look.is_under_way and not stop.is_set():
             await self.clock.wait(stop, _LOOK_EVERY)
             look = await asyncio.to_thread(box.look, asked.run_id)
 
-    async def _awaited(self, box: Mailbox, asked: Asked, stop: asyncio.Event) -> Exit:
-        """Wait for how a run ends; who stops it waits for that, too."""
-        never, since, told = asyncio.Event(), self.clock.monotonic(), False
+    async def _awaited(
+        self, box: Mailbox, asked: RequestedRun, stop: asyncio.Event
+    ) -> Exit:
+        """Wait for the result of a run, also after ``stop`` has cancelled it."""
+        never, since, is_cancelled = asyncio.Event(), self.clock.monotonic(), False
         while True:
             look = await asyncio.to_thread(box.look, asked.run_id)
             if look.result is not None:
                 return exit_of(look.result, 0.0)
-            if stop.is_set() and not told:
-                told, since = True, self.clock.monotonic()
+            if stop.is_set() and not is_cancelled:
+                is_cancelled, since = True, self.clock.monotonic()
                 if await self._stopped(box, asked):
                     return Exit(code=_SIGTERM, was_stopped=True)
-            late = self._late(look, self.clock.monotonic() - since, is_stopped=told)
+            late = self._late(
+                look, self.clock.monotonic() - since, is_stopped=is_cancelled
+            )
             if late is not None and not await asyncio.to_thread(box.withdraw):
                 look = await asyncio.to_thread(box.look, asked.run_id)
-                late = None if look.is_begun and not told else late
+                late = None if look.is_begun and not is_cancelled else late
             if late is not None:
                 return late
-            await self.clock.wait(never if told else stop, _LOOK_EVERY)
+            await self.clock.wait(never if is_cancelled else stop, _LOOK_EVERY)
 
-    async def _stopped(self, box: Mailbox, asked: Asked) -> bool:
-        """Have a run stopped; return whether it had not begun."""
+    async def _stopped(self, box: Mailbox, asked: RequestedRun) -> bool:
+        """Withdraw the request or cancel the run; return True if it had not begun."""
         if await asyncio.to_thread(box.withdraw):
             return True
         await asyncio.to_thread(box.cancel, asked.run_id)
         return False
 
-    def _late(self, look: Look, seconds: float, *, is_stopped: bool) -> Exit | None:
-        """Return what is said of a run that nobody begins, or ends; None: in time."""
+    def _late(self, look: RunState, seconds: float, *, is_stopped: bool) -> Exit | None:
+        """Return the end of a run that did not begin or end in time; None: wait on."""
         if is_stopped and seconds > self.ending:
             fault = f"it was stopped, and {self.unit} did not say that it ended"
             return Exit(code=None, fault=fault, was_stopped=True)
@@ -160,24 +169,27 @@ class UnitRunner:
                 f"{self.unit} did not take the request within {self.patience:g} s "
                 f"(systemctl status {path} {self.unit})"
             )
-            return Exit(code=None, fault=fault, is_passing=True)
+            return Exit(code=None, fault=fault, is_transient=True)
         return None
 
 
-def _fields_of(unit: str, asked: Asked) -> dict[str, object]:
-    """Return what names a run in the log."""
+def _fields_of(unit: str, asked: RequestedRun) -> dict[str, object]:
+    """Return the fields that identify a run in the log."""
     return {"unit": unit, "runId": asked.run_id, "eventId": asked.event}
 
 
-def _asked_by(environment: Mapping[str, str]) -> Asked:
-    """Return a new run for what the environment tells of."""
+def _requested_by(environment: Mapping[str, str]) -> RequestedRun:
+    """Return a new run for the step that the environment describes."""
     action = environment["SEBRIDGE_ACTION"]
     cause = f"{environment['SEBRIDGE_SINK']} {environment['SEBRIDGE_ID']} {action}"
-    return Asked(new_run_id(), cause, environment["SEBRIDGE_EVENT_ID"], action)
+    return RequestedRun(new_run_id(), cause, environment["SEBRIDGE_EVENT_ID"], action)
 
 
-async def deaf(unit: str) -> str | None:
-    """Return why requests for a unit are not heard; None: they are, or nobody knows."""
+async def path_unit_fault(unit: str) -> str | None:
+    """Return why no request of a hook is taken: its path unit is not active.
+
+    None: the path unit is active, or there is no systemd.
+    """
     path = unit.replace(".service", ".path")
     try:
         process = await asyncio.create_subprocess_exec(
@@ -186,6 +198,6 @@ async def deaf(unit: str) -> str | None:
     except OSError:
         return None  # no systemd here, such as in a container
     state = (await process.communicate())[0].decode(errors="replace").strip()
-    if state in _DEAF:
+    if state in _INACTIVE:
         return f"{path} is {state}: systemctl enable --now {path}"
     return None

@@ -1,12 +1,12 @@
-"""What the forwarder and root's side of a hook leave for each other in ``/run``.
+"""The files in ``/run`` by which the forwarder and the launcher of a hook communicate.
 
-    hooks/NAME/run        ours: the run that was asked for last, and for what
-    hooks/NAME/request    ours: asks for a run; taken away by who runs it
-    hooks/NAME/cancel     ours: the run that is to be stopped
-    …-hook/NAME/taken     root's: the run that was begun
+    hooks/NAME/run        the forwarder's: its last request, and for which step
+    hooks/NAME/request    the forwarder's: requests a run; the launcher deletes it
+    hooks/NAME/cancel     the forwarder's: the run to stop
+    …-hook/NAME/taken     root's: the run that the launcher has begun
     …-hook/NAME/result    root's: how a run ended
 
-The other side is ``infra/systemd/hook_launcher.py``.
+The launcher is ``infra/systemd/hook_launcher.py``; it runs as root.
 """
 
 import base64
@@ -23,7 +23,7 @@ from pathlib import Path
 from bridge.sinks.command.output import Kept
 from bridge.sinks.command.process import Exit
 
-if sys.platform == "win32":  # there are no such units: nothing of it is called
+if sys.platform == "win32":  # there are no units: these values are not used
     _NO_LINK = _FOLDER = _READ = 0
 else:
     import fcntl
@@ -36,20 +36,20 @@ _UNIT = re.compile(r"sebridge-hook@([A-Za-z0-9][A-Za-z0-9_-]{0,63})\.service")
 _LARGEST = 64 * 1024
 
 
-def name_in(unit: str) -> str | None:
-    """Return the hook's name in the name of a unit; None: it is no unit of a hook."""
+def hook_name(unit: str) -> str | None:
+    """Return the name of the hook that a unit runs; None: it is no unit of a hook."""
     found = _UNIT.fullmatch(unit)
     return None if found is None else found[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where hooks and what is told of them lie.
+    """The folders of hooks, requests and results.
 
     Attributes:
-        requests: a folder for each hook, that the forwarder writes.
-        results: a folder for each hook, that only root writes.
-        hooks: the hooks themselves.
+        requests: has a folder for each hook, which the forwarder writes.
+        results: has a folder for each hook, which only root writes.
+        hooks: has the hooks themselves.
     """
 
     requests: Path = Path("/run/sebridge/hooks")
@@ -58,13 +58,15 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A run that was asked for.
+class RequestedRun:
+    """A run that was requested.
 
     Attributes:
-        cause: what it is for; the same step has the same in the next life.
+        run_id: an id that no other run has.
+        cause: identifies the sink, the step and the action; a restart of the
+            forwarder does not change it.
         event: the EventId.
-        action: what is done.
+        action: ``prepare`` or ``restore``.
     """
 
     run_id: str
@@ -74,13 +76,13 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What is to be seen of a run.
+class RunState:
+    """The state of a run.
 
     Attributes:
-        is_waiting: whether nobody has taken the request yet.
-        is_begun: whether somebody runs it, or did.
-        result: how it ended; None before that.
+        is_waiting: whether the launcher has not taken the request yet.
+        is_begun: whether the launcher has begun the run.
+        result: how the run ended; None before its end.
     """
 
     is_waiting: bool
@@ -89,16 +91,18 @@ class Look:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether it has begun and not ended."""
+        """Whether the run has begun and not ended."""
         return self.is_begun and self.result is None
 
 
 @dataclass(frozen=True, slots=True)
 class Mailbox:
-    """The files of one hook. No symbolic link is followed: root may be who asks.
+    """The files of one hook.
+
+    No symbolic link is followed: this process may be root, in a folder of the service.
 
     Attributes:
-        folder: our own, open.
+        folder: descriptor of the folder that the forwarder writes.
         roots: the folder that only root writes.
     """
 
@@ -106,7 +110,7 @@ class Mailbox:
     roots: Path
 
     def lock(self) -> bool:
-        """Return whether nobody else asks for the hook, in this process or another."""
+        """Lock the hook; return False if this or another process holds the lock."""
         if sys.platform != "win32":
             try:
                 fcntl.flock(self.folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -114,44 +118,48 @@ class Mailbox:
                 return False
         return True
 
-    def last(self) -> Asked | None:
-        """Return the run that was asked for last and whose end nobody has seen."""
+    def last(self) -> RequestedRun | None:
+        """Return the last run that was requested, unless its end was seen."""
         found = self._read("run")
-        texts = [str(found.get(field.name, "")) for field in fields(Asked)]
-        return Asked(*texts) if found else None
+        texts = [str(found.get(field.name, "")) for field in fields(RequestedRun)]
+        return RequestedRun(*texts) if found else None
 
     def ask(
-        self, asked: Asked, given: bytes, environment: Mapping[str, str], limit: float
+        self,
+        asked: RequestedRun,
+        given: bytes,
+        environment: Mapping[str, str],
+        limit: float,
     ) -> None:
-        """Ask for a run.
+        """Request a run.
 
         Raises:
-            OSError: it cannot be asked for.
+            OSError: the request cannot be written.
         """
         self.forget()
         self._write("run", asdict(asked))
-        told = {k: v for k, v in environment.items() if k.startswith("SEBRIDGE_")}
+        own = {k: v for k, v in environment.items() if k.startswith("SEBRIDGE_")}
         request = {
             "runId": asked.run_id,
             "limit": limit,
-            "environment": told,
+            "environment": own,
             "event": given.decode(),
         }
         self._write("request", request)
 
-    def look(self, run_id: str) -> Look:
-        """Look at how far a run is."""
-        # In this order: what happens meanwhile is seen as later, and never lost.
+    def look(self, run_id: str) -> RunState:
+        """Read the state of a run."""
+        # In this order, a change meanwhile shows as the later state; none is missed.
         is_waiting = self._is_there("request")
         taken, result = _read(self.roots / "taken"), _read(self.roots / "result")
-        return Look(
+        return RunState(
             is_waiting=is_waiting,
             is_begun=taken.get("runId") == run_id,
             result=result if result.get("runId") == run_id else None,
         )
 
     def withdraw(self) -> bool:
-        """Take the request away; return whether nobody had taken it."""
+        """Delete the request; return False if the launcher has taken it."""
         try:
             os.unlink("request", dir_fd=self.folder)
         except FileNotFoundError:
@@ -159,11 +167,11 @@ class Mailbox:
         return True
 
     def cancel(self, run_id: str) -> None:
-        """Ask for a run to be stopped."""
+        """Request that a run is stopped."""
         self._write("cancel", {"runId": run_id})
 
     def forget(self) -> None:
-        """Take away what was asked before."""
+        """Delete all earlier requests."""
         for name in ("request", "cancel", "run"):
             with suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=self.folder)
@@ -180,27 +188,27 @@ class Mailbox:
             return _object_in(os.open(name, _READ | _NO_LINK, dir_fd=self.folder))
         return {}
 
-    def _write(self, name: str, told: Mapping[str, object]) -> None:
-        """Write a file as a whole: nobody sees half of it.
+    def _write(self, name: str, content: Mapping[str, object]) -> None:
+        """Write a file atomically: no reader sees a part of it.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         part, folder = f"{name}.new", self.folder
         with suppress(FileNotFoundError):
             os.unlink(part, dir_fd=folder)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK
         with open(os.open(part, flags, 0o644, dir_fd=folder), "w") as file:  # noqa: PTH123 - a number
-            json.dump(told, file)
+            json.dump(content, file)
         os.replace(part, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 @contextmanager
 def mailbox(places: Places, name: str) -> Iterator[Mailbox]:
-    """Yield the files of a hook; who leaves gives the lock back.
+    """Yield the files of a hook; release its lock at the end.
 
     Raises:
-        OSError: there is no folder of our own, such as ``/run/sebridge``.
+        OSError: the forwarder's folder, such as ``/run/sebridge``, does not exist.
     """
     folder = _opened(places.requests, name)
     try:
@@ -210,7 +218,7 @@ def mailbox(places: Places, name: str) -> Iterator[Mailbox]:
 
 
 def _opened(requests: Path, name: str) -> int:
-    """Open our folder of a hook, and make it where it is not there."""
+    """Open the forwarder's folder of a hook; create the folder if it is missing."""
     number = os.open(requests.parent, _FOLDER)
     owner = os.fstat(number)
     for part in (requests.name, name):
@@ -221,19 +229,19 @@ def _opened(requests: Path, name: str) -> int:
         finally:
             os.close(number)
         number = below
-        is_roots = os.fstat(number).st_uid != owner.st_uid  # made for the service
-        if sys.platform != "win32" and is_roots:
+        is_others = os.fstat(number).st_uid != owner.st_uid  # root has created it
+        if sys.platform != "win32" and is_others:
             os.fchown(number, owner.st_uid, owner.st_gid)
     return number
 
 
 def new_run_id() -> str:
-    """Return what no other run is called."""
+    """Return an id that no other run has."""
     return secrets.token_hex(16)
 
 
 def exit_of(result: Mapping[str, object], seconds: float) -> Exit:
-    """Return how a run ended: as the hook did, or as systemd says."""
+    """Convert a result to how the run ended: as the hook did, or as systemd says."""
     ended = result.get("ended")
     if not isinstance(ended, dict):
         return _exit_of_service(result, seconds)
@@ -249,10 +257,10 @@ def exit_of(result: Mapping[str, object], seconds: float) -> Exit:
 
 
 def _exit_of_service(result: Mapping[str, object], seconds: float) -> Exit:
-    """Return what is known where the launcher did not live to tell of the hook."""
+    """Return the end of a service whose launcher ended before the hook did."""
     what, status = result.get("result"), result.get("exitStatus")
-    fault = f"its service ended before it did: {what} ({status})"
-    return Exit(code=None, fault=fault, is_passing=True, seconds=seconds)
+    fault = f"its service ended before the hook did: {what} ({status})"
+    return Exit(code=None, fault=fault, is_transient=True, seconds=seconds)
 
 
 def _output_of(ended: Mapping[str, object]) -> str:
@@ -263,7 +271,7 @@ def _output_of(ended: Mapping[str, object]) -> str:
 
 
 def _read(path: Path) -> dict[str, object]:
-    """Return what is written in a file; {} where it cannot be read."""
+    """Read the JSON object in a file; return {} if it cannot be read."""
     with suppress(OSError):
         return _object_in(os.open(path, _READ))
     return {}

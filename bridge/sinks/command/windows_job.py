@@ -1,15 +1,15 @@
-"""A command and all that it has started, on Windows: a Job Object.
+"""A command and its children on Windows, in a Job Object.
 
     start ──▶ create the job ──▶ set its limits ──▶ assign the process
       stop ──▶ CTRL_BREAK to the process group ──10 s──▶ terminate the job ──▶ close
       the command ends by itself ──▶ lift the limit ──▶ close
 
-If the bridge dies, Windows closes the handle, and by that ends what is in the job.
+If the bridge dies, Windows closes the handle, which ends all processes of the job.
 
-The process runs already when it is assigned: asyncio cannot resume what was created
-suspended. What the process starts in this first moment (a turn or two of the event
-loop) is outside the job: CTRL_BREAK reaches it, but it is not terminated. PowerShell
-takes longer than that to begin with a script.
+The process already runs when it is assigned to the job: asyncio cannot create it
+suspended and resume it later. A child that the process starts before the assignment (in
+one or two turns of the event loop) is outside the job: CTRL_BREAK reaches the child,
+but terminating the job does not end it. PowerShell needs more time to begin a script.
 """
 
 import ctypes
@@ -28,9 +28,7 @@ _BREAKAWAY_OK, _KILL_ON_JOB_CLOSE = 0x0800, 0x2000  # JOB_OBJECT_LIMIT_…
 _TERMINATE, _SET_QUOTA, _QUERY = 0x0001, 0x0100, 0x1000  # PROCESS_…
 _CTRL_BREAK_EVENT = 1
 _STILL_ACTIVE = 259
-_KILLED = (
-    1  # the exit code of what is terminated, as TerminateProcess is given by Popen
-)
+_KILLED = 1  # the exit code of terminated processes; Popen.kill uses the same
 
 # ctypes.wintypes has other widths outside Windows; these have the same everywhere.
 _BOOL, _DWORD, _ENUM = ctypes.c_int32, ctypes.c_uint32, ctypes.c_int32
@@ -39,7 +37,7 @@ _LIMITS = struct.Struct("@2qI2NIN2I6Q4N")  # JOBOBJECT_EXTENDED_LIMIT_INFORMATIO
 _LIMIT_FLAGS = 2
 _ACCOUNTING = struct.Struct("@4q4I")  # JOBOBJECT_BASIC_ACCOUNTING_INFORMATION
 _ACTIVE_PROCESSES = 6
-_SIGNATURES: Mapping[str, tuple[type, ...]] = {  # what it returns, what it takes
+_SIGNATURES: Mapping[str, tuple[type, ...]] = {  # the result first, then arguments
     "CreateJobObjectW": (_HANDLE, _POINTER, _POINTER),
     "SetInformationJobObject": (_BOOL, _HANDLE, _ENUM, _POINTER, _DWORD),
     "QueryInformationJobObject": (_BOOL, _HANDLE, _ENUM, _POINTER, _DWORD, _POINTER),
@@ -53,20 +51,20 @@ _SIGNATURES: Mapping[str, tuple[type, ...]] = {  # what it returns, what it take
 
 
 class Process(Protocol):
-    """The process of a command, as asyncio has started it."""
+    """The process of a command, as asyncio returns it."""
 
     @property
     def pid(self) -> int:
-        """Its number, which is also that of its process group."""
+        """The id of the process, which is also the id of its process group."""
         ...
 
     @property
     def returncode(self) -> int | None:
-        """Its exit code; None: it runs."""
+        """The exit code; None: the process runs."""
         ...
 
     def kill(self) -> None:
-        """End it alone."""
+        """End this process, but not its children."""
         ...
 
 
@@ -75,7 +73,7 @@ class Kernel32:
     """The functions of kernel32.dll that a job needs.
 
     Attributes:
-        functions: by Windows' own names.
+        functions: the functions by the names that Windows gives them.
         last_error: returns the number of the last error.
     """
 
@@ -84,9 +82,9 @@ class Kernel32:
 
     @classmethod
     def of(cls, library: object, last_error: Callable[[], int]) -> Self:
-        """Return the functions of a library, each with its types.
+        """Return the functions of a library, with the types of their arguments.
 
-        Without them ctypes would cut a handle to 32 bits.
+        Without these types ctypes would cut a handle to 32 bits.
         """
         functions = {}
         for name, (result, *arguments) in _SIGNATURES.items():
@@ -99,7 +97,7 @@ class Kernel32:
         """Call a function and return its result.
 
         Raises:
-            OSError: Windows refused.
+            OSError: the function failed.
         """
         result = self.functions[name](*arguments)
         if not result:
@@ -107,21 +105,21 @@ class Kernel32:
         return result
 
     def close(self, handle: int) -> None:
-        """Close a handle; once, since another may have its number afterwards."""
+        """Close a handle, only once: Windows may give its number to another."""
         with suppress(OSError):
             self.call("CloseHandle", handle)
 
 
 def kernel32() -> Kernel32:
-    """Return the real one, on Windows.
+    """Return the functions of the real kernel32.dll.
 
     Raises:
-        OSError: there is none here.
+        OSError: this is not Windows.
     """
     if sys.platform == "win32":
         library = ctypes.WinDLL("kernel32", use_last_error=True)
         return Kernel32.of(library, ctypes.get_last_error)
-    raise OSError("kernel32.dll is of Windows alone")
+    raise OSError("kernel32.dll exists only on Windows")
 
 
 @dataclass(slots=True)
@@ -129,25 +127,25 @@ class Jobs:
     """Puts each command into a job of its own.
 
     Attributes:
-        was_told: whether a command without a job was logged: once is enough.
+        is_logged: whether a command without a job was logged: once is enough.
     """
 
     kernel: Kernel32
-    was_told: bool = False
+    is_logged: bool = False
 
     def of(self, process: Process) -> "Job":
-        """Return a process and all that it will start; without a job if need be."""
+        """Return the job of a process; one without a handle if Windows refuses it."""
         handle = None
         if process.returncode is None:
-            # The pid is still its own: asyncio holds a handle until it tells the end.
+            # The pid is not used again yet: asyncio keeps a handle until the end.
             try:
                 handle = self._made(process.pid)
             except OSError as error:
-                self._tell(error)
+                self._log(error)
         return Job(self.kernel, process, handle)
 
     def _made(self, pid: int) -> int | None:
-        """Return a job with a process in it; None: the process has ended."""
+        """Create a job with a process in it; return None if the process has ended."""
         job = self.kernel.call("CreateJobObjectW", None, None)
         is_in = False
         try:
@@ -178,9 +176,9 @@ class Jobs:
             self.kernel.call("GetExitCodeProcess", process, ctypes.byref(code))
         return code.value == _STILL_ACTIVE
 
-    def _tell(self, error: OSError) -> None:
-        if not self.was_told:
-            self.was_told = True
+    def _log(self, error: OSError) -> None:
+        if not self.is_logged:
+            self.is_logged = True
             log.warning(
                 "command runs without a Job Object", extra={"fault": str(error)}
             )
@@ -195,10 +193,11 @@ def _limit(kernel: Kernel32, job: int, flags: int) -> None:
 
 @dataclass(slots=True)
 class Job:
-    """A process and all that it has started, unless it broke away on purpose.
+    """A process and its children, except those that left the job themselves.
 
     Attributes:
-        handle: of the job; None: there is none, and the process is ended alone.
+        handle: the handle of the job; None: there is no job, and ``kill`` ends only
+            the process.
     """
 
     kernel: Kernel32
@@ -206,10 +205,10 @@ class Job:
     handle: int | None
 
     def terminate(self) -> None:
-        """Ask all of it to end.
+        """Send CTRL_BREAK to the process group.
 
-        Not by ``Process.send_signal``: where Windows refuses, Python 3.11 and 3.12 end
-        the process at once and raise SystemError (python/cpython#87128).
+        This does not use ``Process.send_signal``: if Windows refuses, Python 3.11 and
+        3.12 end the process at once and raise SystemError (python/cpython#87128).
         """
         try:
             self.kernel.call(
@@ -219,7 +218,7 @@ class Job:
             log.warning("command cannot be asked to end", extra={"fault": str(error)})
 
     def kill(self) -> None:
-        """End all of it."""
+        """End all processes of the job."""
         if self.handle is not None:
             with suppress(OSError):
                 self.kernel.call("TerminateJobObject", self.handle, _KILLED)
@@ -228,14 +227,14 @@ class Job:
             self.process.kill()
 
     def is_there(self) -> bool:
-        """Whether anything of it is left."""
+        """Whether any process of the job is left."""
         if self.handle is not None:
             with suppress(OSError):
                 return self._active(self.handle) > 0
         return self.process.returncode is None
 
     def release(self) -> None:
-        """Let what is left go on after the handle is closed."""
+        """Let the processes that are left go on after the handle is closed."""
         if self.handle is None:
             return
         try:
@@ -246,7 +245,7 @@ class Job:
             )
 
     def close(self) -> None:
-        """Close the handle, which ends what is left unless it was released."""
+        """Close the handle, which ends the processes left, except after ``release``."""
         handle, self.handle = self.handle, None
         if handle is not None:
             self.kernel.close(handle)

@@ -1,4 +1,4 @@
-"""NotBefore as an entry for calendars: iCalendar. Pure.
+"""Render NotBefore as a calendar entry (iCalendar). Pure.
 
 Source: RFC 5545 (format), RFC 5546 section 3.2 (PUBLISH, CANCEL)
 """
@@ -14,22 +14,22 @@ from bridge.sinks.email.words import Words
 _LINE_BYTES = 75
 _UNKNOWN_LENGTH = timedelta(minutes=15)
 _LONGEST_SECONDS = 86400
-_TOLD = {"scheduled": "PUBLISH", "updated": "PUBLISH", "cancelled": "CANCEL"}
+_METHODS = {"scheduled": "PUBLISH", "updated": "PUBLISH", "cancelled": "CANCEL"}
 _EPOCH = datetime(2020, 1, 1, tzinfo=UTC)
 _MOST = 2**31 - 1
 
 
 def invite(event: CloudEvent, words: Words, domain: str) -> tuple[str, bytes] | None:
-    """Return the method and the file; None where there is nothing to enter.
+    """Return the method and the file; None if the event needs no calendar entry.
 
     Args:
-        event: what is told.
-        words: the same in words.
-        domain: what the entry's id ends with.
+        event: the event.
+        words: the texts of its mail.
+        domain: the end of the entry's id.
     """
     *_, family, step, _ = ("", "", *event.type.split("."))
     key, start = event.text("correlationid"), _not_before(event)
-    method = _TOLD.get(step) if family == "scheduledevent" else None
+    method = _METHODS.get(step) if family == "scheduledevent" else None
     if method is None or start is None or not key:
         return None
     lines = _lines(event, words, method, start, f"{hash32(key.upper())}@{domain}")
@@ -39,7 +39,7 @@ def invite(event: CloudEvent, words: Words, domain: str) -> tuple[str, bytes] | 
 def _lines(
     event: CloudEvent, words: Words, method: str, start: datetime, uid: str
 ) -> Iterator[str]:
-    told = as_time(event.time) or _EPOCH
+    published = as_time(event.time) or _EPOCH
     text = "\n".join(f"{name}: {value}" for name, value in words.facts)
     yield "BEGIN:VCALENDAR"
     yield "VERSION:2.0"
@@ -47,8 +47,8 @@ def _lines(
     yield f"METHOD:{method}"
     yield "BEGIN:VEVENT"
     yield f"UID:{uid}"
-    yield f"SEQUENCE:{min(max(int((told - _EPOCH).total_seconds()), 0), _MOST)}"
-    yield f"DTSTAMP:{_written(told)}"
+    yield f"SEQUENCE:{_sequence(published)}"
+    yield f"DTSTAMP:{_written(published)}"
     yield f"DTSTART:{_written(start)}"
     yield f"DTEND:{_written(start + _length(event))}"
     yield f"SUMMARY:{_escaped(words.subject)}"
@@ -59,10 +59,15 @@ def _lines(
     yield "END:VCALENDAR"
 
 
+def _sequence(published: datetime) -> int:
+    """Return a number that grows with each event of the same entry."""
+    return min(max(int((published - _EPOCH).total_seconds()), 0), _MOST)
+
+
 def _not_before(event: CloudEvent) -> datetime | None:
     given = event.data.get("notBefore")
     found = as_time(given) if isinstance(given, str) else None
-    # A calendar has no use for the years at the ends of ours.
+    # Other years are mistakes of the source, and of no use in a calendar.
     return found if found is not None and 1970 <= found.year < 9999 else None
 
 
@@ -85,7 +90,7 @@ def _escaped(text: str) -> str:
 
 
 def _folded(line: str) -> bytes:
-    """Return a line, folded where it is longer than 75 bytes, with its line break."""
+    """Return a line with its line break; fold it if it is longer than 75 bytes."""
     pieces, piece = [], ""
     for char in line:
         if len((piece + char).encode()) >= _LINE_BYTES:

@@ -1,8 +1,9 @@
-"""The mail that tells of an event: text, HTML, and an entry for calendars. Pure.
+"""Render an event as a mail: text, HTML and a calendar entry. Pure.
 
-The same event makes the same bytes, so that a mail that was sent twice has one
-Message-ID. All events of an EventId refer to one id, which no message has, so that mail
-programs keep them in one thread whichever comes first and from whichever VM.
+The same event always makes the same bytes, so both copies of a mail that was sent twice
+have one Message-ID. All mails of an EventId refer to one common id, which no mail has
+itself. So mail programs show them as one thread, whichever mail comes first and
+whichever VM sends it.
 
 Source: RFC 5322 (message), 2046 (alternatives), 3834 (Auto-Submitted), 6047 (iMIP)
 """
@@ -19,7 +20,7 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.events.cloudevent_rules import as_time
 from bridge.foundation.hashing import hash32
 from bridge.sinks.email.invite import invite
-from bridge.sinks.email.words import Words, tell
+from bridge.sinks.email.words import Words, describe
 
 _COLORS = {"ERROR": "#b3261e", "WARN": "#a15c00"}
 _CALM = "#3b5b7a"
@@ -33,12 +34,12 @@ def message(
     """Return a mail as it goes over the wire, with CRLF and in ASCII.
 
     Args:
-        event: what is told.
+        event: the event.
         sender: an address.
         recipients: addresses.
-        prefix: what subjects begin with.
+        prefix: the beginning of the subject.
     """
-    words, mail = tell(event), EmailMessage(policy=SMTP)
+    words, mail = describe(event), EmailMessage(policy=SMTP)
     domain = sender.rpartition("@")[2]
     mail["From"] = Address("sebridge", addr_spec=sender)
     mail["To"] = [Address(addr_spec=recipient) for recipient in recipients]
@@ -68,7 +69,7 @@ def _fill(mail: EmailMessage, event: CloudEvent, words: Words, domain: str) -> N
             filename="event.ics",
             params={"charset": "utf-8", "method": method},
         )
-    # What a library would make up anew for each attempt.
+    # Fixed boundaries: the library would make random ones at each attempt.
     for number, part in enumerate(mail.walk()):
         if part.is_multipart():
             part.set_boundary(f"=_{hash32(event.id)}.{number}")
@@ -77,14 +78,14 @@ def _fill(mail: EmailMessage, event: CloudEvent, words: Words, domain: str) -> N
 def _date(event: CloudEvent) -> str:
     """Return the time of an event for the header Date.
 
-    "" if it is no time: the mail server then writes the header.
+    "" if the time is not valid: the mail server then adds the header.
     """
     moment = as_time(event.time)
     return format_datetime(moment) if moment is not None else ""
 
 
 def _local(event_id: str) -> str:
-    """Return the id as it may stand in front of an @."""
+    """Return the part of a Message-ID before the @: the id, or a hash of it."""
     return event_id if _ID.fullmatch(event_id) else hash32(event_id)
 
 
@@ -96,7 +97,7 @@ def plain(words: Words) -> str:
 
 
 def html(event: CloudEvent, words: Words) -> str:
-    """Return a mail as HTML: nothing in it is loaded, and no text is markup."""
+    """Return a mail as HTML that loads nothing; all texts are escaped."""
     color = _COLORS.get(event.text("severitytext") or "", _CALM)
     rows = "".join(
         f'<tr><td style="padding:2px 16px 2px 0;color:#5f6368;vertical-align:top;'

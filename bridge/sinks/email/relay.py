@@ -1,4 +1,4 @@
-"""One mail to a relay: connect, TLS, login, one transaction, and what it came to.
+"""Send one mail to a mail relay: connect, TLS, login, one SMTP transaction.
 
 Source: RFC 5321 (SMTP; section 4.2.1 reply codes), 3207 (STARTTLS), 4954 (AUTH), 8314
         (TLS from the first byte), 3463 (status codes)
@@ -37,10 +37,10 @@ class Relay:
     """A mail server that takes mail from this bridge.
 
     Attributes:
-        name: of this side, for EHLO.
+        name: the name of this side, for EHLO.
         login: reads name and password for each connection; None = no login.
-        make_context: TLS; called for each connection.
-        timeout: seconds for all of an attempt.
+        make_context: makes the TLS context of a connection.
+        timeout: seconds for the whole attempt.
     """
 
     host: str
@@ -53,14 +53,14 @@ class Relay:
 
     @property
     def target(self) -> str:
-        """How the relay is named in errors."""
+        """The name of the relay in errors."""
         return f"{self.host}:{self.port}"
 
     async def reach(self) -> str:
-        """Connect and log in, send nothing, and say what was found.
+        """Connect and log in, send nothing, and return what was found.
 
         Raises:
-            DeliveryError: it is not there, or does not let us in.
+            DeliveryError: the relay cannot be reached, or refuses TLS or the login.
         """
         async with self._session():
             with_tls = "" if self.security == "none" else " over TLS"
@@ -73,7 +73,7 @@ class Relay:
         """Send a mail in one transaction.
 
         Returns:
-            The recipients who were refused, and why, while others were taken.
+            The refused recipients and the replies, if the relay accepted others.
 
         Raises:
             TransientDeliveryError: a reply 4xx, or the network failed.
@@ -107,7 +107,7 @@ class Relay:
             port=None,
             sock=connection,
             local_hostname=self.name,
-            timeout=None,  # all of the attempt has one
+            timeout=None,  # ``_session`` limits the time of the whole attempt
             use_tls=self.security == "tls",
             start_tls=False,
             tls_context=None if self.security == "none" else self.make_context(),
@@ -149,10 +149,10 @@ class Relay:
 
 
 def loaded() -> ModuleType:
-    """Return the library, which is loaded when it is needed.
+    """Return the library aiosmtplib; import it at its first use.
 
     Raises:
-        MissingExtraError: it is not installed.
+        MissingExtraError: aiosmtplib is not installed.
     """
     try:
         import aiosmtplib  # noqa: PLC0415 - an extra
@@ -162,14 +162,14 @@ def loaded() -> ModuleType:
 
 
 async def _quit(smtp: "aiosmtplib.SMTP") -> None:
-    """Say goodbye; the mail is on its way whatever comes back."""
+    """Send QUIT, and ignore errors: the relay has accepted the mail before."""
     with suppress(loaded().SMTPException, OSError):
         await smtp.quit()
 
 
 @contextmanager
 def _errors(target: str) -> Iterator[None]:
-    """Turn what the library and the network raise into delivery errors."""
+    """Turn errors of the library and of the network into delivery errors."""
     library = loaded()
     try:
         yield
@@ -185,7 +185,7 @@ def _errors(target: str) -> Iterator[None]:
 def _all_refused(
     target: str, errors: "Sequence[aiosmtplib.SMTPRecipientRefused]"
 ) -> DeliveryError:
-    """Return what it means that nobody may be written to: a 4xx may pass."""
+    """Return the error if all recipients were refused; one 4xx makes it transient."""
     codes = sorted((error.code, error.message) for error in errors)
     code, message = codes[0]
     return _refused(f"{target} refused each recipient and", code, message)
@@ -200,7 +200,7 @@ def _refused(target: str, code: int, message: str) -> DeliveryError:
 
 
 def _said(code: int, message: str) -> str:
-    """Return a reply without its words: they may quote a name, a mail or a password."""
+    """Return the codes of a reply; its text may quote a name, a mail or a password."""
     status = _STATUS.match(message)
     return f"{code} {status[0]}" if status else str(code)
 

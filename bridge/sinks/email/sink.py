@@ -1,7 +1,7 @@
-"""CloudEvents as mail, through a relay that speaks SMTP.
+"""Send CloudEvents as mail, through an SMTP relay.
 
-The relay signs (DKIM) and routes; this side says who it is, and in one transaction what
-is to be sent to whom.
+The relay signs the mail (DKIM) and routes it. The sink logs in, and sends each mail to
+all recipients in one transaction.
 """
 
 import logging
@@ -44,19 +44,19 @@ class EmailSinkConfig(SinkConfig, frozen=True, kw_only=True):
         host: the name of the relay. Example: ``"smtp.contoso.com"``.
         port: the port of the relay; 0 is 587 for starttls, 465 for tls, 25 for none.
             Example: ``587``.
-        security: "starttls" insists on TLS after the greeting, "tls" begins with it,
-            "none" is for a relay on this machine.
+        security: "starttls" requires STARTTLS, "tls" is TLS from the first byte, "none"
+            is for a relay on this machine.
         username: the name to log in with; "" is no login. Example: ``"sebridge"``.
         password: the password to log in with.
         sender: the address that mails are from. Example: ``"sebridge@contoso.com"``.
         recipients: the addresses that mails go to, 100 at most. Example:
             ``["ops@contoso.com"]``.
-        subject_prefix: what each subject begins with. Example: ``"[maintenance]"``.
+        subject_prefix: the beginning of each subject. Example: ``"[maintenance]"``.
         timeout: how long one attempt may take.
-        ca_file: who vouches for the relay, in place of the authorities of the system.
-            Example: ``"/etc/sebridge/ca.pem"``.
-        client_certificate: the certificate of this side, for mutual TLS; a file that
-            was replaced is read again. Example: ``"/etc/sebridge/client.pem"``.
+        ca_file: the authorities that may sign the relay's certificate, in place of
+            those of the system. Example: ``"/etc/sebridge/ca.pem"``.
+        client_certificate: the certificate of this side, for mutual TLS; a replaced
+            file is read again. Example: ``"/etc/sebridge/client.pem"``.
         client_key: the key of the certificate. Left out: it is in client_certificate.
             Example: ``"/etc/sebridge/client.key"``.
     """
@@ -108,8 +108,8 @@ class EmailSinkConfig(SinkConfig, frozen=True, kw_only=True):
         if self.password is not None and not self.username:
             yield "username", "is missing: password needs it", "password"
         if self.security == "none" and self.host not in _HERE:
-            what = '"none" sends openly: it is for a relay on this machine (localhost)'
-            yield "security", what, "host"
+            what = '"none" does not encrypt: only for a relay on this machine'
+            yield "security", f"{what} (localhost)", "host"
 
     def _tls_faults(self) -> Iterator[tuple[str, ...]]:
         if self.security != "none":
@@ -117,11 +117,11 @@ class EmailSinkConfig(SinkConfig, frozen=True, kw_only=True):
             return
         for key in _TLS_KEYS:
             if getattr(self, key) is not None:
-                yield key, 'is of no use with security = "none"', "security"
+                yield key, 'has no effect with security = "none"', "security"
 
     @property
     def tls_files(self) -> TlsFiles:
-        """Certificates of its own."""
+        """The certificates of this sink."""
         return TlsFiles(
             certificate=self.client_certificate,
             key=self.client_key,
@@ -133,7 +133,7 @@ class EmailSinkConfig(SinkConfig, frozen=True, kw_only=True):
         self,
         resources: Resources,  # noqa: ARG002 - the contract's
     ) -> AsyncIterator["EmailSink"]:
-        """Make the sink; each attempt connects for itself.
+        """Create the sink; each attempt opens a connection of its own.
 
         Raises:
             MissingExtraError: aiosmtplib is not installed.
@@ -185,10 +185,10 @@ class EmailSinkConfig(SinkConfig, frozen=True, kw_only=True):
         )
 
     def _login(self) -> tuple[str, str] | None:
-        """Return name and password, read anew; None = no login.
+        """Return name and password, read again; None = no login.
 
         Raises:
-            RefusedDeliveryError: the password cannot be had.
+            RefusedDeliveryError: the password cannot be read.
         """
         if self.password is None:
             return None
@@ -205,11 +205,11 @@ class EmailSink:
     async def deliver(self, event: CloudEvent) -> None:
         """Send the mail; see ``Sink.deliver``.
 
-        Recipients who are refused while others are taken are only told of: to send
-        again would reach the others twice.
+        If the relay refuses only some recipients, the sink logs them and does not
+        retry: another attempt would send the mail to the others twice.
 
         Raises:
-            DeliveryError: as ``bridge.sinks.email.relay`` says.
+            DeliveryError: as ``bridge.sinks.email.relay`` maps it.
         """
         config = self.config
         refused = await self.relay.send(

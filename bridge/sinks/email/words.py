@@ -1,7 +1,7 @@
-"""An event in words, for a mail. Pure.
+"""Describe an event in texts for a mail. Pure.
 
-Whatever comes from outside is data: it is cut, and loses what cannot be shown. It is
-escaped where it becomes HTML.
+Texts from outside are cut, and characters that cannot be shown are replaced. HTML is
+escaped in ``message``.
 """
 
 import re
@@ -15,7 +15,7 @@ from bridge.events.routing import resources_of
 
 _NAME, _LINE, _PARAGRAPH = 100, 300, 2000
 _MOST_IN_SUBJECT, _MOST_NAMES = 3, 50
-# Controls, what turns the direction of writing, and halves of characters.
+# Control characters, marks that change the writing direction, and lone surrogates.
 _NOT_SHOWN = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff]"
 )
@@ -25,7 +25,7 @@ _STEPS = {
     "updated": "was changed",
     "completed": "is over",
     "cancelled": "was cancelled",
-    "ended": "is gone; whether it was done is not known",
+    "ended": "has ended; its outcome is not known",
 }
 _OUTCOMES = {
     "relayed": "passed on to Azure",
@@ -55,7 +55,7 @@ _OWN_LIFE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
-    """An event in words; no text is empty or has a line break.
+    """The texts about an event; none is empty or has a line break.
 
     Attributes:
         subject: the same for all events of an EventId, so that mail programs keep
@@ -63,8 +63,8 @@ class Words:
         headline: what happened.
         facts: names and values.
         paragraphs: longer texts.
-        footer: which event it is, and who tells.
-        link: where to read about it; "" = nowhere.
+        footer: the EventId, the machine that reports, and the time.
+        link: the URL of a page about the event; "" = none.
     """
 
     subject: str
@@ -75,8 +75,8 @@ class Words:
     link: str = ""
 
 
-def tell(event: CloudEvent) -> Words:
-    """Put an event into words; whatever its data holds, this does not raise."""
+def describe(event: CloudEvent) -> Words:
+    """Describe an event as texts; never raises, whatever its data holds."""
     raw = _table(event.data.get("event"))
     headline = _headline(event, raw)
     facts = ((name, _plain(value, limit)) for name, value, limit in _facts(event, raw))
@@ -107,18 +107,18 @@ def _headline(event: CloudEvent, raw: Mapping[str, object]) -> str:
         return f"{said} ({_kind(raw)})" if raw else said
     if family == "command":
         name = _plain(event.data.get("sink"), _NAME) or "command"
-        return f"Command {name} {step}: {_teller(event)}"
+        return f"Command {name} {step}: {_reporter(event)}"
     if family == "bridge" and step in _OWN_LIFE:
-        return f"{_OWN_LIFE[step]}: {_teller(event)}"
+        return f"{_OWN_LIFE[step]}: {_reporter(event)}"
     if headline := headline_of(event):
         return _plain(headline, _LINE)
-    return f"{_plain(event.type, _LINE)}: {_teller(event)}"
+    return f"{_plain(event.type, _LINE)}: {_reporter(event)}"
 
 
 def _facts(
     event: CloudEvent, raw: Mapping[str, object]
 ) -> Iterator[tuple[str, object, int]]:
-    """Yield names, values as they are, and how long a value may be."""
+    """Yield names, raw values, and the maximum length of each value."""
     data, request = event.data, _table(event.data.get("request"))
     yield "Not before", data.get("notBefore"), _NAME
     yield "Machines", _machines(raw, _MOST_NAMES) if raw else None, 5000
@@ -157,12 +157,12 @@ def _listed(value: object) -> str | None:
 
 
 def _footer(event: CloudEvent) -> str:
-    told = f"Told by {_teller(event)} at {event.time}"
+    source = f"Reported by {_reporter(event)} at {event.time}"
     key = _plain(event.text("correlationid"), _LINE)
-    return f"EventId {key}. {told}" if key else told
+    return f"EventId {key}. {source}" if key else source
 
 
-def _teller(event: CloudEvent) -> str:
+def _reporter(event: CloudEvent) -> str:
     reporter = _table(event.data.get("reporter"))
     return _plain(reporter.get("vmName"), _NAME) or "unknown machine"
 

@@ -30,7 +30,7 @@ from bridge.sinks.batch import BatchKeys
 
 SessionBy = Literal["event", "vm", "none"]
 
-_INTERVALS = 3  # after so many a bridge counts as silent
+_INTERVALS = 3  # heartbeats that are missing until a bridge counts as silent
 _LONGEST_LIFE = 14 * 86400.0
 
 
@@ -183,7 +183,7 @@ class ServiceBusSink:
     ) -> Sequence[DeliveryError | None]:
         """Send several events in one transfer, or in as many as the entity needs.
 
-        See ``BatchSink.deliver_many``. Raises nothing but for a cancellation.
+        See ``BatchSink.deliver_many``. It raises an error only if it is cancelled.
         """
         return await self.sender.send_many([self._message(event) for event in events])
 
@@ -224,9 +224,9 @@ def render(
 
 
 def _lifetime(event: CloudEvent) -> timedelta | None:
-    """Return how long a heartbeat is news; None = as long as the entity keeps it.
+    """Return the time to live of a heartbeat; None = the default of the entity.
 
-    A subscription that nobody reads would fill the topic with them.
+    Without it, heartbeats in a subscription that nobody reads would fill the topic.
     """
     interval = event.data.get("intervalSeconds")
     if not event.type.endswith(".bridge.heartbeat.v1"):

@@ -95,7 +95,7 @@ class SlackBot:
             await self._post(render(event, self.clock.now()), event)
 
     async def tend(self, stop: asyncio.Event) -> None:
-        """Remove buttons past NotBefore, also those of an earlier life."""
+        """Remove buttons past NotBefore, also buttons from before a restart."""
         async with waking(stop, self._news):
             is_known = False
             while not stop.is_set():

@@ -62,7 +62,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
         replied: id of the last CloudEvent that was posted in the thread.
         buttons_until: when the buttons must be removed, seconds since the epoch; None =
             there are none that end by time.
-        link: where to read about it; "" = nowhere.
+        link: the URL of a page about the event; "" = none.
     """
 
     event: dict[str, object]

@@ -111,7 +111,7 @@ class SlackSinkConfig(SinkConfig, frozen=True, kw_only=True):
             text = "needs token and channel: a message of a webhook cannot be changed"
             yield "buttons", text, "token"
         if self.button_secret is None:
-            text = "is missing: BUTTON_SECRET of the app that takes the clicks"
+            text = "is missing: set it to BUTTON_SECRET of the app in infra/functions"
             yield "button_secret", text
         elif len(self.button_secret.reveal()) < LEAST_SECRET:
             yield "button_secret", f"must have at least {LEAST_SECRET} characters"
@@ -239,7 +239,7 @@ class SlackHook:
 
         Raises:
             DeliveryError: Slack cannot be reached.
-            UnprovenError: Slack answers, but the answer proves no more.
+            UnprovenError: Slack answers, but this does not prove that it takes events.
         """
         request = self._request(b"")
         return await reach(self.http, request, redact(request.url))

@@ -84,7 +84,7 @@ class Wording:
         facts: names and values.
         paragraphs: longer texts.
         footer: an id for searching.
-        link: where to read about it; "" = nowhere.
+        link: the URL of a page about the event; "" = none.
     """
 
     sign: str

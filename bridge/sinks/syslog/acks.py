@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 _FIRST_LOOK, _LONGEST_LOOK = 0.001, 0.05  # seconds between two checks
-_GROWTH = 1.5  # of the pause from check to check, which limits how late the last is
+_GROWTH = 1.5  # each pause is longer by this factor, so the last check is not too late
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class Acknowledged:
     Args:
         writer: the connection; encrypts, if there is TLS.
         wire: the transport that writes the (encrypted) bytes to the socket.
-        counting: asks the kernel.
+        counting: returns the counts of the kernel.
     """
 
     def __init__(

@@ -96,7 +96,7 @@ def _fields(event: CloudEvent) -> Iterator[tuple[str, str]]:
 
 
 def _machine(raw: Mapping[str, object], reporter: Mapping[str, object]) -> str:
-    """Return the machine that is concerned: this one, if it is among several."""
+    """Return the affected machine: this VM if it is named, else the first machine."""
     names, own = _list(raw.get("Resources")).split(","), _text(reporter.get("vmName"))
     is_named = own.casefold() in (name.casefold() for name in names)
     return own if is_named else names[0]

@@ -7,7 +7,7 @@
 * The element ``origin`` is registered with IANA. Another element needs a private
   enterprise number: if ``structured_data`` names one, it gets the event's attributes.
   The number 32473 is for documentation only (RFC 5612).
-* PROCID is nil: a restart of the bridge starts nothing anew for the receiver.
+* PROCID is nil: a restart of the bridge has no meaning for the receiver.
 
 Source: https://www.rfc-editor.org/rfc/rfc5424 (sections 6 and 7)
 """

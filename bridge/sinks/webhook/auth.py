@@ -43,7 +43,7 @@ _SPARE_SECONDS = 300.0  # a token that expires sooner is renewed
 
 
 class AuthDefaults(msgspec.Struct, frozen=True, kw_only=True):
-    """What a preset knows about authentication; the configuration overrides it.
+    """The defaults of a preset for authentication; the configuration overrides them.
 
     Attributes:
         is_implied: whether ``[sinks.auth]`` may be left out.
@@ -172,15 +172,15 @@ def _is_loopback(host: str) -> bool:
 
 
 def filled(config: AuthConfig | None, body: bytes, value: str | None = None) -> bytes:
-    """Return a body with the secret in it, where it belongs there.
+    """Add the secret to a body, if ``auth.type`` is "body".
 
     Args:
-        config: the way that is ``settled``.
-        body: a JSON object, or nothing.
-        value: what stands for the secret; None = itself, read anew.
+        config: the ``settled`` authentication.
+        body: a JSON object, or empty.
+        value: shown in place of the secret; None = the secret itself, read again.
 
     Raises:
-        PermanentDeliveryError: the body is no JSON object.
+        PermanentDeliveryError: the body is not a JSON object.
         RefusedDeliveryError: the secret cannot be read.
     """
     if config is None or config.type != "body" or not body:

@@ -13,17 +13,17 @@ from bridge.sinks.webhook.config import WebhookKeys
 from bridge.sinks.webhook.many import Many
 from bridge.sinks.webhook.presets.preset import Call
 
-_ANSWER_BYTES = 1024  # that an answer may take for each event
+_ANSWER_BYTES = 1024  # of an answer, for each event
 T = TypeVar("T")
 
 
 class Poster(Sink, Protocol):
-    """What posts; see ``WebhookSink``."""
+    """Posts requests; see ``WebhookSink``."""
 
     config: WebhookKeys
 
     async def attempt(self, post: Callable[[], Awaitable[T]]) -> T:
-        """Ask for permission if need be, and make one attempt."""
+        """Ask for permission if necessary, and make one attempt."""
         ...
 
     async def called(self, call: Call, name: str) -> Answer:
@@ -41,7 +41,7 @@ class BatchingWebhook:
 
     Attributes:
         sink: posts the requests.
-        many: makes them.
+        many: makes their headers and bodies.
         size: the most bytes of a request with several events.
     """
 
@@ -50,20 +50,20 @@ class BatchingWebhook:
     size: int
 
     async def deliver(self, event: CloudEvent) -> None:
-        """POST one event, as one of several is; see ``Sink.deliver``."""
+        """POST one event, in the form of several; see ``Sink.deliver``."""
         await self.sink.deliver(event)
 
     async def deliver_many(
         self, events: Sequence[CloudEvent]
     ) -> Sequence[DeliveryError | None]:
-        """POST as many events as go in one request; see ``BatchSink.deliver_many``."""
+        """POST as many events as fit in one request; see ``BatchSink.deliver_many``."""
         return await self.sink.attempt(partial(self._post, events))
 
     async def _post(
         self, events: Sequence[CloudEvent]
     ) -> Sequence[DeliveryError | None]:
         headers, body, count = self.many.first(events, self.size)
-        # A signature knows a repeat by its id, so the same events have the same one.
+        # The id in the signature shows a repeat: the same events need the same id.
         name = "\n".join(event.id for event in events[:count])
         most = MAX_ANSWER_BYTES + count * _ANSWER_BYTES
         call = Call(headers=headers, body=body, most=most)

@@ -1,4 +1,4 @@
-"""What a webhook posts, and which answers count as success.
+"""Decide what a webhook posts, and which answers count as success.
 
 The keys of the configuration come first, then the preset, then the defaults: the event
 in structured mode, and any 2xx.
@@ -59,12 +59,12 @@ class Shape(Struct, frozen=True, kw_only=True):
 
     @property
     def auth(self) -> AuthDefaults:
-        """What the preset knows about authentication."""
+        """The preset's defaults for authentication."""
         return self.known.auth if self.known else NO_AUTH
 
     @property
     def has_object(self) -> bool:
-        """Whether the body may be a JSON object that takes one more member."""
+        """Whether the body may be a JSON object, to which a member can be added."""
         by_preset = self.mode is None and self.auth.type == "body"
         return by_preset or self.mode == "template"
 
@@ -83,11 +83,11 @@ class Shape(Struct, frozen=True, kw_only=True):
         return MANY.get(self.mode or "structured")
 
     def talker(self) -> Talker:
-        """Return what makes the requests of an event.
+        """Return the function that makes the requests of an event.
 
         Raises:
-            MissingExtraError: Jinja2 is wanted and not installed.
-            TemplateFaultError: the template cannot be read any more.
+            MissingExtraError: Jinja2 is needed and not installed.
+            TemplateFaultError: the template can no longer be read.
         """
         known = self.known
         if self.is_many and self.many is not None:
@@ -126,7 +126,7 @@ class Shape(Struct, frozen=True, kw_only=True):
             lifecycle: whether the sink gets ``bridge.*`` and ``document.*``.
             is_signed: whether there is ``[sinks.signature]``.
             has_auth: whether there is any authentication.
-            scope: of the events that are routed to the sink.
+            scope: the scope of the events that are routed to the sink.
         """
         if self.gzip is not None and is_signed:
             yield "gzip", "leave it out: only plain bodies are signed", "signature"
@@ -137,7 +137,7 @@ class Shape(Struct, frozen=True, kw_only=True):
                 known, is_signed=is_signed, has_auth=has_auth
             )
             if known.scope not in {None, scope}:
-                by = f'preset = "{self.preset}" sends what only one VM may send'
+                by = f'with preset = "{self.preset}", only one VM may send each event'
                 yield "when.scope", f'must be "{known.scope}": {by}', "preset"
         yield from self._template_faults(lifecycle=lifecycle)
 
@@ -147,7 +147,7 @@ class Shape(Struct, frozen=True, kw_only=True):
         by = f'preset = "{self.preset}"'
         if self.mode is not None and self.mode not in known.modes:
             allowed = ", ".join(f'"{mode}"' for mode in sorted(known.modes))
-            what = f"{by} makes its own; allowed are {allowed}"
+            what = f"{by} makes its own body; allowed are {allowed}"
             yield "content_mode", what, "preset"
         if self.gzip is not None and not known.takes_gzip:
             yield "gzip", f"{by} is not known to accept compressed bodies", "preset"
@@ -190,15 +190,15 @@ class Shape(Struct, frozen=True, kw_only=True):
 
 
 def _one_a_request(preset: PresetName | None, mode: ContentMode | None) -> str:
-    """Return why ``batch`` must be 1, and what would take more."""
+    """Return why ``batch`` must be 1, and which presets and modes allow more."""
     takers = ", ".join(f'"{name}"' for name in PRESETS if PRESETS[name].many)
     modes = " and ".join(f'"{name}"' for name in MANY)
     by = f'content_mode = "{mode or "structured"}"'
     if preset is not None and mode is None:
         by = f'preset = "{preset}"'
     return (
-        f"must be 1: {by} takes one event a request; several take the presets "
-        f"{takers} and the values {modes} of content_mode"
+        f"must be 1: {by} takes one event a request; the presets {takers} and the "
+        f"values {modes} of content_mode take several"
     )
 
 

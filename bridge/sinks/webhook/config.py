@@ -126,7 +126,7 @@ class WebhookKeys(BatchKeys, frozen=True, kw_only=True):
 
     @property
     def repeats(self) -> bool:
-        """Whether the service knows a repeat; see ``SinkConfig.repeats``."""
+        """Whether the service recognises a repeat; see ``SinkConfig.repeats``."""
         known = self.shape.known
         return known is None or known.repeats
 

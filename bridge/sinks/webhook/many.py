@@ -1,6 +1,6 @@
 """Several events in one request: how they are joined, and what the answer means.
 
-Pure. ``Many`` is what a service or a content mode knows about it.
+Pure. A service or a content mode describes both in a ``Many``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,8 +12,8 @@ from bridge.foundation.errors import DeliveryError
 from bridge.net.http_client import Answer
 from bridge.sinks.webhook.content_mode import ContentMode, Rendered
 
-# What an answer means for each of so many events. An error that is raised is about all
-# of them, as ``BatchSink.deliver_many`` says.
+# Returns what an answer means for each event; the last argument is their number. It
+# raises errors that are about all events, as ``BatchSink.deliver_many`` does.
 JudgeMany = Callable[[Answer, str, int], Sequence[DeliveryError | None]]
 
 
@@ -22,7 +22,7 @@ class Many(Struct, frozen=True, kw_only=True):
 
     Attributes:
         piece: the part of the body that is about one event.
-        start, between, end: what stands around the pieces; by default they are the
+        start, between, end: the bytes around the pieces; by default the pieces are the
             items of a JSON array.
         headers: the headers of a request.
         judge: what an answer means for each event; None: it means the same for all.

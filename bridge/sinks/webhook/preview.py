@@ -1,4 +1,4 @@
-"""What would be posted, as anybody may see it: no secret is shown."""
+"""Render the requests of an event for display, without their secrets."""
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -10,13 +10,13 @@ from bridge.sinks.webhook.config import WebhookKeys
 from bridge.sinks.webhook.presets.preset import Call, Preset, advanced
 
 NOTHING = "nothing is sent: the service has no place for this event"
-SECRET = "<secret>"  # noqa: S105 - what stands for one  # nosec B105
+SECRET = "<secret>"  # noqa: S105 - shown in place of one  # nosec B105
 
 
 def assumed(
     talk: Talker, known: Preset | None, event: CloudEvent, now: datetime
 ) -> Iterator[Call]:
-    """Yield the requests for an event, each answered as the preset supposes."""
+    """Yield the requests for an event, if each gets the answer the preset assumes."""
     body = known.assumed if known else b""
     supposed = Answer(status=200, body=body, retry_after=None)
     requests = talk(event, lambda _: None, now)
@@ -35,8 +35,8 @@ def shown(config: WebhookKeys, expanded: Mapping[str, str]) -> dict[str, str]:
     """Return the headers of the configuration.
 
     Args:
-        config: of the sink.
-        expanded: the headers that stand in it, filled in.
+        config: the keys of the sink.
+        expanded: the literal headers, with placeholders filled in.
     """
     headers = {
         name: expanded[name]

@@ -83,7 +83,7 @@ def _key(secret: str) -> bytes:
     """Return the bytes of a secret.
 
     Raises:
-        ValueError: says the required form, and nothing of the secret.
+        ValueError: the secret has another form; the text repeats no part of it.
     """
     try:
         text = secret.removeprefix(_PREFIX).rstrip("=")

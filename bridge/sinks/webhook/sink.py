@@ -7,12 +7,13 @@ Source: https://github.com/cloudevents/spec/tree/ce@v1.0.2
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
+from msgspec.structs import replace
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.clock import Clock
@@ -189,7 +190,7 @@ class WebhookSink:
 
         Raises:
             DeliveryError: it cannot be reached, or refuses a required handshake.
-            UnprovenError: it answers, but its answer proves no more.
+            UnprovenError: it answers, but this does not prove that it takes events.
         """
         request = await self._request({})
         target = redact(request.url)
@@ -293,7 +294,7 @@ class WebhookSink:
 
         Args:
             call: what to send.
-            name: what a signature knows a repeat by: the id of the event.
+            name: the id in the signature: the same for each repeat of the event.
         """
         body = filled(self.config.auth_meant, call.body)
         headers = dict(call.headers) | self._signature(name, body)

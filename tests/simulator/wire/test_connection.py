@@ -295,7 +295,7 @@ def test_frames_below_what_amqp_needs_are_refused() -> None:
     )
 
     assert isinstance(closed, ConnectionClosed)
-    assert "frames of 511 bytes; 512 is least" in str(closed.error)
+    assert "max-frame-size is 511; 512 is least" in str(closed.error)
 
 
 def test_performatives_may_be_named_by_symbols() -> None:

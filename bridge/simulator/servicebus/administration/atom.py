@@ -1,7 +1,7 @@
-"""Atom as Service Bus writes and reads it.
+"""Read and write Atom in the form that Service Bus and its clients use.
 
-Clients compare names with their prefixes, so the texts are made here, and not by a
-library that chooses prefixes of its own.
+Clients compare names including their prefixes. So this module writes XML itself, since
+a library would choose its own prefixes.
 
 Source: Azure Service Bus, REST: entities. @azure/service-bus 7.9 (atomXmlHelper).
 """
@@ -14,7 +14,7 @@ from xml.etree.ElementTree import (  # nosec B405 - no document type is read
     ParseError,
     fromstring,
 )
-from xml.sax.saxutils import escape, quoteattr  # they only write  # nosec B406
+from xml.sax.saxutils import escape, quoteattr  # these parse nothing  # nosec B406
 
 from msgspec import Struct
 
@@ -32,9 +32,9 @@ class Entry(Struct, frozen=True, kw_only=True):
     """One entity or rule.
 
     Attributes:
-        path: below the namespace, such as topic/Subscriptions/name.
-        title: its name.
-        content: its description in XML.
+        path: the path below the namespace, such as topic/Subscriptions/name.
+        title: the name.
+        content: the description in XML.
         created_at: seconds since the epoch.
         updated_at: seconds since the epoch.
     """
@@ -50,9 +50,9 @@ class Page(Struct, frozen=True, kw_only=True):
     """A part of a list.
 
     Attributes:
-        path: of the list.
-        entries: those of this part.
-        next_query: of the next part; None: there is none.
+        path: the path of the list.
+        entries: the entries of this part.
+        next_query: the URL query for the next part; None: there is none.
     """
 
     path: str
@@ -66,7 +66,7 @@ def element(name: str, text: str, attributes: str = "") -> str:
 
 
 def attribute(name: str, value: str) -> str:
-    """Return an attribute with a space in front of it."""
+    """Return an attribute, after a space."""
     return f" {name}={quoteattr(value)}"
 
 
@@ -77,17 +77,17 @@ def description(name: str, parts: Iterable[str]) -> str:
 
 
 def entry_document(base: str, entry: Entry) -> str:
-    """Return one entry.
+    """Return an entry as an Atom document.
 
     Args:
         base: the address of the namespace, with a slash at the end.
-        entry: what it is about.
+        entry: the entity or rule.
     """
     return _entry(base, entry, attribute("xmlns", _ATOM))
 
 
 def feed_document(base: str, page: Page, title: str) -> str:
-    """Return a list; its second link leads to the next part."""
+    """Return a part of a list as an Atom feed, with a link to the next part."""
     href = base + quote(page.path)
     links = _link("self", href)
     if page.next_query is not None:
@@ -100,7 +100,7 @@ def feed_document(base: str, page: Page, title: str) -> str:
 
 
 def error_document(status: int, detail: str) -> str:
-    """Return an error."""
+    """Return an error as an XML document."""
     inner = element("Code", str(status)) + element("Detail", detail)
     return f"<Error>{inner}</Error>"
 
@@ -125,7 +125,7 @@ def read_description(body: bytes, name: str) -> Element:
         text = body.decode("utf-8-sig")
         if "<!DOCTYPE" in text or "<!ENTITY" in text:
             raise bad("The body has a document type, which is not allowed.")
-        root = fromstring(text)  # noqa: S314 - it has no entities of its own  # nosec B314
+        root = fromstring(text)  # noqa: S314 - it declares no entities  # nosec B314
     except (ParseError, UnicodeDecodeError, ValueError) as error:
         raise bad(f"The body is not XML: {error}.") from error
     found = next((each for each in root.iter() if local(each) == name), None)
@@ -140,7 +140,7 @@ def local(found: Element) -> str:
 
 
 def child(found: Element, name: str) -> Element | None:
-    """Return the first inner element of a name."""
+    """Return the first inner element with this name."""
     return next((each for each in found if local(each) == name), None)
 
 
@@ -156,7 +156,7 @@ def type_of(found: Element) -> str:
 
 
 def _entry(base: str, entry: Entry, spaces: str) -> str:
-    # Clients read names from it, and do not undo a quoted $.
+    # Clients read names from this address, and do not decode a percent-encoded $.
     href = base + quote(entry.path, safe="/$")
     parts = [
         element("id", href),

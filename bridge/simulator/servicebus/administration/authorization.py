@@ -1,6 +1,6 @@
-"""The rules of shared access in a description.
+"""Read and write the rules of shared access in a description.
 
-A rule that names no keys gets new ones, which its description tells.
+A rule without keys gets new ones, which its description shows.
 
 Source: azure-servicebus 7.15 (AuthorizationRule) and @azure/service-bus 7.9
         (buildRawAuthorizationRule).
@@ -32,8 +32,8 @@ def read_authorization(given: Element) -> tuple[AccessRule, ...]:
     """Return the rules of a description.
 
     Raises:
-        AdministrationError: one has no name, no right, or a right that does not exist;
-            or two have the same name.
+        AdministrationError: a rule has no name, no right or an unknown right, or two
+            rules have the same name.
     """
     rules = child(given, AUTHORIZATION)
     found = [] if rules is None else [each for each in rules if local(each) == _RULE]

@@ -1,4 +1,4 @@
-"""Settings of entities as values of descriptions, and back."""
+"""Convert settings of entities to values of descriptions, and back."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -29,7 +29,7 @@ S = TypeVar("S", bound=QueueSettings | TopicSettings)
 
 _WINDOW = "DuplicateDetectionHistoryTimeWindow"
 _DETECTS = "RequiresDuplicateDetection"
-# Elements whose value is that of a setting. Others are only kept and told again.
+# Elements that are settings. The values of other elements are only stored and shown.
 _COMMON_SETTINGS = {
     "LockDuration": "lock_duration",
     "RequiresSession": "requires_session",
@@ -57,7 +57,7 @@ _FORWARDING = {
 
 
 def shape_of(entity: Queue | Topic) -> Shape:
-    """Return how an entity is described."""
+    """Return the shape of an entity's description."""
     if isinstance(entity, Topic):
         return TOPIC
     is_subscription = isinstance(entity.settings, SubscriptionSettings)
@@ -65,7 +65,7 @@ def shape_of(entity: Queue | Topic) -> Shape:
 
 
 def values_of(entity: Queue | Topic) -> Values:
-    """Return the values of an entity that was not made by a description."""
+    """Return the values of an entity that was not created by this API."""
     shape, settings = shape_of(entity), entity.settings
     found = {field.name: field.default for field in shape.fields.values()}
     found[AUTHORIZATION] = settings.access
@@ -82,8 +82,9 @@ def queue_settings(values: Values, before: Q) -> Q:
     """Return the settings of a queue or subscription.
 
     Args:
-        values: of its description.
-        before: has its name, and what a description does not say.
+        values: the values of its description.
+        before: the settings before; they have the name, and all settings that are not
+            part of a description.
     """
     names = _QUEUE_SETTINGS
     if isinstance(before, SubscriptionSettings):
@@ -107,7 +108,7 @@ def topic_settings(values: Values, before: TopicSettings) -> TopicSettings:
 
 
 def _changed(before: S, names: Mapping[str, str], values: Values) -> S:
-    # The values have the types of the settings: the fields' readers see to it.
+    # The readers of the fields return the types of the settings.
     changes: dict[str, Any] = {setting: values[name] for name, setting in names.items()}
     return replace(before, **changes)
 

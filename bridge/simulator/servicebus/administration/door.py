@@ -1,7 +1,7 @@
-"""Where the administration API listens: plain HTTP, and HTTPS if there is TLS.
+"""The ports of the administration API: plain HTTP, and HTTPS if there is TLS.
 
-The clients of Python and JavaScript use HTTPS only; that of .NET, and the check of the
-health, use HTTP with the connection string of an emulator.
+The clients for Python and JavaScript use only HTTPS. The client for .NET uses HTTP if
+the connection string is that of an emulator. Health checks also use HTTP.
 """
 
 from collections.abc import Mapping
@@ -19,11 +19,11 @@ from bridge.simulator.tls import TlsFiles, server_context
 
 
 class AdministrationPorts(Struct, frozen=True, kw_only=True):
-    """Where to listen; 0: a free port.
+    """The ports to listen on; 0: a free port.
 
     Attributes:
-        port: for HTTP.
-        tls_port: for HTTPS.
+        port: the port for HTTP.
+        tls_port: the port for HTTPS.
         tls: the certificate; None: no HTTPS.
     """
 
@@ -41,8 +41,8 @@ class Administration:
         ports: the ports to listen on.
 
     Attributes:
-        url: of HTTP, without a slash at the end; "" before it listens.
-        secure_url: of HTTPS; "" without TLS.
+        url: the URL for HTTP, without a slash at the end; "" before it listens.
+        secure_url: the URL for HTTPS; "" without TLS.
     """
 
     def __init__(

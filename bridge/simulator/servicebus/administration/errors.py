@@ -1,4 +1,4 @@
-"""What the administration API answers when it refuses.
+"""The errors of the administration API.
 
 Source: Azure Service Bus, Resource Manager exceptions: status and sub code.
 """
@@ -10,8 +10,8 @@ class AdministrationError(Exception):
     """A request is refused.
 
     Attributes:
-        status: of HTTP.
-        detail: one sentence for people, with the sub code of Service Bus.
+        status: the HTTP status.
+        detail: a text for people, with the sub code of Service Bus.
     """
 
     def __init__(self, status: HTTPStatus, what: str) -> None:
@@ -22,15 +22,15 @@ class AdministrationError(Exception):
 
 
 def bad(what: str) -> AdministrationError:
-    """Return the error for a request that cannot be read or has no sense."""
+    """Return the error for an invalid request."""
     return AdministrationError(HTTPStatus.BAD_REQUEST, what)
 
 
 def missing(what: str) -> AdministrationError:
-    """Return the error for a change of what is not there."""
+    """Return the error for a request about an entity or rule that does not exist."""
     return AdministrationError(HTTPStatus.NOT_FOUND, what)
 
 
 def conflict(what: str) -> AdministrationError:
-    """Return the error for making what is there already."""
+    """Return the error for creating an entity or rule that already exists."""
     return AdministrationError(HTTPStatus.CONFLICT, what)

@@ -35,15 +35,15 @@ _SECOND, _MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 
 
 class Field(Struct, frozen=True, kw_only=True):
-    """An element with a value that a client gives.
+    """An element whose value a client sets.
 
     Attributes:
-        name: of the element.
-        read: takes its text; ValueError says what is allowed.
-        write: returns the value's text.
-        default: its value when it is made without one.
-        is_fixed: whether it stays as it was made.
-        is_optional: whether it is left out when its value is None.
+        name: the name of the element.
+        read: converts the text to the value; its ValueError says what is allowed.
+        write: converts the value to the text.
+        default: the value if an entity is created without one.
+        is_fixed: whether the value cannot be changed after the entity is created.
+        is_optional: whether the element is left out when its value is None.
     """
 
     name: str
@@ -54,23 +54,23 @@ class Field(Struct, frozen=True, kw_only=True):
     is_optional: bool = False
 
     def written(self, value: object) -> str:
-        """Return the element; empty: it is left out."""
+        """Return the element as XML; empty: it is left out."""
         if value is None and self.is_optional:
             return ""
         return element(self.name, self.write(value))
 
 
 class Shape(Struct, frozen=True, kw_only=True):
-    """A description.
+    """The shape of one kind of description.
 
     Attributes:
-        name: of its element.
-        kind: in errors.
-        most_name: the longest name of such an entity.
-        order: all elements as they are written; names without a field are what only
-            the service says.
-        fields: those that a client gives.
-        ignored: those that a client may send, and that have no effect.
+        name: the name of its XML element.
+        kind: the kind of entity, for errors.
+        most_name: the maximum length of the entity's name.
+        order: the names of all inner elements, in the order of writing. Only the
+            service sets the elements that have no field.
+        fields: the elements that a client may set, by their names.
+        ignored: elements that a client may send, and that are not read as fields.
     """
 
     name: str
@@ -243,9 +243,9 @@ def read_values(shape: Shape, given: Element, before: Values | None) -> Values:
     """Return the values of a description.
 
     Args:
-        shape: what is described.
+        shape: the shape of the description.
         given: the description.
-        before: the values of what is changed; None: it is made.
+        before: the values before the change; None: the entity is created.
 
     Raises:
         AdministrationError: a value is not allowed, or an element is unknown.

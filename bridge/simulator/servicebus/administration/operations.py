@@ -1,8 +1,8 @@
-"""What the administration API does: make, change, delete, show and list.
+"""The operations of the administration API: create, change, delete, show and list.
 
 Source: Azure Service Bus, REST: entities, and Resource Manager exceptions for the
-        statuses. The service answers the question for an entity that is not there with
-        an empty list, which the clients turn into "not found".
+        statuses. For a GET of an unknown entity, the service returns an empty list,
+        which the clients convert to "not found".
 """
 
 import re
@@ -65,12 +65,14 @@ _INNER_NAME = re.compile(r"[A-Za-z0-9$](?:[\w.~-]*[\w~-])?", re.ASCII)
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """What a request is about.
+    """The entity or rule that a request is about.
 
     Attributes:
         entity: the path of a queue or topic.
-        subscription: the name of a subscription of it; None: itself.
-        rule: the name of a rule of that; None: the subscription itself.
+        subscription: the name of a subscription of the topic; None: the request is
+            about the queue or topic.
+        rule: the name of a rule of the subscription; None: the request is not about a
+            rule.
     """
 
     entity: str
@@ -88,10 +90,10 @@ class Place(Struct, frozen=True, kw_only=True):
 class Operations:
     """The operations on one broker.
 
-    It is wide because it has one method for each of them.
+    It is wide because it has one method for each operation.
 
     Args:
-        changes: of the broker.
+        changes: changes and deletes the broker's entities.
         clock: returns seconds since the epoch.
     """
 
@@ -102,15 +104,16 @@ class Operations:
         self._records: WeakKeyDictionary[Queue | Topic, Record] = WeakKeyDictionary()
 
     def put(self, place: Place, body: bytes, *, is_change: bool) -> Entry:
-        """Make or change an entity or a rule.
+        """Create or change an entity or a rule.
 
         Args:
-            place: of it.
-            body: an Atom entry with its description.
-            is_change: whether it has to be there already.
+            place: the place of the entity or rule.
+            body: an Atom entry with the description.
+            is_change: whether to change an existing entity or rule, instead of creating
+                one.
 
         Raises:
-            AdministrationError: the request cannot be read, or cannot be done.
+            AdministrationError: the request is invalid, or the broker refuses it.
         """
         try:
             if place.rule is not None:
@@ -119,13 +122,13 @@ class Operations:
                 return self._change(place, body)
             return self._make(place, body)
         except RefusedError as error:
-            raise _as_answer(error) from error
+            raise _administration_error(error) from error
 
     def delete(self, place: Place) -> None:
         """Delete an entity or a rule.
 
         Raises:
-            AdministrationError: it is not there.
+            AdministrationError: the entity or rule does not exist.
         """
         try:
             if place.rule is not None:
@@ -133,10 +136,10 @@ class Operations:
             else:
                 self._changes.remove(self._entity(place))
         except RefusedError as error:
-            raise _as_answer(error) from error
+            raise _administration_error(error) from error
 
     def show(self, place: Place) -> Entry | None:
-        """Return an entity or a rule; None: it is not there."""
+        """Return an entity or a rule; None: it does not exist."""
         try:
             if place.rule is None:
                 return self._entry(self._entity(place))
@@ -158,7 +161,7 @@ class Operations:
         """Return the subscriptions of a topic, by name.
 
         Raises:
-            AdministrationError: there is no such topic.
+            AdministrationError: the topic does not exist.
         """
         found = self._topic(topic).subscriptions
         return [self._entry(queue) for queue in sorted(found, key=_name_key)]
@@ -167,7 +170,7 @@ class Operations:
         """Return the rules of a subscription, in their order.
 
         Raises:
-            AdministrationError: there is no such subscription.
+            AdministrationError: the subscription does not exist.
         """
         queue = self._subscription(place)
         return [self._rule_entry(queue, rule) for rule in queue.rules]
@@ -231,7 +234,7 @@ class Operations:
         try:
             found = self._changes.namespace.find(name)
         except RefusedError as error:
-            raise _as_answer(error) from error
+            raise _administration_error(error) from error
         if not isinstance(found, Topic):
             raise missing(f"There is no topic {name!r}.")
         return found
@@ -241,7 +244,7 @@ class Operations:
         try:
             found = self._changes.namespace.find(place.path)
         except RefusedError as error:
-            raise _as_answer(error) from error
+            raise _administration_error(error) from error
         assert isinstance(found, Queue), "below a topic"  # noqa: S101 - for mypy  # nosec B101
         return found
 
@@ -312,7 +315,7 @@ def _name_key(entity: Queue | Topic) -> str:
     return entity.name.lower()
 
 
-def _as_answer(error: RefusedError) -> AdministrationError:
+def _administration_error(error: RefusedError) -> AdministrationError:
     what = f"{error.description[:1].upper()}{error.description[1:]}."
     match error.condition:
         case Condition.ENTITY_ALREADY_EXISTS:

@@ -1,4 +1,4 @@
-"""The description of an entity as it is now: what was given, and what is counted."""
+"""Write the current description of an entity: values of the client, and counts."""
 
 from collections.abc import Callable, Mapping
 
@@ -23,10 +23,10 @@ from bridge.simulator.servicebus.topics import Topic
 
 
 class Record(Struct, frozen=True, kw_only=True):
-    """What is kept of an entity beside its settings.
+    """The facts about an entity that are stored in addition to its settings.
 
     Attributes:
-        values: of its description.
+        values: the values of its description.
         created_at: seconds since the epoch.
         updated_at: seconds since the epoch.
     """

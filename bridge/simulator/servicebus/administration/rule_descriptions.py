@@ -1,4 +1,4 @@
-"""Rules as descriptions, and back.
+"""Convert rules to descriptions, and back.
 
 Source: azure-servicebus 7.15 (_utils: serialize_key_values) and @azure/service-bus 7.9
         (ruleResourceSerializer), which write and read these elements.
@@ -51,7 +51,7 @@ def read_rule(given: Element, name: str) -> Rule:
     """Return the rule of a description.
 
     Raises:
-        AdministrationError: it cannot be read; the text says where.
+        AdministrationError: the description is invalid; the error says why.
     """
     admits, action = child(given, "Filter"), child(given, "Action")
     try:
@@ -191,7 +191,7 @@ def _written_filter(admits: Filter) -> str:
     return _typed("Filter", kind, element("SqlExpression", expression) + _LEVEL)
 
 
-# As the service writes them.
+# The order in which the service writes these elements.
 _CORRELATION_ORDER = (
     "CorrelationId",
     "MessageId",
@@ -217,7 +217,7 @@ def _written_sql(expression: str, parameters: Mapping[str, object]) -> str:
 
 
 def _written_pairs(name: str, pairs: Mapping[str, object]) -> str:
-    # Without any, an element would be read as a list of one without a key.
+    # Clients would read an empty element as a list of one pair without a key.
     if not pairs:
         return ""
     inner = "".join(
@@ -228,13 +228,13 @@ def _written_pairs(name: str, pairs: Mapping[str, object]) -> str:
 
 
 def _written_value(value: object) -> str:
-    kind, text = _text(_seen(value))
+    kind, text = _text(_sql_value(value))
     attributes = attribute("i:type", f"d6p1:{kind}") + attribute("xmlns:d6p1", SCHEMA)
     return element("Value", text, attributes)
 
 
-def _seen(value: object) -> object:
-    """Return what a rule of AMQP has, as SQL sees it: a time is no number."""
+def _sql_value(value: object) -> object:
+    """Return a rule's value with its SQL type, e.g. an AMQP timestamp as a time."""
     try:
         return to_value(value)
     except EvaluationError:

@@ -1,6 +1,7 @@
-"""Values of descriptions as texts, and back.
+"""Convert values of descriptions to texts, and back.
 
-Each reader raises ValueError with the end of a sentence that says what is allowed.
+Each reader raises ValueError. Its text says what is allowed, and continues a sentence
+that begins with the name of the field.
 
 Source: the REST pages of Service Bus; isodate and @azure/service-bus, which read these.
 """
@@ -13,7 +14,8 @@ _DURATION = re.compile(
     r"P(?=.)(?:(?P<days>\d+)D)?"
     r"(?:T(?=.)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
 )
-# The longest time of .NET stands for "for ever". Clients round its last digits.
+# The longest duration of .NET means "for ever". Clients round its last digits, so only
+# its days are compared.
 FOR_EVER = "P10675199DT2H48M5.4775807S"
 _FOR_EVER_DAYS = 10_675_199
 _SECOND = timedelta(seconds=1)

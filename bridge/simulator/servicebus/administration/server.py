@@ -1,7 +1,7 @@
-"""The administration API over HTTP, with the health of the broker.
+"""Serve the administration API, and the health of the broker, over HTTP.
 
-Addresses are those of a namespace of Service Bus; ``/health`` is that of Microsoft's
-emulator. Errors are XML, as the clients read them.
+The paths are those of a namespace in Service Bus; ``/health`` is from Microsoft's
+emulator. Errors are XML, as clients expect.
 
 Source: Azure Service Bus, REST. The emulator: GET /health on its port 5300.
 """
@@ -42,7 +42,7 @@ _MOST_ON_A_PAGE = 100
 _ENTRY = "application/atom+xml;type=entry;charset=utf-8"
 _FEED = "application/atom+xml;type=feed;charset=utf-8"
 _XML = "application/xml; charset=utf-8"
-# What the service calls the list that it answers with for what is not there.
+# The title of the empty list that the service returns for an unknown entity.
 _NOTHING = "Publicly Listed Services"
 _SUBSCRIPTION = re.compile(
     r"(?P<entity>.+)/subscriptions/(?P<subscription>[^/]+)(?:/rules/(?P<rule>[^/]+))?",
@@ -64,11 +64,11 @@ def administration(
     """Return the application.
 
     Args:
-        operations: of the broker.
+        operations: the operations on the broker.
         host: the listening address.
         clock: returns seconds since the epoch.
-        check: takes a token and the path it is for; raises RefusedError if the token
-            does not allow to manage it.
+        check: takes a token and a path; raises RefusedError if the token does not give
+            the right Manage on the path.
     """
     api = _Api(operations, clock())
 
@@ -101,7 +101,7 @@ class _Api:
     """Answers requests.
 
     Args:
-        operations: of the broker.
+        operations: the operations on the broker.
         started_at: seconds since the epoch.
     """
 
@@ -110,7 +110,7 @@ class _Api:
         self._started_at = started_at
 
     async def namespace(self, request: web.Request) -> web.Response:
-        """Tell about the namespace."""
+        """Return the description of the namespace."""
         parts = [
             element("CreatedTime", moment(self._started_at)),
             element("MessagingSKU", "Standard"),
@@ -136,7 +136,7 @@ class _Api:
         return _listed(request, lists[kind]())
 
     async def get(self, request: web.Request) -> web.Response:
-        """Show an entity or a rule, or list those below one."""
+        """Return an entity or a rule, or list subscriptions or rules."""
         path = request.match_info["path"].rstrip("/")
         if match := _SUBSCRIPTIONS.fullmatch(path):
             return _listed(request, self._operations.subscriptions(match["entity"]))
@@ -146,7 +146,7 @@ class _Api:
         return _listed(request, []) if entry is None else _answer(request, entry)
 
     async def put(self, request: web.Request) -> web.Response:
-        """Make an entity or a rule, or change it (If-Match: *)."""
+        """Create an entity or a rule, or change it (with If-Match: *)."""
         is_change = "If-Match" in request.headers
         place = _place(request.match_info["path"])
         entry = self._operations.put(place, await request.read(), is_change=is_change)

@@ -1,7 +1,7 @@
-"""Values of AMQP as values of SQL, and back.
+"""Convert AMQP values to SQL values, and back.
 
-Source: AMQP 1.0, part 1: 1.6 type definitions. The described types are those by which
-        the .NET client sends its own: com.microsoft:timespan, datetime-offset, uri.
+Source: AMQP 1.0, part 1: 1.6 type definitions. The .NET client sends three of its types
+        as described types: com.microsoft:timespan, datetime-offset, uri.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,10 +36,10 @@ _DECIMALS = (Decimal32, Decimal64, Decimal128)
 
 
 def to_value(sent: object) -> Value:
-    """Return an AMQP value as SQL sees it.
+    """Return an AMQP value as a SQL value.
 
-    A value without a form in SQL (a decimal, say) becomes bytes: it exists, and equals
-    nothing.
+    A value that SQL cannot represent, e.g. a decimal, becomes bytes. So it exists, but
+    equals no SQL literal.
     """
     if isinstance(sent, Timestamp):
         return _moment(timedelta(milliseconds=int(sent)))
@@ -57,14 +57,15 @@ def to_value(sent: object) -> Value:
 
 
 def from_value(value: Value, before: object) -> object:
-    """Return a value of SQL as AMQP sends it.
+    """Return a SQL value as an AMQP value.
 
     Args:
-        value: the new value.
-        before: the AMQP value that it replaces; its type stays if the value fits.
+        value: the SQL value.
+        before: the AMQP value that it replaces. The result has the same type if the new
+            value fits into it.
 
     Raises:
-        EvaluationError: AMQP has no form for it.
+        EvaluationError: AMQP cannot represent the value.
     """
     if isinstance(value, datetime):
         return Timestamp((value - _EPOCH) // timedelta(milliseconds=1))

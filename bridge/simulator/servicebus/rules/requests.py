@@ -1,9 +1,10 @@
 """The requests about rules on <subscription>/$management. No I/O.
 
-Each takes the rules and the decoded map of a request, and returns the map of the reply.
+Each function takes the rules and the decoded map of a request, and returns the map of
+the reply.
 
 Source: Azure Service Bus, AMQP request-response operations: rule operations. The codes
-        of the filters have one digit less than those beside them; clients count on it.
+        of filters have one digit less than the other codes; clients rely on this.
 """
 
 from collections.abc import Mapping
@@ -50,7 +51,7 @@ def add_rule(rules: RuleSet, body: Body) -> Body:
     """Add a rule.
 
     Raises:
-        RefusedError: it cannot be read, or there is one with this name.
+        RefusedError: the rule is invalid, or another rule has this name.
     """
     name, description = _name(body), _map(body, "rule-description")
     action = _map(description, "sql-rule-action")
@@ -70,7 +71,7 @@ def remove_rule(rules: RuleSet, body: Body) -> Body:
     """Remove a rule.
 
     Raises:
-        RefusedError: there is none with this name.
+        RefusedError: no rule has this name.
     """
     rules.remove(_name(body))
     return {}
@@ -80,7 +81,7 @@ def list_rules(rules: RuleSet, body: Body) -> Body:
     """Return a page of the rules; an empty map if there are none.
 
     Raises:
-        RefusedError: the page is not given in numbers.
+        RefusedError: "skip" or "top" is not a number.
     """
     skip, top = _number(body, "skip"), _number(body, "top")
     page = list(rules)[skip : skip + top]
@@ -91,13 +92,13 @@ def list_rules(rules: RuleSet, body: Body) -> Body:
 
 def _described(rule: Rule) -> Described:
     action = rule.action
-    said: object = (
+    described_action: object = (
         described(_NO_ACTION, [])
         if action is None
         else described(_ACTION, [action.expression])
     )
-    fields: list[object] = [_described_filter(rule.filter), said, rule.name]
-    return described(_DESCRIPTION, fields)
+    admits = _described_filter(rule.filter)
+    return described(_DESCRIPTION, [admits, described_action, rule.name])
 
 
 def _described_filter(admits: Filter) -> Described:
@@ -139,7 +140,8 @@ def _name(body: Body) -> str:
     name = body.get("rule-name")
     if not isinstance(name, str) or not 1 <= len(name) <= MOST_NAME:
         raise RefusedError(
-            Condition.ARGUMENT_ERROR, f"rule-name is a text of 1 to {MOST_NAME}"
+            Condition.ARGUMENT_ERROR,
+            f"rule-name is a text of 1 to {MOST_NAME} characters",
         )
     return name
 

@@ -1,4 +1,4 @@
-"""A message as a row of SQL, and a draft of it, whose properties may be changed.
+"""A message as a row for SQL, and a draft: a row whose properties may be changed.
 
 Names are compared without regard to case.
 
@@ -24,12 +24,12 @@ from bridge.simulator.wire.values import Symbol
 
 
 class Arrival(Struct, frozen=True, kw_only=True):
-    """What a topic knows of a message that has arrived.
+    """The facts about the arrival of a message at a topic.
 
     Attributes:
-        number: its sequence number there.
+        number: the sequence number of the message in the topic.
         at: seconds since the epoch.
-        dead_letter_source: where it was dead-lettered, if it comes from there.
+        dead_letter_source: the entity that dead-lettered the message, if any.
     """
 
     number: int
@@ -47,7 +47,7 @@ SYSTEM_TEXTS = (
     "SessionId",
     "To",
 )
-"""The system properties that a correlation filter may name, too."""
+"""The system properties that a correlation filter may also name."""
 
 # Subject is the newer name of Label.
 _TEXTS = {name.lower(): name for name in SYSTEM_TEXTS} | {"subject": "Label"}
@@ -57,7 +57,7 @@ _ANNOTATIONS = {
 }
 _SCHEDULED_TIME = Symbol("x-opt-scheduled-enqueue-time")
 _TIME_TO_LIVE = "timetolive"
-# As in .NET: what would end later ends then.
+# The limits of .NET: later times and longer durations are cut to them.
 _LATEST = datetime.max.replace(tzinfo=UTC)
 _LONGEST_SECONDS = timedelta(days=10_675_199).total_seconds()
 _WRITABLE = (
@@ -86,12 +86,12 @@ class Row:
     """The properties of one message.
 
     Args:
-        message: as it was sent.
-        arrival: what is known of it since.
+        message: the message as it was sent.
+        arrival: the facts about its arrival.
 
     Attributes:
-        sent: the message.
-        arrival: what is known of it since.
+        sent: the message as it was sent.
+        arrival: the facts about its arrival.
         time_to_live: in seconds; None: for ever.
     """
 
@@ -121,17 +121,17 @@ class Row:
         return reader(self)
 
     def has(self, scope: str, name: str) -> bool:
-        """Return whether a property is there, even as null."""
+        """Return whether a property exists, even if its value is null."""
         if scope == "user":
             return self._user_name(name) in self._application
         return self.read(scope, name) is not None
 
     def scheduled_for(self) -> Value:
-        """Return when the sender wanted it to be enqueued."""
+        """Return the time for which the sender scheduled the message."""
         return to_value(self._annotations.get(_SCHEDULED_TIME))
 
     def _user_name(self, name: str) -> str:
-        """Return the property's name as the sender has written it."""
+        """Return the property's name in the sender's spelling."""
         if name in self._application:
             return name
         lowered = name.lower()
@@ -151,7 +151,7 @@ class Draft(Row):
         """Set a property.
 
         Raises:
-            EvaluationError: the value does not fit.
+            EvaluationError: the property cannot have this value.
         """
         lowered = name.lower()
         if scope == "user":
@@ -168,7 +168,7 @@ class Draft(Row):
             self._annotate(_SCHEDULED_TIME, _moment(name, value))
 
     def remove(self, scope: str, name: str) -> None:
-        """Remove a property, if it is there."""
+        """Remove a property, if it exists."""
         if scope == "user":
             self._new_application.pop(self._user_name(name), None)
         else:
@@ -178,22 +178,22 @@ class Draft(Row):
         """Return the message with all changes. It is not scheduled any more.
 
         Raises:
-            EvaluationError: AMQP has no form for a new value.
+            EvaluationError: AMQP cannot represent a new value.
         """
-        header, lives = self.sent.header, self.time_to_live
-        if lives != self.sent.time_to_live:
-            header = with_time_to_live(header, lives)
+        header, time_to_live = self.sent.header, self.time_to_live
+        if time_to_live != self.sent.time_to_live:
+            header = with_time_to_live(header, time_to_live)
         changed = replace(
             self.sent,
             header=header,
-            time_to_live=lives,
+            time_to_live=time_to_live,
             annotations=self._new_annotations,
             scheduled_for=None,
         )
         try:
             return rewrite_message(changed, self._new_texts, self._new_application)
         except EncodeError as error:
-            raise EvaluationError(f"AMQP cannot say the message: {error}") from error
+            raise EvaluationError(f"AMQP cannot encode the message: {error}") from error
 
     def _annotate(self, name: object, value: Value) -> None:
         if value is None:
@@ -207,17 +207,17 @@ def _enqueued_at(row: Row) -> datetime:
 
 
 def _expires_at(row: Row) -> Value:
-    lives = _lives(row)
-    if lives is None:
+    duration = _time_to_live(row)
+    if duration is None:
         return None
-    return _enqueued_at(row) + min(lives, _LATEST - _enqueued_at(row))
+    return _enqueued_at(row) + min(duration, _LATEST - _enqueued_at(row))
 
 
-def _lives(row: Row) -> timedelta | None:
-    lives = row.time_to_live
-    if lives is None:
+def _time_to_live(row: Row) -> timedelta | None:
+    seconds = row.time_to_live
+    if seconds is None:
         return None
-    return timedelta(seconds=min(max(lives, 0.0), _LONGEST_SECONDS))
+    return timedelta(seconds=min(max(seconds, 0.0), _LONGEST_SECONDS))
 
 
 _READERS: Mapping[str, Callable[[Row], Value]] = {
@@ -229,7 +229,7 @@ _READERS: Mapping[str, Callable[[Row], Value]] = {
     "scheduledenqueuetimeutc": Row.scheduled_for,
     "sequencenumber": lambda row: row.arrival.number,
     "size": lambda row: len(row.sent.content),
-    _TIME_TO_LIVE: _lives,
+    _TIME_TO_LIVE: _time_to_live,
 }
 
 

@@ -1,4 +1,4 @@
-"""A rule of a subscription: a filter, and an action on what it admits.
+"""A rule of a subscription: a filter, and an action on the messages that it admits.
 
 Source: Azure Service Bus, topic filters and actions.
 """
@@ -26,10 +26,10 @@ class Filter(Protocol):
     """Admits messages."""
 
     def matches(self, row: Row) -> bool:
-        """Return whether it admits a message.
+        """Return whether the filter admits a message.
 
         Raises:
-            EvaluationError: the message's values do not fit the filter.
+            EvaluationError: the filter cannot be applied to the message's values.
         """
 
 
@@ -56,8 +56,8 @@ class CorrelationFilter:
     Attributes:
         properties: system properties by their names in the entity file, such as
             Label or CorrelationId.
-        application_properties: the sender's own properties; their names are compared
-            with regard to case.
+        application_properties: the sender's own properties; the case of their names
+            matters.
     """
 
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -79,12 +79,12 @@ class CorrelationFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqlFilter:
-    """Admits a message if a condition is true; not if it is unknown.
+    """Admits a message if a condition is true, not if it is false or unknown.
 
     Attributes:
-        expression: the condition as it is written.
+        expression: the text of the condition.
         parameters: the values of its @names.
-        condition: what was read of it.
+        condition: the parsed condition.
     """
 
     expression: str
@@ -93,14 +93,14 @@ class SqlFilter:
 
     @classmethod
     def of(cls, expression: str, parameters: Mapping[str, Value] | None = None) -> Self:
-        """Read a filter.
+        """Parse a filter.
 
         Raises:
-            SqlSyntaxError: it is none; the text says where.
+            SqlSyntaxError: the expression is invalid; the error names the position.
         """
         given = parameters or {}
         if _EVERYTHING.fullmatch(expression):
-            condition: Condition = AllOf(parts=())  # without a parser
+            condition: Condition = AllOf(parts=())  # does not load the parser
         else:
             condition = parse_filter(
                 expression, Dialect(system=SYSTEM, parameters=given)
@@ -117,9 +117,9 @@ class SqlAction:
     """Changes a message.
 
     Attributes:
-        expression: the statements as they are written.
+        expression: the text of the statements.
         parameters: the values of its @names.
-        statements: what was read of it.
+        statements: the parsed statements.
     """
 
     expression: str
@@ -128,10 +128,10 @@ class SqlAction:
 
     @classmethod
     def of(cls, expression: str, parameters: Mapping[str, Value] | None = None) -> Self:
-        """Read an action.
+        """Parse an action.
 
         Raises:
-            SqlSyntaxError: it is none; the text says where.
+            SqlSyntaxError: the expression is invalid; the error names the position.
         """
         given = parameters or {}
         dialect = Dialect(system=SYSTEM, parameters=given)
@@ -142,7 +142,7 @@ class SqlAction:
         """Change a message.
 
         Raises:
-            EvaluationError: a value does not fit.
+            EvaluationError: a property cannot have its new value.
         """
         for statement in self.statements:
             statement.apply(draft)
@@ -153,9 +153,9 @@ class Rule:
     """A rule.
 
     Attributes:
-        name: unique in its subscription, without regard to case.
-        filter: which messages it admits.
-        action: how it changes them; None: not at all.
+        name: unique in its subscription; case does not matter.
+        filter: which messages the rule admits.
+        action: how the rule changes them; None: it does not.
         created_at: seconds since the epoch.
     """
 
@@ -165,10 +165,10 @@ class Rule:
     created_at: float = field(default=0.0, compare=False)
 
     def copy(self, row: Row) -> Message | None:
-        """Return the message as this rule admits it; None: it does not.
+        """Return the message, changed by the action; None: the rule does not admit it.
 
         Raises:
-            EvaluationError: the message's values do not fit.
+            EvaluationError: the rule cannot be applied to the message's values.
         """
         if not self.filter.matches(row):
             return None

@@ -13,12 +13,12 @@ from bridge.simulator.sql.errors import EvaluationError
 
 
 class Admitted(Struct, frozen=True, kw_only=True):
-    """What the rules of a subscription make of one message.
+    """The result of applying the rules of a subscription to one message.
 
     Attributes:
-        copies: what it gets: one for all rules without an action, and one for each
-            rule with an action.
-        failures: why rules could not be applied.
+        copies: the messages for the subscription: one for all matching rules without an
+            action, and one for each matching rule with an action.
+        failures: why some rules could not be applied.
     """
 
     copies: tuple[Message, ...] = ()
@@ -29,7 +29,7 @@ class RuleSet:
     """The rules by their names.
 
     Args:
-        rules: the first ones.
+        rules: the rules at the start.
         clock: returns seconds since the epoch.
     """
 
@@ -46,7 +46,7 @@ class RuleSet:
         """Return a rule.
 
         Raises:
-            RefusedError: there is none with this name.
+            RefusedError: no rule has this name.
         """
         found = self._rules.get(name.lower())
         if found is None:
@@ -59,7 +59,7 @@ class RuleSet:
         """Add a rule.
 
         Raises:
-            RefusedError: there is one with this name.
+            RefusedError: another rule has this name.
         """
         if rule.name.lower() in self._rules:
             raise RefusedError(
@@ -71,7 +71,7 @@ class RuleSet:
         """Replace the rule of the same name.
 
         Raises:
-            RefusedError: there is none.
+            RefusedError: no rule has this name.
         """
         before = self.find(rule.name)
         self._rules[rule.name.lower()] = replace(rule, created_at=before.created_at)
@@ -80,13 +80,13 @@ class RuleSet:
         """Remove a rule.
 
         Raises:
-            RefusedError: there is none with this name.
+            RefusedError: no rule has this name.
         """
         self.find(name)
         del self._rules[name.lower()]
 
     def admit(self, message: Message, arrival: Arrival) -> Admitted:
-        """Return what the subscription gets of a message."""
+        """Apply the rules to a message; return the copies for the subscription."""
         row = Row(message, arrival)
         plain: Message | None = None
         changed, failures = list[Message](), list[str]()

@@ -1,8 +1,9 @@
-"""What an event means for a service of alerts, tickets or changes. Pure.
+"""Convert an event to an alert, for services of alerts, tickets or changes. Pure.
 
-All that is told of one EventId is one alert: it opens when the event is announced, is
-acknowledged when somebody approved it, and is resolved when the event is gone. What
-becomes of a command and of IMDS has alerts of its own, and so has what a hub tells.
+All events of one EventId belong to one alert. It opens when the scheduled event is
+announced, is acknowledged when somebody has approved it, and is resolved when it is
+gone. A failed command, an unreachable IMDS and each alarm of a hub have alerts of their
+own.
 """
 
 from collections.abc import Mapping
@@ -20,13 +21,13 @@ from bridge.sinks.webhook.presets.fields import Facts, clipped, facts, known, te
 
 _GONE = frozenset({"completed", "cancelled", "ended"})
 _APPROVED = frozenset({"relayed", "already-started"})
-_LONGEST_KEY = 100  # the least that a service takes: Datadog, ServiceNow
+_LONGEST_KEY = 100  # the smallest limit of all services: Datadog, ServiceNow
 _LONGEST_TEXT = 1000
 _MOST_NAMES = 20
 _FARTHEST = timedelta(days=365)
 
 
-class Turn(StrEnum):
+class AlertAction(StrEnum):
     """What an event does to its alert."""
 
     OPEN = "open"
@@ -36,21 +37,21 @@ class Turn(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """An event as a service of alerts sees it.
+    """An event in the form that services of alerts need.
 
     Attributes:
-        turn: what it does.
-        key: what all events of the alert have in common; at most 100 characters.
+        action: what the event does to the alert.
+        key: identifies the alert, in all its events; at most 100 characters.
         about: ``ScheduledEvent``, ``CommandFailed``, ``ImdsUnreachable``, or of a hub
             ``BridgesSilent``, ``Unreported``, ``ApprovalFailed``.
-        severity: ERROR, WARN or INFO: the same through the life of an alert, as long
-            as its EventType is.
-        headline: one line; its parts come from outside.
-        facts: what is known of the event.
+        severity: ERROR, WARN or INFO; all events of an alert have the same, unless the
+            EventType changes.
+        headline: one line; its parts come from outside and are not escaped.
+        facts: the fields of the event.
         details: names and texts for people; at most 1000 characters each.
     """
 
-    turn: Turn
+    action: AlertAction
     key: str
     about: str
     severity: str
@@ -60,9 +61,9 @@ class Alert:
 
     @property
     def machines(self) -> tuple[str, ...]:
-        """The machines that it is about; the one that tells, where none is named."""
-        teller = text(self.facts.reporter.get("vmName")) or "unknown"
-        return self.facts.resources or (teller,)
+        """The affected machines; if none is named, the machine that reports."""
+        reporter = text(self.facts.reporter.get("vmName")) or "unknown"
+        return self.facts.resources or (reporter,)
 
     @property
     def kind(self) -> str:
@@ -71,7 +72,7 @@ class Alert:
 
     @property
     def group(self) -> str:
-        """The scale set of the machine that tells, else its location; "" = unknown."""
+        """The scale set or location of the machine that reports; "" = unknown."""
         found = (self.facts.reporter.get(k) for k in ("vmScaleSetName", "location"))
         return next((name for value in found if (name := text(value))), "")
 
@@ -82,14 +83,14 @@ class Alert:
 
 
 def alert(event: CloudEvent) -> Alert | None:
-    """Return what an event means; None: nothing for a service of alerts."""
+    """Return the alert of an event; None if the event belongs to no alert."""
     seen = facts(event)
-    found = _turn(event, seen)
+    found = _action(event, seen)
     if found is None:
         return None
-    turn, about, key = found
+    action, about, key = found
     return Alert(
-        turn=turn,
+        action=action,
         key=key if len(key) <= _LONGEST_KEY else hash32(key),
         about=about,
         severity=impact(seen.raw) if about == "ScheduledEvent" else "ERROR",
@@ -99,39 +100,53 @@ def alert(event: CloudEvent) -> Alert | None:
     )
 
 
-def _turn(event: CloudEvent, seen: Facts) -> tuple[Turn, str, str] | None:
+def _action(event: CloudEvent, seen: Facts) -> tuple[AlertAction, str, str] | None:
     key = (event.text("correlationid") or "").upper()
     if seen.family == "scheduledevent" and key:
-        return Turn.RESOLVE if seen.step in _GONE else Turn.OPEN, "ScheduledEvent", key
+        return (
+            AlertAction.RESOLVE if seen.step in _GONE else AlertAction.OPEN,
+            "ScheduledEvent",
+            key,
+        )
     if seen.family == "startrequest" and key and seen.step in _APPROVED:
-        return Turn.ACKNOWLEDGE, "ScheduledEvent", key
-    steps = {"failed": Turn.OPEN, "succeeded": Turn.RESOLVE}
+        return AlertAction.ACKNOWLEDGE, "ScheduledEvent", key
+    steps = {"failed": AlertAction.OPEN, "succeeded": AlertAction.RESOLVE}
     if seen.family == "command" and seen.step in steps:
         sink = text(event.data.get("sink")) or "command"
         owner = key or text(seen.reporter.get("vmId")) or event.source
         return steps[seen.step], "CommandFailed", f"{owner}/{sink}"
-    steps = {"imds-unreachable": Turn.OPEN, "imds-recovered": Turn.RESOLVE}
+    steps = {
+        "imds-unreachable": AlertAction.OPEN,
+        "imds-recovered": AlertAction.RESOLVE,
+    }
     if seen.family == "bridge" and seen.step in steps:
         owner = text(seen.reporter.get("vmId")) or event.source
         return steps[seen.step], "ImdsUnreachable", f"imds/{owner}"
-    return _turn_of_hub(event, what_of(event))
+    return _action_of_hub(event, what_of(event))
 
 
-def _turn_of_hub(event: CloudEvent, what: str | None) -> tuple[Turn, str, str] | None:
-    """Return what an alarm of a hub means; one alert is for all silent bridges."""
+def _action_of_hub(
+    event: CloudEvent, what: str | None
+) -> tuple[AlertAction, str, str] | None:
+    """Return action, subject and key for an alarm of a hub.
+
+    All silent bridges of a hub share one alert.
+    """
     if what == SILENT:
-        return Turn.OPEN, "BridgesSilent", f"silent/{event.source}"
+        return AlertAction.OPEN, "BridgesSilent", f"silent/{event.source}"
     if what == BACK and not event.data.get("stillSilent"):
-        return Turn.RESOLVE, "BridgesSilent", f"silent/{event.source}"
+        return AlertAction.RESOLVE, "BridgesSilent", f"silent/{event.source}"
     if what == UNREPORTED:
-        return Turn.OPEN, "Unreported", f"unreported/{event.id}"
+        return AlertAction.OPEN, "Unreported", f"unreported/{event.id}"
     if what == "approval.failed":
-        return Turn.OPEN, "ApprovalFailed", f"approval/{event.id}"
+        return AlertAction.OPEN, "ApprovalFailed", f"approval/{event.id}"
     return None
 
 
 def impact(raw: Mapping[str, object]) -> str:
-    """Return what an event does to machines, whichever of its steps is told.
+    """Return the severity of a scheduled event, by its effect on machines.
+
+    It is the same for all steps of the event.
 
     Args:
         raw: the IMDS object.
@@ -142,17 +157,17 @@ def impact(raw: Mapping[str, object]) -> str:
 
 
 def begins(event: CloudEvent) -> datetime:
-    """Return NotBefore in UTC, or when the event was told.
+    """Return NotBefore in UTC, or the time of the CloudEvent.
 
-    A NotBefore that is more than a year away is no time to plan by.
+    A NotBefore that is more than a year away is ignored: nobody can plan by it.
     """
-    told = datetime.fromisoformat(event.time).astimezone(UTC)
+    published = datetime.fromisoformat(event.time).astimezone(UTC)
     found = as_time(text(event.data.get("notBefore")) or "")
-    return found if found and abs(found - told) < _FARTHEST else told
+    return found if found and abs(found - published) < _FARTHEST else published
 
 
 def details(event: CloudEvent, seen: Facts) -> dict[str, str]:
-    """Return what is known of an event, by names for people."""
+    """Return the known facts of an event, with names for people."""
     values = {
         "Not before": event.data.get("notBefore"),
         "Machines": _machines(seen),

@@ -1,7 +1,7 @@
-"""Alertmanager: alerts through its API v2, so that its own routes decide who is told.
+"""Alertmanager: alerts through its API v2; its routes decide who is notified.
 
-An alert is the same as long as its labels are, so that they hold nothing that changes
-from step to step. Where an update changes one all the same, the alert of before ends.
+Alertmanager identifies an alert by its labels, so the labels hold nothing that changes
+from step to step. If an update changes a label nevertheless, the earlier alert ends.
 
 Source: https://github.com/prometheus/alertmanager/blob/main/api/v2/openapi.yaml
 """
@@ -12,23 +12,25 @@ from datetime import UTC, datetime, timedelta
 import orjson
 
 from bridge.events.cloudevent import CloudEvent
-from bridge.sinks.webhook.presets.alert import Alert, Turn, alert, begins, impact
+from bridge.sinks.webhook.presets.alert import Alert, AlertAction, alert, begins, impact
 from bridge.sinks.webhook.presets.fields import clipped, known, table, text
 from bridge.sinks.webhook.presets.preset import Call, Preset, Talk, Verdict
 
 _SEVERITIES = {"ERROR": "critical", "WARN": "warning", "INFO": "info"}
 _LONGEST_LABEL, _LONGEST_TEXT = 200, 4000
-# Alertmanager ends an alert that nobody renews. The bridge tells of changes alone, so
-# that the end is set: so long after NotBefore an event is over, whoever saw it.
+# Alertmanager ends an alert that is not sent again. The bridge sends an alert only when
+# it changes, so it sets the end itself: this long after NotBefore an event is over.
 _FIRES = timedelta(hours=24)
-# An end that lies in the future of Alertmanager's clock would be none yet.
+# Alertmanager resolves an alert only when its own clock has passed the end.
 _MARGIN = timedelta(minutes=1)
 
 
 def talk(event: CloudEvent, verdict: Verdict, _: datetime) -> Talk:
-    """Post the alert; who approved the event stands in its annotations."""
+    """Post the alert; its annotations name the approver."""
     found = alert(event)
-    if found is None or (found.turn is Turn.ACKNOWLEDGE and not found.facts.raw):
+    if found is None or (
+        found.action is AlertAction.ACKNOWLEDGE and not found.facts.raw
+    ):
         return None
     body = orjson.dumps(list(_alerts(event, found)))
     headers = {"Content-Type": "application/json"}
@@ -37,15 +39,15 @@ def talk(event: CloudEvent, verdict: Verdict, _: datetime) -> Talk:
 
 def _alerts(event: CloudEvent, found: Alert) -> Iterator[dict[str, object]]:
     labels = _labels(found, found.facts.raw)
-    if found.turn is Turn.RESOLVE:
+    if found.action is AlertAction.RESOLVE:
         yield _ended(event, labels)
         return
-    told = datetime.fromisoformat(event.time)
+    published = datetime.fromisoformat(event.time)
     yield {
         "labels": labels,
         "annotations": _annotations(found),
         "startsAt": event.time,
-        "endsAt": _written(max(told, begins(event)) + _FIRES),
+        "endsAt": _written(max(published, begins(event)) + _FIRES),
     }
     before = table(event.data.get("previous"))
     if before and _labels(found, before) != labels:
@@ -53,8 +55,8 @@ def _alerts(event: CloudEvent, found: Alert) -> Iterator[dict[str, object]]:
 
 
 def _ended(event: CloudEvent, labels: Mapping[str, str]) -> dict[str, object]:
-    told = datetime.fromisoformat(event.time)
-    return {"labels": labels, "endsAt": _written(told - _MARGIN)}
+    published = datetime.fromisoformat(event.time)
+    return {"labels": labels, "endsAt": _written(published - _MARGIN)}
 
 
 def _labels(found: Alert, raw: Mapping[str, object]) -> dict[str, str]:
@@ -86,7 +88,7 @@ def _written(moment: datetime) -> str:
 
 
 PRESET = Preset(
-    gets="an alert of the API v2, for the routes of an Alertmanager that is there",
+    gets="an alert of the API v2, for the routes of an existing Alertmanager",
     talk=talk,
-    is_open=True,  # as it is without a proxy in front
+    is_open=True,  # without a proxy in front, Alertmanager asks for no credentials
 )

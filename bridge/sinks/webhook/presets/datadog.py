@@ -1,4 +1,4 @@
-"""Datadog: an event in the stream, all of one EventId together.
+"""Datadog: an event in the stream; events of one EventId are grouped.
 
 Source: https://docs.datadoghq.com/api/latest/events/post-an-event/
         https://docs.datadoghq.com/getting_started/tagging/ (what a tag may hold)
@@ -12,7 +12,7 @@ import orjson
 from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.hashing import hash32
 from bridge.sinks.webhook.auth import AuthDefaults
-from bridge.sinks.webhook.presets.alert import Turn, alert, details
+from bridge.sinks.webhook.presets.alert import AlertAction, alert, details
 from bridge.sinks.webhook.presets.fields import Facts, clipped, facts, known, text
 from bridge.sinks.webhook.presets.preset import Call, Preset, Talk, Verdict
 
@@ -24,10 +24,10 @@ _NO_TAG = re.compile(r"[^\w\-./\\]+")
 
 
 def talk(event: CloudEvent, verdict: Verdict, now: datetime) -> Talk:
-    """Post an event; its time is left out where Datadog would refuse it."""
+    """Post an event; leave out its time if Datadog would refuse it as too old."""
     seen, found = facts(event), alert(event)
     key = found.key if found else event.subject or event.id
-    is_over = found is not None and found.turn is Turn.RESOLVE
+    is_over = found is not None and found.action is AlertAction.RESOLVE
     lines = (f"{name}: {value}" for name, value in details(event, seen).items())
     moment = datetime.fromisoformat(event.time)
     body = {
@@ -49,7 +49,7 @@ def _type(event: CloudEvent) -> str:
 
 
 def _plain(value: str, limit: int) -> str:
-    """Return a text that mentions nobody: Datadog would send it to who is named."""
+    """Return a text without mentions: Datadog notifies people named after an @."""
     return clipped(clipped(value, limit).replace("@", "@\u200a"), limit)
 
 
@@ -70,7 +70,7 @@ def _tags(event: CloudEvent, seen: Facts) -> list[str]:
 
 
 PRESET = Preset(
-    gets="an event in the stream; those of one EventId stand together",
+    gets="an event in the stream; events of one EventId are grouped",
     needs="`auth.value`, an API key",
     talk=talk,
     auth=AuthDefaults(type="header", name="DD-API-KEY"),

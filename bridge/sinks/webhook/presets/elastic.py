@@ -35,7 +35,7 @@ _TYPES = {
     "cancelled": "end",
     "ended": "end",
 }
-_KIND = re.compile(r"[a-z_]{1,50}_exception")  # such as mapper_parsing_; never a key
+_KIND = re.compile(r"[a-z_]{1,50}_exception")  # a pattern that no API key matches
 _NDJSON = {"Content-Type": "application/x-ndjson"}
 _SUCCESS = {"relayed", "already-started"}
 
@@ -60,7 +60,7 @@ def document(event: CloudEvent) -> dict[str, object]:
             "@timestamp": event.time,
             "message": seen.headline,
             "ecs": {"version": _ECS_VERSION},
-            # The namespace stands in the name of the stream, which only the URL says.
+            # The namespace is part of the stream's name, which is only in the URL.
             "data_stream": {"type": "logs", "dataset": _DATASET},
             "event": _event(event, seen),
             "log": known({"level": (event.text("severitytext") or "").lower()}),
@@ -108,7 +108,7 @@ def _approver(seen: Facts) -> str | None:
 
 
 def _related(seen: Facts) -> dict[str, object]:
-    """Return what to look for in other indexes: machines and people."""
+    """Return machines and people, for searches in other indexes."""
     approver = _approver(seen)
     people = [approver] if approver else []
     return known({"hosts": list(seen.resources[:_MOST_NAMES]), "user": people})
@@ -217,6 +217,6 @@ PRESET = Preset(
     ),
     judge=judge,
     auth=AuthDefaults(type="bearer", scheme="ApiKey"),
-    is_open=True,  # a cluster without security, or behind a proxy that has it
+    is_open=True,  # a cluster may have no security, or a proxy may add it
     takes_gzip=True,
 )

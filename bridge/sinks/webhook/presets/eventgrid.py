@@ -12,7 +12,7 @@ PRESET = Preset(
     gets="a batch of one CloudEvent; also `structured` or `binary`",
     needs='`auth.value`, the key; or `auth.type = "entra"`',
     render=render_batch,
-    many=MANY["batch"],  # taken or refused as a whole
+    many=MANY["batch"],  # Event Grid accepts or refuses a batch as a whole
     modes=CLOUDEVENTS - {"array"},
     auth=AuthDefaults(
         type="header",

@@ -1,7 +1,7 @@
 """Event Hubs over HTTPS: the event in structured mode, ordered by its EventId.
 
-All events of one request go to one partition. So with several, the key is the source of
-the events: the VMs that see the same event share it.
+All events of one request go to one partition. So the partition key of a request with
+several events is their source, which is the same for all VMs that see one event.
 
 Source: https://learn.microsoft.com/rest/api/eventhub/send-event
         https://learn.microsoft.com/rest/api/eventhub/send-batch-events
@@ -27,12 +27,12 @@ def partition(event: CloudEvent) -> dict[str, str]:
 
 
 def properties(key: str) -> dict[str, str]:
-    """Return the header with a partition key; a hash of it if it is too long."""
+    """Return the header with a partition key; a key that is too long is hashed."""
     return {"BrokerProperties": orjson.dumps({"PartitionKey": _plain(key)}).decode()}
 
 
 def entry(event: CloudEvent) -> bytes:
-    """Return an event as one of several; the key stands here and in the header."""
+    """Return an event as one of several in a body; its header has the same key."""
     key = {"PartitionKey": _plain(event.source)}
     body = {"Body": event.to_json().decode(), "BrokerProperties": key}
     return orjson.dumps(body)

@@ -9,7 +9,8 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.events.routing import resources_of
 
 _SHOWN = 3
-# Controls but the line break, what turns the direction of writing, and no characters.
+# Control characters except the line break, marks that change the writing direction,
+# and lone surrogates.
 _NOT_SHOWN = re.compile(
     r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ud800-\udfff]"
 )
@@ -28,7 +29,7 @@ class Facts:
         reporter: the VM that publishes.
         resources: names of VMs, as received.
         command: the command's sink and its action; "" = it is not about a command.
-        alarm: what a hub tells, in a line; "" = no hub tells it.
+        alarm: the headline of an alarm of a hub; "" = the event is not from a hub.
     """
 
     family: str

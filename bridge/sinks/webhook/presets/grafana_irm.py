@@ -9,7 +9,7 @@ from datetime import datetime
 import orjson
 
 from bridge.events.cloudevent import CloudEvent
-from bridge.sinks.webhook.presets.alert import Turn, alert
+from bridge.sinks.webhook.presets.alert import AlertAction, alert
 from bridge.sinks.webhook.presets.fields import clipped
 from bridge.sinks.webhook.presets.preset import Call, Preset, Talk, Verdict
 
@@ -17,14 +17,14 @@ _LONGEST_TITLE, _LONGEST_TEXT = 200, 4000
 
 
 def talk(event: CloudEvent, verdict: Verdict, _: datetime) -> Talk:
-    """Post the alert; one that is approved goes on alerting until it is over."""
+    """Post the alert; an approved event stays "alerting" until it is over."""
     found = alert(event)
     if found is None:
         return None
     body = {
         "alert_uid": found.key,
         "title": clipped(found.headline, _LONGEST_TITLE),
-        "state": "ok" if found.turn is Turn.RESOLVE else "alerting",
+        "state": "ok" if found.action is AlertAction.RESOLVE else "alerting",
         "message": found.body(_LONGEST_TEXT),
         "severity": found.severity.lower(),
         "event_type": clipped(found.kind, _LONGEST_TITLE),
@@ -36,5 +36,5 @@ def talk(event: CloudEvent, verdict: Verdict, _: datetime) -> Talk:
 PRESET = Preset(
     gets="an alert for an integration of the kind *Formatted webhook*",
     talk=talk,
-    is_open=True,  # the token stands in the URL
+    is_open=True,  # the URL contains the token
 )

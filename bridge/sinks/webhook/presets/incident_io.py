@@ -9,7 +9,7 @@ import orjson
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.sinks.webhook.auth import AuthDefaults
-from bridge.sinks.webhook.presets.alert import Turn, alert
+from bridge.sinks.webhook.presets.alert import AlertAction, alert
 from bridge.sinks.webhook.presets.fields import clipped
 from bridge.sinks.webhook.presets.preset import Call, Preset, Talk, Verdict
 
@@ -19,14 +19,14 @@ _FENCE = "`" * 3
 
 
 def talk(event: CloudEvent, verdict: Verdict, _: datetime) -> Talk:
-    """Post the alert; one that is approved goes on firing until it is over."""
+    """Post the alert; an approved event stays "firing" until it is over."""
     found = alert(event)
     if found is None:
         return None
     machines = found.machines[:_MOST_MACHINES]
     body = {
         "title": clipped(found.headline, _LONGEST_TITLE),
-        "status": "resolved" if found.turn is Turn.RESOLVE else "firing",
+        "status": "resolved" if found.action is AlertAction.RESOLVE else "firing",
         "deduplication_key": found.key,
         "description": _block(found.body(_LONGEST_TEXT)),
         "metadata": {
@@ -41,7 +41,7 @@ def talk(event: CloudEvent, verdict: Verdict, _: datetime) -> Talk:
 
 
 def _block(value: str) -> str:
-    """Return a text as a block of code: the description is Markdown otherwise."""
+    """Return a text as a code block: other text in a description is Markdown."""
     return f"{_FENCE}\n{value.replace('`', chr(0x2019))}\n{_FENCE}"
 
 

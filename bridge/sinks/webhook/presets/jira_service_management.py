@@ -11,11 +11,11 @@ import orjson
 
 from bridge.events.cloudevent import CloudEvent
 from bridge.sinks.webhook.auth import AuthDefaults
-from bridge.sinks.webhook.presets.alert import Alert, Turn, alert
+from bridge.sinks.webhook.presets.alert import Alert, AlertAction, alert
 from bridge.sinks.webhook.presets.fields import clipped, known
 from bridge.sinks.webhook.presets.preset import Call, Preset, Talk, Verdict
 
-_ACTIONS = {Turn.ACKNOWLEDGE: "acknowledge", Turn.RESOLVE: "close"}
+_ACTIONS = {AlertAction.ACKNOWLEDGE: "acknowledge", AlertAction.RESOLVE: "close"}
 _PRIORITIES = {"ERROR": "P2", "WARN": "P3", "INFO": "P5"}
 _SOURCE = "scheduled-events-bridge"
 _LONGEST_MESSAGE = 130
@@ -32,9 +32,9 @@ def talk(event: CloudEvent, verdict: Verdict, _: datetime) -> Talk:
         return None
     path = ""
     body = _created(found)
-    if found.turn is not Turn.OPEN:
+    if found.action is not AlertAction.OPEN:
         alias = quote(found.key, safe="")
-        path = f"{alias}/{_ACTIONS[found.turn]}?identifierType=alias"
+        path = f"{alias}/{_ACTIONS[found.action]}?identifierType=alias"
         body = {"source": _SOURCE, "note": found.body(_LONGEST_NOTE)}
     headers = {"Content-Type": "application/json"}
     return verdict((yield Call(path=path, headers=headers, body=orjson.dumps(body))))

@@ -12,15 +12,15 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import DeliveryError, Reason, RefusedDeliveryError
 from bridge.net.http_client import Answer
 from bridge.sinks.webhook.auth import AuthDefaults
-from bridge.sinks.webhook.presets.alert import Alert, Turn, alert
+from bridge.sinks.webhook.presets.alert import Alert, AlertAction, alert
 from bridge.sinks.webhook.presets.fields import clipped, known
 from bridge.sinks.webhook.presets.preset import Call, Preset, Talk, Verdict
 from bridge.sinks.webhook.response import by_status
 
 _ACTIONS = {
-    Turn.OPEN: "trigger",
-    Turn.ACKNOWLEDGE: "acknowledge",
-    Turn.RESOLVE: "resolve",
+    AlertAction.OPEN: "trigger",
+    AlertAction.ACKNOWLEDGE: "acknowledge",
+    AlertAction.RESOLVE: "resolve",
 }
 _SEVERITIES = {"ERROR": "error", "WARN": "warning", "INFO": "info"}
 _LONGEST_SUMMARY = 1024
@@ -28,16 +28,16 @@ _BAD = 400
 
 
 def talk(event: CloudEvent, verdict: Verdict, _: datetime) -> Talk:
-    """Trigger, acknowledge or resolve; the routing key is put in by the sink."""
+    """Trigger, acknowledge or resolve; the sink adds the routing key to the body."""
     found = alert(event)
     if found is None:
         return None
     body: dict[str, object] = {
-        "event_action": _ACTIONS[found.turn],
+        "event_action": _ACTIONS[found.action],
         "dedup_key": found.key,
         "client": "scheduled-events-bridge",
     }
-    if found.turn is Turn.OPEN:
+    if found.action is AlertAction.OPEN:
         body["payload"] = _payload(event, found)
     headers = {"Content-Type": "application/json"}
     return verdict((yield Call(headers=headers, body=orjson.dumps(body))))
@@ -59,7 +59,7 @@ def _payload(event: CloudEvent, found: Alert) -> dict[str, object]:
 
 
 def judge(answer: Answer, target: str) -> DeliveryError | None:
-    """Return what an answer means: a key that is wrong refuses whatever is sent."""
+    """Return what an answer means: with a wrong key, every event is refused."""
     if answer.status == _BAD and b"routing" in answer.body:
         what = f"{target} answered {_BAD}: the integration key is wrong"
         return RefusedDeliveryError(what, Reason.UNAUTHORIZED)

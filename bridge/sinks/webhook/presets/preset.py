@@ -23,10 +23,10 @@ class Call(Struct, frozen=True, kw_only=True):
     """One request of a delivery.
 
     Attributes:
-        path: "" is the URL of the configuration; one with a slash in front takes the
-            place of its path and query; any other is added to its path.
-        body: b"" for a request that asks.
-        most: bytes of the answer that are read.
+        path: "" = the configured URL as it is. A path that begins with a slash replaces
+            the path and query of the URL; any other path is appended to it.
+        body: b"" for a request without a body, such as a GET.
+        most: the most bytes of the answer that are read.
     """
 
     method: str = "POST"
@@ -36,19 +36,19 @@ class Call(Struct, frozen=True, kw_only=True):
     most: int = MAX_ANSWER_BYTES
 
 
-# The requests of one delivery, one after the other: each is answered before the next
-# is made, and the last word is what became of the delivery. No request at all means
-# that the service has no place for the event, which then counts as delivered.
+# The requests of one delivery. The generator yields a request, is sent the answer, and
+# at the end returns the result of the delivery. A generator without any request means
+# that the service has no use for the event, which then counts as delivered.
 Talk = Generator[Call, Answer, DeliveryError | None]
 Verdict = Callable[[Answer], DeliveryError | None]
 
 
 def advanced(talk: Talk, answer: Answer | None) -> Call | DeliveryError | None:
-    """Return the next request, or what became of the delivery: None is success.
+    """Return the next request, or the result of the delivery: None is success.
 
     Args:
         talk: the requests.
-        answer: to the last one; None before the first.
+        answer: the answer to the last request; None before the first request.
     """
     try:
         return next(talk) if answer is None else talk.send(answer)
@@ -65,7 +65,7 @@ class Preset(Struct, frozen=True, kw_only=True):
         needs: the keys that are required besides ``url``, for the same table.
         render: makes headers and body of an event; a preset has this or ``talk``.
         talk: makes the requests for an event, one after the other.
-        many: how it takes several events in one request; None: it takes one.
+        many: how the service takes several events in one request; None: it cannot.
         headers: headers that are sent with every body, also with a template's.
         judge: returns what an answer means for a delivery.
         modes: values of ``content_mode`` that may replace ``render``.
@@ -75,9 +75,9 @@ class Preset(Struct, frozen=True, kw_only=True):
         is_signed: whether ``[sinks.signature]`` is required.
         takes_gzip: whether the service is known to accept compressed bodies.
         repeats: whether an event may be sent again while its first delivery hangs: the
-            service recognises it.
-        scope: what ``when.scope`` must be; None: anything.
-        assumed: the body of each answer that a preview supposes.
+            service recognises the repeat.
+        scope: the required value of ``when.scope``; None: any value.
+        assumed: the body that a preview assumes for each answer.
     """
 
     gets: str

@@ -1,7 +1,7 @@
-"""Which presets there are: the only list of them.
+"""The only list of the presets.
 
-Each is a module that is called like it and holds ``PRESET``. It is loaded when it is
-asked for: what nobody has configured costs no memory.
+Each preset is the ``PRESET`` of a module with its name. The module is loaded when the
+preset is first used: an unused preset costs no memory.
 """
 
 from collections.abc import Iterator, Mapping

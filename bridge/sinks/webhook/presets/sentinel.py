@@ -41,7 +41,7 @@ def record(event: CloudEvent) -> dict[str, object]:
     return known(row) | {"Data": event.data}
 
 
-# One bad record, or more than 1 MB, and nothing of the request is taken.
+# A request with one bad record, or of more than 1 MB, is refused as a whole.
 _MANY = Many(piece=lambda event: orjson.dumps(record(event)))
 
 PRESET = Preset(

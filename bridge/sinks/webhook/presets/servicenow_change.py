@@ -1,8 +1,8 @@
 """ServiceNow: a standard change, opened when an event is announced and closed after it.
 
-The EventId is the change's ``correlation_id``. Before each step the change is looked
-for, so that an attempt whose answer was lost is found by the next one and makes no
-second change. A change passes its states one by one: no state may be left out.
+The EventId is the change's ``correlation_id``. Each delivery searches for the change
+first. So if the answer to an attempt was lost, the next attempt finds the change and
+makes no second one. A change goes through its states one by one; none may be left out.
 
 Source: https://www.servicenow.com/docs (Change Management API, ``sn_chg_rest``; state
         model of a standard change)
@@ -18,7 +18,7 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.foundation.errors import DeliveryError, PermanentDeliveryError, Reason
 from bridge.net.http_client import Answer
 from bridge.sinks.webhook.auth import AuthDefaults
-from bridge.sinks.webhook.presets.alert import Alert, Turn, alert, begins
+from bridge.sinks.webhook.presets.alert import Alert, AlertAction, alert, begins
 from bridge.sinks.webhook.presets.fields import clipped, table
 from bridge.sinks.webhook.presets.preset import Call, Preset, Talk, Verdict
 from bridge.sinks.webhook.response import no_json
@@ -29,11 +29,11 @@ _SCHEDULED, _IMPLEMENT, _REVIEW, _CLOSED, _CANCELED = -2, -1, 0, 3, 4
 _WAY = (_SCHEDULED, _IMPLEMENT, _REVIEW, _CLOSED)
 _OVER = frozenset({_CLOSED, _CANCELED})
 _LONGEST_TITLE, _LONGEST_TEXT = 160, 4000
-_PLANNED = timedelta(hours=1)  # from NotBefore, where nothing says how long it takes
+_PLANNED = timedelta(hours=1)  # from NotBefore, if the event's duration is not known
 
 
 def talk(event: CloudEvent, verdict: Verdict, _: datetime) -> Talk:
-    """Look for the change; then open it, or note the step, or close it."""
+    """Search for the change; then open it, or add a note to it, or close it."""
     found = alert(event)
     if found is None or found.about != "ScheduledEvent":
         return None
@@ -42,7 +42,7 @@ def talk(event: CloudEvent, verdict: Verdict, _: datetime) -> Talk:
     if error is not None:
         return error
     is_open = any(state not in _OVER for _, state in changes)
-    if not is_open and found.turn is Turn.OPEN:
+    if not is_open and found.action is AlertAction.OPEN:
         return verdict((yield _opened(event, found)))
     for sys_id, state in changes:
         for fields in _steps(found, state):
@@ -60,7 +60,7 @@ def _query(key: str) -> str:
 def _read(
     answer: Answer, verdict: Verdict
 ) -> tuple[DeliveryError | None, list[tuple[str, int]]]:
-    """Return what went wrong, or each change with its state."""
+    """Return the error of an answer, or the id and state of each change found."""
     if error := verdict(answer):
         return error, []
     try:
@@ -74,7 +74,7 @@ def _read(
 
 
 def _change(raw: Mapping[str, object]) -> tuple[str, int]:
-    """Return id and state; a field is itself, or a table with its value."""
+    """Return id and state; a field is a value, or an object with ``value``."""
     sys_id, state = (
         table(raw.get(k)).get("value", raw.get(k)) for k in ("sys_id", "state")
     )
@@ -104,7 +104,7 @@ def _opened(event: CloudEvent, found: Alert) -> Call:
 
 
 def _steps(found: Alert, state: int) -> Iterator[Mapping[str, object]]:
-    """Yield what is changed, one state after the other."""
+    """Yield the fields of each update that the change needs, state by state."""
     note = {"work_notes": found.body(_LONGEST_TEXT)}
     step = found.facts.step
     if state in _OVER:

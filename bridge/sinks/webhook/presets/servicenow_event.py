@@ -13,7 +13,7 @@ from bridge.events.cloudevent import CloudEvent
 from bridge.events.routing import resources_of
 from bridge.foundation.hashing import hash32
 from bridge.sinks.webhook.auth import AuthDefaults
-from bridge.sinks.webhook.presets.alert import Alert, Turn, alert
+from bridge.sinks.webhook.presets.alert import Alert, AlertAction, alert
 from bridge.sinks.webhook.presets.fields import clipped, table
 from bridge.sinks.webhook.presets.preset import Call, Preset, Talk, Verdict
 
@@ -25,9 +25,11 @@ _MOST_MACHINES = 100
 
 
 def talk(event: CloudEvent, verdict: Verdict, _: datetime) -> Talk:
-    """Send one record for each machine, so that each finds its CI."""
+    """Send one record for each machine: ServiceNow binds a record to one CI."""
     found = alert(event)
-    if found is None or (found.turn is Turn.ACKNOWLEDGE and not found.facts.raw):
+    if found is None or (
+        found.action is AlertAction.ACKNOWLEDGE and not found.facts.raw
+    ):
         return None
     body = {"records": list(_records(event, found))}
     headers = {"Content-Type": "application/json", "Accept": "application/json"}
@@ -35,12 +37,12 @@ def talk(event: CloudEvent, verdict: Verdict, _: datetime) -> Talk:
 
 
 def _records(event: CloudEvent, found: Alert) -> Iterator[dict[str, object]]:
-    is_over = found.turn is Turn.RESOLVE
+    is_over = found.action is AlertAction.RESOLVE
     severity = _CLEAR if is_over else _SEVERITIES[found.severity]
     now = found.machines[:_MOST_MACHINES]
     for machine in now:
         yield _record(event, found, machine, severity)
-    # A machine that the event does not name any more has nothing to fear.
+    # Machines that the event no longer names are not affected: clear their alerts.
     before = tuple(resources_of(table(event.data.get("previous"))))
     for machine in dict.fromkeys(before[:_MOST_MACHINES]):
         if machine not in now:

@@ -102,11 +102,11 @@ def judge(answer: Answer, target: str) -> DeliveryError | None:
 def judge_many(
     answer: Answer, target: str, count: int
 ) -> Sequence[DeliveryError | None]:
-    """Return what an answer of HEC means for several events: all are taken, or none.
+    """Return what an answer of HEC means for several events: all succeed, or none.
 
     Raises:
-        RefusedEventError: it names the event that it could not read. It may have
-            indexed those before it; they are sent again, since it does not say so.
+        RefusedEventError: HEC names the event that it could not read. HEC may have
+            indexed the events before it, but does not say so: they are sent again.
         DeliveryError: as ``judge``.
     """
     error = judge(answer, target)

@@ -112,5 +112,5 @@ def _safe(value: str, limit: int) -> str:
 PRESET = Preset(
     gets="an Adaptive Card, for the URL of a Teams workflow",
     render=render,
-    is_open=True,  # the signature stands in the URL
+    is_open=True,  # the URL contains the signature
 )
