@@ -338,7 +338,7 @@ async def test_new_state_file_has_no_identity(database: Database) -> None:
     assert await remembered(database) is None
 
 
-# -- what cannot wait ----------------------------------------------------------
+# -- provisional identity ------------------------------------------------------
 
 
 async def test_provisional_identity_of_an_unnamed_vm_is_empty(

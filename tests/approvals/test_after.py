@@ -71,7 +71,7 @@ async def is_approved(life: Life, posts: int = 1) -> None:
     assert life.imds.done[-1] == [DRAIN]
 
 
-# -- what is approved, and when --------------------------------------------------------
+# -- approvals -------------------------------------------------------------------------
 
 
 async def test_event_is_approved_once_the_command_has_succeeded(stage: Stage) -> None:
@@ -194,7 +194,7 @@ async def test_hold_ends_when_the_event_has_started(stage: Stage) -> None:
         assert [kind for kind, _ in await life.outcomes()] == ["withheld"]
 
 
-# -- whose event it is -----------------------------------------------------------------
+# -- events of this VM and of others ---------------------------------------------------
 
 
 async def test_event_that_also_names_other_vms_is_withheld(stage: Stage) -> None:
@@ -254,7 +254,7 @@ async def test_event_is_held_while_the_own_name_is_unknown(stage: Stage) -> None
         assert not stage.runner.ran
 
 
-# -- what is told ----------------------------------------------------------------------
+# -- published outcomes ----------------------------------------------------------------
 
 
 async def test_withheld_is_published_once_for_each_content_and_reason(
@@ -325,7 +325,7 @@ async def test_status_shows_why_an_event_is_held(stage: Stage) -> None:
         ]
 
 
-# -- a person --------------------------------------------------------------------------
+# -- approval messages -----------------------------------------------------------------
 
 
 async def test_approval_message_is_relayed_while_the_command_runs(
@@ -438,7 +438,7 @@ async def test_success_of_a_clock_that_was_ahead_delays_no_longer_for_that(
         assert stage.clock.now().timestamp() - now < 120
 
 
-# -- what voids a success --------------------------------------------------------------
+# -- voided successes ------------------------------------------------------------------
 
 VOIDING = {
     "another-type": {"EventType": "Redeploy"},

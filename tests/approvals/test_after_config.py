@@ -40,7 +40,7 @@ def faults(folder: Path, text: str) -> list[str]:
     return [fault.split(": ", 1)[1] for fault in caught.value.faults]
 
 
-# -- what a rule waits for in vain -----------------------------------------------
+# -- conditions that are never met -----------------------------------------------
 
 
 @pytest.mark.parametrize(

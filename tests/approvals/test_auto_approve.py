@@ -75,7 +75,7 @@ async def is_without_intent(world: World) -> bool:
     return not await world.outbox.approvals.open_initiatives()
 
 
-# -- what is approved, and what is told of it ------------------------------------
+# -- approvals and outcomes ------------------------------------------------------
 
 
 async def test_event_is_approved_without_a_message(world: World) -> None:
@@ -216,7 +216,7 @@ class SkewedImds:
         return with_fields(look, now=look.now - timedelta(hours=1))
 
 
-# -- between the rule's word and the POST ----------------------------------------
+# -- between the rule's request and the POST -------------------------------------
 
 
 @pytest.mark.parametrize("now", [(BEGUN,), (), (imds_event(),)])
@@ -417,7 +417,7 @@ def restart(world: World, away: float) -> None:
     show(world, *shown)
 
 
-# -- death and return ------------------------------------------------------------
+# -- restarts --------------------------------------------------------------------
 
 
 @dataclass(slots=True)

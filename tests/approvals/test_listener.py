@@ -50,7 +50,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         yield found
 
 
-# -- the table -----------------------------------------------------------------
+# -- the decision table --------------------------------------------------------
 
 
 async def test_event_in_the_document_is_relayed(world: World) -> None:
@@ -387,7 +387,7 @@ async def test_repeated_event_id_is_posted_once(world: World) -> None:
     assert world.imds.posts == [EVENT_ID]
 
 
-# -- again, and after a death --------------------------------------------------
+# -- redeliveries and restarts -------------------------------------------------
 
 
 async def test_same_delivery_again_is_only_settled(world: World) -> None:

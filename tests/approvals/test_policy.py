@@ -137,7 +137,7 @@ def test_event_to_be_posted_is_the_documents_own() -> None:
     assert step.event.event_id == EVENT_ID
 
 
-# -- too late ------------------------------------------------------------------
+# -- expiry --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_deadline_beyond_the_calendar_is_its_end() -> None:
     assert deadline(request(), None, forever).year == 9999
 
 
-# -- not allowed, or not what was seen -----------------------------------------
+# -- denied events -------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -365,7 +365,7 @@ def test_message_with_a_good_outcome_is_never_dead_lettered(
     )
 
 
-# -- what a rule waits for -------------------------------------------------------------
+# -- rules with after ------------------------------------------------------------------
 
 AFTER = Rule(name="drained", action="auto-approve", after=("drain",))
 OWN = imds_event(EventType="Reboot", Resources=["WestNO_0"])

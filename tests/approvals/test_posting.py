@@ -196,7 +196,7 @@ async def test_wait_for_a_read_ends_at_the_stop(world: World) -> None:
     assert await task is None
 
 
-# -- IMDS goes away while many stand in line -------------------------------------------
+# -- IMDS stops answering while requests wait ------------------------------------------
 
 
 def test_all_requests_in_line_fail_without_a_document() -> None:

@@ -278,7 +278,7 @@ def test_event_that_appears_among_many_approvals_is_seen_at_once() -> None:
     assert in_virtual_time(scenario()) <= 10.0 + 2 * 1.0 + 0.25 + 4.5
 
 
-# -- who goes first --------------------------------------------------------------------
+# -- order -----------------------------------------------------------------------------
 
 
 def due(event_id: str, seconds: float) -> Event:

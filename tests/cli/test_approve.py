@@ -95,7 +95,7 @@ def body_of(message: ServiceBusReceivedMessage) -> bytes:
     return b"".join(message.body)
 
 
-# -- what is sent ------------------------------------------------------------------
+# -- the sent message --------------------------------------------------------------
 
 
 async def test_bridge_accepts_the_approval(broker: Broker, tmp_path: Path) -> None:
@@ -688,7 +688,7 @@ async def test_lost_session_is_accepted_again(
     assert broker.snapshot()[queue].active == 0
 
 
-# -- what cannot be reached ----------------------------------------------------------
+# -- unreachable entities ------------------------------------------------------------
 
 
 async def test_missing_entity_ends_with_1(broker: Broker, tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_unreadable_files_offer_nothing_and_print_no_error(
     assert list(tmp_path.iterdir()) == before
 
 
-# -- what comes from elsewhere is not run by the shell ------------------------------
+# -- the shell runs no foreign text -------------------------------------------------
 
 HOSTILE = [
     "$(touch run-by-bash)",

@@ -69,7 +69,7 @@ def umask() -> int:
     return found
 
 
-# -- what is written ---------------------------------------------------------------
+# -- written files -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("chosen", COMBINATIONS, ids="+".join)
@@ -242,7 +242,7 @@ def test_unusable_command_is_a_warning(tmp_path: Path) -> None:
     )
 
 
-# -- what is refused ---------------------------------------------------------------
+# -- refusals ----------------------------------------------------------------------
 
 
 def test_existing_configuration_is_never_overwritten(tmp_path: Path) -> None:
@@ -382,7 +382,7 @@ def talk(arguments: list[str], answers: list[tuple[str, str]]) -> str:
     return shown
 
 
-# -- where it is looked for --------------------------------------------------------
+# -- the default path --------------------------------------------------------------
 
 
 def test_variable_names_the_configuration_of_every_command(tmp_path: Path) -> None:

@@ -176,11 +176,11 @@ def test_state_file_that_this_user_may_not_see_is_one_clear_error(
     result = CliRunner().invoke(main, ["outbox", "list", "-c", str(config)])
 
     assert result.exit_code == 1
-    assert result.stderr.startswith("sebridge: the state file ")
+    assert result.stderr.startswith("sebridge: this user may not read the state file ")
     assert "as the user of the service" in result.stderr
 
 
-# -- discard gives up for good, so it wants to be told what ---------------------------
+# -- discard needs a filter, --all or an answer ---------------------------------------
 
 
 def discarded(config: Path) -> list[str | None]:

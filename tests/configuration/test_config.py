@@ -513,7 +513,7 @@ def test_retention_below_an_hour_and_empty_path_are_refused(
     assert faults({"state": state}) == [fault]
 
 
-# -- sections that do not go together --------------------------------------------
+# -- conflicting sections --------------------------------------------------------
 
 
 @pytest.mark.parametrize(

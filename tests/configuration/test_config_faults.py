@@ -297,7 +297,7 @@ def test_secret_with_a_colon_is_a_secret(secret: str, tmp_path: Path) -> None:
     assert token.reveal() == secret
 
 
-# -- how it is written -----------------------------------------------------------
+# -- encodings and units ---------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -518,7 +518,7 @@ async def test_page_is_only_read(bridge: Bridge) -> None:
             assert response.status == 405
 
 
-# -- who may ask -------------------------------------------------------------------
+# -- access ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -804,7 +804,7 @@ async def test_error_inside_the_context_is_not_an_error_of_the_port(
             raise FileNotFoundError("state.db")
 
 
-# -- the first who asks ------------------------------------------------------------
+# -- the first connection ----------------------------------------------------------
 
 
 @pytest.fixture

@@ -276,7 +276,7 @@ async def test_stop_ends_the_announcer(life: Life) -> None:
     await asyncio.wait_for(running, 60)
 
 
-# -- what is about to be approved ----------------------------------------------------
+# -- approvals -----------------------------------------------------------------------
 
 
 def scheduled(seconds: float, **fields: object) -> ScheduledEvent:

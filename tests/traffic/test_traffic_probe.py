@@ -293,7 +293,7 @@ async def test_stop_cancels_the_application_check() -> None:
             await asking
 
 
-# -- a listener of systemd's ----------------------------------------------------------
+# -- a listener from systemd ----------------------------------------------------------
 
 
 def test_listener_is_used_only_if_passed_to_this_process() -> None:
