@@ -1,4 +1,4 @@
-"""What ``check --connect`` finds out for a hub: its store, its sources, other deciders.
+"""``check --connect`` for a hub: tests its store and sources, finds other approvers.
 
 Nothing is sent, received or written.
 """
@@ -16,11 +16,14 @@ from bridge.hub.store.store import glance
 from bridge.servicebus.receiver import open_queue
 
 _MOST_NAMED = 5
-_ADVICE = "let one of them decide for an approval entity: each counts its own votes"
+_ADVICE = (
+    "let only one hub or app decide for an approval entity: each counts only its own "
+    "votes"
+)
 
 
 async def examine(config: HubConfig, clock: Clock) -> list[Finding]:
-    """Look at the store and the sources of a hub."""
+    """Test the store and all sources of a hub."""
     found = await _of_store(config)
     return [*found, *[await _of_source(one, clock) for one in config.sources]]
 
@@ -36,10 +39,10 @@ async def _of_store(config: HubConfig) -> list[Finding]:
 
 
 def _of_others(others: list[OtherApprover]) -> Iterator[Finding]:
-    """Tell of approvals that were sent by nobody of this store."""
+    """Yield a warning for each approver who does not use this hub's store."""
     for one in others[:_MOST_NAMED]:
-        who, heard = one.name or "somebody without a name", rfc3339(one.heard)
-        text = f"{who} approves beside this hub: {one.event_id}, told {heard}"
+        who, heard = one.name or "an approver without a name", rfc3339(one.heard)
+        text = f"{who} approved {one.event_id} without this hub, reported at {heard}"
         yield Finding(is_good=True, is_warning=True, text=text, advice=_ADVICE)
 
 
