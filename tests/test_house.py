@@ -329,6 +329,25 @@ def test_tests_are_no_packages() -> None:
     assert [path for path in TESTS if path.name == "__init__.py"] == []
 
 
+def test_each_package_has_its_folder_of_tests() -> None:
+    """Who changes a package finds its tests in the folder of the same name."""
+    packages = {path.parent.name for path in (ROOT / "bridge").glob("*/__init__.py")}
+    tests = [path for path in TESTS if path.name.startswith("test_")]
+    folders = {path.relative_to(ROOT / "tests").parts[0] for path in tests}
+    beside = {path.name for path in (ROOT / "tests").glob("*.py")}
+
+    assert packages - folders == set()
+    assert beside == {"conftest.py", "coverage_gate.py", "test_house.py"}
+
+
+def test_support_imports_no_tests() -> None:
+    """All tests stand on it: what two folders of them need belongs there."""
+    imports = re.compile(r"^\s*(?:from|import) (tests(?!\.support\b)\S*)", re.MULTILINE)
+    support = [path for path in TESTS if path.parent.name == "support"]
+
+    assert {m for path in support for m in imports.findall(path.read_text())} == set()
+
+
 def test_no_test_patches_our_own_code() -> None:
     """What a test has to choose is passed in: time, chance, environment, others."""
     paths = {str(path.relative_to(ROOT)): path for path in TESTS}

@@ -22,14 +22,14 @@ from bridge.outbox.storage.database import Database
 from bridge.simulator.imds.server import ImdsSimulator
 from bridge.simulator.imds.state import ImdsSettings
 from bridge.simulator.servicebus.broker import Broker
-from tests.sinks.sink_fixtures import (
+from tests.support.builders import body_of, imds_event, started
+from tests.support.sink_fixtures import (
     SECRET,
     Inbox,
     cloud_event,
     drained,
     opened_sink,
 )
-from tests.support.builders import body_of, imds_event, started
 
 NOWHERE = "http://127.0.0.1:9"
 BUS = (

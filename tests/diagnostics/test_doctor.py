@@ -28,8 +28,8 @@ from bridge.simulator.imds.server import ImdsSimulator
 from bridge.simulator.imds.state import ImdsSettings
 from bridge.simulator.servicebus.broker import Broker
 from bridge.simulator.servicebus.errors import Condition
-from tests.sinks.sink_fixtures import Inbox
 from tests.support.fakes import START
+from tests.support.sink_fixtures import Inbox
 
 VM = "vm-7"
 NOWHERE = (

@@ -9,7 +9,6 @@ import asyncio
 import json
 import os
 import re
-import socket
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.docs.pages import blocks
+from tests.support.ports import free_port
 from tests.system.processes import (
     PATIENCE,
     Addresses,
@@ -161,14 +161,6 @@ async def world(folder: Path) -> AsyncIterator[World]:
             yield here
         finally:
             await ended(bridge)
-
-
-def free_port() -> int:
-    """Return a free port of loopback."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def put_commands(folder: Path) -> None:

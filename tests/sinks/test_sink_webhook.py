@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from bridge.foundation.errors import ConfigError, Reason, RefusedDeliveryError
 from bridge.sinks.base import Resources
 from bridge.sinks.webhook.content_mode import header_value, render_binary
-from tests.sinks.sink_fixtures import (
+from tests.support.sink_fixtures import (
     Inbox,
     cloud_event,
     config_faults,

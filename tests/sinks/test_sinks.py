@@ -17,7 +17,8 @@ from bridge.foundation.errors import (
 from bridge.simulator.servicebus.broker import Broker
 from bridge.sinks.base import Resources, Sink, SinkConfig
 from bridge.sinks.registry import SINK_TYPES
-from tests.sinks.sink_fixtures import (
+from tests.support.mail import Relay
+from tests.support.sink_fixtures import (
     SECRET,
     Inbox,
     LogReceiver,
@@ -25,7 +26,6 @@ from tests.sinks.sink_fixtures import (
     opened_sink,
     sink_config,
 )
-from tests.support.mail import Relay
 
 Options = Mapping[str, object]
 OPTIONS: Mapping[str, Callable[[Inbox, Broker], Options]] = {

@@ -24,14 +24,14 @@ from bridge.sinks.webhook.auth import (
     is_safe_for_token,
     settled,
 )
-from tests.sinks.sink_fixtures import (
+from tests.support.fakes import FakeClock
+from tests.support.sink_fixtures import (
     SECRET,
     Inbox,
     cloud_event,
     config_faults,
     opened_sink,
 )
-from tests.support.fakes import FakeClock
 
 SCOPE = "https://monitor.azure.com/.default"
 

@@ -15,14 +15,14 @@ from bridge.foundation.errors import (
 from bridge.foundation.rate_limit import Pace
 from bridge.sinks.base import Resources
 from tests.sinks.receivers import Receiver
-from tests.sinks.sink_fixtures import (
+from tests.support.fakes import FakeClock
+from tests.support.sink_fixtures import (
     Inbox,
     cloud_event,
     config_faults,
     opened_sink,
     sink_config,
 )
-from tests.support.fakes import FakeClock
 
 
 @pytest.fixture

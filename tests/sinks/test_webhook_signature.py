@@ -14,8 +14,8 @@ from bridge.foundation.hashing import hash32
 from bridge.foundation.values import Secret
 from bridge.sinks.base import Resources
 from bridge.sinks.webhook.signing import SignatureConfig, signed
-from tests.sinks.sink_fixtures import Inbox, cloud_event, config_faults, opened_sink
 from tests.support.fakes import FakeClock
+from tests.support.sink_fixtures import Inbox, cloud_event, config_faults, opened_sink
 
 OLD = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 NEW = "whsec_" + b64encode(bytes(range(64))).decode()

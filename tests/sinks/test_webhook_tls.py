@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import serialization
 
 from bridge.foundation.errors import RefusedDeliveryError, TransientDeliveryError
 from bridge.sinks.base import Resources
-from tests.sinks.sink_fixtures import Inbox, cloud_event, config_faults, opened_sink
+from tests.support.sink_fixtures import Inbox, cloud_event, config_faults, opened_sink
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sinks.sink_fixtures import LogReceiver
+from tests.support.sink_fixtures import LogReceiver
 from tests.system.processes import PATIENCE, ended, simulator_here, started
 
 pytestmark = pytest.mark.integration

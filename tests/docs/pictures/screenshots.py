@@ -1,6 +1,6 @@
 """Takes the pictures of the pages.
 
-    PYTHONPATH=infra:infra/functions python -m tests.support.screenshots [NAME …]
+    PYTHONPATH=infra:infra/functions python -m tests.docs.pictures.screenshots [NAME …]
 
 One function for each, which returns the picture; ``PICTURES`` has the name of the file
 under ``.github``. Wanted beside Chromium, for the look: Debian's
@@ -40,15 +40,8 @@ from bridge.simulator.servicebus.settings import (
     SubscriptionSettings,
     TopicSettings,
 )
-from tests.infra import dashboards
-from tests.infra.teams_world import ALICE, CHANNEL, teams_stage
-from tests.sinks.test_webhook_alerts import firing_at, running, until_ready
-from tests.support import discord_picture, hub_picture
-from tests.support.browser import find
-from tests.support.builders import imds_event, not_before
-from tests.support.fakes import START
-from tests.support.ports import free_port
-from tests.support.screenshot_texts import (
+from tests.docs.pictures import discord_picture, hub_picture
+from tests.docs.pictures.screenshot_texts import (
     ALERTS,
     CARD,
     EMAIL,
@@ -57,9 +50,16 @@ from tests.support.screenshot_texts import (
     SLACK,
     TEAMS,
 )
+from tests.infra import dashboards
+from tests.infra.teams_world import ALICE, CHANNEL, teams_stage
+from tests.sinks.test_webhook_alerts import firing_at, running, until_ready
+from tests.support.browser import find
+from tests.support.builders import imds_event, not_before
+from tests.support.fakes import START
+from tests.support.ports import free_port
 from tests.system.processes import PATIENCE, ended, forwarder
 
-FOLDER: Final = Path(__file__).parents[2] / ".github"
+FOLDER: Final = Path(__file__).parents[3] / ".github"
 _WIDTH: Final = 960
 _COLUMNS: Final = 140
 
