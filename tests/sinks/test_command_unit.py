@@ -35,8 +35,8 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
         yield found
 
 
-async def until_there(path: Path) -> None:
-    async with asyncio.timeout(PATIENCE):
+async def until_there(path: Path, seconds: float = PATIENCE) -> None:
+    async with asyncio.timeout(seconds):
         while not path.exists():
             await asyncio.sleep(0.02)
 
@@ -215,6 +215,28 @@ async def test_prepare_of_an_event_that_is_over_ends_although_its_restore_is_sto
 
     assert (found.code, found.was_stopped) == (-15, True)
     assert machine.starts == 1
+
+
+async def test_run_that_ends_too_late_after_a_stop_is_still_cancelled(
+    machine: Machine,
+) -> None:
+    """Its launcher stands still for a while, as when the journal takes nothing."""
+    machine.has(f'echo begun >>"{machine.ran}"; exec sleep 600')
+    stop, runner = asyncio.Event(), machine.runner(patience=0.3, ending=0.3)
+    task = asyncio.create_task(run(machine, stop=stop, runner=runner))
+    await machine.until_ran()
+    assert machine.launcher is not None
+    machine.launcher.send_signal(signal.SIGSTOP)
+    stop.set()
+    late, next_one = await task, await run(machine, RESTORE, runner=runner)
+    machine.launcher.send_signal(signal.SIGCONT)
+
+    await until_there(machine.results / "result", seconds=20)
+    assert "did not say that it ended" in (late.fault or "")
+    assert "did not take the request" in (next_one.fault or "")
+    assert json.loads((machine.results / "result").read_text())["ended"]["stopped"]
+    assert (await run(machine, limit=0.5)).timed_out  # a new run, and not cancelled
+    assert not list(machine.requests.iterdir())
 
 
 async def test_two_runs_of_one_life_follow_each_other(machine: Machine) -> None:

@@ -82,7 +82,7 @@ class UnitRunner:
                     ask = partial(box.ask, asked, given, environment, left)
                     await asyncio.to_thread(ask)
                 found = await self._awaited(box, asked, stop)
-                await asyncio.to_thread(box.forget)
+                await asyncio.to_thread(box.forget, asked.run_id)
         except OSError as error:
             fault = f"{self.places.requests}: {error.strerror} (RuntimeDirectory=)"
             return Exit(code=None, fault=fault, is_transient=True)
