@@ -21,7 +21,7 @@ from bridge.simulator.imds.lifecycle import EventLife
 from bridge.simulator.imds.server import ImdsSimulator
 from bridge.simulator.imds.state import ImdsSettings
 from bridge.simulator.inbox.server import Inbox
-from tests.support.configurations import Table, config_text, webhook
+from tests.support.configurations import Table, approvals, config_text, webhook
 from tests.support.ports import free_port
 from tests.system.processes import (
     PATIENCE,
@@ -284,30 +284,11 @@ async def test_probe_closes_last(machine: Machine) -> None:
     assert process.returncode == 0
 
 
-APPROVALS = """
-[imds]
-endpoint = "{imds}"
-poll_interval = "250ms"
-
-[state]
-path = "{folder}/state.db"
-
-[http]
-listen = ""
-
-[approvals]
-connection_string = "{bus}"
-queue = "vm-approvals"
-
-[[approvals.rules]]
-name = "user-made"
-event_sources = ["User"]
-action = "auto-approve"
-
-[traffic]
-listen = "127.0.0.1:{port}"
-settle = "2s"
-"""
+USER_MADE = {
+    "name": "user-made",
+    "event_sources": ["User"],
+    "action": "auto-approve",
+}
 FAR_OFF = "00000000-0000-0000-0000-00000000000A"
 
 
@@ -318,11 +299,11 @@ async def test_machine_leaves_rotation_before_a_rule_approves_its_event(
         machine = Machine(imds, inbox, tmp_path)
         config = tmp_path / "bridge.toml"
         config.write_text(
-            APPROVALS.format(
+            config_text(
                 imds=at.imds,
-                folder=tmp_path.as_posix(),
-                bus=at.connection_string,
-                port=machine.port,
+                state=tmp_path / "state.db",
+                approvals=approvals(at.connection_string, rules=[USER_MADE]),
+                traffic={"listen": f"127.0.0.1:{machine.port}", "settle": "2s"},
             )
         )
         process = await forwarder(config)
