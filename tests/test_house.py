@@ -277,19 +277,22 @@ PLANTERS = (
 # Nobody but aiohttp and asyncio themselves can set these.
 NOT_OURS = {"connector._resolver", "connector._use_dns_cache"}
 NOT_OURS |= {"task._log_destroy_pending"}
+# What is ours by the first part of its name; the last two are infra/functions.
+OURS = ("bridge", "approver", "function_app")
 
 
 def ours(nodes: Iterable[ast.AST]) -> set[str]:
-    """Return the names under which a test has imported something of ``bridge``."""
+    """Return the names under which a test has imported something of our own."""
     found = set[str]()
     for node in nodes:
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
-            "bridge"
+        if (
+            isinstance(node, ast.ImportFrom)
+            and (node.module or "").split(".")[0] in OURS
         ):
             found |= {name.asname or name.name for name in node.names}
         elif isinstance(node, ast.Import):
             names = (name.asname or name.name.split(".")[0] for name in node.names)
-            found |= {name for name in names if name == "bridge"}
+            found |= {name for name in names if name in OURS}
     return found
 
 
@@ -312,7 +315,8 @@ def patches(tree: ast.AST) -> list[str]:
             target = node.args[0]
             text = target.value if isinstance(target, ast.Constant) else ""
             is_class = isinstance(target, ast.Call) and root_of(target) == "type"
-            if str(text).startswith("bridge.") or root_of(target) in known or is_class:
+            is_named = str(text).split(".")[0] in OURS
+            if is_named or root_of(target) in known or is_class:
                 found.append(ast.unparse(node))
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             owner, place = root_of(node.value), ast.unparse(node)
@@ -352,6 +356,9 @@ def test_no_test_patches_our_own_code() -> None:
         "from bridge.outbox.store import Outbox as O\npatch.setattr(O.commit, 'x', 1)",
         "patch.setattr('bridge.cli.doctor._PATIENCE', 0.1)",
         "patch.setattr(type(outbox), 'commit', None)",
+        "patch.setattr('approver.teams.bot._COUNT_SECONDS', 0.0)",
+        "import function_app\npatch.setattr(function_app, 'handlers', None)",
+        "from approver.box import sent\npatch.setattr(sent, 'x', 1)",
         "import bridge.cli.doctor\nsetattr(bridge.cli.doctor, '_PATIENCE', 1)",
         "rig.relay._state = 'ok'",
         "self.relay._state = 'ok'",
