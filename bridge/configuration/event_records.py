@@ -7,6 +7,7 @@ from bridge.configuration.schema_parts import (
     IMDS_EVENT,
     IMDS_MEANINGS,
     LINK,
+    NOT_BEFORE,
     TEXT,
     TEXT_OR_NULL,
     TEXTS,
@@ -129,7 +130,7 @@ _SCHEDULED_EVENT = record(
             IMDS_EVENT,
         ),
         "changes": said(
-            TEXTS, "The fields that changed, sorted.", ["EventStatus", "NotBefore"], []
+            TEXTS, "The fields that changed, sorted.", [], ["EventStatus", "NotBefore"]
         ),
         "announced": said(
             YES_NO_OR_NULL,
@@ -140,7 +141,9 @@ _SCHEDULED_EVENT = record(
             WHOLE_OR_NULL, "The DocumentIncarnation that showed it.", 2, None
         ),
         "observedAt": _OBSERVED_AT,
-        "notBefore": said(TIME_OR_NULL, "The earliest time of the start.", AT, None),
+        "notBefore": said(
+            TIME_OR_NULL, "The earliest time of the start.", NOT_BEFORE, None
+        ),
         "noticeSeconds": said(
             WHOLE_OR_NULL,
             "Seconds from observedAt to notBefore; may be negative.",
@@ -204,7 +207,7 @@ _START_REQUEST = record(
             *(True, False, None),
         ),
         "reason": said(
-            TEXT_OR_NULL, "The reason, as text.", "the event has changed", None
+            TEXT_OR_NULL, "The reason, as text.", None, "the event has changed"
         ),
         "request": _REQUEST,
         "observedAt": _OBSERVED_AT,
@@ -238,8 +241,8 @@ _COMMAND = record(
         "signal": said(
             TEXT_OR_NULL,
             "The signal that ended the command; null: none.",
-            "SIGKILL",
             None,
+            "SIGKILL",
         ),
         "timedOut": said({"type": "boolean"}, "Whether it ran too long.", *(False,)),
         "seconds": said({"type": "number", "minimum": 0}, "How long it ran.", 4.2),
@@ -249,7 +252,7 @@ _COMMAND = record(
         "output": said(
             TEXT_OR_NULL, "Its output, shortened; null: not kept.", "drained", None
         ),
-        "reason": said(TEXT_OR_NULL, "The reason, as text.", "exit code 3", None),
+        "reason": said(TEXT_OR_NULL, "The reason, as text.", None, "exit code 3"),
         "observedAt": _OBSERVED_AT,
         "reporter": _REPORTER,
         "truncated": _TRUNCATED,
@@ -266,7 +269,7 @@ _BRIDGE = record(
     {
         "observedAt": _OBSERVED_AT,
         "reporter": _REPORTER,
-        "reason": said(TEXT_OR_NULL, "The reason, as text.", "timeout", None),
+        "reason": said(TEXT_OR_NULL, "The reason, as text.", None, "timeout"),
         "pending": said(WHOLE, "How many deliveries are pending.", 3),
         "dead": said(WHOLE, "How many deliveries are dead letters.", 0),
         "freeDiskBytes": said(

@@ -53,7 +53,7 @@ def _cloud_event(title: str, kind: str, steps: list[str], data: Json) -> Json:
         "id": said(
             {"type": "string", "pattern": "^[0-9a-f]{32}$"},
             "The same for the same change, from every VM and on every delivery.",
-            "0f4c0bd2b5b7d7ce43cf0e4ed2c7a3f1",
+            "c39a9ee2f07140d6a282ec6b9334cba6",
         ),
         "source": said(
             {"type": "string", "minLength": 1, "format": "uri-reference"},
@@ -78,7 +78,7 @@ def _cloud_event(title: str, kind: str, steps: list[str], data: Json) -> Json:
             {"const": of_schema}, "The name of data's schema.", of_schema
         ),
         "eventtype": said(TEXT, "The EventType, for filters.", "Reboot"),
-        "eventsource": said(TEXT, "The EventSource, for filters.", "Platform"),
+        "eventsource": said(TEXT, "The EventSource, for filters.", "User"),
         "eventstatus": said(TEXT, "The EventStatus, for filters.", "Scheduled"),
         "correlationid": said(TEXT, "The EventId.", EVENT_ID),
         "severitytext": said(
@@ -90,7 +90,7 @@ def _cloud_event(title: str, kind: str, steps: list[str], data: Json) -> Json:
         "traceparent": said(
             {"type": "string", "pattern": "^00-[0-9a-f]{32}-[0-9a-f]{16}-01$"},
             "W3C Trace Context: one trace for each EventId, one span for each event.",
-            "00-602d9444d2cd49c786248643e7171297-0f4c0bd2b5b7d7ce-01",
+            "00-602d9444d2cd49c786248643e7171297-c39a9ee2f07140d6-01",
         ),
         "sebridgetest": said({"const": "true"}, "This is a test event.", "true"),
         "data": said(ref(data["title"]), "The details.", _example(data)),

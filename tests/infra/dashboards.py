@@ -239,7 +239,8 @@ def page(panels: Iterable[Panel]) -> str:
 def height() -> int:
     """Return how many pixels all rows need."""
     places = (panel["gridPos"] for panel in DASHBOARD["panels"])
-    return _ROW * max(place["y"] + place["h"] for place in places) + 2 * _MARGIN
+    rows: int = max(place["y"] + place["h"] for place in places)
+    return _ROW * rows + 2 * _MARGIN
 
 
 def _box(panel: Panel) -> str:

@@ -399,7 +399,7 @@ async def test_app_without_a_bot_refuses_everybody(stage: TeamsStage) -> None:
     activity = await activity_of(stage, "approve")
     token = stage.inbox.teams.keys.signed(claims_of(stage))
     named = dict.fromkeys(settings_of(stage.inbox), "")
-    async with stage.other(**named):
+    async with stage.other(None, **named):
         assert await sent(activity, token) == (401, None)
 
 
