@@ -19,6 +19,7 @@ from bridge.events.build import numbered
 from bridge.foundation.hashing import hash32
 from bridge.hub.load import load as load_hub
 from tests.docs.pages import (
+    FOLDERS,
     ROOT,
     Block,
     all_text,
@@ -132,6 +133,21 @@ def test_links_lead_somewhere(page: str) -> None:
 )
 def test_commands_are_run_or_say_what_they_need(block: Block) -> None:
     assert MARKS.fullmatch(block.mark), f"{block}: {block.mark or 'no mark'}"
+
+
+def test_command_with_a_prompt_says_that_it_is_one() -> None:
+    """No test looks for commands in a block of another language."""
+    others = [block for block in every_block("", "text") if block.text[:2] == "$ "]
+
+    assert [str(block) for block in others] == []
+
+
+@pytest.mark.parametrize("page", pages())
+def test_files_that_are_named_are_there(page: str) -> None:
+    """What begins with a folder of the project; up to a name that stands for others."""
+    for name in re.findall(r"`([^`\s]+/[^`\s]*)`", prose(page)):
+        if name.split("/")[0] in {*FOLDERS, ".ci"}:
+            assert (ROOT / re.split(r"[:*<{]", name)[0]).exists(), name
 
 
 @pytest.mark.parametrize("block", every_block("toml"), ids=str)
