@@ -23,9 +23,9 @@ from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
 from slack_sdk.signature import SignatureVerifier
 
-from approver.ballot import digest
 from approver.buttons import Action, Button, write
 from approver.handlers import Handlers
+from approver.vote_rules import digest
 from bridge.events.build import Outcome, from_outcome, from_transition
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.document import ScheduledEvent
