@@ -3,7 +3,7 @@
 import json
 import re
 import tomllib
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import click
@@ -169,6 +169,14 @@ def test_check_accepts_the_example(path: Path, environ: dict[str, str]) -> None:
 
     assert result.exit_code == 0, result.output
     assert "warning" not in result.output or path.stem == "simulator"
+
+
+def test_state_of_the_simulators_example_stays_out_of_git() -> None:
+    """In a clone it is written at the root, and a lock and two others beside it."""
+    example = tomllib.loads((ROOT / "config/examples/simulator.toml").read_text())
+    ignored = (ROOT / ".gitignore").read_text().splitlines()
+
+    assert f"{PurePath(example['state']['path'])}*" in ignored
 
 
 @pytest.mark.parametrize("block", every_block("json"), ids=str)
