@@ -322,10 +322,11 @@ def patches(tree: ast.AST) -> list[str]:
                 found.append(ast.unparse(node))
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             owner, place = root_of(node.value), ast.unparse(node)
-            is_private = node.attr[0] == "_" != node.attr[-1]
-            is_other = owner not in {"self", "cls"} or "." in ast.unparse(node.value)
+            own = 2 if owner in {"self", "cls"} else 1  # its own may be private
+            parts = place.split(".")[own:]
+            is_private = any(part[:1] == "_" != part[-1:] for part in parts)
             is_imported = isinstance(node.value, ast.Name) and owner in known
-            if (is_imported or (is_private and is_other)) and place not in NOT_OURS:
+            if (is_imported or is_private) and place not in NOT_OURS:
                 found.append(place)
     return found
 
@@ -364,6 +365,7 @@ def test_no_test_patches_our_own_code() -> None:
         "import bridge.cli.doctor\nsetattr(bridge.cli.doctor, '_PATIENCE', 1)",
         "rig.relay._state = 'ok'",
         "self.relay._state = 'ok'",
+        "rig.relay._trying.circuit.last_error = 'x'",
     ],
 )
 def test_patch_of_our_own_code_is_found(text: str) -> None:
