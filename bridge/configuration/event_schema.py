@@ -21,6 +21,9 @@ from bridge.configuration.schema_parts import (
     ref,
 )
 
+# Of the examples; all others are INFO.
+_SEVERITIES = {"scheduledevent": (17, "ERROR"), "hub": (13, "WARN")}
+
 
 def event() -> Json:
     """Return the schema of every CloudEvent of a bridge or a hub, structured.
@@ -47,7 +50,10 @@ def _cloud_event(title: str, kind: str, steps: list[str], data: Json) -> Json:
     of_schema = f"urn:sebridge:schema:{kind}:v1"
     names = "|".join(steps).replace(".", r"\.")
     pattern = f"^{PREFIX}\\.{kind}\\.({names})\\.v1$"
+    outcome = _example(data).get("outcome", steps[0])  # of the example of data
     types = [f"sebridge.{kind}.{step}.v1" for step in steps]
+    types.sort(key=lambda name: f".{outcome}." not in name)
+    number, severity = _SEVERITIES.get(kind, (9, "INFO"))
     attributes = {
         "specversion": field({"const": "1.0"}, "The version of CloudEvents.", "1.0"),
         "id": field(
@@ -82,10 +88,10 @@ def _cloud_event(title: str, kind: str, steps: list[str], data: Json) -> Json:
         "eventstatus": field(TEXT, "The EventStatus, for filters.", "Scheduled"),
         "correlationid": field(TEXT, "The EventId.", EVENT_ID),
         "severitytext": field(
-            {"enum": ["INFO", "WARN", "ERROR"]}, "The severity.", "ERROR"
+            {"enum": ["INFO", "WARN", "ERROR"]}, "The severity.", severity
         ),
         "severitynumber": field(
-            {"enum": [9, 13, 17]}, "The severity as a number of OpenTelemetry.", 17
+            {"enum": [9, 13, 17]}, "The severity as a number of OpenTelemetry.", number
         ),
         "traceparent": field(
             {"type": "string", "pattern": "^00-[0-9a-f]{32}-[0-9a-f]{16}-01$"},
