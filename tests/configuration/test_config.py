@@ -25,6 +25,7 @@ from bridge.outbox.statefile import StateConfig
 from bridge.sinks.registry import SINK_TYPES
 from bridge.sinks.webhook.sink import WebhookSinkConfig
 from bridge.telemetry import metrics as telemetry
+from tests.sinks.derived import COMMAND
 from tests.support.strategies import JSON_VALUES
 
 EXAMPLE = Path(__file__).parents[2] / "config" / "bridge.example.toml"
@@ -46,11 +47,11 @@ CONNECTION_STRING = (
     "Endpoint=sb://contoso.servicebus.windows.net/;SharedAccessKeyName=n;"
     f"SharedAccessKey={SECRET}"
 )
-ENVIRON = {
-    "SLACK_WEBHOOK_URL": "https://hooks.slack.example/services/x",
-    "SIEM_TENANT": "contoso",
-    "SMTP_PASSWORD": "open sesame",
-}
+# The secrets of the example. A URL is a password and a header as well.
+ENVIRON = dict.fromkeys(
+    re.findall(r'(?m)^[^#\n]*"env:(\w+)"', EXAMPLE.read_text(encoding="utf-8")),
+    "https://x.example/",
+)
 
 
 def read(tables: Mapping[str, object], **environ: str) -> Config:
@@ -1041,6 +1042,7 @@ def test_example_has_every_key_of_the_settings_and_no_other() -> None:
 @pytest.mark.parametrize("kind", SINK_TYPES)
 def test_example_has_every_key_of_each_sink_and_no_other(kind: str) -> None:
     """What all sinks have stands at one of them."""
+    assert kind in example_sinks(), f"run {COMMAND}"
     given = set(keys(example_sinks()[kind]))
     common = {k for k in given if k.startswith(("when.", "retry."))}
     alternatives = {"queue"} if kind == "servicebus" else set()
@@ -1112,7 +1114,7 @@ def test_values_in_the_example_are_the_defaults_of_the_code(
         if value is None or field.required or place in SHOWN or "when." in place:
             continue
         assert msgspec.convert(value, field.type, dec_hook=decoded) == field.default, (
-            place
+            f"{place}: show its default, or name it in SHOWN"
         )
         compared += 1
 

@@ -1,12 +1,16 @@
 """What every sink owes the relay, over all of SINK_TYPES."""
 
+import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from bridge.events.routing import When
 from bridge.foundation.errors import (
     DeliveryError,
     PermanentDeliveryError,
@@ -17,6 +21,7 @@ from bridge.foundation.errors import (
 from bridge.simulator.servicebus.broker import Broker
 from bridge.sinks.base import Resources, Sink, SinkConfig
 from bridge.sinks.registry import SINK_TYPES
+from tests.docs.pages import section
 from tests.sinks.sink_fixtures import (
     SECRET,
     Inbox,
@@ -32,6 +37,12 @@ from tests.support.mail import Relay
 KINDS = [kind for kind in SINK_TYPES if kind in WAYS]
 OVER_HTTP = [kind for kind in KINDS if WAYS[kind].over == "http"]
 OVER_NETWORK = [kind for kind in KINDS if WAYS[kind].over != "machine"]
+NOWHERE = Servers(
+    http="http://127.0.0.1:9",
+    bus="Endpoint=sb://absent.invalid/;SharedAccessKeyName=k;SharedAccessKey=k",
+    mail=9,
+    logs=9,
+)
 WITH_SECRETS = [kind for kind in KINDS if WAYS[kind].secrets]
 
 
@@ -283,22 +294,30 @@ async def test_other_side_that_cannot_be_reached_is_told(
         await config.reach(stage.resources)
 
 
-def test_defaults_of_routing_depend_on_the_type() -> None:
-    """What an operator gets who says nothing."""
-    defaults = {
-        kind: (config.default_scope, config.default_lifecycle)
-        for kind, config in SINK_TYPES.items()
-    }
+@pytest.mark.parametrize("key", ["scope", "lifecycle"])
+def test_default_of_routing_is_the_one_that_the_pages_name(key: str) -> None:
+    """What an operator gets who says nothing depends on the type."""
+    keys = section("config/sinks/README.md", "## Keys that every sink has")
+    (cell,) = re.findall(rf"(?m)^\| `when\.{key}` \| ([^|]+) \|", keys)
+    *named, (_, others) = (part.split(": ") for part in cell.split("; "))
+    told = {kind.strip(" `"): v for kinds, v in named for kind in kinds.split(",")}
+    of_code = {k: getattr(config, f"default_{key}") for k, config in SINK_TYPES.items()}
 
-    assert defaults == {
-        "command": ("own", False),
-        "email": ("own", False),
-        "file": ("own", True),
-        "servicebus": ("all", True),
-        "slack": ("own", False),
-        "syslog": ("own", True),
-        "webhook": ("own", True),
-    }
+    assert {kind: told.get(kind, others).strip("`") for kind in SINK_TYPES} == {
+        kind: json.dumps(value).strip('"') for kind, value in of_code.items()
+    }, f"name the type in config/sinks/README.md, when.{key}"
+    assert isinstance(When.__doc__, str)
+    text = " ".join(When.__doc__.partition(f" {key}: ")[2].split())
+    of_schema = text.partition("Left out: ")[2].partition(".")[0]
+    unusual = [kind for kind in SINK_TYPES if kind in told]
+    assert all(kind in of_schema for kind in unusual), "say it in When's docstring, too"
+
+
+def test_names_of_entities_are_keys_of_the_sink() -> None:
+    """So that they can be checked, and filled in, under these keys."""
+    for kind in KINDS:
+        config = sink_config({"type": kind, **WAYS[kind].least(NOWHERE)})
+        assert config.entities.items() <= msgspec.structs.asdict(config).items()
 
 
 @pytest.mark.parametrize("config", SINK_TYPES.values())
