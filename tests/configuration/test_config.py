@@ -1025,7 +1025,7 @@ def fields(
 def test_example_is_accepted() -> None:
     config = load(EXAMPLE, ENVIRON)
 
-    assert {sink.type for sink in config.sinks} == set(SINK_TYPES)
+    assert {sink.type for sink in config.sinks} == set(SINK_TYPES), f"run {COMMAND}"
     assert config.approvals is not None
     assert config.warnings() == []
 

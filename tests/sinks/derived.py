@@ -5,11 +5,13 @@
 - the golden bodies of the presets, and their table in ``config/sinks/webhook.md``;
 - the schema of the configuration;
 - the packages of ``sinks`` in the map, ``bridge/README.md``;
+- the pure modules of sinks in the contract that keeps them pure, ``pyproject.toml``;
 - for a new type of sink: its row in ``config/sinks/README.md``, and its keys in
   ``config/bridge.example.toml``. What already stands there is left as it is, so the
   words may be improved by hand.
 """
 
+import ast
 import json
 import re
 import tomllib
@@ -26,6 +28,7 @@ MAP = ROOT / "bridge" / "README.md"
 PAGES = ROOT / "config" / "sinks"
 SINKS_PAGE = PAGES / "README.md"
 EXAMPLE = ROOT / "config" / "bridge.example.toml"
+PROJECT = ROOT / "pyproject.toml"
 COMMAND = "python -m tests.sinks.derived"
 
 _HEAD = "| `type` | where events go |\n|---|---|\n"  # of the table of all sinks
@@ -45,6 +48,47 @@ def smallest(kind: str) -> str:
     found = re.search(r"```toml\n(.*?)```", page_of(kind), re.DOTALL)
     assert found, f"config/sinks/{kind}.md has no smallest configuration in TOML"
     return found[1]
+
+
+def impure_imports() -> set[str]:
+    """Return what a pure module does not import, by the contract."""
+    return set(_contract(PROJECT.read_text(encoding="utf-8"))["forbidden_modules"])
+
+
+def _contract(project: str) -> dict[str, list[str]]:
+    contracts = tomllib.loads(project)["tool"]["importlinter"]["contracts"]
+    (found,) = (one for one in contracts if one["name"].startswith("What is pure"))
+    return dict(found)
+
+
+def does_io(text: str, forbidden: set[str]) -> bool:
+    """Whether a module waits, reads files or secrets, or imports what may do so."""
+    imported = set[str]()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            imported |= {name.name.partition(".")[0] for name in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            imported.add(node.module.partition(".")[0])
+    return bool(imported & forbidden or re.search(r"\basync |\breveal|\bPath\b", text))
+
+
+def pure_modules() -> Iterator[str]:
+    """Yield the modules of the sinks' packages that do no I/O."""
+    forbidden = impure_imports()
+    for path in sorted((ROOT / "bridge" / "sinks").glob("*/**/*.py")):
+        is_empty = path.name == "__init__.py"
+        if not is_empty and not does_io(path.read_text(encoding="utf-8"), forbidden):
+            yield ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+def with_pure_modules(project: str) -> str:
+    """Return pyproject.toml with the pure modules of sinks in their contract."""
+    named = tuple(f"{name}." for name in _contract(project)["source_modules"])
+    new = [name for name in pure_modules() if not f"{name}.".startswith(named)]
+    lines = "".join(f'  "{name}",\n' for name in new)
+    before, begin, after = project.rpartition("source_modules = [\n")
+    names, end, rest = after.partition("]\n")
+    return before + begin + names + lines + end + rest
 
 
 def with_map_row(text: str) -> str:
@@ -82,22 +126,26 @@ def _table(kind: str) -> str:
     """Return the keys of a sink: those of its page, then all others."""
     kinds = json_schema.config()["properties"]["sinks"]["items"]["anyOf"]
     (schema,) = (k for k in kinds if k["properties"]["type"]["const"] == kind)
-    needed, _, _ = smallest(kind).partition("\n\n")
-    given = tomllib.loads(needed)["sinks"][0]
+    needed = re.split(r"\n(?=\n|\[sinks\.)", smallest(kind))[0]
+    given = {match[1] for match in re.finditer(r"(?m)^(?:# )?(\w+) = ", needed)}
     others = (
         _line(key, about)
         for key, about in schema["properties"].items()
-        if key not in {*given, *_COMMON}
+        if key not in given | _COMMON
     )
     return "\n".join([needed.rstrip("\n"), *others, ""])
 
 
 def _line(key: str, about: dict[str, Any]) -> str:
+    use = about["examples"][0]
     if "default" in about:
-        line = f"{key} = {_toml(about['default'])}"
+        value = about["default"]
+        is_duration = isinstance(value, float) and isinstance(use, str)
+        line = f"{key} = {_toml(f'{value:g}s' if is_duration else value)}"
     else:
-        line = f"# {key} = {_toml(about['examples'][0])}"
-    return f"{line:<{_COMMENT_AT}}# {about['description'].partition('. ')[0]}"
+        line = f"# {key} = {_toml(use)}"
+    text = about["description"].partition(". ")[0]
+    return f"{line:<{_COMMENT_AT}}# {text[0].lower()}{text[1:]}"
 
 
 def _toml(value: object) -> str:
@@ -125,6 +173,7 @@ def derived() -> Iterator[tuple[Path, str]]:
         (SINKS_PAGE, with_rows),
         (EXAMPLE, with_every_sink),
         (MAP, with_map_row),
+        (PROJECT, with_pure_modules),
     ):
         yield path, make(path.read_text(encoding="utf-8"))
     yield ROOT / "config" / "config.schema.json", json_schema.text("config")

@@ -1,17 +1,24 @@
 """What other files say of sinks and presets is derived, or missed if absent."""
 
-import ast
 import re
 import tomllib
-from pathlib import Path
 
 import pytest
 
 from bridge.sinks.registry import SINK_TYPES
-from tests.docs.pages import ROOT, pages, section
-from tests.sinks.derived import COMMAND, derived, smallest
-
-SINKS = ROOT / "bridge" / "sinks"
+from tests.docs.pages import pages, section
+from tests.sinks.derived import (
+    COMMAND,
+    EXAMPLE,
+    SINKS_PAGE,
+    derived,
+    does_io,
+    impure_imports,
+    pure_modules,
+    smallest,
+    with_every_sink,
+    with_rows,
+)
 
 
 def test_pages_hold_what_is_derived() -> None:
@@ -36,29 +43,49 @@ def test_readme_and_changelog_name_the_sink(kind: str) -> None:
     assert f"`{kind}`" in pages()["CHANGELOG.md"], f"add a line with `{kind}` to it"
 
 
-def does_io(path: Path, forbidden: set[str]) -> bool:
-    """Whether a module waits, reads files or secrets, or imports what may do so."""
-    text = path.read_text(encoding="utf-8")
-    imported = set[str]()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Import):
-            imported |= {name.name.partition(".")[0] for name in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            imported.add(node.module.partition(".")[0])
-    return bool(imported & forbidden or re.search(r"\basync |\breveal|\bPath\b", text))
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import asyncio.locks",
+        "from os import path",
+        "async def deliver(event): ...",
+        "url = self.url.reveal()",
+    ],
+)
+def test_module_that_does_io_is_not_taken_for_a_pure_one(text: str) -> None:
+    assert does_io(text, impure_imports())
 
 
-def test_pure_modules_of_sinks_are_under_contract() -> None:
-    tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
-    contract = tools["importlinter"]["contracts"][-1]
-    forbidden = set(contract["forbidden_modules"])
-    paths = (p for p in SINKS.glob("*/**/*.py") if p.name != "__init__.py")
-    pure = {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        for path in paths
-        if not does_io(path, forbidden)
-    }
+def test_pure_modules_of_sinks_are_found() -> None:
+    found = set(pure_modules())
 
-    named = tuple(f"{name}." for name in contract["source_modules"])
-    missing = sorted(name for name in pure if not f"{name}.".startswith(named))
-    assert missing == [], "name them in source_modules of that contract"
+    assert {"bridge.sinks.email.message", "bridge.sinks.webhook.response"} <= found
+    assert not any(name.endswith(".sink") for name in found)
+
+
+@pytest.mark.parametrize("kind", SINK_TYPES)
+def test_row_of_a_new_sink_is_written_and_the_others_are_left(kind: str) -> None:
+    page = SINKS_PAGE.read_text(encoding="utf-8")
+    (own,) = re.findall(rf"(?m)^\| \[`{kind}`\].*\n", page)
+    before = page.replace(own, "")
+    after = with_rows(before)
+
+    (written,) = re.findall(rf"(?m)^\| \[`{kind}`\].*\n", after)
+    assert after.replace(written, "") == before
+
+
+def tables_of(example: str) -> list[str]:
+    """Return the tables of sinks, and what is before and behind them, as texts."""
+    return re.split(r"(?m)^(?=\[\[sinks\]\]|\[approvals\] )", example)
+
+
+@pytest.mark.parametrize("kind", SINK_TYPES)
+def test_table_of_a_new_sink_is_written_and_the_others_are_left(kind: str) -> None:
+    example = tables_of(EXAMPLE.read_text(encoding="utf-8"))
+    others = [part for part in example if f'\ntype = "{kind}"' not in part]
+    after = tables_of(with_every_sink("".join(others)))
+
+    (own,) = (part for part in after if f'\ntype = "{kind}"' in part)
+    assert [part for part in after if part != own] == others
+    (table,) = tomllib.loads(re.sub(r"(?m)^# (?=\w+ = )", "", own))["sinks"]
+    assert table.keys() | {"when", "retry"} == {*SINK_TYPES[kind].__struct_fields__}
