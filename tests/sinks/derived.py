@@ -85,10 +85,10 @@ def with_pure_modules(project: str) -> str:
     """Return pyproject.toml with the pure modules of sinks in their contract."""
     named = tuple(f"{name}." for name in _contract(project)["source_modules"])
     new = [name for name in pure_modules() if not f"{name}.".startswith(named)]
-    lines = "".join(f'  "{name}",\n' for name in new)
+    words = "".join(f' "{name}",' for name in new)  # the contracts fit on a page
     before, begin, after = project.rpartition("source_modules = [\n")
     names, end, rest = after.partition("]\n")
-    return before + begin + names + lines + end + rest
+    return before + begin + names.rstrip("\n") + words + "\n" + end + rest
 
 
 def with_map_row(text: str) -> str:
