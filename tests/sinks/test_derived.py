@@ -6,7 +6,7 @@ import tomllib
 import pytest
 
 from bridge.sinks.registry import SINK_TYPES
-from tests.docs.pages import pages, section
+from tests.docs.pages import ROOT, pages, section
 from tests.sinks.derived import (
     COMMAND,
     EXAMPLE,
@@ -19,6 +19,13 @@ from tests.sinks.derived import (
     with_every_sink,
     with_rows,
 )
+
+
+def test_every_package_of_a_sink_is_registered() -> None:
+    folders = (ROOT / "bridge" / "sinks").glob("*/sink.py")
+
+    missing = {path.parent.name for path in folders} - set(SINK_TYPES)
+    assert missing == set(), "name them in bridge/sinks/registry.py"
 
 
 def test_pages_hold_what_is_derived() -> None:
