@@ -81,9 +81,6 @@ class _Mix(Enum):
 class Sender:
     """A sender to one entity, opened at the first use and again after errors.
 
-    It is wide because the messages that wait, their batches, and the link that carries
-    them change together under one guard.
-
     Args:
         config: the connection to the namespace; secrets are read at each opening.
         entity: the queue or topic.
