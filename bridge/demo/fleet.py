@@ -39,16 +39,17 @@ _NOTICE = 900.0
 _SEEN = ("scheduled", "approved", "started", "completed")
 
 
-def play(count: int, *, is_ended: bool) -> int:
+def play(count: int, *, is_ended: bool, patience: float = PATIENCE) -> int:
     """Play a fleet and show it; return the exit code.
 
     Args:
         count: how many forwarders; at least 3.
         is_ended: whether to end after the last step; else it runs until Ctrl-C.
+        patience: how many seconds each step may take.
     """
     folder, timeline = Path(tempfile.mkdtemp(prefix="sebridge-fleet-")), Timeline()
     try:
-        opened = _opened(count, folder, timeline)
+        opened = _opened(count, folder, timeline, patience)
         return asyncio.run(_perform(opened, is_ended=is_ended))
     except (FleetError, SimulatorError) as error:
         timeline.verdict(f"Failed: {error}.", is_good=False)
@@ -75,7 +76,7 @@ async def _perform(
 
 @asynccontextmanager
 async def _opened(
-    count: int, folder: Path, timeline: Timeline
+    count: int, folder: Path, timeline: Timeline, patience: float
 ) -> AsyncIterator["Fleet"]:
     timeline.headline(f"a fleet of {count}", "forwarders, a hub, and its page")
     async with AsyncExitStack() as stack:
@@ -85,7 +86,7 @@ async def _opened(
             await stack.enter_async_context(imds)
         arm = await stack.enter_async_context(Arm([web, db]))
         http = await stack.enter_async_context(aiohttp.ClientSession())
-        hub = HubPage(http)
+        hub = HubPage(http, patience)
         fleet = Fleet(folder, timeline, broker, web, db, arm, hub, stack)
         for document, name in ((web, "web-1"), (db, "db-1")):
             grid = EventGrid(
@@ -139,8 +140,12 @@ class Fleet:
         text = HUB.format(bus=bus, store=store.as_posix(), arm=self.arm.url)
         hub = await self._spawn("hub", text, "hub")
         assert hub.stdout is not None  # noqa: S101 - for mypy  # nosec B101
-        async with asyncio.timeout(PATIENCE):
-            self.hub.url = (await hub.stdout.readline()).decode().strip()
+        try:
+            async with asyncio.timeout(self.hub.patience):
+                self.hub.url = (await hub.stdout.readline()).decode().strip()
+        except TimeoutError:
+            text = f"the hub does not start in time: {self._log_end('hub')}"
+            raise FleetError(text) from None
         if not self.hub.url.startswith("http://"):
             raise FleetError(f"the hub does not start: {self._log_end('hub')}")
         self.timeline.happened("hub", f"its page is {self.hub.url}")
@@ -210,8 +215,11 @@ class Fleet:
         self.web.on_approved.append(lambda _: reached.set())
         await self._await_shown(event_id, "web", "scheduled")
         await self._approve(event_id, "web", "bridge")
-        async with asyncio.timeout(PATIENCE):
-            await reached.wait()
+        try:
+            async with asyncio.timeout(self.hub.patience):
+                await reached.wait()
+        except TimeoutError:
+            raise FleetError("no StartRequest of a bridge reached IMDS") from None
         self.ways.append("StartRequest")
         self.timeline.happened("IMDS", "StartRequest of a bridge")
         for step in ("started", "completed"):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bridge.demo import fleet
 from tests.system.test_demo import demo, text_of
 
 pytestmark = pytest.mark.integration
@@ -97,4 +98,42 @@ async def test_fleet_that_has_shown_all_ends_well_by_a_signal(tmp_path: Path) ->
     assert process.returncode == 0
     assert "interrupted" not in text
     assert "Traceback" not in text
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_fleet_whose_hub_dies_ends_with_what_failed(tmp_path: Path) -> None:
+    process = await demo(tmp_path, "--fleet", "3", "--no-wait")
+    hub = await hub_of(process)
+    before = await line_with(process, "its page is")
+
+    os.kill(hub, signal.SIGKILL)
+    text = before + await text_of(process)
+
+    assert process.returncode == 1
+    assert "Failed: the hub does not answer: 3 bridges alive" in text
+    assert "Traceback" not in text
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_fleet_whose_hub_ends_before_it_listens_says_why(tmp_path: Path) -> None:
+    process = await demo(tmp_path, "--fleet", "3", "--no-wait")
+    os.kill(await hub_of(process), signal.SIGKILL)
+    text = await text_of(process)
+
+    assert process.returncode == 1
+    assert "Failed: the hub does not start: it has logged nothing." in text
+    assert "Traceback" not in text
+
+
+def test_fleet_whose_hub_is_too_slow_ends_with_what_failed(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    status = fleet.play(3, is_ended=True, patience=0.01)
+
+    assert status == 1
+    assert "Failed: the hub does not start in time: it has" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
