@@ -1,6 +1,6 @@
 """The section ``[approvals]``: where approvals come from, and what is allowed."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
@@ -24,10 +24,10 @@ _MOST_DELIVERIES = 2000  # the highest MaxDeliveryCount of Service Bus
 
 @contextmanager
 def connection_faults(place: str) -> Iterator[None]:
-    """Name the key of a connection string that cannot be read any more.
+    """Turn the ValueError of an unreadable connection string into a ConfigError.
 
     Raises:
-        ConfigError: in place of the ValueError of the connection string.
+        ConfigError: names the key of the connection string.
     """
     try:
         yield
@@ -91,6 +91,15 @@ class ApprovalsConfig(NamespaceConfig, frozen=True, kw_only=True):
     def target(self) -> Entity:
         """The queue or topic that approvals are sent to, for comparisons."""
         return entity_in(self, self.queue, self.topic)
+
+    @property
+    def entities(self) -> Mapping[str, str]:
+        """The names of the entity by their keys; see ``SinkConfig.entities``."""
+        return {
+            "queue": self.queue,
+            "topic": self.topic,
+            "subscription": self.subscription,
+        }
 
     @property
     def entity_path(self) -> str:

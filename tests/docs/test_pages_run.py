@@ -1,20 +1,22 @@
-"""The commands on the pages are run, and print what the pages say they print."""
+"""Run the commands on the pages, and compare their output with the pages."""
 
 import asyncio
 import os
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.docs.page_world import World, put_commands, world
-from tests.docs.pages import Block, every_block
+from tests.docs.pages import ROOT, Block, every_block
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="they are for a shell")
 
+EXAMPLES = sorted((ROOT / "config" / "examples").glob("*.toml"))
 RUN = {"run", "run: until ready", "printed"}
-# What is another one each time.
+# Parts of an output that differ in each run.
 CHANGES = (
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", "TIME"),
     (r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}", "GUID"),
@@ -25,14 +27,14 @@ CHANGES = (
 
 
 def shape(text: str) -> list[str]:
-    """Return the lines of an output without what is another one each time."""
+    """Return the lines of an output, with placeholders for parts that always differ."""
     for pattern, word in CHANGES:
         text = re.sub(pattern, word, text)
     return [line.rstrip() for line in text.rstrip("\n").split("\n")]
 
 
 async def misprint(here: World, block: Block) -> str | None:
-    """Hold an output on a page to what the command prints; … stands for the rest."""
+    """Compare the output on a page with the command's output; … stands for the rest."""
     command, _, told = block.text.partition("\n")
     _, said = await here.run(command.removeprefix("$ "))
     expected, found = shape(told), shape(said)
@@ -43,7 +45,7 @@ async def misprint(here: World, block: Block) -> str | None:
 
 
 async def fault_of(here: World, block: Block) -> str | None:
-    """Run a block as its mark says, and return what is not as the page says."""
+    """Run a block as its mark says; return the difference from the page, or None."""
     if block.mark == "printed":
         return await misprint(here, block)
     if block.mark == "run: until ready":
@@ -53,9 +55,9 @@ async def fault_of(here: World, block: Block) -> str | None:
     return f"{block}: exit code {code}\n{said}" if code else None
 
 
-@pytest.mark.timeout(600)  # so many processes take their time on a busy machine
-async def test_commands_of_the_pages_do_what_they_say(tmp_path: Path) -> None:
-    """In one world: what is printed first, before other commands change it."""
+@pytest.mark.timeout(600)  # many processes are slow on a busy machine
+async def test_commands_of_the_pages_print_what_the_pages_show(tmp_path: Path) -> None:
+    """All commands share a world: blocks with output run first, before it changes."""
     found = [block for block in every_block("sh", "console") if block.mark in RUN]
     found.sort(key=lambda block: block.mark != "printed")
 
@@ -70,6 +72,54 @@ def test_no_mark_is_misspelt_out_of_being_run() -> None:
     marks = [block.mark for block in every_block("sh", "console")]
 
     assert {mark for mark in marks if mark.startswith(("run", "printed"))} == RUN
+
+
+async def test_first_file_is_written_as_the_page_says(tmp_path: Path) -> None:
+    (block,) = (b for b in every_block("sh") if b.mark == "command: init")
+    put_commands(tmp_path)
+    config = tmp_path / "bridge.toml"
+    said = await said_by(
+        f"{block.text}\nsebridge check",
+        tmp_path,
+        {"SEBRIDGE_CONFIG": str(config)},
+        b"https://hooks.slack.com/services/T000/B000/XXXX\n",
+    )
+
+    assert config.read_text().count("[[sinks]]") == 3
+    assert f"{config}: " in said
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+async def test_head_of_an_example_says_how_to_check_it(
+    path: Path, tmp_path: Path
+) -> None:
+    """From a bare clone, where no variable is set."""
+    name = path.relative_to(ROOT).as_posix()
+    commands = re.findall(r"(?m)^#   (.+)$", path.read_text())
+    put_commands(tmp_path)
+
+    said = await said_by("\n".join(commands), tmp_path, {"TMPDIR": str(tmp_path)})
+
+    assert commands[-1] == f"sebridge check -c {name}"
+    assert f"{name}: " in said
+    assert "warning" not in said or path.stem == "simulator"
+
+
+async def said_by(
+    commands: str, folder: Path, environ: Mapping[str, str], given: bytes = b""
+) -> str:
+    """Run commands at the root of the project, and return what they print."""
+    process = await asyncio.create_subprocess_exec(
+        *("bash", "-euo", "pipefail", "-c", commands),
+        cwd=ROOT,
+        env={"PATH": f"{folder}:{os.environ['PATH']}", "PYTHONUTF8": "1", **environ},
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    said, _ = await process.communicate(given)
+    assert process.returncode == 0, said.decode()
+    return said.decode()
 
 
 async def test_completion_is_made_for_each_shell(tmp_path: Path) -> None:

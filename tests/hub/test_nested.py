@@ -8,13 +8,13 @@ import aiohttp
 import orjson
 import pytest
 
-from bridge.hub.access import Asked, Refusal, who_asks
+from bridge.hub.access import Refusal
 from bridge.hub.source_config import AzureSource
 from bridge.hub.sources import read
 from bridge.hub.store.intake import Incoming
 from bridge.hub.store.store import Store
 from bridge.servicebus.message import ReceivedMessage
-from tests.hub.test_access import EASY, PRINCIPAL, PROXY
+from tests.hub.test_access import EASY, PRINCIPAL, ask
 from tests.support.fleet import at, azure, event, life, outcome, step
 from tests.support.hub import BUS, Desk, config
 from tests.support.nested import HERE, Nest, each_depth, holding, lists
@@ -47,8 +47,7 @@ def test_identity_that_is_nested_is_none(
 ) -> None:
     for shape in (HERE, {"claims": HERE}, {"claims": [{"typ": HERE, "val": HERE}]}):
         value = base64.b64encode(holding(shape, nest(depth))).decode()
-        asked = Asked(peer=PROXY, host="hub.example", headers=((PRINCIPAL, value),))
-        found = who_asks(EASY, asked)
+        found = ask(EASY, (PRINCIPAL, value))
         assert isinstance(found, Refusal)
         assert found.status in {400, 401}
 
