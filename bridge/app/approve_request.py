@@ -22,8 +22,8 @@ from bridge.approvals.message import parse
 from bridge.approvals.reply import first_named
 from bridge.configuration.config import Config
 from bridge.events.build import rfc3339
-from bridge.events.cloudevent import CloudEvent
-from bridge.events.document import STARTED
+from bridge.events.cloudevent import DEEPEST, CloudEvent
+from bridge.events.document import STARTED, is_deep
 from bridge.events.identity import Identity
 from bridge.foundation.errors import ConfigError, MalformedApprovalError
 from bridge.servicebus.namespace import Entity
@@ -71,14 +71,17 @@ class SeenEvent:
             raise ValueError("is no JSON") from error
         if not isinstance(found, dict) or "specversion" not in found:
             raise ValueError("is no structured CloudEvent")
+        if is_deep(found, DEEPEST):
+            raise ValueError(f"is nested more than {DEEPEST} levels deep")
         data, event = _of(found, "data"), _of(_of(found, "data"), "event")
         event_id = event.get("EventId")
         if not (isinstance(event_id, str) and event_id):
             raise ValueError("has no scheduled event: data.event.EventId is missing")
-        if data.get("transition") in _OVER:
+        transition = data.get("transition")
+        if isinstance(transition, str) and transition in _OVER:
             raise ValueError(
-                f"says that the event is over ({data['transition']}): there is "
-                "nothing to approve"
+                f"says that the event is over ({transition}): there is nothing to "
+                "approve"
             )
         if data.get("test") is True:
             raise ValueError("is a test event: there is nothing to approve")

@@ -337,10 +337,10 @@ def _approved(event: ScheduledEvent, approval: Approval) -> ScheduledEvent | Non
 
     If an approval has several EventIds, ``approved_event`` describes only one of them.
     """
-    raw = approval.approved_event
-    if raw is None:
+    if (raw := approval.approved_event) is None:
         return None
-    seen = ScheduledEvent(event_id=str(raw.get("EventId", event.event_id)), raw=raw)
+    named = raw.get("EventId", event.event_id)
+    seen = ScheduledEvent(event_id=named if isinstance(named, str) else "", raw=raw)
     is_of_another = seen.key != event.key and len(approval.event_ids) > 1
     return None if is_of_another else seen
 

@@ -14,6 +14,7 @@ from enum import StrEnum
 import orjson
 
 from bridge.events.build import clean
+from bridge.events.cloudevent import DEEPEST
 from bridge.events.document import ScheduledEvent, is_deep
 from bridge.foundation.errors import UnreadableMessageError
 
@@ -22,7 +23,6 @@ _GROUP = re.compile(
     r"/subscriptions/([^/]+)/resourcegroups/([^/]+)(?:/|$)", re.IGNORECASE
 )
 _LONGEST_ID = 1024
-_FEW_BRACKETS = 64  # with so few, a body cannot be nested too deep
 
 
 class Kind(StrEnum):
@@ -180,7 +180,7 @@ def object_in(body: bytes) -> dict[str, object]:
         raise UnreadableMessageError("the body is no JSON") from error
     if not isinstance(found, dict):
         raise UnreadableMessageError("the body is no JSON object")
-    if body.count(b"[") + body.count(b"{") > _FEW_BRACKETS and is_deep(found):
+    if body.count(b"[") + body.count(b"{") > DEEPEST and is_deep(found, DEEPEST):
         raise UnreadableMessageError("the body is nested too deep")
     return found
 
