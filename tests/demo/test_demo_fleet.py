@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.system.test_demo import demo, text_of
+from tests.demo.test_demo import demo, text_of
 
 from bridge.demo import fleet
 
