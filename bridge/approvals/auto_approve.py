@@ -24,17 +24,12 @@ import orjson
 
 from bridge.approvals.context import ApprovalContext
 from bridge.approvals.message import Approval
-from bridge.approvals.policy import (
-    Conclusion,
-    Initiative,
-    OutcomeKind,
-    Request,
-    rule_that_approves,
-)
+from bridge.approvals.policy import Conclusion, Initiative, Request, rule_that_approves
 from bridge.approvals.rules import Ruling, content_of
 from bridge.approvals.start_request import INTENT, StartRequestFlow
 from bridge.events.build import Outcome, from_outcome
 from bridge.events.document import ScheduledEvent
+from bridge.events.vocabulary import OutcomeKind
 from bridge.events.watch import Known, Moment
 from bridge.foundation.hashing import hash32
 from bridge.foundation.workers import waking

@@ -24,11 +24,12 @@ from msgspec.structs import replace as with_fields
 
 from bridge.approvals.context import ApprovalContext
 from bridge.approvals.message import Approval, parse
-from bridge.approvals.policy import Conclusion, OutcomeKind, Request
+from bridge.approvals.policy import Conclusion, Request
 from bridge.approvals.reply import ReplyEnvelope
 from bridge.approvals.start_request import INTENT, StartRequestFlow
 from bridge.events.build import Outcome, OutgoingEvent, from_outcome, rfc3339
 from bridge.events.document import ScheduledEvent
+from bridge.events.vocabulary import OutcomeKind
 from bridge.foundation.errors import MalformedApprovalError
 from bridge.foundation.hashing import hash32
 from bridge.outbox.records import Decision, Reply

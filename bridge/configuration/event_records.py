@@ -22,7 +22,7 @@ from bridge.configuration.schema_parts import (
     ref,
     said,
 )
-from bridge.events.transitions import TransitionKind
+from bridge.events.vocabulary import TransitionKind
 from bridge.telemetry.metrics import COMMAND_OUTCOMES, OUTCOMES
 
 _OBSERVED_AT = said(TIME, "When this bridge observed it.", AT)

@@ -15,6 +15,7 @@ import orjson
 
 from bridge.events.build import clean
 from bridge.events.document import ScheduledEvent, is_deep
+from bridge.events.vocabulary import GONE, PRESENT, TransitionKind
 from bridge.foundation.errors import UnreadableMessageError
 
 AZURE = "azure"  # the teller of Event Grid's events
@@ -28,24 +29,24 @@ _FEW_BRACKETS = 64  # no deeper than that: what is nested has brackets
 class Kind(StrEnum):
     """What a message tells of an event."""
 
-    SCHEDULED = "scheduled"
-    STARTED = "started"
-    UPDATED = "updated"
-    COMPLETED = "completed"
-    CANCELLED = "cancelled"
-    ENDED = "ended"
+    SCHEDULED = TransitionKind.SCHEDULED.value
+    STARTED = TransitionKind.STARTED.value
+    UPDATED = TransitionKind.UPDATED.value
+    COMPLETED = TransitionKind.COMPLETED.value
+    CANCELLED = TransitionKind.CANCELLED.value
+    ENDED = TransitionKind.ENDED.value
     OUTCOME = "outcome"
     OTHER = "other"  # a status of Azure's that is not documented
 
     @property
     def is_end(self) -> bool:
         """Whether the event is gone."""
-        return self in {Kind.COMPLETED, Kind.CANCELLED, Kind.ENDED}
+        return self in GONE
 
     @property
     def is_appearance(self) -> bool:
         """Whether the event is there."""
-        return self in {Kind.SCHEDULED, Kind.STARTED, Kind.UPDATED}
+        return self in PRESENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

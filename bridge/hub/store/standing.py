@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 
+from bridge.events.vocabulary import PRESENT
 from bridge.hub.config import HubConfig
 from bridge.hub.facts import Address
 from bridge.hub.fold import Machine, kept_name
@@ -15,8 +16,6 @@ from bridge.hub.store.rows import json_of, moment_of
 from bridge.hub.store.tables import addresses, bridges, events, messages
 from bridge.hub.view_rows import BridgeRow, Situation
 from bridge.hub.voting import Standing
-
-_APPEARANCES = ("scheduled", "started", "updated")
 
 
 def standing_of(connection: Connection, key: str) -> Standing | None:
@@ -50,7 +49,7 @@ def standing_of(connection: Connection, key: str) -> Standing | None:
 def _content_since(connection: Connection, key: str) -> int | None:
     """Return when its content was told last: it is not younger than that."""
     query = select(func.max(messages.c.time)).where(
-        messages.c.event_key == key, messages.c.kind.in_(_APPEARANCES)
+        messages.c.event_key == key, messages.c.kind.in_(sorted(PRESENT))
     )
     found: int | None = connection.scalar(query)
     return found
