@@ -42,11 +42,10 @@ from bridge.foundation.clock import Clock
 from bridge.foundation.errors import MetadataError, MetadataUnavailableError
 from bridge.foundation.retry import RetryPolicy
 from bridge.foundation.workers import unless
-from bridge.outbox.records import Decision
+from bridge.outbox.records import INTENT, Decision
 
 log = logging.getLogger(__name__)
 
-INTENT = "intent"
 _BACKOFF = RetryPolicy(first=1.0, max_backoff=30.0)
 _LEAST_PAUSE = 0.25
 _REFUSED_AGAIN = 1.75  # so that three tries take less than five seconds
