@@ -101,6 +101,26 @@ async def test_status_of_a_forwarder_that_does_not_run(
     assert status["approvals"] == []
 
 
+async def test_stored_status_keeps_its_bytes(lived: Path, clock: FakeClock) -> None:
+    clock.pass_by(60)
+
+    text = orjson.dumps(await status_in(config_of(lived), clock)).decode()
+
+    event = orjson.dumps(imds_event()).decode()
+    assert text == (
+        f'{{"vm":{{"vmName":"{ME.vm_name}","vmId":"{ME.vm_id}",'
+        f'"resourceId":"{ME.resource_id}","location":"{ME.location}",'
+        f'"vmScaleSetName":"{ME.vm_scale_set_name}"}},'
+        f'"document":{{"incarnation":2,"events":[{event}]}},'
+        '"imds":{"lastSuccess":"2026-03-02T12:00:00Z","state":"unknown"},'
+        '"sinks":[{"name":"siem","state":"unknown","pending":1,"dead":0,'
+        '"oldestSeconds":60,"lastError":null},{"name":"ops","state":"unknown",'
+        '"pending":0,"dead":0,"oldestSeconds":null,"lastError":null}],'
+        '"approvals":[],"commands":[],'
+        '"replies":{"pending":0,"dead":0,"lastError":null}}'
+    )
+
+
 async def test_every_sink_of_the_configuration_is_shown(
     lived: Path, clock: FakeClock
 ) -> None:
