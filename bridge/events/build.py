@@ -62,17 +62,9 @@ class EventContext(Struct, frozen=True, kw_only=True):
     link: str = ""
 
     @property
-    def reporter(self) -> dict[str, object]:
+    def reporter(self) -> dict[str, str | None]:
         """The ``reporter`` member of ``data``."""
-        me = self.identity
-        return {
-            "vmName": me.vm_name,
-            "vmId": me.vm_id,
-            "resourceId": me.resource_id,
-            "location": me.location,
-            "vmScaleSetName": me.vm_scale_set_name,
-            "version": self.version,
-        }
+        return {**self.identity.members, "version": self.version}
 
 
 def cause_of(transition: Transition) -> list[object]:

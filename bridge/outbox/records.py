@@ -119,6 +119,10 @@ class Tally(Struct, frozen=True, kw_only=True):
     oldest: float | None = None
     last_error: str | None = None
 
+    def age(self, now: float) -> int | None:
+        """Return the age of the oldest pending one in seconds; None = there is none."""
+        return None if self.oldest is None else max(0, int(now - self.oldest))
+
 
 def value_of(body: bytes) -> dict[str, Any] | None:
     """Return the JSON object of a body; None if it is damaged."""

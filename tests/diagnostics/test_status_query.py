@@ -2,7 +2,7 @@
 
 import contextlib
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,7 @@ async def lived(
     return state_path
 
 
-async def status_in(config: Config, clock: FakeClock) -> dict[str, object]:
+async def status_in(config: Config, clock: FakeClock) -> Mapping[str, object]:
     names = [sink.name for sink in config.sinks]
     return (await status_query.status(config, names, clock)).report
 
