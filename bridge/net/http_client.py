@@ -11,7 +11,7 @@ the whole URL, and the URL of a webhook is a secret.
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -103,7 +103,10 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 async def exchange(
-    session: aiohttp.ClientSession, request: Request, target: str
+    session: aiohttp.ClientSession,
+    request: Request,
+    target: str,
+    now: Callable[[], datetime] = SystemClock.now,
 ) -> Answer:
     """Send one request, follow no redirect, and read the response up to a limit.
 
@@ -111,6 +114,7 @@ async def exchange(
         session: the shared session.
         request: what to send.
         target: the name of the receiver for errors, already redacted.
+        now: the time, for a date in Retry-After if the response has no Date.
 
     Raises:
         TransientDeliveryError: the network failed.
@@ -132,7 +136,7 @@ async def exchange(
             return Answer(
                 status=response.status,
                 body=await _read(response, request.most),
-                retry_after=_wish(response.headers),
+                retry_after=_wish(response.headers, now),
                 headers=response.headers,
             )
 
@@ -172,14 +176,14 @@ async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
     return body
 
 
-def _wish(headers: Mapping[str, str]) -> float | None:
+def _wish(headers: Mapping[str, str], now: Callable[[], datetime]) -> float | None:
     """Read Retry-After; a date counts from the Date header, else from the clock."""
     if "Retry-After" not in headers:
         return None
     try:
         answered = _http_date(headers.get("Date", ""))
     except ValueError:
-        answered = SystemClock().now()
+        answered = now()
     return retry_after(headers, answered)
 
 

@@ -7,7 +7,6 @@ waits ──lead, a good document, its turn──▶ runs ──exit 0──▶ 
 
 import asyncio
 import logging
-import os
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -65,8 +64,8 @@ class CommandActor:
     outlook: Outlook
     runner: Runner
     clock: Clock
+    outer: Mapping[str, str]
     account: int | None = field(default_factory=ownership.account)
-    outer: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     is_test: bool = False
 
     @property
