@@ -1,9 +1,7 @@
 """The status and the readiness of the bridge, for people and machines."""
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct, field
@@ -18,21 +16,6 @@ from bridge.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from bridge.health.report import ReceiverReport, StatusReport
-
-
-class Missing(StrEnum):
-    """The kinds of the texts in ``/readyz``: causes of unreadiness, and notes.
-
-    Each text begins with its kind, followed by a colon or a dot.
-    """
-
-    STARTING = "starting"
-    IMDS = "imds"
-    APPROVALS = "approvals"
-    STATE = "state"
-    SINKS = "sinks"
-    TRAFFIC = "traffic"
-    OTHER = "other"
 
 
 class Receiver(Protocol):
@@ -183,7 +166,7 @@ class StatusSource(Struct):
         from bridge.health import report as writer  # noqa: PLC0415 - see above
 
         if self.outbox is None or self.poller is None or self.event_context is None:
-            found = writer.nothing_known(Missing.STARTING.value)
+            found = writer.nothing_known("starting")
         else:
             stored = await writer.stored(self.outbox)
             now, tallies = self.clock.now().timestamp(), stored.tallies
@@ -230,14 +213,6 @@ class StatusSource(Struct):
             self.metrics.dead.labels(name).set(tally.dead)
             self.metrics.oldest.labels(name).set(tally.age(now) or 0)
         self.metrics.state_degraded.set(bool(self.outbox.database.fault))
-
-
-def kinds_of(found: Iterable[str]) -> list[str]:
-    """Return the kind of each text, without repeats and without any names."""
-    known = {kind.value for kind in Missing}
-    words = (re.split(r"[:.]", text, maxsplit=1)[0] for text in found)
-    kinds = (word if word in known else Missing.OTHER.value for word in words)
-    return list(dict.fromkeys(kinds))
 
 
 def _receiver(name: str, receiver: Receiver) -> "ReceiverReport":

@@ -32,7 +32,8 @@ from bridge.foundation.values import Secret
 from bridge.health import port as health_port
 from bridge.health import server as health
 from bridge.health.config import HttpConfig
-from bridge.health.status import StatusSource, kinds_of
+from bridge.health.server import kinds_of
+from bridge.health.status import StatusSource
 from bridge.imds.poller import Poller
 from bridge.outbox.records import Decision
 from bridge.outbox.storage.database import Database
