@@ -16,7 +16,8 @@ from bridge.events.vocabulary import (
     TransitionKind,
 )
 from bridge.hub.facts import Kind
-from bridge.telemetry.metrics import OUTCOMES
+from bridge.sinks.acting import Fate
+from bridge.telemetry.metrics import COMMAND_OUTCOMES, OUTCOMES
 
 BRIDGE = Path(__file__).parents[2] / "bridge"
 SETS = (APPROVED, GONE, NOTHING_TO_APPROVE, PRESENT, TRANSITIONS, {*OutcomeKind})
@@ -40,6 +41,7 @@ def test_outcome_is_good_if_the_event_is_approved() -> None:
 def test_configuration_metrics_and_hub_have_the_same_words() -> None:
     assert set(get_args(Transition)) == TRANSITIONS
     assert set(OUTCOMES) == set(OutcomeKind)
+    assert set(COMMAND_OUTCOMES) == set(Fate)
     assert {*Kind} == TRANSITIONS | {"outcome", "other"}
 
 
