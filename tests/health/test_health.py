@@ -404,7 +404,8 @@ async def test_status_has_the_shape_of_the_contract(bridge: Bridge) -> None:
 async def test_status_keeps_its_bytes(bridge: Bridge) -> None:
     """Programs of others may compare the text: the order of the members counts too."""
     source = bridge.status_source
-    source.relays[0]._trying.circuit.last_error = "siem answered 503"
+    error = TransientDeliveryError("siem answered 503", Reason.SERVER)
+    await bridge.fail(error, attempts=1)
     source.auto_approvers = [Approver({EVENT_ID: Held(EVENT_ID, "r", "Delay")})]
     source.rotation = Rotation({"traffic": "in"})
 
