@@ -31,7 +31,7 @@ from bridge.simulator.servicebus.errors import Condition
 from bridge.sinks.base import ApprovalAddress, Resources
 from bridge.sinks.batch import BatchSink
 from bridge.sinks.servicebus.sink import ServiceBusSinkConfig, SessionBy, render
-from tests.sinks.sink_fixtures import (
+from tests.support.sink_fixtures import (
     EVENT_ID,
     cloud_event,
     config_faults,
