@@ -23,8 +23,9 @@ from bridge.approvals.reply import first_named
 from bridge.configuration.config import Config
 from bridge.events.build import rfc3339
 from bridge.events.cloudevent import DEEPEST, CloudEvent
-from bridge.events.document import STARTED, is_deep
+from bridge.events.document import is_deep
 from bridge.events.identity import Identity
+from bridge.events.vocabulary import GONE, EventStatus
 from bridge.foundation.errors import ConfigError, MalformedApprovalError
 from bridge.servicebus.namespace import Entity
 from bridge.sinks.base import ApprovalAddress
@@ -34,7 +35,6 @@ _GUID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _EXAMPLE = "C7061BAC-AFDC-4513-B24B-AA5F13A16123"
 _SHORTEST = 4  # characters of the beginning of an EventId
 _MOST = 5  # EventIds in an error
-_OVER = frozenset({"completed", "cancelled", "ended"})
 _CUT = frozenset({"event", "Resources"})  # if in data.truncated, the event is not whole
 
 
@@ -55,7 +55,7 @@ class SeenEvent:
     @property
     def has_started(self) -> bool:
         """Whether the scheduled event has started: then it needs no approval."""
-        return self.event.get("EventStatus") == STARTED
+        return self.event.get("EventStatus") == EventStatus.STARTED
 
     @classmethod
     def parse(cls, body: bytes) -> Self:
@@ -78,7 +78,7 @@ class SeenEvent:
         if not (isinstance(event_id, str) and event_id):
             raise ValueError("has no scheduled event: data.event.EventId is missing")
         transition = data.get("transition")
-        if isinstance(transition, str) and transition in _OVER:
+        if isinstance(transition, str) and transition in GONE:
             raise ValueError(
                 f"says that the event is over ({transition}): there is nothing to "
                 "approve"

@@ -40,8 +40,6 @@ _USUAL_TIME = re.compile(
     re.ASCII,
 )
 
-SCHEDULED = "Scheduled"
-STARTED = "Started"
 # The documented values. Azure may add others; those are passed on.
 EVENT_TYPES = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate")
 EVENT_SOURCES = ("Platform", "User")

@@ -16,6 +16,7 @@ import orjson
 from bridge.events.build import clean
 from bridge.events.cloudevent import DEEPEST
 from bridge.events.document import ScheduledEvent, is_deep
+from bridge.events.vocabulary import GONE, PRESENT, TransitionKind
 from bridge.foundation.errors import UnreadableMessageError
 
 AZURE = "azure"  # in place of a vmId: the reporter of Event Grid's events
@@ -28,24 +29,24 @@ _LONGEST_ID = 1024
 class Kind(StrEnum):
     """What a message reports about an event."""
 
-    SCHEDULED = "scheduled"
-    STARTED = "started"
-    UPDATED = "updated"
-    COMPLETED = "completed"
-    CANCELLED = "cancelled"
-    ENDED = "ended"
+    SCHEDULED = TransitionKind.SCHEDULED.value
+    STARTED = TransitionKind.STARTED.value
+    UPDATED = TransitionKind.UPDATED.value
+    COMPLETED = TransitionKind.COMPLETED.value
+    CANCELLED = TransitionKind.CANCELLED.value
+    ENDED = TransitionKind.ENDED.value
     OUTCOME = "outcome"
     OTHER = "other"  # a status of Azure that is not documented
 
     @property
     def is_end(self) -> bool:
         """Whether it reports the end of the event."""
-        return self in {Kind.COMPLETED, Kind.CANCELLED, Kind.ENDED}
+        return self in GONE
 
     @property
     def is_appearance(self) -> bool:
         """Whether it reports that the event exists."""
-        return self in {Kind.SCHEDULED, Kind.STARTED, Kind.UPDATED}
+        return self in PRESENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

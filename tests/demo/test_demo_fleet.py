@@ -6,9 +6,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.demo.test_demo import demo, text_of
 
 from bridge.demo import fleet
+from tests.demo.test_demo import demo, text_of
 
 pytestmark = pytest.mark.integration
 SECONDS = 60.0

@@ -15,7 +15,8 @@ import pytest
 from bridge.events.build import from_bridge, from_outcome, from_transition
 from bridge.events.cloudevent import CloudEvent
 from bridge.events.command_result import CommandResult, from_command
-from bridge.events.transitions import Transition, TransitionKind
+from bridge.events.transitions import Transition
+from bridge.events.vocabulary import TransitionKind
 from bridge.foundation.errors import (
     PermanentDeliveryError,
     RefusedDeliveryError,
