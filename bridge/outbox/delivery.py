@@ -9,6 +9,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     """One item on its way to one sink.
 
     Attributes:
+        id: the id of the row, from 1; 0 = it is not stored, see ``not_stored``.
         kind: ``event`` or ``reply``.
         key: the EventId as it is compared; deliveries with the same key keep their
             order; None = no order.
@@ -39,3 +40,32 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     last_error: str | None
     born: float = 0.0
     damage: str | None = None
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the state file has the delivery."""
+        return self.id > 0
+
+
+def not_stored(
+    sink: str, cloud_event_id: str, event_type: str, body: bytes, now: float
+) -> Delivery:
+    """Return a delivery of an event that is sent at most once, and never stored."""
+    return Delivery(
+        id=0,
+        sink=sink,
+        kind="event",
+        state="pending",
+        key=None,
+        event_id=None,
+        cloud_event_id=cloud_event_id,
+        type=event_type,
+        body=body,
+        attempts=0,
+        due=now,
+        created=now,
+        not_before=None,
+        urgent_from=None,
+        urgent_until=None,
+        last_error=None,
+    )

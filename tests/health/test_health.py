@@ -291,7 +291,7 @@ async def test_parked_sink_is_told_of_although_the_bridge_is_ready(
 ) -> None:
     error = RefusedDeliveryError("siem answered 401", Reason.UNAUTHORIZED)
     for refusals in range(3):
-        bridge.status_source.relays[0]._trying.circuit.failed(
+        bridge.status_source.relays[0]._loop.trying.circuit.failed(
             error, refusals, now=0, unit=0
         )
 
@@ -383,7 +383,7 @@ async def test_status_has_the_shape_of_the_contract(bridge: Bridge) -> None:
 
 
 async def test_status_shows_the_error_of_the_last_attempt(bridge: Bridge) -> None:
-    bridge.status_source.relays[0]._trying.circuit.last_error = "siem answered 503"
+    bridge.status_source.relays[0]._loop.trying.circuit.last_error = "siem answered 503"
 
     (sink,) = (await bridge.json("/status"))["sinks"]
 
@@ -582,7 +582,7 @@ def break_everything(bridge: Bridge) -> None:
     """Let each kind of thing be missing, under names that nobody is to learn."""
     error = RefusedDeliveryError("siem answered 401", Reason.UNAUTHORIZED)
     for refusals in range(3):
-        bridge.status_source.relays[0]._trying.circuit.failed(
+        bridge.status_source.relays[0]._loop.trying.circuit.failed(
             error, refusals, now=0, unit=0
         )
     lost = FakeReceiver(attached=False, last_error="contoso refuses")

@@ -185,7 +185,7 @@ class Held:
         """Note what follows from a failure."""
         wish = getattr(error, "retry_after", None) or 0.0
         self.hold_until = max(self.hold_until, self.clock.monotonic() + wish)
-        if delivery.id:  # a heartbeat says nothing when it fails
+        if delivery.is_stored:  # a heartbeat says nothing when it fails
             self.is_gone |= is_fault_of_sink(error)
             self.failed[delivery.id] = delivery, error
 
